@@ -1,0 +1,60 @@
+# Everything a person needs is a target here; `make` alone lists them. All set-up happens by itself.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TOOLS := $(CURDIR)/.tools
+DIR ?= $(TOOLS)/engines
+
+.PHONY: help install demo test check generated bench test-engines lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
+
+install: $(VENV)/installed ## the prober and what it is developed with, into .venv
+
+$(VENV)/installed: requirements.lock pyproject.toml
+	@tools/python.sh $(PYTHON)
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: install ## a mock engine, the prober, and Prometheus where there is one; runs until Ctrl-C
+	@$(BIN)/prober demo
+
+test: install ## every test; fetches Prometheus from the distribution's packages when it is not there
+	@PATH="$(TOOLS)/usr/bin:$$PATH"; \
+	command -v prometheus promtool >/dev/null || tools/prometheus.sh $(TOOLS) || true; \
+	$(BIN)/pytest $(ARGS)
+
+check: install ## format, lint, types, layers, generated files unchanged
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_layers.py
+	$(BIN)/prober check --schema | diff docs/config.schema.json -
+
+generated: install ## write the files that are generated from the code again
+	$(BIN)/prober check --schema >docs/config.schema.json.new
+	mv docs/config.schema.json.new docs/config.schema.json
+
+bench: install ## the measured goals; each prints one JSON object
+	$(BIN)/python -m bench $(ARGS)
+
+test-engines: install ## real vLLM and llama.cpp on the CPU, probed; DIR=… keeps them (2.5 GB, minutes)
+	tests/engines/run.sh $(DIR)
+
+lock: ## pin the dependencies of pyproject.toml again, with hashes (ARGS=--upgrade for newer ones)
+	@tools/python.sh $(PYTHON)
+	@test -x $(TOOLS)/uv/bin/uv || { $(PYTHON) -m venv $(TOOLS)/uv && $(TOOLS)/uv/bin/pip install --quiet uv; }
+	$(TOOLS)/uv/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
+		--output-file requirements.lock $(ARGS)
+
+clean: ## remove what make made, but not the engines
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find prober bench tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""`python -m prober`."""
+
+from prober.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""State in, verdict out: what samples say and how sure they are."""

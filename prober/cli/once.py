@@ -1,0 +1,111 @@
+"""`prober once`: one probe against a URL, its timeline drawn."""
+
+import asyncio
+import json
+import sys
+from random import Random
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from prober.config.load import ConfigError, load
+from prober.config.specs import TargetSpec, resolve
+from prober.daemon.site import as_json
+from prober.edge.clock import Clock
+from prober.edge.endpoint import BadEndpoint
+from prober.engines import DIALECTS
+from prober.generate.drawing import in_text, ms
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.probing.probe import run_probe
+from prober.probing.target import Target
+from prober.workload.workloads import Drawer
+
+
+def once(
+    url: Annotated[str, typer.Argument(help="Base address, such as http://localhost:8000.")],
+    model: Annotated[str, typer.Option(help="auto asks /v1/models.")] = "auto",
+    api: Annotated[str, typer.Option(help="chat or completions.")] = "chat",
+    engine: Annotated[str, typer.Option(help="auto, or a dialect's name.")] = "auto",
+    workload: Annotated[str, typer.Option(help="A built-in workload.")] = "probe",
+    bearer_token_file: Annotated[str, typer.Option(help="File with the bearer token.")] = "",
+    ca_file: Annotated[str, typer.Option(help="Certificate authorities to trust.")] = "",
+    header: Annotated[list[str] | None, typer.Option(help="name: value, as often as needed.")] = None,
+    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Send one probe and show what happened when. Exit code 0 if it ended well."""
+    target: dict[str, object] = {"url": url, "name": "once", "model": model, "api": api, "engine": engine}
+    target["probes"] = [{"workload": workload}]
+    if bearer_token_file:
+        target["auth"] = {"bearer_token_file": bearer_token_file}
+    if ca_file:
+        target["tls"] = {"ca_file": ca_file}
+    if header:
+        target["headers"] = {k.strip(): v.strip() for k, _, v in (item.partition(":") for item in header)}
+    try:
+        config = load(
+            json.dumps({"targets": [target]}), source="prober once", engines=DIALECTS, environment={}, read=_refuse
+        )
+        result = uvloop.run(_send(resolve(config)[0]))
+    except (ConfigError, BadEndpoint) as problem:
+        print(problem, file=sys.stderr)
+        sys.exit(2)
+    if result is None:
+        print("the engine says that it is loading its model or shutting down; try again later", file=sys.stderr)
+        sys.exit(1)
+    if as_json_:
+        print(json.dumps(as_json(result)))
+    else:
+        _draw(result)
+    sys.exit(0 if result.outcome is Outcome.OK else 1)
+
+
+def _refuse(path: str) -> str:
+    raise OSError(f"{path}: no files here")
+
+
+async def _send(spec: TargetSpec) -> ProbeResult | None:
+    clock = Clock()
+    try:
+        target = Target(spec, clock)
+        await target.identify()  # so that finding out the model is not in the probe's time
+        due = clock.now_ns() + 200_000_000
+        result = await run_probe(target, Drawer(spec.probes[0].workload, Random()), due)
+        await asyncio.sleep(0)
+        return result
+    finally:
+        clock.close()
+
+
+def _draw(result: ProbeResult) -> None:
+    console, timeline = Console(highlight=False), result.timeline
+    good = result.outcome is Outcome.OK
+    console.print(f"[bold {'green' if good else 'red'}]{result.outcome.value}[/]  {result.model}  ({result.engine})")
+    if result.detail:
+        console.print(result.detail, markup=False)
+    for line in in_text(timeline):
+        console.print(line, markup=False)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    connection, usage = timeline.connection, timeline.usage
+    phases = [(p, getattr(connection, f"{p}_s")) for p in ("dns", "tcp", "proxy", "tls")] if connection else []
+    connect = ", ".join(f"{phase} {ms(seconds)}" for phase, seconds in phases if seconds is not None)
+    rows = [("connect", connect or "–"), ("TTFT", ms(timeline.ttft_s))]
+    if timeline.first_answer_ns != timeline.first_ns:
+        rows.append(("TTFT answer", ms(timeline.ttft_answer_s)))
+    gaps = sorted(timeline.chunk_gaps_s)
+    rows += [("TPOT", ms(timeline.tpot_s)), ("E2E", ms(timeline.e2e_s))]
+    if gaps:
+        rows.append(("gaps", f"{len(gaps)}: min {ms(gaps[0])}, median {ms(gaps[len(gaps) // 2])}, max {ms(gaps[-1])}"))
+    if usage:
+        rows.append(("tokens", f"{usage.prompt_tokens} prompt, {usage.completion_tokens} completion"))
+    else:
+        rows.append(("tokens", "the server sent no usage"))
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+    for index, gap in enumerate(timeline.chunk_gaps_s[:200], 2):
+        width = round(gap / gaps[-1] * 40) if gaps[-1] else 0
+        console.print(f"  chunk {index:4} +{ms(gap):>9} {'▇' * width}", markup=False)

@@ -1,0 +1,149 @@
+"""Text to specifications. Every mistake is found in one pass: a block that is wrong does not hide what is wrong elsewhere."""
+
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from prober.config import models
+from prober.config.document import BadYaml, parse
+from prober.config.resolve import Names, Problems, resolve_slos, resolve_targets, resolve_workloads
+from prober.config.specs import TargetSpec
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class ConfigError(ValueError):
+    """All mistakes, one a line: `source: path: what is wrong; what to do`."""
+
+
+def load(
+    text: str,
+    *,
+    source: str,
+    engines: Collection[str],
+    environment: Mapping[str, str],
+    read: Callable[[str], str],
+) -> tuple[TargetSpec, ...]:
+    """The targets that `text` describes.
+
+    source names the text in messages; engines are the known dialects; environment is the process's (for the downward API);
+    read gives the content of a file that the configuration names and raises OSError. Raises ConfigError.
+    """
+    problems = Problems(source)
+    try:
+        raw = parse(text)
+    except BadYaml as problem:
+        raise ConfigError(f"{source}: {problem}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(
+            f"{source}: not a mapping; the least that works is `targets: [{{url: http://localhost:8000}}]`"
+        )
+    for key in raw:
+        if key not in models.Config.model_fields:
+            problems.add("", _unknown(key, models.Config.model_fields))
+    defaults = _block(models.Overridable, raw.get("defaults") or {}, "defaults", problems) or models.Overridable()
+    slos = _blocks(models.Slo, raw.get("slos"), "slos", problems)
+    workloads = _blocks(models.WorkloadBlock, raw.get("workloads"), "workloads", problems)
+    listed = raw.get("targets")
+    if not isinstance(listed, list) or not listed:
+        problems.add("targets", "needed: a list of targets, such as [{url: http://localhost:8000}]")
+        listed = []
+    targets = {
+        index: target
+        for index, entry in enumerate(listed)
+        if (target := _block(models.Target, entry, f"targets[{index}]", problems))
+    }
+    names = Names(
+        slos=resolve_slos(slos, problems),
+        workloads=resolve_workloads(workloads, problems, read),
+        engines=frozenset(engines),
+        broken=frozenset(set(_keys(raw.get("slos"))) - set(slos) | set(_keys(raw.get("workloads"))) - set(workloads)),
+    )
+    specs = resolve_targets(targets, defaults, names, environment, problems)
+    if problems.lines:
+        raise ConfigError("\n".join(problems.lines))
+    return specs
+
+
+def _keys(value: Any) -> Iterable[str]:
+    return value if isinstance(value, dict) else ()
+
+
+def _blocks(model: type[M], raw: Any, path: str, problems: Problems) -> dict[str, M]:
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        problems.add(path, "must be a mapping of names")
+        return {}
+    found: dict[str, M] = {}
+    for name, value in raw.items():
+        if not isinstance(name, str) or not name or not all(c.isalnum() or c in "_.-" for c in name):
+            problems.add(path, f"{name!r} cannot be a name; use letters, digits, '_', '.' and '-'")
+        elif block := _block(model, value, f"{path}.{name}", problems):
+            found[name] = block
+    return found
+
+
+def _block(model: type[M], raw: Any, path: str, problems: Problems) -> M | None:
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        shown: set[str] = set()
+        for item in error.errors(include_url=False, include_context=True):
+            where, message = _explain(model, path, item)
+            if where not in shown:  # one line a place: the branches of a union fail together
+                shown.add(where)
+                problems.add(where, message)
+        return None
+
+
+def _explain(model: type[BaseModel], path: str, item: Any) -> tuple[str, str]:
+    where, keys = path, [part for part in item["loc"] if not _is_branch(part)]
+    kind, given = item["type"], item.get("input")
+    if kind == "extra_forbidden":
+        keys, last = keys[:-1], keys[-1]
+    for key in keys:
+        where += f"[{key}]" if isinstance(key, int) else f".{key}"
+    if kind == "extra_forbidden":
+        return where + f".{last}", _unknown(last, _fields(model, keys))
+    if kind == "missing":
+        return where, "needed, but not given"
+    if kind == "unit":
+        return where, item["msg"]
+    if kind == "literal_error":
+        return where, f"{given!r} is not one of {item['ctx']['expected']}"
+    if kind == "model_type":
+        return where, f"{given!r} is not a mapping of keys; write it as key: value"
+    return where, f"{given!r}: {item['msg'][0].lower()}{item['msg'][1:]}"
+
+
+def _is_branch(part: int | str) -> bool:
+    """Pydantic names the branch of a union in the location; a user does not write it."""
+    return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in ("int", "decimal", "str"))
+
+
+def _fields(model: type[BaseModel], keys: list[int | str]) -> Iterable[str]:
+    """Keys known in the block that `keys` lead to from `model`."""
+    for key in keys:
+        field = model.model_fields.get(str(key))
+        found = _model_of(field.annotation) if field else None
+        model = found or model
+    return model.model_fields
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        if found := _model_of(argument):
+            return found
+    return None
+
+
+def _unknown(key: object, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(str(key), names, n=1)
+    hint = f'did you mean "{near[0]}"? ' if near else ""
+    return f'unknown key "{key}"; {hint}known: {", ".join(names)}'

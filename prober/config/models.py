@@ -1,0 +1,245 @@
+"""The configuration as the user writes it, one model a block. The descriptions are the reference that docs/ shows."""
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from prober.config import units
+
+
+def _read(parse: Callable[[object], Any]) -> BeforeValidator:
+    def validate(value: object) -> Any:
+        try:
+            return parse(value)
+        except ValueError as problem:
+            raise PydanticCustomError("unit", "{message}", {"message": str(problem)}) from None
+
+    return BeforeValidator(validate)
+
+
+def _text(pattern: str, *examples: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples)})
+
+
+Duration = Annotated[float, _read(units.duration), _text(units.DURATION_PATTERN, "500ms", "10s", "6h")]
+Rate = Annotated[float, _read(units.rate), _text(units.RATE_PATTERN, "0.2/s", "12/min")]
+Percent = Annotated[Decimal, _read(units.percent), _text(units.PERCENT_PATTERN, "99%", "99.9%")]
+Reuse = Annotated[float, _read(units.reuse), WithJsonSchema({"type": "string", "examples": ["warm", "cold", "30%"]})]
+Count = Annotated[
+    int,
+    _read(units.count),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": units.COUNT_PATTERN}]}),
+]
+Tokens = Annotated[Count, Field(ge=1)]
+
+
+class Block(BaseModel):
+    """Frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class GammaShape(Block):
+    shape: Annotated[float, Field(gt=0, strict=False, description="below 1 bursty, 1 is Poisson, above 1 regular")]
+
+
+class Gamma(Block):
+    gamma: GammaShape = Field(description="gamma-distributed gaps")
+
+
+def _arrivals(value: object) -> str:
+    return "Gamma" if isinstance(value, dict | Gamma) else "Process"
+
+
+Arrivals = Annotated[
+    Annotated[Literal["poisson", "constant", "trace"], Tag("Process")] | Annotated[Gamma, Tag("Gamma")],
+    Discriminator(_arrivals),
+]
+
+
+class Timeouts(Block):
+    """All but `connect` count from the intended time and act on content, not on bytes."""
+
+    connect: Duration = Field(default=10.0, description="DNS, TCP and TLS of one connection together")
+    first_token: Duration = Field(default=30.0, description="until the first content")
+    stall: Duration = Field(default=10.0, description="between two pieces of content")
+    total: Duration = Field(default=120.0, description="until the end of the answer")
+
+
+class Overridable(Block):
+    """What `defaults` sets for all targets and each target may set for itself; absent means inherited."""
+
+    rate: Rate | None = Field(default=None, description="mean rate of probes (0.2/s)")
+    arrivals: Arrivals | None = Field(
+        default=None,
+        description="process of the due times: poisson (the default), constant, {gamma: {shape: 0.5}}, or trace: the "
+        "times of the workload's trace, at its own rate",
+    )
+    max_in_flight: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="probes past their due time and unfinished; at this cap the next one is shed (16)"
+    )
+    warmup: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="successes after start, restart or ten idle minutes that are no one's latency (3)"
+    )
+    connect_lead: Duration | None = Field(
+        default=None, description="how long before its due time a probe's connection is begun (1s)"
+    )
+    max_send_lag: Duration | None = Field(
+        default=None, description="the prober's own lateness above which a probe is invalid (10ms)"
+    )
+    timeouts: Timeouts | None = Field(default=None, description="when a probe is given up")
+
+
+class Slo(Block):
+    signal: Literal["ttft", "ttft_answer", "tpot", "itl", "e2e", "success"] = Field(description="what is judged")
+    threshold: Duration | None = Field(default=None, description="good up to here; a bucket bound; not for `success`")
+    objective: Percent = Field(description="share of events that must be good, above 0% and below 100%")
+    window: Duration = Field(default=30 * 86400.0, description="over which the objective is judged (30d)")
+
+
+class FixedLength(Block):
+    fixed: Tokens
+
+
+class MinMax(Block):
+    min: Tokens
+    max: Tokens
+
+
+class UniformLength(Block):
+    uniform: MinMax
+
+
+class LognormalParameters(Block):
+    median: Annotated[float, Field(gt=0, strict=False)]
+    sigma: Annotated[float, Field(ge=0, strict=False)]
+    min: Tokens = 1
+    max: Tokens
+
+
+class LognormalLength(Block):
+    lognormal: LognormalParameters
+
+
+class Quantiles(Block):
+    quantiles: dict[Annotated[float, Field(ge=0, le=1, strict=False)], Annotated[float, Field(ge=1, strict=False)]]
+
+
+class EmpiricalLength(Block):
+    empirical: Quantiles
+
+
+_LENGTHS = {"fixed": FixedLength, "uniform": UniformLength, "lognormal": LognormalLength, "empirical": EmpiricalLength}
+
+
+def _length(value: object) -> str | None:
+    if isinstance(value, Block):
+        return type(value).__name__
+    if not isinstance(value, dict):
+        return "Tokens"
+    return next((_LENGTHS[key].__name__ for key in _LENGTHS if key in value), None)
+
+
+# Told apart by their one key, so that a mistake inside one is reported there and not as four failed alternatives.
+Length = Annotated[
+    Annotated[Tokens, Tag("Tokens")]
+    | Annotated[FixedLength, Tag("FixedLength")]
+    | Annotated[UniformLength, Tag("UniformLength")]
+    | Annotated[LognormalLength, Tag("LognormalLength")]
+    | Annotated[EmpiricalLength, Tag("EmpiricalLength")],
+    Discriminator(
+        _length,
+        custom_error_type="unit",
+        custom_error_message="not a length; write a number of tokens, or one of fixed, uniform, lognormal, empirical",
+    ),
+]
+
+
+class PrefixBlock(Block):
+    tokens: Tokens = Field(description="length of the shared beginning")
+    reuse: Reuse = Field(description="share of requests that carry it: warm is 100%")
+
+
+class PromptsFile(Block):
+    file: str = Field(description="JSONL of messages, or ShareGPT's JSON")
+
+
+class TraceFile(Block):
+    file: str = Field(description="Mooncake JSONL or Azure CSV")
+    speed: Annotated[float, Field(gt=0, strict=False)] = Field(default=1.0, description="2 replays twice as fast")
+
+
+class Part(Block):
+    workload: str
+    weight: Annotated[float, Field(gt=0, strict=False)] = 1.0
+
+
+class WorkloadBlock(Block):
+    prompt_tokens: Length | None = Field(
+        default=None,
+        description="a number, {uniform: {min, max}}, {lognormal: {median, sigma, min, max}} or "
+        "{empirical: {quantiles: {0: 10, 0.5: 100, 1: 2000}}}",
+    )
+    output_tokens: Length | None = Field(default=None, description="the same; forced where the engine can be forced")
+    prefix: PrefixBlock | None = Field(default=None, description="a shared beginning that the prefix cache may hold")
+    sampling: dict[str, Any] | None = Field(default=None, description="request fields ({temperature: 0}); never `seed`")
+    prompts: PromptsFile | None = Field(default=None, description="texts from a file instead of made ones")
+    trace: TraceFile | None = Field(default=None, description="lengths, prefixes and times from a recorded trace")
+    mix: list[Part] | None = Field(default=None, description="several workloads by weight, each with its own series")
+
+
+class Auth(Block):
+    bearer_token_file: str = Field(description="read again whenever it changes")
+
+
+class Tls(Block):
+    ca_file: str | None = Field(default=None, description="certificate authorities to trust instead of the system's")
+    insecure_skip_verify: bool = Field(default=False, description="accept any certificate (for a test only)")
+
+
+class Price(Block):
+    prompt: Annotated[float, Field(ge=0, strict=False)]
+    completion: Annotated[float, Field(ge=0, strict=False)]
+
+
+class Budget(Block):
+    tokens_per_day: Annotated[Count, Field(ge=1)] | None = Field(default=None, description="prompt and output together")
+    cost_per_day: Annotated[float, Field(gt=0, strict=False)] | None = Field(default=None, description="dollars")
+    price_per_million: Price | None = Field(default=None, description="dollars per million tokens")
+
+
+class Probe(Block):
+    workload: str = Field(default="probe", description="name of a workload, built in or from `workloads`")
+    rate: Rate | None = Field(default=None, description="mean rate, else the target's")
+    arrivals: Arrivals | None = Field(default=None, description="due times, else the target's")
+    slos: list[str] | None = Field(default=None, description="names from `slos`; all of them if absent")
+
+
+class Target(Overridable):
+    url: str = Field(description="base address; without a path, /v1 is meant")
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None,
+        description="label `target`; else POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model found out",
+    )
+    model: str = Field(default="auto", description="auto asks /v1/models")
+    api: Literal["chat", "completions"] = Field(default="chat", description="which endpoint is probed")
+    stream: bool = Field(default=True, description="false measures E2E only")
+    engine: str = Field(default="auto", description="auto asks /v1/models; else a dialect's name")
+    auth: Auth | None = Field(default=None, description="how the prober shows who it is")
+    headers: dict[str, str] = Field(default_factory=dict, description="sent with every request")
+    tls: Tls | None = Field(default=None, description="for https")
+    proxy_url: str | None = Field(default=None, description="http:// address of a forward proxy")
+    probes: list[Probe] | None = Field(default=None, description="what is sent; one of workload `probe` if absent")
+    budget: Budget | None = Field(default=None, description="what probing may cost in any 24 hours")
+
+
+class Config(Block):
+    """The whole file."""
+
+    defaults: Overridable = Field(default_factory=Overridable, description="for all targets")
+    slos: dict[str, Slo] = Field(default_factory=dict, description="name to objective")
+    workloads: dict[str, WorkloadBlock] = Field(default_factory=dict, description="name to shape of request")
+    targets: list[Target] = Field(description="what is probed", min_length=1)

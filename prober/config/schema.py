@@ -1,0 +1,54 @@
+"""The configuration for machines and for readers: a JSON Schema, and a table of every key."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from prober.config import models
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the file, for editors."""
+    schema = models.Config.model_json_schema(by_alias=True)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "llm-slo-prober configuration"
+    return schema
+
+
+def document() -> str:
+    """A Markdown table of every key with its description, from the models."""
+    rows = ["| key | meaning |", "|---|---|"]
+    blocks: tuple[tuple[str, type[BaseModel]], ...] = (
+        ("defaults", models.Overridable),
+        ("timeouts", models.Timeouts),
+        ("slos.NAME", models.Slo),
+        ("workloads.NAME", models.WorkloadBlock),
+        ("targets[]", models.Target),
+    )
+    for prefix, model in blocks:
+        rows += _rows(prefix, model)
+    return "\n".join(rows) + "\n"
+
+
+_NESTED: dict[str, type[BaseModel]] = {
+    "probes": models.Probe,
+    "budget": models.Budget,
+    "auth": models.Auth,
+    "tls": models.Tls,
+    "prefix": models.PrefixBlock,
+    "prompts": models.PromptsFile,
+    "trace": models.TraceFile,
+}
+
+
+def _rows(prefix: str, model: type[BaseModel]) -> list[str]:
+    rows: list[str] = []
+    for name, field in model.model_fields.items():
+        if prefix == "targets[]" and name in models.Overridable.model_fields:
+            continue  # the same keys as `defaults`, documented there
+        needed = " (needed)" if field.is_required() else ""
+        rows.append(f"| `{prefix}.{name}` | {field.description or ''}{needed} |")
+        nested = _NESTED.get(name)
+        if nested:
+            rows += _rows(f"{prefix}.{name}" + ("[]" if name == "probes" else ""), nested)
+    return rows

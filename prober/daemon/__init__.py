@@ -1,0 +1,1 @@
+"""Time, tasks and lifetimes: what runs for months."""

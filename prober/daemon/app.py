@@ -1,0 +1,157 @@
+"""The composition root: reads as the list of the daemon's parts and how they meet."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prober import __version__, series
+from prober.analysis.trust import Trust
+from prober.config.load import ConfigError, load
+from prober.config.specs import TargetSpec, resolve
+from prober.daemon.fleet import Fleet
+from prober.daemon.history import History
+from prober.daemon.site import Site, serve
+from prober.edge.clock import Clock
+from prober.edge.endpoint import BadEndpoint, endpoint
+from prober.edge.files import stamp
+from prober.engines import DIALECTS
+from prober.exposition.buckets import COARSE
+from prober.exposition.families import Family
+from prober.metrics import Recorder, registry
+
+WATCH_S = 2.0
+LAG_EVERY_NS = 250_000_000
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line sets."""
+
+    config_file: str
+    listen_address: str = ":9742"
+    external_url: str = ""
+    route_prefix: str = ""
+    history_limit: int = 100
+    drain_s: float = 20.0
+
+
+def read_config(path: str) -> tuple[TargetSpec, ...]:
+    """The targets of the configuration file. Raises ConfigError, with every mistake."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError([f"--config.file {path}: cannot be read: {problem}"]) from None
+    specs = resolve(load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read))
+    problems = []
+    for spec in specs:
+        try:
+            endpoint(spec)
+        except BadEndpoint as problem:
+            problems.append(f"{path}: {problem}")
+    if problems:
+        raise ConfigError(problems)
+    return specs
+
+
+def _read(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")
+
+
+class App:
+    """One daemon."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._families = registry()
+        self._stopping = asyncio.Event()
+        self._reloading = asyncio.Lock()
+        self._stamp = stamp(options.config_file)
+
+    async def run(self) -> None:
+        """Probe until SIGTERM or SIGINT, then drain. Raises ConfigError, OSError (address in use)."""
+        specs = read_config(self._options.config_file)
+        clock = Clock()
+        trust = Trust(min(spec.max_send_lag_s for spec in specs))
+        instance = os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+        history = History(self._options.history_limit)
+        self._clock, self._trust = clock, trust
+        self._fleet = Fleet(clock, Recorder(self._families), history, trust, instance)
+        site = Site(self._fleet, self._families, self.reload, self._options.external_url, self._options.route_prefix)
+        runner = await serve(site, self._options.listen_address)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._keep(asyncio.create_task(self.reload())))
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._family(series.BUILD_INFO.name).value(__version__).value = 1.0
+        self._applied()
+        await self._fleet.reconcile(specs, self._options.drain_s)
+        self._keep(asyncio.create_task(self._watch()))
+        self._keep(asyncio.create_task(self._feel_lag()))
+        gc.collect()
+        gc.freeze()  # what is there now stays: the collector need not walk it while stamps are taken
+        site.ready = True
+        log.info("probing %d targets, pages on %s", len(specs), self._options.listen_address)
+        await self._stopping.wait()
+        log.info("stopping: no new probes, up to %g s for those under way", self._options.drain_s)
+        site.ready = False
+        for task in list(self._tasks):
+            task.cancel()
+        await self._fleet.stop(self._options.drain_s)
+        await runner.cleanup()
+        clock.close()
+
+    async def reload(self) -> str | None:
+        """Take the configuration file over; a file with mistakes changes nothing. The mistakes, or None."""
+        async with self._reloading:
+            self._stamp = stamp(self._options.config_file)
+            try:
+                specs = read_config(self._options.config_file)
+            except ConfigError as problem:
+                self._family(series.RELOAD_OK.name).value().value = 0.0
+                log.error("configuration not taken over, the old one goes on:\n%s", problem)
+                return str(problem)
+            self._trust.max_lag_s = min(spec.max_send_lag_s for spec in specs)
+            await self._fleet.reconcile(specs, self._options.drain_s)
+            self._applied()
+            log.info("configuration taken over: %d targets", len(specs))
+            return None
+
+    def _applied(self) -> None:
+        self._family(series.RELOAD_OK.name).value().value = 1.0
+        self._family(series.RELOAD_TIME.name).value().value = time.time()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            now = stamp(self._options.config_file)
+            if now is not None and now != self._stamp:
+                await self.reload()
+
+    async def _feel_lag(self) -> None:
+        lag = self._family(series.LOOP_LAG.name).histogram(COARSE)
+        trusted = self._family(series.TRUSTED.name).value()
+        due = self._clock.now_ns()
+        while True:
+            due = max(due + LAG_EVERY_NS, self._clock.now_ns())
+            await self._clock.sleep_until(due)
+            now = self._clock.now_ns()
+            lag.observe((now - due) / 1e9)
+            self._trust.lag(now, (now - due) / 1e9)
+            trusted.value = float(self._trust.trusted(now))
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _family(self, name: str) -> Family:
+        return self._families[name]

@@ -1,0 +1,167 @@
+"""The running targets, reconciled with the configuration by key: what did not change goes on and keeps its statistics."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
+from random import Random
+
+from prober.analysis.trust import Trust
+from prober.config.specs import ProbeSpec, TargetSpec
+from prober.daemon.history import History
+from prober.edge.clock import Clock
+from prober.measure.outcome import BAD, NEUTRAL, Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.metrics import Recorder
+from prober.probing.pacer import due_times, pace
+from prober.probing.probe import run_probe
+from prober.probing.target import Target
+from prober.workload.arrivals import derive_seed
+from prober.workload.workloads import Drawer
+
+UNNAMED = "undiscovered"
+log = logging.getLogger(__name__)
+
+
+class Line:
+    """One target being probed: its schedules, and its probes under way."""
+
+    def __init__(self, spec: TargetSpec, fleet: "Fleet", before: "Line | None") -> None:
+        self.target = Target(spec, fleet.clock)
+        self.name: str | None = None
+        self._fleet = fleet
+        self._schedules: list[asyncio.Task[None]] = []
+        self._probes: set[asyncio.Task[None]] = set()
+        if before is not None:
+            self._inherit(before)
+        if spec.name is not None:
+            self._rename(spec.name)
+
+    def start(self) -> None:
+        """Begin all schedules. The first probe of each is due at once: it is the warm-up."""
+        for probe in self.target.spec.probes:
+            self._schedules.append(asyncio.create_task(self._run(probe)))
+
+    async def stop(self, drain_s: float) -> None:
+        """End the schedules, let probes under way end within `drain_s`, cancel the rest."""
+        for schedule in self._schedules:
+            schedule.cancel()
+        await asyncio.gather(*self._schedules, return_exceptions=True)
+        if self._probes:
+            _, late = await asyncio.wait(self._probes, timeout=drain_s)
+            for probe in late:
+                probe.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def record(self, result: ProbeResult) -> None:
+        """A probe of this target has ended: into series, history, trust and state."""
+        identity = self.target.identity
+        found = self.target.spec.name or (identity.model if identity else None) or self.name or UNNAMED
+        if found != self.name:
+            self._rename(found)
+        result = replace(result, target=found)
+        fleet = self._fleet
+        fleet.recorder.record(result)
+        fleet.recorder.state(found, self.target.state)
+        for kind, budget in self.target.budgets.items():
+            fleet.recorder.budget(found, kind, budget.remaining_ratio(fleet.clock.now_ns()))
+        fleet.history.add(result)
+        fleet.trust.probe(fleet.clock.now_ns(), invalid=result.outcome is Outcome.INVALID)
+        if result.outcome in BAD or result.outcome in NEUTRAL:
+            log.debug("target=%s workload=%s outcome=%s %s", found, result.workload, result.outcome, result.detail)
+
+    def _rename(self, name: str) -> None:
+        if self.name is not None:
+            self._fleet.forget(self.name)
+        self.name = name
+        self._fleet.recorder.declare(name, self.target.spec)
+        self._fleet.recorder.state(name, self.target.state)
+
+    def _inherit(self, before: "Line") -> None:
+        """A changed target is the same target: what it has used of its budget and its warm-up stay."""
+        self.name = before.name
+        for kind, budget in self.target.budgets.items():
+            if kind in before.target.budgets:
+                self.target.budgets[kind] = replace(before.target.budgets[kind], limit=budget.limit)
+        if before.target.spec.url == self.target.spec.url:
+            self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
+            self.target.state = before.target.state
+
+    async def _run(self, probe: ProbeSpec) -> None:
+        fleet = self._fleet
+        rng = Random(derive_seed(fleet.instance, self.target.spec.key, probe.workload.name))
+        drawer = Drawer(probe.workload, rng)
+        start = fleet.clock.now_ns()
+        schedule: Iterable[int] = due_times(probe, rng, start)
+        if self.target.state == "pending":
+            schedule = chain([start], schedule)
+
+        def launch(due_ns: int) -> None:
+            task = asyncio.create_task(self._probe(drawer, due_ns))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+
+        def missed(due_ns: int) -> None:
+            fleet.trust.missed(fleet.clock.now_ns())
+            self.record(self._missed(probe, due_ns))
+
+        await pace(schedule, fleet.clock, round(self.target.spec.connect_lead_s * 1e9), launch, missed)
+
+    async def _probe(self, drawer: Drawer, due_ns: int) -> None:
+        before = self.target.state
+        try:
+            result = await run_probe(self.target, drawer, due_ns)
+        except asyncio.CancelledError:
+            return  # the prober is stopping or the target is gone: nobody is left to count for
+        if result is not None:
+            self.record(result)
+        elif self.name is not None:
+            self._fleet.recorder.state(self.name, self.target.state)
+        if self.target.state != before:
+            detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
+            log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
+
+    def _missed(self, probe: ProbeSpec, due_ns: int) -> ProbeResult:
+        late_s = (self._fleet.clock.now_ns() - due_ns) / 1e9
+        detail = f"the prober woke {late_s:.1f} s after the due time and did not send"
+        return ProbeResult("", probe.workload.series[0], "", 0.0, Outcome.INVALID, detail, Timeline(intended_ns=due_ns))
+
+
+class Fleet:
+    """All targets. `instance` makes the schedules of two probers different."""
+
+    def __init__(self, clock: Clock, recorder: Recorder, history: History, trust: Trust, instance: str) -> None:
+        self.clock, self.recorder, self.history, self.trust = clock, recorder, history, trust
+        self.instance = instance
+        self.rng = Random()
+        self.lines: dict[str, Line] = {}
+
+    async def reconcile(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
+        """Make the running targets those of `specs`."""
+        wanted = {spec.key: spec for spec in specs}
+        gone = [line for key, line in self.lines.items() if key not in wanted]
+        changed = {key: line for key, line in self.lines.items() if key in wanted and wanted[key] != line.target.spec}
+        await asyncio.gather(*(line.stop(drain_s) for line in (*gone, *changed.values())))
+        for line in gone:
+            del self.lines[line.target.spec.key]
+            if line.name is not None:
+                self.forget(line.name)
+        for key, spec in wanted.items():
+            if key not in self.lines or key in changed:
+                self.lines[key] = Line(spec, self, changed.get(key))
+                self.lines[key].start()
+
+    async def stop(self, drain_s: float) -> None:
+        """End all probing."""
+        await asyncio.gather(*(line.stop(drain_s) for line in self.lines.values()))
+
+    def find(self, name: str) -> Line | None:
+        """The target whose label is `name`."""
+        return next((line for line in self.lines.values() if line.name == name), None)
+
+    def forget(self, name: str) -> None:
+        """Take a name's series and history away."""
+        self.recorder.remove(name)
+        self.history.remove(name)

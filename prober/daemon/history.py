@@ -1,0 +1,94 @@
+"""What the page and the API can still tell: the last probes, failures kept longer, and samples enough for quantiles."""
+
+from array import array
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from prober.analysis.quantiles import Quantile, quantiles
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+
+SAMPLES = 4096
+FAILURES_KEPT = 4  # times as many as successes: a failure is what one comes to look for
+
+
+@dataclass(slots=True)
+class Samples:
+    """The last `SAMPLES` values of one signal."""
+
+    _values: "array[float]" = field(default_factory=lambda: array("d"))
+    _next: int = 0
+
+    def add(self, value: float) -> None:
+        """One more; the oldest goes."""
+        if len(self._values) < SAMPLES:
+            self._values.append(value)
+        else:
+            self._values[self._next] = value
+            self._next = (self._next + 1) % SAMPLES
+
+    def quantiles(self) -> list[Quantile]:
+        """With counts and intervals."""
+        return quantiles(self._values)
+
+
+@dataclass(slots=True)
+class Past:
+    """One target's past."""
+
+    good: deque[ProbeResult]
+    bad: deque[ProbeResult]
+    outcomes: Counter[str] = field(default_factory=Counter)
+    samples: dict[tuple[str, str], Samples] = field(default_factory=dict)
+
+
+class History:
+    """Bounded memory of every target, by its name."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pasts: dict[str, Past] = {}
+
+    def add(self, result: ProbeResult) -> None:
+        """Remember a probe."""
+        past = self._pasts.get(result.target)
+        if past is None:
+            past = Past(deque(maxlen=self._limit), deque(maxlen=FAILURES_KEPT * self._limit))
+            self._pasts[result.target] = past
+        ok = result.outcome is Outcome.OK
+        (past.good if ok else past.bad).append(result)
+        past.outcomes[result.outcome.value] += 1
+        if not ok or result.warm_up or result.cached:
+            return
+        timeline = result.timeline
+        single = (("ttft", timeline.ttft_s), ("tpot", timeline.tpot_s), ("e2e", timeline.e2e_s))
+        for signal, value in single:
+            if value is not None:
+                self._sample(past, result.workload, signal).add(value)
+        itls = self._sample(past, result.workload, "itl")
+        for value in timeline.itls_s:
+            itls.add(value)
+
+    def remove(self, target: str) -> None:
+        """Forget a target."""
+        self._pasts.pop(target, None)
+
+    def probes(self, target: str | None = None) -> list[ProbeResult]:
+        """Remembered probes, latest first."""
+        pasts = self._pasts.values() if target is None else [p for n, p in self._pasts.items() if n == target]
+        found = [result for past in pasts for kept in (past.good, past.bad) for result in kept]
+        return sorted(found, key=lambda result: result.timeline.intended_ns, reverse=True)
+
+    def outcomes(self, target: str) -> dict[str, int]:
+        """How many probes ended how, since the target appeared."""
+        past = self._pasts.get(target)
+        return dict(past.outcomes.most_common()) if past else {}
+
+    def quantiles(self, target: str) -> dict[tuple[str, str], list[Quantile]]:
+        """By workload and signal."""
+        past = self._pasts.get(target)
+        found = {key: samples.quantiles() for key, samples in past.samples.items()} if past else {}
+        return {key: value for key, value in found.items() if value}
+
+    def _sample(self, past: Past, workload: str, signal: str) -> Samples:
+        return past.samples.setdefault((workload, signal), Samples())

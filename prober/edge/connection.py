@@ -1,0 +1,158 @@
+"""Setting up one connection, phase by phase, each with its time: name, TCP, proxy, TLS."""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import httptools
+
+from prober.edge.endpoint import Endpoint, is_address
+from prober.edge.request import Exchange
+from prober.measure.outcome import Outcome, Verdict
+from prober.measure.timeline import Connection
+
+T = TypeVar("T")
+
+
+class Broken(Exception):
+    """The connection could not be set up; `verdict` says how it counts, `connection` what there was of it."""
+
+    def __init__(self, outcome: Outcome, detail: str, connection: Connection) -> None:
+        super().__init__(detail)
+        self.verdict = Verdict(outcome, detail)
+        self.connection = connection
+
+
+async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> Connection:
+    """Connect `exchange` to the endpoint within `timeout_s` seconds. Raises Broken."""
+    setup = _Setup(endpoint, exchange)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await setup.run()
+    except TimeoutError:
+        raise setup.broken(
+            Outcome.CONNECT_TIMEOUT, f"no connection within {timeout_s:g} s (in {setup.phase})"
+        ) from None
+    except socket.gaierror as problem:
+        raise setup.broken(Outcome.DNS, f"cannot resolve {setup.host!r}: {problem.strerror}") from None
+    except ssl.SSLCertVerificationError as problem:
+        raise setup.broken(Outcome.TLS, f"certificate refused: {problem.verify_message}") from None
+    except (OSError, ssl.SSLError) as problem:
+        outcome = Outcome.TLS if setup.phase == "tls" else Outcome.CONNECT_REFUSED
+        raise setup.broken(outcome, f"{setup.phase} to {setup.host}:{setup.port}: {_said(problem)}") from None
+
+
+def cert_expiry(exchange: Exchange) -> float | None:
+    """End of the server certificate's validity in seconds since 1970; None without a verified one."""
+    found = exchange.transport.get_extra_info("ssl_object") if exchange.transport else None
+    until = (found.getpeercert() or {}).get("notAfter") if found is not None else None
+    return float(ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None
+
+
+def _said(problem: Exception) -> str:
+    return (getattr(problem, "strerror", None) or getattr(problem, "reason", None) or str(problem)).strip()
+
+
+class _Setup:
+    def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        self._endpoint = endpoint
+        self._exchange = exchange
+        self._loop = asyncio.get_running_loop()
+        self.host, self.port = endpoint.proxy or (endpoint.host, endpoint.port)
+        self.phase = "dns"
+        self._connection = Connection(time.monotonic_ns())
+
+    def broken(self, outcome: Outcome, detail: str) -> Broken:
+        return Broken(outcome, detail, self._connection)
+
+    async def run(self) -> Connection:
+        addresses = [self.host]
+        if not is_address(self.host):
+            found = await self._timed("dns", self._resolve())
+            addresses = list(dict.fromkeys(str(address[4][0]) for address in found))
+        secured = self._endpoint.tls is not None
+        tunnel = _Tunnel() if secured and self._endpoint.proxy else None
+        await self._timed("tcp", self._tcp(addresses, tunnel or self._exchange))
+        if tunnel is not None:
+            await self._timed("proxy", tunnel.open(self._endpoint))
+            assert tunnel.transport is not None
+            tunnel.transport.set_protocol(self._exchange)
+            self._exchange.connection_made(tunnel.transport)
+        if secured:
+            await self._timed("tls", self._tls())
+        return replace(self._connection, ready_ns=time.monotonic_ns())
+
+    async def _timed(self, phase: str, work: Awaitable[T]) -> T:
+        self.phase = phase
+        start = time.monotonic_ns()
+        result = await work
+        seconds = {f"{phase}_s": (time.monotonic_ns() - start) / 1e9}
+        self._connection = replace(self._connection, **seconds)  # type: ignore[arg-type]
+        return result
+
+    async def _resolve(self) -> list[Any]:
+        return await self._loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+
+    async def _tcp(self, addresses: list[str], protocol: asyncio.Protocol) -> None:
+        for index, address in enumerate(addresses):
+            try:
+                await self._loop.create_connection(lambda: protocol, address, self.port)
+                return
+            except OSError:
+                if index == len(addresses) - 1:
+                    raise
+
+    async def _tls(self) -> None:
+        exchange, context = self._exchange, self._endpoint.tls
+        assert exchange.transport is not None
+        assert context is not None
+        name = self._endpoint.host
+        secured = await self._loop.start_tls(exchange.transport, exchange, context, server_hostname=name)
+        if secured is None:
+            raise ConnectionResetError("closed in the TLS handshake")
+        exchange.transport = secured
+
+
+class _Tunnel(asyncio.Protocol):
+    """Asks a proxy for a tunnel (RFC 9110, 9.3.6)."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._parser = httptools.HttpResponseParser(self)
+
+    async def open(self, endpoint: Endpoint) -> None:
+        target = (
+            f"{endpoint.host}:{endpoint.port}" if ":" not in endpoint.host else f"[{endpoint.host}]:{endpoint.port}"
+        )
+        head = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{endpoint.proxy_authorization}\r\n"
+        assert self.transport is not None
+        self.transport.write(head.encode())
+        status = await self._answer
+        if not 200 <= status < 300:
+            raise ConnectionRefusedError(f"the proxy answered {status} to CONNECT {target}")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as problem:
+            self._fail(ConnectionRefusedError(f"the proxy does not speak HTTP ({problem})"))
+
+    def on_headers_complete(self) -> None:
+        if not self._answer.done():
+            self._answer.set_result(self._parser.get_status_code())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(ConnectionResetError("the proxy closed the connection"))
+
+    def _fail(self, problem: Exception) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(problem)

@@ -1,0 +1,39 @@
+"""Files that others change: tokens, certificates, the configuration."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Stamp = tuple[int, int, int, int]
+
+
+def stamp(path: str) -> Stamp | None:
+    """Changes whenever what `path` leads to is another file or content (a symlink swap too); None if nothing is there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+@dataclass(slots=True)
+class Secret:
+    """A token in a file, read again when the file changes. While the file is gone the last token stays in use."""
+
+    path: str
+    problem: str = ""
+    _stamp: Stamp | None = None
+    _value: str | None = field(default=None, repr=False)
+
+    def read(self) -> str | None:
+        """The token, None if there never was one; `problem` then says why."""
+        now = stamp(self.path)
+        if now is None or now != self._stamp:
+            try:
+                value = Path(self.path).read_text(encoding="ascii").strip()
+                if not value or any(c.isspace() for c in value):
+                    raise ValueError("is empty or has blanks in it; put one token on one line")
+                self._value, self._stamp, self.problem = value, now, ""
+            except (OSError, ValueError) as problem:
+                self.problem = f"auth.bearer_token_file {self.path}: {problem}"
+        return self._value

@@ -1,0 +1,225 @@
+"""One HTTP/1.1 request on a connection of its own: bytes are stamped as they arrive, and understood later.
+
+The parser of HTTP is llhttp (httptools), fed at once because it is C; events and JSON are read when the answer has ended, when
+a deadline has to know whether content came, or when more than `DIGEST_BYTES` wait. So a chunk's stamp never waits for
+another's JSON. Deadlines act on content: a role chunk or a keep-alive moves none.
+"""
+
+import asyncio
+import ssl
+import time
+from dataclasses import dataclass
+from typing import cast
+
+import httptools
+
+from prober.config.specs import Timeouts
+from prober.measure.outcome import Outcome, Verdict
+from prober.measure.timeline import Recording
+
+DIGEST_BYTES = 64 << 10
+MAX_BODY_BYTES = 64 << 20
+MAX_ERROR_BYTES = 64 << 10
+MAX_HEADERS = 200
+LINGER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """When a request is given up; `timeouts` count from `intended_ns` and from the last content."""
+
+    intended_ns: int
+    timeouts: Timeouts
+
+
+class Exchange(asyncio.Protocol):
+    """One request and its answer. `send` once connected; `ended` is done when it is over, however it ended."""
+
+    def __init__(self, recording: Recording | None) -> None:
+        self.recording = recording
+        self.transport: asyncio.Transport | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.status: int | None = None
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.broken: Verdict | None = None
+        self.sent_ns: int | None = None
+        self.headers_ns: int | None = None
+        self.end_ns: int | None = None
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._arrived_ns = 0
+        self._frames: list[tuple[int, bytes]] = []
+        self._waiting = 0
+        self._size = 0
+        self._streaming = False
+        self._deadlines: Deadlines | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- what the prober does -------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes, deadlines: Deadlines) -> None:
+        """Write the whole request and stamp it."""
+        self._deadlines = deadlines
+        if self.ended.done() or self.transport is None:
+            return
+        self.sent_ns = time.monotonic_ns()
+        self.transport.write(data)
+        self._check()
+
+    def abort(self) -> None:
+        """Cut the connection and forget it."""
+        self._end()
+        if self.transport is not None:
+            self.transport.abort()
+
+    # -- what the transport says ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._arrived_ns = time.monotonic_ns()
+        if self._parser is None:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._break(Outcome.MALFORMED, "the server switched protocols")
+        except httptools.HttpParserError as problem:
+            self._break(Outcome.MALFORMED, f"not HTTP ({problem}): {bytes(data[:60])!r}")
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer:
+            self._timer.cancel()
+        if self.ended.done():
+            return
+        self._arrived_ns = time.monotonic_ns()
+        if self.status is None:
+            sent = "before any answer" if self.sent_ns else "before the request was sent"
+            self._break(Outcome.RESET, f"the connection was closed {sent}{f' ({exc})' if exc else ''}")
+        elif exc is not None and not isinstance(exc, ssl.SSLError):
+            self._break(Outcome.RESET, f"the connection broke inside the answer ({exc})")
+        elif "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", ""):
+            self._break(Outcome.TRUNCATED, "the connection was closed inside the answer")
+        else:
+            self._complete()  # without a length the end of the connection is the end of the body
+
+    # -- what the parser says -------------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) < MAX_HEADERS:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        status = self._parser.get_status_code()
+        if status < 200:
+            self.headers.clear()
+            return
+        self.status, self.headers_ns = status, self._arrived_ns
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        told = kind in ("application/json", "text/html")
+        self._streaming = self.recording is not None and status < 300 and not (self.recording.streamed and told)
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if not self._streaming:
+            if len(self.body) < MAX_ERROR_BYTES or self.recording is None:
+                self.body += data
+        else:
+            self._frames.append((self._arrived_ns, data))
+            self._waiting += len(data)
+            if self._waiting > DIGEST_BYTES:
+                self._digest()
+                if self.recording is not None and self.recording.over:
+                    self._complete()
+        if self._size > MAX_BODY_BYTES:
+            self._break(Outcome.MALFORMED, f"the answer passed {MAX_BODY_BYTES >> 20} MiB without an end")
+
+    def on_message_complete(self) -> None:
+        if self.status is not None:
+            self._complete()
+
+    # -- how it ends ----------------------------------------------------------------------------------------------------
+
+    def _complete(self) -> None:
+        if self.ended.done():
+            return
+        self._digest()
+        recording = self.recording
+        if recording is not None:
+            if self._streaming:
+                recording.finish()
+            elif self.status is not None and self.status < 300:
+                self._not_a_stream(recording)
+        self.end_ns = self._arrived_ns
+        self._end()
+
+    def _not_a_stream(self, recording: Recording) -> None:
+        kind = self.headers.get("content-type", "").partition(";")[0]
+        whole = Recording(streamed=False)
+        whole.feed(self._arrived_ns, bytes(self.body))
+        whole.finish()
+        recording.error = whole.error
+        if whole.error is None:
+            start = bytes(self.body[:60]).decode("utf-8", "replace")
+            recording.malformed = f"{kind or 'no content type'} where an event stream was asked for: {start!r}"
+
+    def _break(self, outcome: Outcome, detail: str) -> None:
+        if self.ended.done():
+            return
+        self._digest()
+        self.broken = Verdict(outcome, detail)
+        self._end()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _end(self) -> None:
+        self._parser = None
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if not self.ended.done():
+            self.ended.set_result(None)
+            # The server closes first, as it was asked to, and so keeps the port's waiting time on its side.
+            if self.transport is not None and not self.transport.is_closing():
+                self._timer = self.ended.get_loop().call_later(LINGER_S, self.transport.abort)
+
+    def _digest(self) -> None:
+        frames, self._frames, self._waiting = self._frames, [], 0
+        if self.recording is not None:
+            for at_ns, data in frames:
+                self.recording.feed(at_ns, data)
+
+    def _check(self) -> None:
+        """Find out whether a deadline has passed, and look again at the next one."""
+        self._timer = None
+        if self.ended.done() or self._deadlines is None:
+            return
+        self._digest()
+        if self.recording is not None and (self.recording.done or self.recording.over):
+            self._complete()  # all was said, though the server keeps the connection open
+            return
+        due = self._deadlines.intended_ns
+        limits = self._deadlines.timeouts
+        now = time.monotonic_ns()
+        waits = [(due + round(limits.total_s * 1e9), Outcome.TIMEOUT_TOTAL, f"no end after {limits.total_s:g} s")]
+        if self.recording is not None and self.recording.streamed:
+            if self.recording.first_ns is None:
+                at = due + round(limits.first_token_s * 1e9)
+                seen = f"status {self.status}, {self._size} bytes" if self.status else "no answer"
+                said = f"no content after {limits.first_token_s:g} s ({seen})"
+                waits.append((at, Outcome.TIMEOUT_FIRST_TOKEN, said))
+            else:
+                at = (self.recording.last_ns or 0) + round(limits.stall_s * 1e9)
+                said = f"no content for {limits.stall_s:g} s after {self.recording.content} chunks"
+                waits.append((at, Outcome.TIMEOUT_STALL, said))
+        at, outcome, said = min(waits)
+        if at <= now:
+            self._arrived_ns = now
+            self._break(outcome, said)
+            return
+        self._timer = self.ended.get_loop().call_later((at - now) / 1e9 + 0.002, self._check)

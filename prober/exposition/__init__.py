@@ -1,0 +1,1 @@
+"""Metric families in memory, and their text for Prometheus."""

@@ -1,0 +1,40 @@
+"""Bounds of classic histograms: fine where it matters, every SLO threshold among them, never too many."""
+
+import math
+from collections.abc import Iterable
+
+MAX_BOUNDS = 60
+COARSE = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
+_RANGES = {"request": (0.005, 100.0), "token": (0.001, 10.0)}
+
+
+def bounds(kind: str, thresholds: Iterable[float] = (), limit: int = MAX_BOUNDS) -> tuple[float, ...]:
+    """Ten a decade over the range of `kind` ("request": 5 ms to 100 s, "token": 1 ms to 10 s), so 26% wide.
+
+    Within a factor of two of each threshold they are 12% wide, and each threshold is a bound. Above `limit` bounds, the ones
+    farthest from any threshold give way, every other one first; thresholds never.
+    """
+    low, high = _RANGES[kind]
+    first, last = round(10 * math.log10(low)), round(10 * math.log10(high))
+    keep = set(thresholds)
+    if len(keep) > limit:
+        raise ValueError(f"{len(keep)} different thresholds, but a histogram has at most {limit} bounds; use fewer")
+    found = {_rounded(10 ** (step / 10)) for step in range(first, last + 1)}
+    for threshold in keep:
+        near = {_rounded(threshold * 10 ** (step / 20)) for step in range(-6, 7)}
+        found = {bound for bound in found if not threshold / 2.05 < bound < threshold * 2.05} | near
+    found |= keep
+    while len(found) > limit:
+        loose = sorted(found - keep, key=lambda bound: _distance(bound, keep))
+        found -= set(loose[-1 : -2 * (len(found) - limit) - 1 : -2])
+    return tuple(sorted(found))
+
+
+def _distance(bound: float, thresholds: set[float]) -> tuple[float, float]:
+    """How far from what matters; the outer ends of the range are the least useful."""
+    return (min((abs(math.log(bound / t)) for t in thresholds), default=abs(math.log(bound))), bound)
+
+
+def _rounded(value: float) -> float:
+    """Three significant digits, so that labels are short and the same everywhere."""
+    return float(f"{value:.3g}")

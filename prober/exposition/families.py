@@ -1,0 +1,156 @@
+"""Counters, gauges and histograms whose text is cheap to write again and again.
+
+Why not a library's: recording 128 values a probe costs a library's linear bucket search 0.5 ms, and its text writer holds the
+event loop for 7 µs a line, which a prober pays for in wrong stamps. Here a value costs a bisection, the constant part of each
+line is made once, and a child whose values did not change keeps its text.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Declaration of one family. `kind` is counter, gauge or histogram; `name` of a counter ends in `_total`."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def label_text(names: tuple[str, ...], values: Labels, *more: tuple[str, str]) -> str:
+    """`{a="b",…}` with values escaped, or nothing."""
+    pairs = [*zip(names, values, strict=True), *more]
+    escaped = ((n, v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for n, v in pairs)
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped) + "}" if pairs else ""
+
+
+def number(value: float) -> str:
+    """A float as OpenMetrics writes it canonically: 1.0, 0.05, +Inf."""
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(float(value))
+
+
+class Value:
+    """One counter or gauge."""
+
+    __slots__ = ("_line", "value")
+
+    def __init__(self, series: Series, labels: Labels) -> None:
+        self._line = f"{series.name}{label_text(series.labels, labels)} "
+        self.value = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Add to it."""
+        self.value += amount
+
+    def text(self, exemplars: bool) -> str:
+        """Its line."""
+        return f"{self._line}{number(self.value)}\n"
+
+
+class Histogram:
+    """One classic histogram: counts between bounds, and their sum. A value that is no finite number is refused."""
+
+    __slots__ = ("_lines", "_sum_line", "_text", "bounds", "counts", "exemplars", "sum")
+
+    def __init__(self, series: Series, labels: Labels, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+        self.exemplars: dict[int, tuple[str, float, float]] = {}
+        name, names = series.name, series.labels
+        self._lines = [
+            f"{name}_bucket{label_text(names, labels, ('le', number(le)))} " for le in (*bounds, math.inf)
+        ] + [f"{name}_count{label_text(names, labels)} "]
+        self._sum_line = f"{name}_sum{label_text(names, labels)} "
+        self._text: dict[bool, str] = {}
+
+    def observe(self, value: float) -> None:
+        """Count a value. Raises ValueError for NaN and infinities, which would poison the sum for ever."""
+        if not math.isfinite(value):
+            raise ValueError(f"{self._sum_line.strip()}: {value} is no observation")
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+        self._text.clear()
+
+    def exemplar(self, value: float, request_id: str, unix_s: float) -> None:
+        """Remember which request the latest value of this bucket was."""
+        self.exemplars[bisect_left(self.bounds, value)] = (request_id, value, unix_s)
+
+    def text(self, exemplars: bool) -> str:
+        """Its lines, with exemplars if asked for."""
+        cached = self._text.get(exemplars)
+        if cached is None:
+            cached = self._text[exemplars] = self._write(exemplars)
+        return cached
+
+    def _write(self, exemplars: bool) -> str:
+        total, out = 0, []
+        for index, count in enumerate(self.counts):
+            total += count
+            out.append(f"{self._lines[index]}{total}.0")
+            if exemplars and index in self.exemplars:
+                request_id, value, unix_s = self.exemplars[index]
+                out.append(f' # {{request_id="{request_id}"}} {number(value)} {unix_s:.3f}')
+            out.append("\n")
+        out.append(f"{self._lines[-1]}{total}.0\n{self._sum_line}{number(self.sum)}\n")
+        return "".join(out)
+
+
+@dataclass(slots=True)
+class Family:
+    """A declared series and its children by label values. A removed child is gone: nothing can be added to it by name."""
+
+    series: Series
+    children: dict[Labels, Value | Histogram] = field(default_factory=dict)
+
+    def value(self, *labels: str) -> Value:
+        """The counter or gauge with these labels, made at 0 on first use."""
+        child = self.children.get(labels)
+        if child is None:
+            child = self.children[labels] = Value(self.series, labels)
+        assert isinstance(child, Value)
+        return child
+
+    def histogram(self, bounds: tuple[float, ...], *labels: str) -> Histogram:
+        """The histogram with these labels; it starts anew only if its bounds have changed."""
+        child = self.children.get(labels)
+        if not isinstance(child, Histogram) or child.bounds != bounds:
+            child = self.children[labels] = Histogram(self.series, labels, bounds)
+        return child
+
+    def head(self, openmetrics: bool) -> str:
+        """HELP and TYPE (and UNIT) lines."""
+        name = self.series.name
+        if openmetrics and self.series.kind == "counter":
+            name = name.removesuffix("_total")
+        text = self.series.help.replace("\\", "\\\\").replace("\n", "\\n")
+        head = f"# HELP {name} {text}\n# TYPE {name} {self.series.kind}\n"
+        unit = name.rsplit("_", 1)[-1]
+        if openmetrics and unit in ("seconds", "ratio", "dollars"):
+            head += f"# UNIT {name} {unit}\n"
+        return head
+
+
+def page(families: list[Family], *, openmetrics: bool, lines: int = 400) -> Iterator[bytes]:
+    """The page in pieces of about `lines` lines, so that the writer can let other work run between them. No `# EOF`."""
+    piece: list[str] = []
+    size = 0
+    for family in families:
+        if not family.children:
+            continue
+        piece.append(family.head(openmetrics))
+        for child in list(family.children.values()):
+            piece.append(child.text(openmetrics))
+            size += len(child.counts) if isinstance(child, Histogram) else 1
+            if size >= lines:
+                yield "".join(piece).encode()
+                piece, size = [], 0
+    yield "".join(piece).encode()

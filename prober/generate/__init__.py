@@ -1,0 +1,1 @@
+"""Values in, text out: pages and drawings."""

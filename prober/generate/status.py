@@ -1,0 +1,126 @@
+"""The status page: targets, what their quantiles are worth, the last probes drawn, what failed and why."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+from prober.analysis.quantiles import Quantile
+from prober.generate.drawing import in_svg, ms
+from prober.measure.outcome import NEUTRAL, Outcome
+from prober.measure.result import ProbeResult
+
+_STYLE = """
+body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1b1f24 }
+h1 { font-size: 1.3rem } h2 { font-size: 1.05rem; margin-top: 2rem }
+table { border-collapse: collapse; width: 100% } th, td { text-align: left; padding: .25rem .6rem; vertical-align: top }
+th { border-bottom: 1px solid #8b949e; font-weight: 600 } tr + tr td { border-top: 1px solid #e1e4e8 }
+td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+.ok, .ready { color: #116329 } .bad, .failing { color: #a40e26; font-weight: 600 }
+.neutral, .pending, .starting, .draining, .few { color: #6e5400 }
+.few::after { content: " (too few)"; font-size: .85em } small { color: #57606a }
+svg .wait { fill: #d0d7de } svg .content { stroke: #0969da } svg .first { fill: #116329 }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetView:
+    """What the page shows of a target; quantiles by (workload, signal), in seconds."""
+
+    name: str
+    url: str
+    model: str
+    engine: str
+    state: str
+    outcomes: Mapping[str, int]
+    quantiles: Mapping[tuple[str, str], Sequence[Quantile]]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for machines."""
+        shown = [
+            {"workload": workload, "signal": signal, **asdict(quantile), "enough": quantile.enough}
+            for (workload, signal), found in self.quantiles.items()
+            for quantile in found
+        ]
+        return {
+            "name": self.name,
+            "url": self.url,
+            "model": self.model,
+            "engine": self.engine,
+            "state": self.state,
+            "outcomes": dict(self.outcomes),
+            "quantiles": shown,
+        }
+
+
+def status_page(targets: Sequence[TargetView], probes: Sequence[ProbeResult], base: str) -> str:
+    """The whole page; `base` is the address links begin with."""
+    links = "".join(f'<a href="{escape(base)}{p}">{p}</a> ' for p in ("/metrics", "/api/v1/targets", "/api/v1/probes"))
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>llm-slo-prober</title>'
+        f"<style>{_STYLE}</style></head><body><h1>llm-slo-prober</h1><p>{links}</p>"
+        f"<h2>Targets</h2>{_targets(targets)}<h2>Quantiles of the last successful probes</h2>{_quantiles(targets)}"
+        f"<h2>Last probes</h2>{_probes(probes)}</body></html>"
+    )
+
+
+def _targets(targets: Sequence[TargetView]) -> str:
+    rows = ["<tr><th>target</th><th>state</th><th>model</th><th>engine</th><th>probes since start</th></tr>"]
+    for view in targets:
+        outcomes = ", ".join(f"{count} {name}" for name, count in view.outcomes.items()) or "none yet"
+        rows.append(
+            f"<tr><td>{escape(view.name)}<br><small>{escape(view.url)}</small></td><td class={view.state}>{view.state}</td>"
+            f"<td>{escape(view.model)}</td><td>{escape(view.engine)}</td><td>{escape(outcomes)}</td></tr>"
+        )
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _quantiles(targets: Sequence[TargetView]) -> str:
+    head = "".join(
+        f"<th>{name}</th>" for name in ("target", "workload", "signal", "samples", "p50", "p90", "p95", "p99")
+    )
+    rows = []
+    for view in targets:
+        for (workload, signal), found in view.quantiles.items():
+            by_q = {quantile.q: quantile for quantile in found}
+            cells = "".join(_quantile(by_q[q]) for q in (0.5, 0.9, 0.95, 0.99))
+            rows.append(
+                f"<tr><td>{escape(view.name)}</td><td>{escape(workload)}</td><td>{signal}</td>"
+                f"<td class=n>{found[0].count}</td>{cells}</tr>"
+            )
+    if not rows:
+        return "<p>No successful probe yet: no data, which is neither good nor bad.</p>"
+    return (
+        f"<table><tr>{head}</tr>{''.join(rows)}</table><small>In brackets the distribution-free 95% interval.</small>"
+    )
+
+
+def _quantile(quantile: Quantile) -> str:
+    low, high = (ms(bound) if bound is not None else "?" for bound in (quantile.lower, quantile.upper))
+    kind = "" if quantile.enough else " class=few"
+    return f"<td><span{kind}>{ms(quantile.estimate)}</span> <small>[{low}, {high}]</small></td>"
+
+
+def _probes(probes: Sequence[ProbeResult]) -> str:
+    ends = [p.timeline.end_ns - p.timeline.intended_ns for p in probes if p.timeline.end_ns]
+    scale = max(sorted(ends)[int(0.9 * (len(ends) - 1))], 1) if ends else 1_000_000_000
+    head = "".join(
+        f"<th>{n}</th>" for n in ("time (UTC)", "target", "workload", "outcome", "TTFT", "TPOT", "E2E", "timeline")
+    )
+    rows = []
+    for probe in probes:
+        kind = "ok" if probe.outcome is Outcome.OK else "neutral" if probe.outcome in NEUTRAL else "bad"
+        at = datetime.fromtimestamp(probe.unix_s, UTC).strftime("%H:%M:%S") if probe.unix_s else "–"
+        notes = "".join(
+            f" <small>{note}</small>" for note, on in (("warm-up", probe.warm_up), ("cached", probe.cached)) if on
+        )
+        t = probe.timeline
+        rows.append(
+            f"<tr><td title='{escape(probe.request_id)}'>{at}</td><td>{escape(probe.target)}</td>"
+            f"<td>{escape(probe.workload)}</td><td class={kind}>{probe.outcome.value}{notes}"
+            f"{f'<br><small>{escape(probe.detail)}</small>' if probe.detail else ''}</td>"
+            f"<td class=n>{ms(t.ttft_s)}</td><td class=n>{ms(t.tpot_s)}</td><td class=n>{ms(t.e2e_s)}</td>"
+            f"<td>{in_svg(t, scale)}</td></tr>"
+        )
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>" if rows else "<p>None yet.</p>"

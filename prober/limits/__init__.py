@@ -1,0 +1,1 @@
+"""May this request go?"""

@@ -1,0 +1,93 @@
+"""Server-sent events, bytes in, events out (WHATWG HTML, section 9.2, read tolerantly).
+
+Rules held here: lines end with LF, CR or CRLF, mixed; a leading byte-order mark is dropped; `data:` may lack its space;
+several `data:` lines join with LF; comments are counted, never shown; one line may not pass `max_line` bytes.
+"""
+
+from typing import NamedTuple
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class Event(NamedTuple):
+    """One dispatched event. `name` is empty for the default kind; `complete` is False if the stream ended inside it."""
+
+    name: bytes
+    data: bytes
+    complete: bool = True
+
+
+class LineTooLong(ValueError):
+    """A line passed the decoder's bound: no engine sends such a line, and keeping it would cost the prober its memory."""
+
+
+class SseDecoder:
+    """Incremental decoder: `feed` any split of the body, `finish` once at its end."""
+
+    __slots__ = ("_data", "_max_line", "_name", "_rest", "_skip_lf", "_start", "comments")
+
+    def __init__(self, max_line: int = 1 << 20) -> None:
+        self.comments = 0
+        self._max_line = max_line
+        self._rest = b""
+        self._data: list[bytes] = []
+        self._name = b""
+        self._skip_lf = False
+        self._start = True
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Events completed by `data`, in order. Raises LineTooLong."""
+        if self._start:
+            data = self._rest + data
+            if len(data) < len(_BOM) and _BOM.startswith(data):
+                self._rest = data
+                return []
+            self._start, self._rest = False, b""
+            data = data.removeprefix(_BOM)
+        if self._skip_lf and data:
+            self._skip_lf = False
+            data = data.removeprefix(b"\n")
+        if b"\r" in data:
+            # A CR ends its line at once; the LF that may follow in the next piece is then skipped.
+            self._skip_lf = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = (self._rest + data if self._rest else data).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > self._max_line:
+            raise LineTooLong(f"a line of more than {self._max_line} bytes")
+        events: list[Event] = []
+        for line in lines:
+            if line:
+                self._line(line)
+            else:
+                self._dispatch(events, complete=True)
+        return events
+
+    def finish(self) -> list[Event]:
+        """What was pending when the body ended: one event marked incomplete, or nothing."""
+        if self._rest:
+            self._line(self._rest)
+            self._rest = b""
+        events: list[Event] = []
+        self._dispatch(events, complete=False)
+        return events
+
+    def _line(self, line: bytes) -> None:
+        if len(line) > self._max_line:
+            raise LineTooLong(f"a line of more than {self._max_line} bytes")
+        if line.startswith(b"data:"):
+            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            return
+        field, _, value = line.partition(b":")
+        if not field:
+            self.comments += 1
+        elif field == b"data":
+            self._data.append(b"")
+        elif field == b"event":
+            self._name = value.removeprefix(b" ")
+
+    def _dispatch(self, events: list[Event], *, complete: bool) -> None:
+        if self._data:
+            events.append(Event(self._name, b"\n".join(self._data), complete))
+            self._data = []
+        self._name = b""

@@ -1,0 +1,228 @@
+"""One probe's timeline: stamped bytes in, the quantities of the field out.
+
+All stamps are nanoseconds of one monotonic clock; quantities are seconds. A quantity that was not measured is None, never a
+guess: no usage, no TPOT; no stream, no TTFT.
+"""
+
+from array import array
+from dataclasses import dataclass, field, replace
+
+from prober.measure import chat
+from prober.measure.outcome import Ending, Verdict
+from prober.measure.sse import Event, LineTooLong, SseDecoder
+
+MAX_CHUNKS = 100_000
+MAX_TEXT = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Set-up of one fresh connection; each phase in seconds, None where it did not happen."""
+
+    start_ns: int
+    ready_ns: int | None = None
+    dns_s: float | None = None
+    tcp_s: float | None = None
+    proxy_s: float | None = None
+    tls_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What happened when.
+
+    content_ns: stamps of the chunks that carried content, shape (chunks,)
+    content_tokens: tokens each of them carried, shape (chunks,), or None where the engine did not tell for every chunk
+    """
+
+    intended_ns: int
+    connection: Connection | None = None
+    sent_ns: int | None = None
+    headers_ns: int | None = None
+    first_ns: int | None = None
+    first_answer_ns: int | None = None
+    end_ns: int | None = None
+    content_ns: tuple[int, ...] = ()
+    content_tokens: tuple[int, ...] | None = None
+    usage: chat.Usage | None = None
+    finish_reason: str | None = None
+
+    @property
+    def send_lag_s(self) -> float | None:
+        """The prober's own lateness: sent − max(intended, connection ready)."""
+        if self.sent_ns is None:
+            return None
+        ready = self.connection.ready_ns if self.connection else None
+        return (self.sent_ns - max(self.intended_ns, ready or 0)) / 1e9
+
+    @property
+    def ttft_s(self) -> float | None:
+        """First content of any kind − intended."""
+        return None if self.first_ns is None else (self.first_ns - self.intended_ns) / 1e9
+
+    @property
+    def ttft_answer_s(self) -> float | None:
+        """First content that is not reasoning − intended."""
+        return None if self.first_answer_ns is None else (self.first_answer_ns - self.intended_ns) / 1e9
+
+    @property
+    def e2e_s(self) -> float | None:
+        """End of the answer − intended."""
+        return None if self.end_ns is None else (self.end_ns - self.intended_ns) / 1e9
+
+    @property
+    def chunk_gaps_s(self) -> list[float]:
+        """Raw gaps between content chunks, shape (chunks − 1,)."""
+        stamps = self.content_ns
+        return [(b - a) / 1e9 for a, b in zip(stamps, stamps[1:], strict=False)]
+
+    @property
+    def itls_s(self) -> list[float]:
+        """Inter-token latencies, one a content chunk after the first: its gap ÷ the tokens it carried, where told."""
+        gaps = self.chunk_gaps_s
+        if self.content_tokens is None:
+            return gaps
+        return [gap / max(1, n) for gap, n in zip(gaps, self.content_tokens[1:], strict=True)]
+
+    @property
+    def tpot_s(self) -> float | None:
+        """(last content − first content) ÷ (n − tokens of the first chunk), n as the server's usage counts."""
+        n = self.usage.completion_tokens if self.usage else None
+        if n is None or len(self.content_ns) < 2:
+            return None
+        after_first = n - (max(1, self.content_tokens[0]) if self.content_tokens else 1)
+        return (self.content_ns[-1] - self.content_ns[0]) / 1e9 / after_first if after_first > 0 else None
+
+
+@dataclass(slots=True)
+class Recording:
+    """Turns the pieces of one answer into a timeline, in any number of steps; memory is bounded.
+
+    `feed` with each piece and the stamp of its arrival, `finish` once the body has ended properly.
+    """
+
+    streamed: bool = True
+    first_ns: int | None = None
+    first_answer_ns: int | None = None
+    last_ns: int | None = None
+    finish_reason: str | None = None
+    done: bool = False
+    error: str | None = None
+    malformed: str | None = None
+    usage: chat.Usage | None = None
+    text: str = ""
+    comments: int = 0
+    _stamps: "array[int]" = field(default_factory=lambda: array("q"))
+    _totals: "array[int]" = field(default_factory=lambda: array("q"))
+    _sse: SseDecoder = field(default_factory=SseDecoder)
+    _whole: bytearray = field(default_factory=bytearray)
+
+    @property
+    def over(self) -> bool:
+        """Nothing that may still come can change the verdict, except the end of the body."""
+        return self.error is not None or self.malformed is not None
+
+    @property
+    def content(self) -> int:
+        """Number of chunks (of a plain answer: 0 or 1) that carried content."""
+        return len(self._stamps)
+
+    def feed(self, at_ns: int, data: bytes) -> None:
+        """A piece of the body that arrived at `at_ns`."""
+        if self.over:
+            return
+        if not self.streamed:
+            self._whole += data
+            self.last_ns = at_ns
+            return
+        try:
+            for event in self._sse.feed(data):
+                self._event(at_ns, event)
+        except (LineTooLong, chat.Malformed) as problem:
+            self.malformed = str(problem)
+        self.comments = self._sse.comments
+
+    def finish(self) -> None:
+        """The body ended as HTTP says it should."""
+        if self.over:
+            return
+        try:
+            if self.streamed:
+                for event in self._sse.finish():
+                    self._event(self.last_ns or 0, event)
+            else:
+                self._answer(chat.parse_answer(bytes(self._whole)))
+        except (LineTooLong, chat.Malformed) as problem:
+            self.malformed = str(problem)
+
+    def complete(self, timeline: Timeline) -> Timeline:
+        """`timeline` with what this recording saw."""
+        # Running totals count only if every content chunk had one; a single usage at the end tells nothing of chunks.
+        told = len(self._totals) == len(self._stamps) > 0
+        steps = tuple(b - a for a, b in zip((0, *self._totals), self._totals, strict=False)) if told else None
+        return replace(
+            timeline,
+            first_ns=self.first_ns if self.streamed else None,
+            first_answer_ns=self.first_answer_ns if self.streamed else None,
+            content_ns=tuple(self._stamps) if self.streamed else (),
+            content_tokens=steps,
+            usage=self.usage,
+            finish_reason=self.finish_reason,
+        )
+
+    def ending(self, *, broken: Verdict | None, status: int | None, status_detail: str = "") -> Ending:
+        """What the classifier needs to know."""
+        return Ending(
+            broken=broken,
+            status=status,
+            status_detail=status_detail,
+            error=self.error,
+            malformed=self.malformed,
+            finish_reason=self.finish_reason,
+            done=self.done,
+            content=self.content,
+            completion_tokens=self.usage.completion_tokens if self.usage else None,
+        )
+
+    def _event(self, at_ns: int, event: Event) -> None:
+        if self.done or self.over:
+            return
+        payload = event.data.strip()
+        if payload == chat.DONE:
+            self.done = True
+            return
+        if event.name not in (b"", b"message", b"error"):
+            return
+        if not event.complete:
+            return  # the stream was cut inside this event: that is `truncated`, not `malformed`
+        self._chunk(at_ns, chat.parse_chunk(payload))
+
+    def _chunk(self, at_ns: int, chunk: chat.Chunk) -> None:
+        if chunk.generated:
+            if len(self._stamps) >= MAX_CHUNKS:
+                self.malformed = f"more than {MAX_CHUNKS} content chunks in one stream"
+                return
+            self._stamps.append(at_ns)
+            self.last_ns = at_ns
+            if self.first_ns is None:
+                self.first_ns = at_ns
+            if chunk.answer and self.first_answer_ns is None:
+                self.first_answer_ns = at_ns
+            if chunk.usage and chunk.usage.completion_tokens:
+                self._totals.append(chunk.usage.completion_tokens)
+        self._facts(chunk)
+
+    def _answer(self, chunk: chat.Chunk) -> None:
+        if chunk.generated:
+            self._stamps.append(self.last_ns or 0)
+        self._facts(chunk)
+
+    def _facts(self, chunk: chat.Chunk) -> None:
+        if chunk.error is not None:
+            self.error = chunk.error
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+        if chunk.finish_reason is not None:
+            self.finish_reason = chunk.finish_reason
+        if chunk.text and len(self.text) < MAX_TEXT:
+            self.text = (self.text + chunk.text)[:MAX_TEXT]

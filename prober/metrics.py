@@ -1,0 +1,167 @@
+"""The recorder: one probe's result into the series. The only place that knows which result fills which series."""
+
+from prober import series
+from prober.config.specs import ProbeSpec, TargetSpec
+from prober.exposition.buckets import COARSE, bounds
+from prober.exposition.families import Family, Histogram, Series
+from prober.measure.outcome import BAD, NEUTRAL, Outcome
+from prober.measure.result import ProbeResult
+
+Registry = dict[str, Family]
+
+
+def registry() -> Registry:
+    """An empty registry with every family declared."""
+    return {declared.name: Family(declared) for declared in series.ALL}
+
+
+class Recorder:
+    """Fills an injected registry. A result for a target or workload that is not (or no longer) declared is dropped."""
+
+    def __init__(self, families: Registry) -> None:
+        self._families = families
+        self._bounds: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {}
+        self._prices: dict[str, tuple[float, float]] = {}
+
+    def declare(self, name: str, spec: TargetSpec) -> None:
+        """Make a target's series at 0, so that `increase()` sees the first event. Existing ones keep their values."""
+        self._prices.pop(name, None)
+        budget = spec.budget
+        if budget and budget.prompt_price is not None and budget.completion_price is not None:
+            self._prices[name] = (budget.prompt_price, budget.completion_price)
+            self._family(series.COST).value(name)
+        wanted = {workload for probe in spec.probes for workload in probe.workload.series}
+        for target, workload in list(self._bounds):
+            gone = (target, workload)
+            if target == name and workload not in wanted:
+                self._drop(gone)
+                del self._bounds[(target, workload)]
+        for probe in spec.probes:
+            for workload in probe.workload.series:
+                self._declare_probe(name, workload, probe, streamed=spec.stream)
+
+    def remove(self, name: str) -> None:
+        """Take every series of a target away."""
+        self._drop((name,))
+        self._bounds = {key: value for key, value in self._bounds.items() if key[0] != name}
+        self._prices.pop(name, None)
+
+    def state(self, name: str, state: str) -> None:
+        """The target is in `state`, one of series.STATES."""
+        for each in series.STATES:
+            self._family(series.STATE).value(name, each).value = float(each == state)
+
+    def budget(self, name: str, kind: str, ratio: float) -> None:
+        """Share of a budget that is left."""
+        self._family(series.BUDGET).value(name, kind).value = ratio
+
+    def record(self, result: ProbeResult) -> None:
+        """Count a probe that has ended."""
+        key = (result.target, result.workload)
+        if key not in self._bounds:
+            return
+        self._tokens(result)
+        if result.outcome in NEUTRAL:
+            self._family(series.NEUTRAL).value(*key, result.outcome.value).inc()
+        else:
+            self._family(series.PROBES).value(*key).inc()
+        if result.outcome in BAD:
+            self._family(series.FAILURES).value(*key, result.outcome.value).inc()
+        self._connection(result)
+        if (lag := result.timeline.send_lag_s) is not None:
+            self._histogram(series.SEND_LAG, key).observe(lag)
+        if result.outcome is Outcome.OK:
+            self._success(result, key)
+
+    def _success(self, result: ProbeResult, key: tuple[str, str]) -> None:
+        timeline = result.timeline
+        if timeline.usage is None or timeline.usage.completion_tokens is None:
+            self._family(series.USAGE_MISSING).value(*key).inc()
+        if result.warm_up:
+            if timeline.ttft_s is not None:
+                self._family(series.COLD_START).value(*key).value = timeline.ttft_s
+            return
+        if result.cached:
+            self._family(series.CACHED).value(*key).inc()
+            return
+        for declared, value in (
+            (series.TTFT, timeline.ttft_s),
+            (series.TPOT, timeline.tpot_s),
+            (series.E2E, timeline.e2e_s),
+            # A model that does not reason has one TTFT; the second series is for those that have two.
+            (series.TTFT_ANSWER, timeline.ttft_answer_s if timeline.first_answer_ns != timeline.first_ns else None),
+        ):
+            if value is not None:
+                histogram = self._histogram(declared, key)
+                histogram.observe(value)
+                histogram.exemplar(value, result.request_id, result.unix_s)
+        itl, gap = self._histogram(series.ITL, key), self._histogram(series.CHUNK_GAP, key)
+        for value in timeline.itls_s:
+            itl.observe(value)
+        for value in timeline.chunk_gaps_s:
+            gap.observe(value)
+
+    def _tokens(self, result: ProbeResult) -> None:
+        usage = result.timeline.usage
+        if usage is None:
+            return
+        counts = (usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0)
+        for kind, count in zip(series.TOKEN_KINDS, counts, strict=True):
+            self._family(series.TOKENS).value(result.target, result.workload, kind).inc(count)
+        if price := self._prices.get(result.target):
+            self._family(series.COST).value(result.target).inc((counts[0] * price[0] + counts[1] * price[1]) / 1e6)
+
+    def _connection(self, result: ProbeResult) -> None:
+        if connection := result.timeline.connection:
+            for phase in series.PHASES:
+                seconds = getattr(connection, f"{phase}_s")
+                if seconds is not None:
+                    self._family(series.CONNECT).histogram(COARSE, result.target, phase).observe(seconds)
+        for kind, left in result.rate_limit.items():
+            self._family(series.RATE_LIMIT).value(result.target, kind).value = left
+        if result.cert_expiry_unix_s is not None:
+            self._family(series.CERT_EXPIRY).value(result.target).value = result.cert_expiry_unix_s
+
+    def _declare_probe(self, name: str, workload: str, probe: ProbeSpec, *, streamed: bool) -> None:
+        key = (name, workload)
+        by_signal: dict[str, list[float]] = {}
+        for slo in probe.slos:
+            if slo.threshold_s is not None:
+                by_signal.setdefault(slo.signal, []).append(slo.threshold_s)
+        self._bounds[key] = {
+            series.TTFT.name: bounds("request", by_signal.get("ttft", ())),
+            series.TTFT_ANSWER.name: bounds("request", by_signal.get("ttft_answer", ())),
+            series.E2E.name: bounds("request", by_signal.get("e2e", ())),
+            series.TPOT.name: bounds("token", by_signal.get("tpot", ())),
+            series.ITL.name: bounds("token", by_signal.get("itl", ())),
+            series.CHUNK_GAP.name: COARSE,
+            series.SEND_LAG.name: COARSE,
+        }
+        for outcome in sorted(BAD):
+            self._family(series.FAILURES).value(*key, outcome.value)
+        for outcome in sorted(NEUTRAL):
+            self._family(series.NEUTRAL).value(*key, outcome.value)
+        for declared in (series.PROBES, series.CACHED, series.USAGE_MISSING):
+            self._family(declared).value(*key)
+        for kind in series.TOKEN_KINDS:
+            self._family(series.TOKENS).value(*key, kind)
+        always = [series.E2E, series.SEND_LAG]
+        if streamed:
+            always += [series.TTFT, series.TPOT, series.ITL, series.CHUNK_GAP]
+            always += [series.TTFT_ANSWER] if "ttft_answer" in by_signal else []
+        for declared in always:
+            self._histogram(declared, key)
+
+    def _histogram(self, declared: Series, key: tuple[str, str]) -> Histogram:
+        return self._family(declared).histogram(self._bounds[key][declared.name], *key)
+
+    def _family(self, declared: Series) -> Family:
+        return self._families[declared.name]
+
+    def _drop(self, labels: tuple[str, ...]) -> None:
+        """Remove every child whose labels begin with these values of `target` (and `workload`)."""
+        names = ("target", "workload")[: len(labels)]
+        for family in self._families.values():
+            if family.series.labels[: len(labels)] == names:
+                for key in [key for key in family.children if key[: len(labels)] == labels]:
+                    del family.children[key]

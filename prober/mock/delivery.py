@@ -1,0 +1,113 @@
+"""Writing the steps of an answer at their due times, each stamped immediately before its write."""
+
+import asyncio
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from prober.mock.pacer import Pacer
+from prober.mock.record import Record
+from prober.mock.script import Kind, Step
+
+
+class Delivery:
+    """One answer's way onto its connection. A client that leaves shows as ConnectionError or as cancellation."""
+
+    def __init__(self, response: web.StreamResponse, request: web.Request, record: Record, pacer: Pacer) -> None:
+        self._response = response
+        self._request = request
+        self._record = record
+        self._pacer = pacer
+        self._keepalive_ns = 0
+        self._comment = b""
+        self._last_ns = 0
+
+    async def prepare(self, *, keepalive_s: float = 0.0, comment: bytes = b"") -> None:
+        """Send the headers; after every `keepalive_s` (0: never) without a write `comment` is sent."""
+        write_at_once(self._request)
+        await self._response.prepare(self._request)
+        self._keepalive_ns, self._comment = round(keepalive_s * 1e9), comment
+        self._last_ns = time.monotonic_ns()
+
+    async def send(self, steps: Iterable[Step], start_ns: int) -> int:
+        """Do the steps, due after `start_ns`; returns when the last one was due. One that never ends waits for ever."""
+        record, response, until, now = self._record, self._response, self._pacer.until, time.monotonic_ns
+        due_ns = start_ns
+        for offset_ns, kind, data, tokens in steps:
+            due_ns = start_ns + offset_ns
+            if due_ns > now():
+                if self._keepalive_ns:
+                    await self._keep_alive(due_ns)
+                await until(due_ns)
+            stamp_ns = now()
+            if kind is Kind.CONTENT:
+                record.writes.append(stamp_ns)
+                record.tokens.append(tokens)
+                record.completion_tokens += tokens
+                record.late_ns = max(record.late_ns, stamp_ns - due_ns)
+            elif kind is not Kind.OTHER:
+                await self._end(kind, stamp_ns)
+                break
+            if record.first_write_ns is None:
+                record.first_write_ns = stamp_ns
+            self._last_ns = stamp_ns
+            await response.write(data)
+        return due_ns
+
+    async def comment(self) -> None:
+        """A keep-alive out of turn."""
+        self._last_ns = time.monotonic_ns()
+        if self._record.first_write_ns is None:
+            self._record.first_write_ns = self._last_ns
+        await self._response.write(self._comment)
+
+    async def _keep_alive(self, due_ns: int) -> None:
+        while self._last_ns + self._keepalive_ns < due_ns:
+            await self._pacer.until(self._last_ns + self._keepalive_ns)
+            await self.comment()
+
+    async def _end(self, kind: Kind, stamp_ns: int) -> None:
+        self._record.ended = "complete" if kind is Kind.END else "cut"
+        if kind is Kind.SILENCE:
+            await asyncio.get_running_loop().create_future()
+        self._record.end_ns = stamp_ns
+        if kind is Kind.CRASH:
+            os._exit(1)
+        if kind is Kind.RESET:
+            reset(self._request)
+        else:
+            await self._response.write_eof()
+
+
+def write_at_once(request: web.Request) -> None:
+    """Have each write reach the socket inside the call: uvloop keeps small ones to the end of the loop's turn otherwise."""
+    if request.transport is not None:
+        request.transport.set_write_buffer_limits(high=0)
+
+
+async def send_whole(response: web.Response, request: web.Request, record: Record, tokens: int = 0) -> None:
+    """Send an answer that is not a stream; with `tokens` of content in it."""
+    write_at_once(request)
+    await response.prepare(request)
+    record.ended = "complete"
+    record.completion_tokens = tokens
+    record.first_write_ns = record.end_ns = time.monotonic_ns()
+    if tokens:
+        record.writes.append(record.end_ns)
+        record.tokens.append(tokens)
+    await response.write_eof()
+
+
+def reset(request: web.Request) -> None:
+    """End the connection with a TCP reset."""
+    transport = request.transport
+    if transport is None:
+        return
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

@@ -1,0 +1,115 @@
+"""What can go wrong on purpose: a closed list, chosen by a request's header or by a schedule."""
+
+import re
+from dataclasses import dataclass
+from math import inf
+
+from prober.mock._units import UnitError, duration
+
+# What may stand behind the colon. "tokens": sent before it happens.
+ARGUMENTS: dict[str, str | None] = {
+    "http": "status",
+    "http_html": None,
+    "starting": None,
+    "draining": None,
+    "hang": None,
+    "late_headers": "duration",
+    "slow_read": "duration",
+    "latency": "factor",
+    "no_first_token": None,
+    "role_then_keepalive": "duration",
+    "stall": "tokens",
+    "error_in_stream": "tokens",
+    "malformed": "tokens",
+    "truncated": "tokens",
+    "reset": "tokens",
+    "crash": "tokens",
+    "big_line": "bytes",
+    "empty": None,
+    "short": "tokens",
+    "endless": None,
+    "no_usage": None,
+    "wrong_done": None,
+}
+_DEFAULTS = {"late_headers": 1.0, "slow_read": 1.0, "role_then_keepalive": 1.0, "big_line": 100_000_000.0}
+_REQUIRED = {"http", "latency"}
+_WHOLE = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. `argument` is a status, seconds, a factor, tokens or bytes, by its name; in force from start to end.
+
+    short without an argument (0) gives half the tokens asked for; the others with tokens happen after the first token.
+    """
+
+    name: str
+    argument: float = 0.0
+    start_s: float = 0.0
+    end_s: float = inf
+
+    @property
+    def whole(self) -> int:
+        """The argument as the number of tokens, bytes or the status that it is."""
+        return int(self.argument)
+
+    def in_force(self, at_s: float) -> bool:
+        """Is it, so long after the schedule began?"""
+        return self.start_s <= at_s < self.end_s
+
+
+def parse_fault(text: str) -> Fault:
+    """`name[:argument][@start-[end]]`, such as `stall:3@60s-120s`. Raises ValueError saying what to write."""
+    what, at, window = text.strip().partition("@")
+    name, colon, argument = what.partition(":")
+    if name not in ARGUMENTS:
+        raise ValueError(f"fault {text!r}: no fault {name!r}; known: {', '.join(sorted(ARGUMENTS))}")
+    try:
+        return Fault(name, _argument(name, argument, bool(colon)), *(_window(window) if at else ()))
+    except UnitError as problem:
+        raise ValueError(f"fault {text!r}: {problem}") from None
+
+
+def _argument(name: str, argument: str, given: bool) -> float:
+    kind = ARGUMENTS[name]
+    if not given:
+        if name in _REQUIRED:
+            raise UnitError(f"{name} needs its {kind}; write {name}:{'503' if kind == 'status' else '2.5'}")
+        return _DEFAULTS.get(name, 1.0 if kind == "tokens" and name != "short" else 0.0)
+    if kind is None:
+        raise UnitError(f"{name} takes no argument; write {name}")
+    if kind == "duration":
+        return duration(argument)
+    if kind == "factor":
+        if re.fullmatch(r"\d+(\.\d+)?", argument):
+            return float(argument)
+        raise UnitError(f"{argument!r} is not a factor such as 2 or 2.5")
+    if not _WHOLE.fullmatch(argument):
+        raise UnitError(f"{argument!r} is not a whole number of {kind}")
+    if kind == "status" and not 200 <= int(argument) <= 599:
+        raise UnitError(f"{argument!r} is not an HTTP status from 200 to 599")
+    return float(argument)
+
+
+def _window(window: str) -> tuple[float, float]:
+    start, dash, end = window.partition("-")
+    if not dash:
+        raise UnitError(f"the window {window!r} has no end; write @60s-120s, or @60s- for one that never ends")
+    start_s = duration(start)
+    end_s = duration(end) if end else inf
+    if end_s <= start_s:
+        raise UnitError(f"the window {window!r} ends before it starts")
+    return start_s, end_s
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Faults by time since `since_ns` of the monotonic clock; of those in force the first one counts."""
+
+    faults: tuple[Fault, ...]
+    since_ns: int
+
+    def at(self, now_ns: int) -> Fault | None:
+        """The fault in force."""
+        since_s = (now_ns - self.since_ns) / 1e9
+        return next((fault for fault in self.faults if fault.in_force(since_s)), None)

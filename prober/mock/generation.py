@@ -1,0 +1,122 @@
+"""One answer from its place in the engine to its last byte, streamed or whole."""
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+
+from aiohttp import web
+
+from prober.mock.ask import Ask, error_body
+from prober.mock.delivery import Delivery, reset, send_whole, write_at_once
+from prober.mock.faults import Fault
+from prober.mock.record import Record
+from prober.mock.script import answer, opening
+from prober.mock.service import Place, Service
+from prober.mock.wire import Chunks, Wire, plain_answer
+
+HEADERS = {"Server": "uvicorn"}
+_STREAM_HEADERS = HEADERS | {"Content-Type": "text/event-stream; charset=utf-8"}
+_SILENT = frozenset({"no_first_token", "role_then_keepalive", "endless"})
+_HALVED = frozenset({"stall", "truncated", "reset", "crash"})
+
+
+class Generation:
+    """Serves one request that was understood; `record` is filled in as it happens."""
+
+    def __init__(self, service: Service, wire: Wire, request: web.Request, record: Record, fault: Fault | None) -> None:
+        self._service, self._request, self._record, self._fault = service, request, record, fault
+        self._name = fault.name if fault else ""
+        if self._name == "no_usage":
+            wire = replace(wire, usage="none")
+        if self._name == "wrong_done":
+            wire = replace(wire, done=False)
+        self._wire = wire
+        self._factor = fault.argument if fault and self._name == "latency" else 1.0
+
+    async def serve(self, ask: Ask) -> web.StreamResponse:
+        """Queue, answer, and leave the queue. Raises ConnectionError, or is cancelled, if the client leaves."""
+        if self._fault and self._name == "short":
+            ask = replace(ask, tokens=min(ask.tokens, self._fault.whole or ask.tokens // 2), finish_reason="stop")
+        if self._name == "empty":
+            ask = replace(ask, finish_reason="stop")
+        record = self._record
+        record.prompt_tokens = len(ask.words)
+        record.cached_tokens = self._service.cached_tokens(ask.salt, ask.words)
+        entered_ns = time.monotonic_ns()
+        place = self._service.enter(record, entered_ns)
+        due_ns = entered_ns
+        try:
+            if self._fault and self._name == "late_headers":
+                await self._service.pacer.until(record.received_ns + round(self._fault.argument * 1e9))
+            response, due_ns = await (self._stream if ask.stream else self._whole)(ask, place, entered_ns)
+            return response
+        finally:
+            # A finished request frees its slot when it was due to, however late its last write was.
+            complete = record.ended == "complete"
+            reason = ask.finish_reason if complete else "error" if record.ended == "cut" else None
+            self._service.leave(place, reason, due_ns if complete else time.monotonic_ns())
+
+    async def _stream(self, ask: Ask, place: Place, entered_ns: int) -> tuple[web.StreamResponse, int]:
+        wire, fault = self._wire, self._fault
+        tokens = None if self._name == "endless" else ask.tokens
+        role = wire.role_chunk if ask.chat else "none"
+        chunks = Chunks(wire, ask, self._record, int(time.time()))
+        response = web.StreamResponse(headers=_STREAM_HEADERS)
+        delivery = Delivery(response, self._request, self._record, self._service.pacer)
+        await delivery.prepare(keepalive_s=wire.keepalive_s, comment=chunks.comment)
+        await delivery.send(opening(chunks, role, fault), entered_ns)
+        while (started_ns := await place.wait(wire.keepalive_s or None)) is None:
+            await delivery.comment()
+        plan = self._service.plan(tokens, self._factor)
+        steps = answer(chunks, plan, tokens=tokens, role=role, done=wire.done, fault=fault)
+        return response, await delivery.send(steps, started_ns)
+
+    async def _whole(self, ask: Ask, place: Place, entered_ns: int) -> tuple[web.StreamResponse, int]:
+        started_ns = await place.wait()
+        assert started_ns is not None
+        tokens = 0 if self._name == "empty" else ask.tokens
+        *_, last = self._service.plan(max(1, tokens), self._factor)
+        due_ns = started_ns + last.due_ns
+        await self._service.pacer.until(due_ns)
+        if self._name in _SILENT:
+            await _for_ever()
+        reasoning = min(self._service.behaviour.reasoning, tokens)
+        body = plain_answer(self._wire, ask, self._record, int(time.time()), tokens, reasoning)
+        if self._name in _HALVED:
+            return await self._half(body), due_ns
+        if self._name == "error_in_stream":
+            body = error_body("EngineCore encountered an issue.", "InternalServerError", 500)
+        elif self._name == "malformed":
+            body = body[: len(body) // 2]
+        elif self._fault and self._name == "big_line":
+            body += b" " * self._fault.whole
+        response = web.Response(body=body, content_type="application/json", headers=HEADERS)
+        await send_whole(response, self._request, self._record, tokens)
+        self._record.late_ns = (self._record.end_ns or due_ns) - due_ns
+        return response, due_ns
+
+    async def _half(self, body: bytes) -> web.StreamResponse:
+        """Half of the whole answer, then nothing, a close, a reset, or the end of the process."""
+        response = web.StreamResponse(headers=HEADERS | {"Content-Type": "application/json"})
+        response.content_length = len(body)
+        write_at_once(self._request)
+        await response.prepare(self._request)
+        record = self._record
+        record.ended = "cut"
+        record.first_write_ns = time.monotonic_ns()
+        await response.write(body[: len(body) // 2])
+        if self._name == "stall":
+            await _for_ever()
+        record.end_ns = time.monotonic_ns()
+        if self._name == "crash":
+            os._exit(1)
+        if self._name == "reset":
+            reset(self._request)
+        elif self._request.transport is not None:
+            self._request.transport.close()
+        return response
+
+
+async def _for_ever() -> None:
+    await asyncio.get_running_loop().create_future()

@@ -1,0 +1,141 @@
+"""The metrics page, in vLLM 0.32's names: counted from the records of the requests, up to the moment it is read."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from prober.mock.record import Record
+
+# The bounds of vLLM 0.32's histograms.
+TTFT_BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+               160.0, 640.0, 2560.0)  # fmt: skip
+ITL_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+REQUEST_BOUNDS = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+                  960.0, 1920.0, 7680.0)  # fmt: skip
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+KV_CACHE_TOKENS = 200_000
+KV_BLOCK_TOKENS = 16
+
+
+@dataclass(slots=True)
+class Histogram:
+    """A classic histogram in seconds."""
+
+    bounds: tuple[float, ...]
+    sum_s: float = 0.0
+    counts: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def observe(self, value_s: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value_s)] += 1
+        self.sum_s += value_s
+
+    def lines(self, name: str, labels: str) -> list[str]:
+        """The samples of the text format."""
+        total, lines = 0, []
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            total += count
+            lines.append(f'{name}_bucket{{engine="0",le="{bound}",{labels}}} {float(total)}')
+        ending = f'{{engine="0",{labels}}}'
+        return [*lines, f"{name}_count{ending} {float(total)}", f"{name}_sum{ending} {self.sum_s}"]
+
+
+@dataclass(slots=True)
+class Page:
+    """What the engine says of itself. A request that its client left is counted nowhere as finished, as in vLLM."""
+
+    model: str
+    started_unix_s: float
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FINISH_REASONS, 0))
+    ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BOUNDS))
+    itl: Histogram = field(default_factory=lambda: Histogram(ITL_BOUNDS))
+    e2e: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
+    queued: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
+    _open: dict[Record, int] = field(default_factory=dict)
+
+    def begin(self, record: Record) -> None:
+        """A request came; its record is read until `finish`."""
+        self._open[record] = 0
+
+    def finish(self, record: Record, reason: str | None, now_ns: int) -> None:
+        """A request is over, for one of FINISH_REASONS or because its client left (None)."""
+        self._settle(record, now_ns)
+        del self._open[record]
+        if reason is None:
+            return
+        self.finished[reason] += 1
+        self.e2e.observe((now_ns - record.received_ns) / 1e9)
+        if record.started_ns is not None:
+            self.queued.observe((record.started_ns - record.received_ns) / 1e9)
+
+    def render(self, now_ns: int, *, running: int, waiting: int) -> str:
+        """The page in the text format, at `now_ns` of the monotonic clock."""
+        for record in self._open:
+            self._settle(record, now_ns)
+        model = self.model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        labels = f'model_name="{model}"'
+        samples: list[tuple[str, str, str, float]] = [
+            ("num_requests_running", "gauge", "Number of requests in model execution batches.", running),
+            ("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", waiting),
+            ("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", self._kv_usage()),
+            ("prefix_cache_queries_total", "counter", "Prefix cache queries, in tokens.", self.prefix_queries),
+            ("prefix_cache_hits_total", "counter", "Prefix cache hits, in tokens.", self.prefix_hits),
+            ("num_preemptions_total", "counter", "Cumulative number of preemption from the engine.", 0),
+            ("prompt_tokens_total", "counter", "Number of prefill tokens processed.", self.prompt_tokens),
+            ("generation_tokens_total", "counter", "Number of generation tokens processed.", self.generation_tokens),
+        ]
+        lines = [
+            "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.",
+            "# TYPE process_start_time_seconds gauge",
+            f"process_start_time_seconds {self.started_unix_s}",
+        ]
+        for name, kind, told, value in samples:
+            lines += [f"# HELP vllm:{name} {told}", f"# TYPE vllm:{name} {kind}"]
+            lines.append(f'vllm:{name}{{engine="0",{labels}}} {float(value)}')
+        lines += ["# HELP vllm:request_success_total Count of successfully processed requests."]
+        lines += ["# TYPE vllm:request_success_total counter"]
+        for reason, count in self.finished.items():
+            lines.append(f'vllm:request_success_total{{engine="0",finished_reason="{reason}",{labels}}} {float(count)}')
+        lines += self._histograms(labels)
+        blocks = f'block_size="{KV_BLOCK_TOKENS}",engine="0",num_gpu_blocks="{KV_CACHE_TOKENS // KV_BLOCK_TOKENS}"'
+        lines += ["# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig"]
+        lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{blocks}}} 1.0"]
+        return "\n".join(lines) + "\n"
+
+    def _histograms(self, labels: str) -> list[str]:
+        lines: list[str] = []
+        for name, told, histogram in (
+            ("time_to_first_token_seconds", "time to first token in seconds", self.ttft),
+            ("inter_token_latency_seconds", "inter-token latency in seconds", self.itl),
+            ("e2e_request_latency_seconds", "e2e request latency in seconds", self.e2e),
+            ("request_queue_time_seconds", "time spent in WAITING phase for request", self.queued),
+        ):
+            lines += [f"# HELP vllm:{name} Histogram of {told}.", f"# TYPE vllm:{name} histogram"]
+            lines += histogram.lines(f"vllm:{name}", labels)
+        return lines
+
+    def _settle(self, record: Record, now_ns: int) -> None:
+        """Count what the record has gained up to `now_ns`: background load has its writes there in advance."""
+        writes, index = record.writes, self._open[record]
+        if index == 0 and writes and writes[0] <= now_ns:
+            self.ttft.observe((writes[0] - record.received_ns) / 1e9)
+            self.prompt_tokens += record.prompt_tokens
+            self.prefix_queries += record.prompt_tokens
+            self.prefix_hits += record.cached_tokens
+        while index < len(writes) and writes[index] <= now_ns:
+            if index:
+                self.itl.observe((writes[index] - writes[index - 1]) / 1e9)
+            self.generation_tokens += record.tokens[index]
+            index += 1
+        self._open[record] = index
+
+    def _kv_usage(self) -> float:
+        served = (item for item in self._open.items() if item[0].started_ns is not None)
+        held = sum(record.prompt_tokens + sum(record.tokens[:index]) for record, index in served)
+        return min(1.0, held / KV_CACHE_TOKENS)

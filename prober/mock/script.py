@@ -1,0 +1,120 @@
+"""What is written when: an answer as steps, and each fault as a change of them. No clock, no socket."""
+
+from collections.abc import Iterable, Iterator
+from enum import Enum, auto
+from typing import NamedTuple
+
+from prober.mock.engine import Emission
+from prober.mock.faults import Fault
+from prober.mock.wire import Chunks
+
+ROLE_ONLY = frozenset({"no_first_token", "role_then_keepalive"})
+INTERRUPTIONS = frozenset({"error_in_stream", "truncated", "reset", "crash", "stall", "malformed", "big_line"})
+
+
+class Kind(Enum):
+    """A write, or how the answer ends: properly, cut but cleanly, by a reset, with the process, or never."""
+
+    CONTENT = auto()
+    OTHER = auto()
+    END = auto()
+    CUT = auto()
+    RESET = auto()
+    CRASH = auto()
+    SILENCE = auto()
+
+
+class Step(NamedTuple):
+    """One write or ending, due so long after the start of the service; `tokens` of content are in it."""
+
+    due_ns: int
+    kind: Kind
+    data: bytes = b""
+    tokens: int = 0
+
+
+def opening(chunks: Chunks, role: str, fault: Fault | None) -> list[Step]:
+    """What is sent at once, before the engine has served anything. role: `with-first`, `early` or `none`."""
+    if role == "early" or (fault and fault.name in ROLE_ONLY):
+        return [Step(0, Kind.OTHER, chunks.role())]
+    return []
+
+
+def answer(
+    chunks: Chunks, plan: Iterable[Emission], *, tokens: int | None, role: str, done: bool, fault: Fault | None
+) -> Iterator[Step]:
+    """The steps after the opening, for an answer of `tokens` tokens (None: without end), as `fault` has it.
+
+    Made one at a time, so that the usage chunk can tell what was measured before it.
+    """
+    if fault and fault.name in ROLE_ONLY:
+        return _silence(chunks, fault.argument)
+    steps = _nothing(chunks, plan, role) if fault and fault.name == "empty" else _content(chunks, plan, tokens, role)
+    steps = _ended(chunks, steps, done)
+    return _interrupted(chunks, steps, fault) if fault and fault.name in INTERRUPTIONS else steps
+
+
+def _content(chunks: Chunks, plan: Iterable[Emission], tokens: int | None, role: str) -> Iterator[Step]:
+    sent = 0
+    for due_ns, size, reasoning in plan:
+        if sent == 0 and role == "with-first":
+            yield Step(due_ns, Kind.OTHER, chunks.role())
+        data = chunks.content(sent, size, reasoning=reasoning, last=sent + size == tokens)
+        sent += size
+        yield Step(due_ns, Kind.CONTENT, data, size)
+
+
+def _nothing(chunks: Chunks, plan: Iterable[Emission], role: str) -> Iterator[Step]:
+    due_ns = next(iter(plan)).due_ns
+    if role == "with-first":
+        yield Step(due_ns, Kind.OTHER, chunks.role())
+    yield Step(due_ns, Kind.OTHER, chunks.nothing())
+
+
+def _ended(chunks: Chunks, steps: Iterator[Step], done: bool) -> Iterator[Step]:
+    due_ns = 0
+    for step in steps:
+        due_ns = step.due_ns
+        yield step
+    for data in chunks.ending(done):
+        yield Step(due_ns, Kind.OTHER, data)
+    yield Step(due_ns, Kind.END)
+
+
+def _silence(chunks: Chunks, comment_every_s: float) -> Iterator[Step]:
+    due_ns = 0
+    while comment_every_s:
+        due_ns += round(comment_every_s * 1e9)
+        yield Step(due_ns, Kind.OTHER, chunks.comment)
+    yield Step(0, Kind.SILENCE)
+
+
+def _interrupted(chunks: Chunks, steps: Iterator[Step], fault: Fault) -> Iterator[Step]:
+    """`steps`, and where the first content after the fault's tokens is due, the fault."""
+    sent, happened = 0, False
+    after = 1 if fault.name == "big_line" else fault.whole
+    for step in steps:
+        if step.kind is Kind.CONTENT and sent >= after and not happened:
+            happened = True
+            for change in _interruption(chunks, fault, step.due_ns):
+                yield change
+                if change.kind is not Kind.OTHER:
+                    return
+        yield step
+        sent += step.tokens
+
+
+def _interruption(chunks: Chunks, fault: Fault, due_ns: int) -> Iterator[Step]:
+    match fault.name:
+        case "error_in_stream":
+            yield Step(due_ns, Kind.OTHER, chunks.error())
+            yield Step(due_ns, Kind.OTHER, chunks.done)
+            yield Step(due_ns, Kind.CUT)
+        case "malformed":
+            yield Step(due_ns, Kind.OTHER, chunks.broken())
+        case "big_line":
+            for data in chunks.huge(fault.whole):
+                yield Step(due_ns, Kind.OTHER, data)
+        case name:
+            kinds = {"truncated": Kind.CUT, "reset": Kind.RESET, "crash": Kind.CRASH, "stall": Kind.SILENCE}
+            yield Step(due_ns, kinds[name])

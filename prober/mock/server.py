@@ -1,0 +1,227 @@
+"""The mock's HTTP side: vLLM's routes, and `/mock/fault` to change what goes wrong while it runs."""
+
+import asyncio
+import ssl
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+
+import orjson
+from aiohttp import web
+
+from prober.mock.ask import MAX_MODEL_LEN, Refused, bad_request, error_body, parse_ask
+from prober.mock.delivery import send_whole
+from prober.mock.faults import Fault, Schedule, parse_fault
+from prober.mock.generation import HEADERS, Generation
+from prober.mock.record import Record
+from prober.mock.service import Service
+from prober.mock.settings import Settings
+from prober.mock.truth import TruthFile
+
+MAX_BODY_BYTES = 1 << 26
+_PIECE_BYTES = 1 << 16
+_NOT_SERVING = {"starting": "Loading model", "draining": "Server is shutting down"}
+
+
+class Mock:
+    """One mock server's state and handlers. Belongs to the running loop. Raises OSError if the truth file cannot be opened."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._started_ns = time.monotonic_ns()
+        self._schedule = Schedule(settings.faults, self._started_ns)
+        self._truth = TruthFile(settings.truth) if settings.truth else None
+        self._service = Service(settings.behaviour, settings.model, settings.seed)
+        self._service.start()
+
+    async def close(self) -> None:
+        """End the background load and complete the truth file."""
+        await self._service.stop()
+        if self._truth:
+            await asyncio.to_thread(self._truth.close)
+
+    async def models(self, request: web.Request) -> web.Response:
+        """The one model, as vLLM lists it."""
+        if refusal := self._not_serving(self._scheduled()) or self._not_allowed(request):
+            return refusal
+        name = self._settings.model
+        model = {"id": name, "object": "model", "created": int(self._service.page.started_unix_s), "owned_by": "vllm"}
+        model |= {"root": name, "parent": None, "max_model_len": MAX_MODEL_LEN}
+        return _json(200, orjson.dumps({"object": "list", "data": [model]}))
+
+    async def health(self, request: web.Request) -> web.Response:
+        """200, or 503 while starting or draining."""
+        return self._not_serving(self._scheduled()) or web.Response(headers=HEADERS)
+
+    async def version(self, request: web.Request) -> web.Response:
+        """The version of vLLM that is imitated."""
+        return _json(200, b'{"version":"0.32.0"}')
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """The metrics page."""
+        page = self._service.render(time.monotonic_ns())
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(body=page.encode(), headers=HEADERS | {"Content-Type": kind})
+
+    async def read_faults(self, request: web.Request) -> web.Response:
+        """The schedule, and the name of the fault in force."""
+        fault = self._scheduled()
+        said = {"faults": self._schedule.faults, "in_force": fault.name if fault else None}
+        return _json(200, orjson.dumps(said))
+
+    async def set_faults(self, request: web.Request) -> web.Response:
+        """A new schedule, `{"faults": ["stall:3@0s-10s"]}`, its windows counted from now; an empty list clears."""
+        try:
+            faults = tuple(parse_fault(text) for text in orjson.loads(await request.read())["faults"])
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            return _json(400, error_body(f'{problem}; send {{"faults": ["http:500@0s-10s"]}}', "BadRequestError", 400))
+        self._schedule = Schedule(faults, time.monotonic_ns())
+        return await self.read_faults(request)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """`/v1/chat/completions`."""
+        return await self._generate(request, time.monotonic_ns(), chat=True)
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        """`/v1/completions`."""
+        return await self._generate(request, time.monotonic_ns(), chat=False)
+
+    async def _generate(self, request: web.Request, received_ns: int, *, chat: bool) -> web.StreamResponse:
+        record = Record(request.headers.get("X-Request-Id") or uuid.uuid4().hex[:16], received_ns)
+        try:
+            try:
+                return await self._answer(request, record, chat)
+            except Refused as refused:
+                return await _whole(_json(refused.status, refused.body), request, record)
+        except ConnectionError:
+            return web.Response()  # the client left, which aiohttp finds out for itself
+        finally:
+            if record.end_ns is None:
+                record.end_ns = time.monotonic_ns()
+            if self._truth:
+                self._truth.add(record)
+
+    async def _answer(self, request: web.Request, record: Record, chat: bool) -> web.StreamResponse:
+        fault = _asked_for(request) or self._schedule.at(record.received_ns)
+        record.fault = fault.name if fault else None
+        body = await _read(request, fault)
+        record.received_bytes = len(body)
+        refusal = self._not_serving(fault) or self._not_allowed(request) or await _instead(fault)
+        if refusal:
+            return await _whole(refusal, request, record)
+        ask = parse_ask(body, chat=chat, model=self._settings.model)
+        return await Generation(self._service, self._settings.wire, request, record, fault).serve(ask)
+
+    def _scheduled(self) -> Fault | None:
+        return self._schedule.at(time.monotonic_ns())
+
+    def _not_serving(self, fault: Fault | None) -> web.Response | None:
+        name = fault.name if fault else ""
+        if time.monotonic_ns() - self._started_ns < self._settings.start_delay_s * 1e9:
+            name = "starting"
+        if name not in _NOT_SERVING:
+            return None
+        return _json(503, error_body(_NOT_SERVING[name], "unavailable_error", 503))
+
+    def _not_allowed(self, request: web.Request) -> web.Response | None:
+        key = self._settings.api_key
+        if key is None or request.headers.get("Authorization") == f"Bearer {key}":
+            return None
+        return _json(401, b'{"error":"Unauthorized"}')
+
+
+def create_app(settings: Settings) -> web.Application:
+    """The mock as an aiohttp application."""
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+
+    async def live(app: web.Application) -> AsyncIterator[None]:
+        mock = Mock(settings)
+        handlers.append(mock)
+        yield
+        await mock.close()
+
+    handlers: list[Mock] = []
+    app.cleanup_ctx.append(live)
+    for method, path, name in (
+        ("GET", "/v1/models", "models"),
+        ("POST", "/v1/chat/completions", "chat"),
+        ("POST", "/v1/completions", "completions"),
+        ("GET", "/health", "health"),
+        ("GET", "/version", "version"),
+        ("GET", "/metrics", "metrics"),
+        ("GET", "/mock/fault", "read_faults"),
+        ("POST", "/mock/fault", "set_faults"),
+    ):
+        app.router.add_route(method, path, handler)
+    return app
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings, port: int = 0, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
+    """A mock that serves while the context lasts; gives its address, `http://127.0.0.1:PORT`. Port 0: a free one.
+
+    Raises OSError if the port is taken or the truth file cannot be opened.
+    """
+    runner = web.AppRunner(create_app(settings), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, ssl_context=tls)
+        await site.start()
+        bound = runner.addresses[0][1]
+        yield f"{'https' if tls else 'http'}://{host}:{bound}"
+    finally:
+        await runner.cleanup()
+
+
+def _asked_for(request: web.Request) -> Fault | None:
+    text = request.headers.get("X-Mock-Fault")
+    if text is None:
+        return None
+    try:
+        return parse_fault(text)
+    except ValueError as problem:
+        raise bad_request(f"header X-Mock-Fault: {problem}") from None
+
+
+async def _read(request: web.Request, fault: Fault | None) -> bytes:
+    """The body; with `slow_read` piece by piece, with a wait before each."""
+    if fault is None or fault.name != "slow_read":
+        return await request.read()
+    body = b""
+    while True:
+        await asyncio.sleep(fault.argument)
+        piece = await request.content.read(_PIECE_BYTES)
+        if not piece:
+            return body
+        body += piece
+
+
+async def _instead(fault: Fault | None) -> web.Response | None:
+    """What a fault answers instead of the engine; `hang` never comes back."""
+    match fault.name if fault else "":
+        case "hang":
+            await asyncio.get_running_loop().create_future()
+        case "http_html":
+            page = "<!DOCTYPE html><html><head><title>Welcome</title></head><body>It works.</body></html>"
+            return web.Response(text=page, content_type="text/html")
+        case "http":
+            assert fault is not None
+            try:
+                kind = HTTPStatus(fault.whole).phrase.replace(" ", "")
+            except ValueError:
+                kind = "Error"
+            return _json(fault.whole, error_body(f"mock fault http:{fault.whole}", kind, fault.whole))
+    return None
+
+
+async def _whole(response: web.Response, request: web.Request, record: Record) -> web.Response:
+    await send_whole(response, request, record)
+    return response
+
+
+def _json(status: int, body: bytes) -> web.Response:
+    return web.Response(status=status, body=body, content_type="application/json", headers=HEADERS)

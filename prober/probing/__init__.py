@@ -1,0 +1,1 @@
+"""Sending probes when they are due, whatever became of the ones before."""

@@ -1,0 +1,193 @@
+"""One probe: from its due time to its result."""
+
+import asyncio
+import time
+import uuid
+
+from prober.edge.connection import Broken, cert_expiry, connect
+from prober.edge.request import Deadlines, Exchange
+from prober.measure.chat import error_message, request_body
+from prober.measure.outcome import Outcome, Promise, Verdict, classify
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Connection, Recording, Timeline
+from prober.probing.target import Identity, Target
+from prober.workload.workloads import Draw, Drawer
+
+CACHED_SHARE = 0.10
+
+
+async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult | None:
+    """Send one probe, due at `due_ns`, and say how it ended. None while the engine says it is loading or draining.
+
+    The connection is begun at once; the request leaves at the due time, or as soon as the connection is ready if that is
+    later, which is the target's lateness and counts in TTFT. Never retried.
+    """
+    flight = Flight(target, drawer, due_ns)
+    if not await target.awake():
+        return None
+    try:
+        result = await flight.fly()
+    except asyncio.CancelledError:
+        flight.land()
+        raise
+    target.ended(result.outcome)
+    return result
+
+
+class Flight:
+    """The probe while it is under way; `cancelled` gives its result when the prober itself ends it."""
+
+    def __init__(self, target: Target, drawer: Drawer, due_ns: int) -> None:
+        self._target = target
+        self._due_ns = due_ns
+        self._unix_s = time.time() + (due_ns - target.clock.now_ns()) / 1e9
+        self._id = f"slo-probe-{uuid.uuid4().hex[:16]}"
+        self._draw: Draw = drawer.draw(self._id[10:])
+        self._recording = Recording(streamed=target.spec.stream)
+        self._exchange = Exchange(self._recording)
+        self._connection: Connection | None = None
+        self._request = b""
+        self._counted = False
+        self._shed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def fly(self) -> ProbeResult:
+        """Connect, wait for the due time, send, and read the answer to its end."""
+        target, draw = self._target, self._draw
+        reserved = target.reserve(draw.prompt_tokens, draw.output_tokens)
+        if reserved is None:
+            return self._result(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
+        alarm = target.clock.call_at(self._due_ns, self._on_due)
+        work = asyncio.ensure_future(self._work())
+        try:
+            await asyncio.wait((work, self._shed), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                cap = target.spec.max_in_flight
+                return self._result(Verdict(Outcome.SHED, f"{cap} probes were in flight already (max_in_flight)"))
+            return self._result(work.result())
+        finally:
+            alarm.cancel()
+            work.cancel()
+            self.land()
+            usage = self._recording.usage
+            if usage:
+                target.settle(reserved, usage.prompt_tokens or 0, usage.completion_tokens or 0)
+            elif self._exchange.sent_ns is None:
+                target.settle(reserved, 0, 0)
+
+    def land(self) -> None:
+        """Give the slot back and close the connection, unless the server is about to."""
+        if self._counted:
+            self._counted = False
+            self._target.in_flight -= 1
+        if not self._exchange.ended.done():
+            self._exchange.abort()
+
+    def _on_due(self) -> None:
+        """The intended time: take a slot or be shed, and send if the connection is ready."""
+        if self._target.in_flight >= self._target.spec.max_in_flight:
+            if not self._shed.done():
+                self._shed.set_result(None)
+            return
+        self._counted = True
+        self._target.in_flight += 1
+        self._send_if_ready()
+
+    def _send_if_ready(self) -> None:
+        if self._counted and self._request and self._exchange.sent_ns is None:
+            self._exchange.send(self._request, Deadlines(self._due_ns, self._target.spec.timeouts))
+
+    async def _work(self) -> Verdict:
+        target = self._target
+        spec = target.spec
+        if verdict := await target.identify():
+            return verdict
+        assert target.identity is not None
+        secret = target.endpoint.secret
+        token = secret.read() if secret else None
+        if secret and token is None:
+            return Verdict(Outcome.REJECTED, secret.problem)
+        body = self._body(target.identity)
+        path = f"{target.identity.base_path}/{'chat/completions' if spec.api == 'chat' else 'completions'}"
+        head = target.endpoint.head("POST", path, length=len(body), request_id=self._id, token=token)
+        try:
+            self._connection = await connect(target.endpoint, self._exchange, spec.timeouts.connect_s)
+        except Broken as broken:
+            self._connection = broken.connection
+            return broken.verdict
+        self._request = head + body
+        self._send_if_ready()
+        await self._exchange.ended
+        return self._judge(target.identity)
+
+    def _body(self, identity: Identity) -> bytes:
+        draw, spec = self._draw, self._target.spec
+        return request_body(
+            identity.dialect,
+            api=spec.api,
+            model=identity.model,
+            messages=draw.messages,
+            max_tokens=draw.output_tokens,
+            stream=spec.stream,
+            sampling=draw.sampling,
+            salt=None if draw.warm else self._id,
+            user="llm-slo-prober",
+        )
+
+    def _judge(self, identity: Identity) -> Verdict:
+        exchange, spec = self._exchange, self._target.spec
+        lag = self._timeline().send_lag_s
+        if lag is not None and lag > spec.max_send_lag_s:
+            said = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag_s * 1e3:g} ms)"
+            return Verdict(Outcome.INVALID, said)
+        failed = exchange.status is not None and exchange.status >= 300
+        ending = self._recording.ending(
+            broken=exchange.broken,
+            status=exchange.status,
+            status_detail=error_message(bytes(exchange.body)) if failed else "",
+        )
+        forced = self._draw.output_tokens if "ignore_eos" in identity.dialect.force_length else None
+        return classify(ending, Promise(spec.stream, identity.dialect.sends_done, forced))
+
+    def _timeline(self) -> Timeline:
+        exchange = self._exchange
+        base = Timeline(
+            self._due_ns,
+            connection=self._connection,
+            sent_ns=exchange.sent_ns,
+            headers_ns=exchange.headers_ns,
+            end_ns=exchange.end_ns,
+        )
+        return self._recording.complete(base)
+
+    def _result(self, verdict: Verdict) -> ProbeResult:
+        target, draw = self._target, self._draw
+        timeline = self._timeline()
+        identity = target.identity
+        ok = verdict.outcome is Outcome.OK
+        usage = timeline.usage
+        cached = usage.cached_tokens if usage else None
+        left = {
+            kind: float(value)
+            for kind in ("requests", "tokens")
+            if (value := self._exchange.headers.get(f"x-ratelimit-remaining-{kind}", "")).isdigit()
+        }
+        return ProbeResult(
+            target=target.spec.name or "",
+            workload=draw.workload,
+            request_id=self._id,
+            unix_s=self._unix_s,
+            outcome=verdict.outcome,
+            detail=verdict.detail,
+            timeline=timeline,
+            model=identity.model if identity else "",
+            engine=identity.dialect.name if identity else "",
+            asked_prompt_tokens=draw.prompt_tokens,
+            asked_output_tokens=draw.output_tokens,
+            warm_up=ok and target.warm_up.take(target.clock.now_ns()),
+            cached=ok
+            and not draw.warm
+            and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
+            text=self._recording.text,
+            rate_limit=left,
+            cert_expiry_unix_s=cert_expiry(self._exchange),
+        )

@@ -1,0 +1,194 @@
+"""One target as the prober knows it: who answers there, in what state, how much more it may be asked."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import orjson
+
+from prober.config.specs import TargetSpec
+from prober.edge.clock import Clock
+from prober.edge.connection import Broken, connect
+from prober.edge.endpoint import Endpoint, endpoint
+from prober.edge.request import Deadlines, Exchange
+from prober.engines import DIALECTS, GENERIC, detect
+from prober.limits.budget import Budget
+from prober.measure.chat import Dialect, error_message
+from prober.measure.outcome import BAD, Outcome, Verdict, classify_status
+from prober.measure.warmup import IDLE_NS, WarmUp
+
+HEALTH_EVERY_NS = 1_000_000_000
+FAILING_AFTER = 3
+MAX_ANSWER = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A plain answer: `status` is 0 if there was none, and `verdict` then says why."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who answers: the model's id, the engine's dialect, and the base path under which it does."""
+
+    model: str
+    dialect: Dialect
+    base_path: str
+
+
+class Target:
+    """State of one target that outlives its probes."""
+
+    def __init__(self, spec: TargetSpec, clock: Clock) -> None:
+        self.spec = spec
+        self.endpoint: Endpoint = endpoint(spec)
+        self.clock = clock
+        self.identity: Identity | None = None
+        self.state = "pending"
+        self.in_flight = 0
+        slowest = min((probe.rate_per_s for probe in spec.probes), default=1.0)
+        self.warm_up = WarmUp(spec.warmup, max(IDLE_NS, round(3e9 / slowest)))
+        self.budgets: dict[str, Budget] = {}
+        if spec.budget and spec.budget.tokens_per_day:
+            self.budgets["tokens"] = Budget(spec.budget.tokens_per_day)
+        if spec.budget and spec.budget.cost_per_day:
+            self.budgets["cost"] = Budget(spec.budget.cost_per_day)
+        self._bad_in_a_row = 0
+        self._was_ready = False
+        self._identifying: asyncio.Task[Verdict | None] | None = None
+        self._health_ns = 0
+
+    async def identify(self) -> Verdict | None:
+        """Find out model, engine and base path once; a verdict says why that failed. Callers at a time share one attempt."""
+        if self.identity is not None:
+            return None
+        if self._identifying is None or self._identifying.done():
+            self._identifying = asyncio.create_task(self._identify())
+        return await asyncio.shield(self._identifying)
+
+    async def awake(self) -> bool:
+        """False while the engine says that it is loading or shutting down; it is asked only when it did not answer well."""
+        if self.state == "ready" and not self._bad_in_a_row:
+            return True
+        now = self.clock.now_ns()
+        path = self._health_path()
+        if path is not None and now - self._health_ns >= HEALTH_EVERY_NS:
+            self._health_ns = now
+            self._heard(await self.get(path))
+        return self.state not in ("starting", "draining")
+
+    def ended(self, outcome: Outcome) -> None:
+        """A probe ended; the state follows."""
+        if outcome is Outcome.OK:
+            self._bad_in_a_row, self._was_ready, self.state = 0, True, "ready"
+        elif outcome in BAD and outcome is not Outcome.SHED:
+            self._bad_in_a_row += 1
+            if outcome in (Outcome.CONNECT_REFUSED, Outcome.RESET):
+                self.warm_up.restarted()  # it went away: what answers next may be a cold engine
+            if self._bad_in_a_row >= FAILING_AFTER:
+                self.state = "failing"
+                self.identity = None  # it may come back as another model
+
+    def reserve(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float] | None:
+        """Set tokens and dollars aside for a request; None, and nothing set aside, if a budget would not last."""
+        now = self.clock.now_ns()
+        amounts = self._amounts(prompt_tokens, output_tokens)
+        for kind, amount in zip(("tokens", "cost"), amounts, strict=True):
+            if kind in self.budgets and not self.budgets[kind].reserve(amount, now):
+                if kind == "cost" and "tokens" in self.budgets:
+                    self.budgets["tokens"].settle(amounts[0], 0.0, now)
+                return None
+        return amounts
+
+    def settle(self, reserved: tuple[float, float], prompt_tokens: int, output_tokens: int) -> None:
+        """Replace what was set aside by what was used."""
+        used = self._amounts(prompt_tokens, output_tokens)
+        for kind, before, after in zip(("tokens", "cost"), reserved, used, strict=True):
+            if kind in self.budgets:
+                self.budgets[kind].settle(before, after, self.clock.now_ns())
+
+    async def get(self, path: str) -> Answer:
+        """GET a path of the server, with the target's own headers, token, certificates and proxy."""
+        exchange = Exchange(None)
+        timeouts = self.spec.timeouts
+        token = self.endpoint.secret.read() if self.endpoint.secret else None
+        try:
+            await connect(self.endpoint, exchange, timeouts.connect_s)
+            head = self.endpoint.head("GET", path, length=0, request_id=f"slo-probe-{time.time_ns():x}", token=token)
+            exchange.send(head, Deadlines(self.clock.now_ns(), timeouts))
+            await exchange.ended
+        except Broken as broken:
+            return Answer(0, {}, b"", broken.verdict)
+        finally:
+            exchange.abort()
+        body = bytes(exchange.body[:MAX_ANSWER])
+        if exchange.broken is not None:
+            return Answer(exchange.status or 0, exchange.headers, body, exchange.broken)
+        return Answer(exchange.status or 0, exchange.headers, body, None)
+
+    def _amounts(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float]:
+        budget = self.spec.budget
+        prompt_price = (budget and budget.prompt_price) or 0.0
+        completion_price = (budget and budget.completion_price) or 0.0
+        cost = (prompt_tokens * prompt_price + output_tokens * completion_price) / 1e6
+        return float(prompt_tokens + output_tokens), cost
+
+    def _health_path(self) -> str | None:
+        dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", None)
+        path = dialect.health if dialect else "/health"
+        base = self.endpoint.base_path.removesuffix("/v1")
+        return None if path is None else base + path
+
+    def _heard(self, answer: Answer) -> None:
+        """What a health page says: only an engine that says so itself is loading or draining; the rest is failing."""
+        said = answer.body[:2000].decode("utf-8", "replace").lower()
+        dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
+        if answer.status == 503 and any(word in said for word in ("draining", "shutting down", "shutdown")):
+            self.state = "draining"
+        elif (answer.status == 503 and ("loading" in said or "starting" in said)) or (answer.status == 503 and dialect.loads_listening and not self._was_ready):
+            self.state = "starting"
+        elif self.state in ("starting", "draining"):
+            self.state = "pending"
+            self.warm_up.restarted()
+
+    async def _identify(self) -> Verdict | None:
+        spec = self.spec
+        base = self.endpoint.base_path
+        verdict: Verdict | None = None
+        for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
+            answer = await self.get(f"{path}/models")
+            verdict = answer.verdict or classify_status(answer.status, error_message(answer.body))
+            if verdict is None:
+                identity = self._read(answer, path)
+                if isinstance(identity, Identity):
+                    self.identity = identity
+                    return None
+                verdict = identity
+            elif verdict.outcome is not Outcome.HTTP_404:
+                break
+        if spec.model is not None and verdict is not None and verdict.outcome is Outcome.HTTP_404:
+            # Not every gateway lists its models; one that was named can be probed all the same.
+            self.identity = Identity(spec.model, DIALECTS.get(spec.engine or "", GENERIC), base)
+            return None
+        assert verdict is not None
+        return Verdict(verdict.outcome, f"GET {self.endpoint.authority}{base}/models: {verdict.detail}")
+
+    def _read(self, answer: Answer, path: str) -> Identity | Verdict:
+        try:
+            models = orjson.loads(answer.body)["data"]
+            first = models[0]
+            listed = [str(model["id"]) for model in models]
+        except (ValueError, KeyError, TypeError, IndexError):
+            start = answer.body[:60].decode("utf-8", "replace")
+            return Verdict(Outcome.MALFORMED, f"no list of models, but {start!r}; is the url that of the OpenAI API?")
+        dialect = DIALECTS.get(self.spec.engine or "") or detect(first.get("owned_by"), answer.headers)
+        wanted = self.spec.model
+        if wanted is None and len(listed) > 1 and not all(model.get("parent") for model in models[1:]):
+            names = ", ".join(listed[:10])
+            return Verdict(Outcome.REJECTED, f"serves {len(listed)} models; set `model` to one of {names}")
+        return Identity(wanted or listed[0], dialect, path)

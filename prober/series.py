@@ -1,0 +1,66 @@
+"""Every series this prober exports, declared once; docs/series.md is written from here."""
+
+from prober.exposition.families import Series
+
+_PROBE = ("target", "workload")
+
+
+def _counter(name: str, help_: str, *labels: str) -> Series:
+    return Series(name, "counter", help_, labels)
+
+
+def _gauge(name: str, help_: str, *labels: str) -> Series:
+    return Series(name, "gauge", help_, labels)
+
+
+def _histogram(name: str, help_: str, *labels: str) -> Series:
+    return Series(name, "histogram", help_, labels)
+
+
+PROBES = _counter("llmslo_probes_total", "Due times of the schedule, sent or shed, without the neutral ones.", *_PROBE)
+FAILURES = _counter("llmslo_probe_failures_total", "Probes that failed by the target's doing.", *_PROBE, "reason")
+NEUTRAL = _counter(
+    "llmslo_probes_neutral_total", "Due times kept out of every SLI: not the target's doing.", *_PROBE, "reason"
+)
+CACHED = _counter(
+    "llmslo_probes_cached_total", "Cold probes the engine had cached, kept out of the latency histograms.", *_PROBE
+)
+USAGE_MISSING = _counter("llmslo_usage_missing_total", "Successful probes without token counts by the server.", *_PROBE)
+COLD_START = _gauge("llmslo_cold_start_ttft_seconds", "TTFT of the latest first success on a cold engine.", *_PROBE)
+STATE = _gauge("llmslo_target_state", "1 for the state the target is in.", "target", "state")
+
+TTFT = _histogram("llmslo_ttft_seconds", "First content of any kind minus intended time.", *_PROBE)
+TTFT_ANSWER = _histogram(
+    "llmslo_ttft_answer_seconds",
+    "First content that is not reasoning minus intended time, of models that reason.",
+    *_PROBE,
+)
+TPOT = _histogram("llmslo_tpot_seconds", "Time per output token after the first, one a probe.", *_PROBE)
+ITL = _histogram("llmslo_itl_seconds", "Inter-token latency, one a content chunk after the first.", *_PROBE)
+CHUNK_GAP = _histogram("llmslo_chunk_gap_seconds", "Raw gap between content chunks.", *_PROBE)
+E2E = _histogram("llmslo_e2e_seconds", "End of the answer minus intended time.", *_PROBE)
+CONNECT = _histogram("llmslo_connect_seconds", "Set-up of a probe's fresh connection by phase.", "target", "phase")
+SEND_LAG = _histogram("llmslo_send_lag_seconds", "The prober's own lateness in sending.", *_PROBE)
+
+TOKENS = _counter("llmslo_probe_tokens_total", "Tokens that probing used, as the server counts them.", *_PROBE, "kind")
+COST = _counter("llmslo_probe_cost_dollars_total", "What probing cost at the configured price.", "target")
+BUDGET = _gauge("llmslo_budget_remaining_ratio", "Share of the 24-hour budget that is left.", "target", "budget")
+RATE_LIMIT = _gauge(
+    "llmslo_rate_limit_remaining", "Rate limit left, as the server's headers tell it.", "target", "kind"
+)
+CERT_EXPIRY = _gauge("llmslo_tls_cert_expiry_timestamp_seconds", "End of the server certificate's validity.", "target")
+
+BUILD_INFO = _gauge("llmslo_build_info", "1; the version is a label.", "version")
+RELOAD_OK = _gauge("llmslo_config_last_reload_successful", "1 if the latest reload was taken over.")
+RELOAD_TIME = _gauge("llmslo_config_last_reload_success_timestamp_seconds", "Time of the latest reload taken over.")
+LOOP_LAG = _histogram("llmslo_event_loop_lag_seconds", "Lateness of the prober's event loop, four times a second.")
+TRUSTED = _gauge(
+    "llmslo_trusted",
+    "0 if over 5 minutes over 1% of probes were invalid, loop lag p99 passed max_send_lag, or a due time was missed.",
+)
+
+ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+
+STATES = ("pending", "starting", "ready", "draining", "failing")
+PHASES = ("dns", "tcp", "proxy", "tls")
+TOKEN_KINDS = ("prompt", "completion", "cached")

@@ -1,0 +1,1 @@
+"""What is sent and when: due times, lengths, prompts. No clock and no randomness of its own."""

@@ -1,0 +1,50 @@
+"""Due times of an open loop: absolute, in nanoseconds, never moved by what becomes of the requests.
+
+Times are accumulated as floats of nanoseconds since `start_ns` and rounded one by one, so rounding never adds up.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from random import Random
+
+
+def derive_seed(*parts: str) -> int:
+    """A seed of its own for each instance, target and workload (64 bits of SHA-256 over the length-prefixed parts)."""
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+
+
+def poisson(rate_per_s: float, rng: Random, start_ns: int) -> Iterator[int]:
+    """A Poisson process: independent exponential gaps with mean 1/rate."""
+    mean_ns, at = 1e9 / rate_per_s, 0.0
+    while True:
+        at -= mean_ns * math.log(1.0 - rng.random())
+        yield start_ns + round(at)
+
+
+def constant(rate_per_s: float, start_ns: int) -> Iterator[int]:
+    """Equal gaps of 1/rate."""
+    count = 0
+    while True:
+        count += 1
+        yield start_ns + round(count * 1e9 / rate_per_s)
+
+
+def gamma(rate_per_s: float, shape: float, rng: Random, start_ns: int) -> Iterator[int]:
+    """Gamma-distributed gaps with mean 1/rate; squared coefficient of variation 1/shape, so below 1 is bursty."""
+    scale_ns, at = 1e9 / rate_per_s / shape, 0.0
+    while True:
+        at += rng.gammavariate(shape, scale_ns)
+        yield start_ns + round(at)
+
+
+def replay(offsets_ns: Sequence[int], start_ns: int, speed: float = 1.0) -> Iterator[int]:
+    """The recorded times, over and over; a lap lasts the trace's span and one mean gap, gaps are divided by `speed`."""
+    first, last = offsets_ns[0], offsets_ns[-1]
+    lap_ns = (last - first) + max(1, (last - first) // max(1, len(offsets_ns) - 1))
+    lap = 0
+    while True:
+        for offset in offsets_ns:
+            yield start_ns + round((lap * lap_ns + offset) / speed)
+        lap += 1

@@ -1,0 +1,106 @@
+"""Distributions of lengths in tokens. Each draws whole numbers, knows the mean of what it draws, and its maximum."""
+
+import math
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+
+class Shape(Protocol):
+    """A distribution of lengths."""
+
+    def draw(self, rng: Random) -> int:
+        """One length in tokens."""
+
+    def mean(self) -> float:
+        """Mean of the clipped distribution, within half a token (rounding)."""
+
+    @property
+    def maximum(self) -> int:
+        """The longest length that can be drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always `tokens`: for a row that isolates a phase on purpose."""
+
+    tokens: int
+
+    def draw(self, rng: Random) -> int:
+        return self.tokens
+
+    def mean(self) -> float:
+        return float(self.tokens)
+
+    @property
+    def maximum(self) -> int:
+        return self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Whole numbers from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+    def draw(self, rng: Random) -> int:
+        return rng.randint(self.low, self.high)
+
+    def mean(self) -> float:
+        return (self.low + self.high) / 2
+
+    @property
+    def maximum(self) -> int:
+        return self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """exp(N(ln median, sigma²)), clipped to [low, high]."""
+
+    median: float
+    sigma: float
+    low: int
+    high: int
+
+    def draw(self, rng: Random) -> int:
+        return min(self.high, max(self.low, round(self.median * math.exp(self.sigma * rng.gauss(0.0, 1.0)))))
+
+    def mean(self) -> float:
+        """low·P(X≤low) + high·P(X≥high) + the partial expectation between them (Johnson, Kotz, Balakrishnan, ch. 14)."""
+        if self.sigma == 0:
+            return min(self.high, max(self.low, self.median))
+        a, b = ((math.log(bound / self.median)) / self.sigma for bound in (self.low, self.high))
+        inner = self.median * math.exp(self.sigma**2 / 2) * (_phi(b - self.sigma) - _phi(a - self.sigma))
+        return self.low * _phi(a) + self.high * (1 - _phi(b)) + inner
+
+    @property
+    def maximum(self) -> int:
+        return self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Empirical:
+    """Straight lines between given quantiles: pairs (q, tokens), q rising from 0 to 1."""
+
+    quantiles: tuple[tuple[float, float], ...]
+
+    def draw(self, rng: Random) -> int:
+        u = rng.random()
+        for (q0, v0), (q1, v1) in zip(self.quantiles, self.quantiles[1:], strict=False):
+            if u <= q1:
+                return round(v0 + (v1 - v0) * (u - q0) / (q1 - q0))
+        return self.maximum
+
+    def mean(self) -> float:
+        pairs = zip(self.quantiles, self.quantiles[1:], strict=False)
+        return sum((q1 - q0) * (v0 + v1) / 2 for (q0, v0), (q1, v1) in pairs)
+
+    @property
+    def maximum(self) -> int:
+        return round(self.quantiles[-1][1])
+
+
+def _phi(x: float) -> float:
+    return 0.5 * math.erfc(-x / math.sqrt(2))

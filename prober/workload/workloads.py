@@ -1,0 +1,152 @@
+"""Workloads: the shapes of requests under a name, and what draws concrete requests from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from prober.workload.prompts import Message, Prompt, TextPool
+from prober.workload.shapes import Fixed, Lognormal, Shape, Uniform
+from prober.workload.trace import BLOCK_TOKENS, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A shared beginning: `reuse` is the share of requests that carry it (1 = always warm)."""
+
+    tokens: int
+    reuse: float
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One shape of request. With `prompts`, texts come from a file; with `trace`, lengths and prefixes are replayed."""
+
+    name: str
+    prompt_tokens: Shape
+    output_tokens: Shape
+    prefix: Prefix | None = None
+    sampling: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0})
+    prompts: tuple[Prompt, ...] | None = None
+    trace: Trace | None = None
+    speed: float = 1.0
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The values of the `workload` label: cold and warm never share one."""
+        if self.prefix is None or self.prefix.reuse in (0.0, 1.0):
+            return (self.name,)
+        return (self.name, f"{self.name}_warm")
+
+    def mean_tokens(self) -> tuple[float, float]:
+        """Mean prompt and output tokens of a request."""
+        if self.trace:
+            count = len(self.trace.offsets_ns)
+            return sum(self.trace.prompt_tokens) / count, sum(self.trace.output_tokens) / count
+        if self.prompts:
+            words = sum(len(content.split()) for prompt in self.prompts for _, content in prompt)
+            return words / len(self.prompts), self.output_tokens.mean()
+        return self.prompt_tokens.mean(), self.output_tokens.mean()
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Several workloads by weight. Each keeps its own name: percentiles of different shapes are never pooled."""
+
+    name: str
+    parts: tuple[tuple[Workload, float], ...]
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The values of the `workload` label."""
+        return tuple(name for part, _ in self.parts for name in part.series)
+
+    def mean_tokens(self) -> tuple[float, float]:
+        """Mean prompt and output tokens of a request."""
+        whole = sum(weight for _, weight in self.parts)
+        means = [(weight / whole, part.mean_tokens()) for part, weight in self.parts]
+        return sum(w * m[0] for w, m in means), sum(w * m[1] for w, m in means)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One concrete request. `workload` is its series; `warm`: its prompt begins with text that was sent before."""
+
+    workload: str
+    prompt_tokens: int
+    output_tokens: int
+    messages: tuple[Message, ...]
+    warm: bool
+    sampling: Mapping[str, Any]
+
+
+class Drawer:
+    """Draws requests of one workload or mix. Cold prompts start with the nonce, so that no prefix cache knows them."""
+
+    def __init__(self, workload: Workload | Mix, rng: Random) -> None:
+        self._parts = workload.parts if isinstance(workload, Mix) else ((workload, 1.0),)
+        self._weights = [weight for _, weight in self._parts]
+        self._rng = rng
+        self._pool = TextPool(Random(0))  # the same text everywhere: warm prefixes must survive a restart
+        self._next = dict.fromkeys((part.name for part, _ in self._parts), 0)
+
+    def draw(self, nonce: str) -> Draw:
+        """The next request; `nonce` is a text never used before."""
+        rng = self._rng
+        part = self._parts[0][0] if len(self._parts) == 1 else rng.choices(self._parts, self._weights)[0][0]
+        if part.trace is not None:
+            return self._replayed(part, part.trace, nonce)
+        output = max(1, part.output_tokens.draw(rng))
+        if part.prompts:
+            (role, content), *rest = part.prompts[rng.randrange(len(part.prompts))]
+            words = len(content.split()) + sum(len(text.split()) for _, text in rest)
+            return Draw(part.name, words, output, ((role, f"[{nonce}] {content}"), *rest), False, part.sampling)
+        prompt = max(1, part.prompt_tokens.draw(rng))
+        warm = part.prefix is not None and rng.random() < part.prefix.reuse
+        text = f"[{nonce}] "
+        shared = 0
+        if part.prefix is not None and warm:
+            shared = min(part.prefix.tokens, prompt)
+            text = f"{self._pool.words(shared, 0)} {text}"
+        text += self._pool.words(max(1, prompt - shared), rng.randrange(1 << 13))
+        name = part.series[-1] if warm else part.series[0]
+        return Draw(name, prompt, output, (("user", text),), warm, part.sampling)
+
+    def _replayed(self, part: Workload, trace: Trace, nonce: str) -> Draw:
+        at = self._next[part.name] % len(trace.offsets_ns)
+        self._next[part.name] = at + 1
+        prompt, output = trace.prompt_tokens[at], trace.output_tokens[at]
+        if trace.blocks is None:
+            text = f"[{nonce}] {self._pool.words(prompt, self._rng.randrange(1 << 13))}"
+        else:
+            # Equal blocks, equal text: the id is in the text, the rest is the same for all.
+            blocks = [f"[{block}] {self._pool.words(BLOCK_TOKENS - 4, block * 97)}" for block in trace.blocks[at]]
+            text = " ".join(" ".join(blocks).split(" ")[:prompt])
+        return Draw(part.name, prompt, output, (("user", text),), trace.blocks is not None, part.sampling)
+
+
+def _lognormal(median: int, low: int, high: int) -> Lognormal:
+    return Lognormal(median, 0.8, low, high)
+
+
+def _phase(prompt: int, output: int, prefix: Prefix | None = None) -> Workload:
+    name = f"phase_{prompt}_{output}" + ("_warm" if prefix else "")
+    return Workload(name, Fixed(prompt), Fixed(output), prefix)
+
+
+BUILT_IN: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        # Small and cheap enough to send all day: about 3 M tokens at 0.2/s.
+        Workload("probe", Lognormal(128, 0.5, 32, 512), Uniform(16, 48)),
+        Workload("chat", _lognormal(500, 50, 4_000), _lognormal(200, 10, 2_000)),
+        Workload("code_generation", _lognormal(1_500, 200, 8_000), _lognormal(500, 50, 4_000)),
+        Workload("long_context_qa", _lognormal(16_000, 2_000, 128_000), _lognormal(300, 20, 2_000)),
+        Workload("summarization", _lognormal(4_000, 500, 32_000), _lognormal(150, 50, 500)),
+        _phase(256, 128),
+        _phase(2048, 128),
+        _phase(256, 1024),
+        _phase(2048, 1024),
+        _phase(4096, 256, Prefix(2048, 1.0)),
+    )
+}

@@ -1,0 +1,48 @@
+"""Real parts that some tests need, and the list of what was skipped for want of them."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Real engines take minutes to install and gigabytes to keep: `make test-engines` names where they are.
+collect_ignore = [] if os.environ.get("ENGINES_DIR") else ["engines/test_real_engines.py"]
+
+
+def part(name: str, advice: str) -> Path:
+    """The program `name` on the PATH; else the test is skipped, and under CI=true it fails, with `advice`."""
+    found = shutil.which(name)
+    if found is not None:
+        return Path(found)
+    missing = f"no {name} on the PATH: {advice}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing, pytrace=False)
+    pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def prometheus_binary() -> Path:
+    return part("prometheus", "`make test` fetches it, or install the package prometheus")
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    return part("promtool", "`make test` fetches it, or install the package prometheus")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A skipped test is named with its reason at the end of the run: what was not tested is not hidden in a count."""
+    skipped = list(_reasons(terminalreporter.getreports("skipped")))
+    if skipped:
+        terminalreporter.section("not tested")
+        for test, reason in skipped:
+            terminalreporter.line(f"{test}: {reason}")
+
+
+def _reasons(reports: list[pytest.TestReport]) -> Iterator[tuple[str, str]]:
+    for report in reports:
+        where_and_why = report.longrepr
+        reason = where_and_why[2] if isinstance(where_and_why, tuple) else str(where_and_why)
+        yield report.nodeid, reason.removeprefix("Skipped: ")

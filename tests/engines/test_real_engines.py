@@ -1,0 +1,289 @@
+"""Real engines on the CPU, probed through the prober's own command line; each test prints what it saw as JSON.
+
+`make test-engines` runs this, `make test` does not.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.servers import Page, Server, free_port, post, start, status, until
+
+ENGINES = Path(os.environ["ENGINES_DIR"])
+PROBER = Path(sys.executable).with_name("prober")
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+ON_LOOPBACK = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+
+MAX_BATCHED_TOKENS = 512
+LONG_ANSWER = 1800  # tokens: seconds of streaming, time enough to kill the engine in the middle
+OVERHEAD_S = 0.03  # what connection, parsing and scheduling on two busy cores may add to the engine's own TTFT
+
+Saw = Callable[..., None]
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def saw(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Saw:
+    """Prints facts as one line of JSON, under the test's name."""
+
+    def show(**facts: object) -> None:
+        with capsys.disabled():
+            print("\n" + json.dumps({"test": request.node.name, **facts}))
+
+    return show
+
+
+def start_vllm(log: Path) -> Server:
+    port = free_port()
+    model: list[str | Path] = [
+        "serve",
+        ENGINES / "tiny",
+        "--served-model-name",
+        "tiny",
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "2048",
+    ]
+    small = ["--enforce-eager", "--block-size", "32", "--kv-cache-memory-bytes", "8M", "--max-num-seqs", "8"]
+    batch = ["--max-num-batched-tokens", str(MAX_BATCHED_TOKENS)]
+    return start(
+        [ENGINES / "vllm/bin/vllm", *model, *small, *batch, "--host", "127.0.0.1", "--port", str(port)],
+        port=port,
+        ready="/health",
+        log=log,
+        within_s=400,
+        environment=OFFLINE | ON_LOOPBACK | ONE_THREAD,
+    )
+
+
+@pytest.fixture(scope="module")
+def vllm_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Server]]:
+    """One engine for all tests, as it takes minutes to start; another one after a test that ended it."""
+    servers: list[Server] = []
+
+    def living() -> Server:
+        if not servers or status(servers[-1].url + "/health") != 200:
+            for server in servers[-1:]:
+                server.stop()
+            servers.append(start_vllm(tmp_path_factory.mktemp("vllm") / "log"))
+        return servers[-1]
+
+    yield living
+    for server in servers[-1:]:
+        server.stop()
+
+
+@pytest.fixture
+def vllm(vllm_of_module: Callable[[], Server]) -> Server:
+    return vllm_of_module()
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    binary = ENGINES / "llama/llama-server"
+    if not binary.exists():
+        pytest.skip(
+            "llama.cpp was not built: install cmake, ninja and a C++ compiler, then run make test-engines again"
+        )
+    port = free_port()
+    model: list[str | Path] = ["-m", ENGINES / "tiny.gguf", "--alias", "tiny", "--jinja"]
+    size = ["-c", "8192", "-np", "4", "-t", "1", "-tb", "1"]
+    server = start(
+        [binary, *model, *size, "--metrics", "--host", "127.0.0.1", "--port", str(port)],
+        port=port,
+        ready="/health",
+        log=tmp_path_factory.mktemp("llama") / "log",
+        within_s=60,
+        environment={},
+    )
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Callable[[Server, str], Server]]:
+    """Starts `prober run` on an engine, with more keys of its one target."""
+    started: list[Server] = []
+
+    def run(engine: Server, keys: str) -> Server:
+        config = tmp_path / "prober.yaml"
+        config.write_text(f"targets:\n  - {{name: tiny, url: '{engine.url}', {keys}}}\n")
+        port = free_port()
+        command: list[str | Path] = [
+            PROBER,
+            "run",
+            "--config.file",
+            config,
+            "--web.listen-address",
+            f"127.0.0.1:{port}",
+        ]
+        log = tmp_path / "prober.log"
+        server = start(command, port=port, ready="/-/ready", log=log, within_s=30, environment={})
+        started.append(server)
+        return server
+
+    yield run
+    for server in started:
+        server.stop()
+
+
+def begin_once(engine: Server, *options: str) -> subprocess.Popen[str]:
+    command: list[str | Path] = [PROBER, "once", engine.url, "--json", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def result_of(process: subprocess.Popen[str]) -> Json:
+    output, errors = process.communicate(timeout=150)
+    assert output, f"prober once printed nothing (exit {process.returncode}): {errors}"
+    result: Json = json.loads(output)
+    return result
+
+
+def once(engine: Server, *options: str) -> Json:
+    return result_of(begin_once(engine, *options))
+
+
+def in_short(result: Json) -> Json:
+    """A result without its lists."""
+    return {key: value for key, value in result.items() if not isinstance(value, list)}
+
+
+def begin_long_answer(engine: Server) -> subprocess.Popen[str]:
+    """A probe in the middle of its stream."""
+    before = Page.of(engine).sum("vllm:generation_tokens_total")
+    process = begin_once(engine, "--prompt-tokens", "64", "--output-tokens", str(LONG_ANSWER))
+    until(lambda: Page.of(engine).sum("vllm:generation_tokens_total") > before + 50, 30, "a stream to be under way")
+    return process
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_vllm_gives_the_length_asked_for_and_usage_tells_it(vllm: Server, saw: Saw, api: str) -> None:
+    """A probe of a healthy vLLM is ok, has the forced length, and never more chunks than tokens."""
+    result = once(vllm, "--api", api, "--prompt-tokens", "64", "--output-tokens", "40")
+    saw(**in_short(result))
+    assert result["outcome"] == "ok"
+    assert result["engine"] == "vllm"
+    assert result["usage"]["completion_tokens"] == 40
+    assert result["usage"]["prompt_tokens"] >= 64
+    assert result["finish_reason"] == "length"
+    assert 1 <= result["content_chunks"] <= 40
+    assert 0 < result["ttft_s"] < result["e2e_s"]
+
+
+def test_our_ttft_is_the_engines_own_and_the_way_to_it(vllm: Server, saw: Saw) -> None:
+    """The median TTFT of single probes is the engine's own mean over the same requests, and at most 30 ms more."""
+    once(vllm)
+    before = Page.of(vllm)
+    results = [once(vllm) for _ in range(15)]
+    engine_mean_s, engine_count = mean_ttft(before, Page.of(vllm))
+    client_p50_s = statistics.median(result["ttft_s"] for result in results)
+    saw(requests=len(results), client_ttft_p50_s=client_p50_s, engine_ttft_mean_s=engine_mean_s)
+    assert [result["outcome"] for result in results] == ["ok"] * len(results)
+    assert engine_count == len(results)
+    assert engine_mean_s <= client_p50_s <= engine_mean_s + OVERHEAD_S
+
+
+def mean_ttft(before: Page, after: Page) -> tuple[float, int]:
+    """The engine's own mean TTFT and count between two readings of its page."""
+    count = after.sum("vllm:time_to_first_token_seconds_count") - before.sum("vllm:time_to_first_token_seconds_count")
+    total = after.sum("vllm:time_to_first_token_seconds_sum") - before.sum("vllm:time_to_first_token_seconds_sum")
+    return total / count, int(count)
+
+
+def test_the_daemons_series_add_up_to_the_engines(
+    vllm: Server, daemon: Callable[[Server, str], Server], saw: Saw
+) -> None:
+    """Over the same requests the daemon's histogram has the engine's count, its counters the engine's tokens."""
+    before = Page.of(vllm)
+    prober = daemon(vllm, "rate: 2/s, arrivals: constant, warmup: 0")
+
+    def both_at_rest() -> tuple[Page, Page] | None:
+        """The pages at a moment with at least 40 probes done, and none between the engine and us."""
+        client, engine = Page.of(prober), Page.of(vllm)
+        probes = client.sum("llmslo_ttft_seconds_count")
+        running = engine.sum("vllm:num_requests_running") + engine.sum("vllm:num_requests_waiting")
+        return (client, engine) if probes >= 40 and mean_ttft(before, engine)[1] == probes and not running else None
+
+    client, engine = until(both_at_rest, 120, "40 probes and a moment of rest")
+    probes = client.sum("llmslo_ttft_seconds_count")
+    client_mean_s = client.sum("llmslo_ttft_seconds_sum") / probes
+    engine_mean_s, _ = mean_ttft(before, engine)
+    tokens = {kind: client.sum("llmslo_probe_tokens_total", kind=kind) for kind in ("prompt", "completion")}
+    engine_tokens = {
+        kind: engine.sum(name) - before.sum(name)
+        for kind, name in {"prompt": "vllm:prompt_tokens_total", "completion": "vllm:generation_tokens_total"}.items()
+    }
+    saw(
+        probes=probes,
+        client_ttft_mean_s=client_mean_s,
+        engine_ttft_mean_s=engine_mean_s,
+        client_tokens=tokens,
+        engine_tokens=engine_tokens,
+    )
+    assert client.sum("llmslo_probe_failures_total") == 0
+    assert client.sum("llmslo_probes_total") == probes
+    assert engine_mean_s <= client_mean_s <= engine_mean_s + OVERHEAD_S
+    assert tokens == engine_tokens
+
+
+def test_an_engine_killed_in_mid_stream_is_never_ok(vllm: Server, saw: Saw) -> None:
+    """SIGKILL to the engine while it streams is a broken stream; the next probe is refused."""
+    process = begin_long_answer(vllm)
+    vllm.kill()
+    result = result_of(process)
+    after = once(vllm)
+    saw(**in_short(result), next_outcome=after["outcome"], next_detail=after["detail"])
+    assert result["outcome"] in {"reset", "truncated"}
+    assert 0 < result["content_chunks"] < LONG_ANSWER
+    assert after["outcome"] == "connect_refused"
+
+
+def test_an_engine_that_dies_of_another_request_is_seen_dying(
+    vllm: Server, daemon: Callable[[Server, str], Server], saw: Saw
+) -> None:
+    """A crash caused by someone else is an error inside our stream, then failures, and the target is no longer ready.
+
+    The fatal request has a seed, a temperature, and a prompt longer than --max-num-batched-tokens: PyTorch's generator
+    has no offset to move on the CPU. The HTTP server says so in the running streams, is unhealthy for a while, and ends.
+    """
+    prober = daemon(vllm, "rate: 2/s, arrivals: constant, warmup: 0")
+    ready = {"target": "tiny", "state": "ready"}
+    until(lambda: Page.of(prober).sum("llmslo_target_state", **ready) == 1, 30, "the target to be ready")
+    process = begin_long_answer(vllm)
+    too_long = "the prompt " * MAX_BATCHED_TOKENS
+    fatal = {"model": "tiny", "prompt": too_long, "max_tokens": 8, "seed": 1, "temperature": 0.7}
+    answered, _ = post(vllm.url + "/v1/completions", fatal)
+    result = result_of(process)
+    until(lambda: Page.of(prober).sum("llmslo_target_state", **ready) == 0, 60, "the target to be no longer ready")
+    after = once(vllm)
+    failures = {
+        labels["reason"]: value
+        for name, labels, value in Page.of(prober).samples
+        if name == "llmslo_probe_failures_total" and value
+    }
+    saw(**in_short(result), fatal_request_status=answered, next_outcome=after["outcome"], daemon_failures=failures)
+    assert result["outcome"] in {"error_in_stream", "reset"}
+    assert 0 < result["content_chunks"] < LONG_ANSWER
+    assert after["outcome"] in {"connect_refused", "http_5xx"}
+    assert failures
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_llama_cpp_gives_the_length_asked_for_and_usage_tells_it(llama: Server, saw: Saw, api: str) -> None:
+    """A probe of a healthy llama.cpp server is ok, has the forced length, and ends with [DONE]."""
+    result = once(llama, "--api", api, "--prompt-tokens", "64", "--output-tokens", "40")
+    saw(**in_short(result))
+    assert result["outcome"] == "ok"  # for an engine that sends [DONE], ok says that it came
+    assert result["engine"] == "llamacpp"
+    assert result["usage"]["completion_tokens"] == 40
+    assert result["usage"]["prompt_tokens"] >= 64
+    assert result["finish_reason"] == "length"

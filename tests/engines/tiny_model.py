@@ -1,0 +1,71 @@
+"""tiny_model.py DIR: a Llama of 0.4 million random weights with a tokenizer of its own, as vLLM loads it.
+
+Made on the spot, so that no weights are fetched. Run by the Python of an engine: needs torch, transformers, tokenizers.
+"""
+
+import sys
+import sysconfig
+from itertools import islice
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+VOCABULARY = 2048
+CONTEXT = 4096
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level BPE, learnt from the text that every Python has beside it: its standard library."""
+    sources = islice(sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")), 100)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = byte_level
+    bpe.decoder = decoders.ByteLevel()
+    bpe.train_from_iterator(
+        (source.read_text(encoding="utf-8") for source in sources),
+        trainers.BpeTrainer(
+            vocab_size=VOCABULARY,
+            special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>"],
+            initial_alphabet=byte_level.alphabet(),
+            show_progress=False,
+        ),
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        bos_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        model_max_length=CONTEXT,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def model(words: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=64,
+            intermediate_size=256,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=CONTEXT,
+            bos_token_id=words.bos_token_id,
+            eos_token_id=words.eos_token_id,
+            pad_token_id=words.pad_token_id,
+            tie_word_embeddings=False,
+        )
+    )
+
+
+if __name__ == "__main__":
+    words = tokenizer()
+    words.save_pretrained(sys.argv[1])
+    model(words).save_pretrained(sys.argv[1])
