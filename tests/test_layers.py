@@ -23,7 +23,7 @@ RANKS = {
     "metrics": 2,
     "generate": 2,
     "edge": 3,
-    "mock": 3,
+    "mock": 4,
     "probing": 4,
     "daemon": 5,
     "cli": 6,

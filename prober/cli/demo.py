@@ -75,11 +75,10 @@ def _run(commands: list[list[str]], folder: str, duration: float) -> None:
         end = time.monotonic() + duration if duration else float("inf")
         while time.monotonic() < end:
             time.sleep(0.2)
-            for process, log in started:
+            for command, (process, log) in zip(commands, started, strict=True):
                 if process.poll() is not None:
-                    print(
-                        f"{process.args} ended with {process.returncode}:\n{log.read_text()[-2000:]}", file=sys.stderr
-                    )
+                    said = log.read_text()[-2000:]
+                    print(f"{' '.join(command)} ended with {process.returncode}:\n{said}", file=sys.stderr)
                     sys.exit(1)
     except KeyboardInterrupt:
         print()

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from prober.config.load import ConfigError, load
-from prober.config.specs import TargetSpec, resolve
+from prober.config.specs import TargetSpec
 from prober.daemon.site import as_json
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint
@@ -46,10 +46,10 @@ def once(
     if header:
         target["headers"] = {k.strip(): v.strip() for k, _, v in (item.partition(":") for item in header)}
     try:
-        config = load(
+        specs = load(
             json.dumps({"targets": [target]}), source="prober once", engines=DIALECTS, environment={}, read=_refuse
         )
-        result = uvloop.run(_send(resolve(config)[0]))
+        result = uvloop.run(_send(specs[0]))
     except (ConfigError, BadEndpoint) as problem:
         print(problem, file=sys.stderr)
         sys.exit(2)

@@ -9,13 +9,15 @@ from urllib.parse import urlsplit
 
 from prober.config import models
 from prober.config.specs import (
+    SIGNALS_WITHOUT_STREAM,
     ArrivalsSpec,
     BudgetSpec,
     ProbeSpec,
     SloSpec,
     TargetSpec,
     Timeouts,
-    daily_use,
+    TlsSpec,
+    estimate_per_day,
 )
 from prober.workload.prompts import BadPrompts, parse_prompts
 from prober.workload.shapes import Empirical, Fixed, Lognormal, Shape, Uniform
@@ -24,7 +26,19 @@ from prober.workload.workloads import BUILT_IN, Mix, Prefix, Workload
 
 V = TypeVar("V")
 OWN_HEADERS = frozenset(
-    ["accept", "accept-encoding", "connection", "content-length", "content-type", "expect", "host", "transfer-encoding", "upgrade", "user-agent", "x-request-id"]
+    [
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "x-request-id",
+    ]
 )
 
 
@@ -237,9 +251,10 @@ def _target(
         engine=None if target.engine == "auto" else target.engine,
         bearer_token_file=target.auth.bearer_token_file if target.auth else None,
         headers=tuple(target.headers.items()),
-        ca_file=target.tls.ca_file if target.tls else None,
-        insecure_skip_verify=bool(target.tls and target.tls.insecure_skip_verify),
+        tls=TlsSpec(target.tls.ca_file, target.tls.insecure_skip_verify) if target.tls else None,
         proxy_url=_proxy(target.proxy_url, f"{path}.proxy_url", problems),
+        probes=(),
+        budget=None,
         timeouts=Timeouts(timeouts.connect, timeouts.first_token, timeouts.stall, timeouts.total),
         max_in_flight=_inherit(target.max_in_flight, defaults.max_in_flight, 16),
         warmup=_inherit(target.warmup, defaults.warmup, 3),
@@ -278,19 +293,20 @@ def _arrivals(
     workload: Workload | Mix, arrivals: models.Arrivals, rate: float, path: str, problems: Problems
 ) -> ProbeSpec:
     if isinstance(arrivals, models.Gamma):
-        return ProbeSpec(workload, rate, ArrivalsSpec("gamma", arrivals.gamma.shape))
+        return ProbeSpec(workload, rate, ArrivalsSpec("gamma", arrivals.gamma.shape), ())
     if arrivals == "trace":
         trace = workload.trace if isinstance(workload, Workload) else None
         if trace is None or isinstance(workload, Mix):
             problems.add(f"{path}.arrivals", f"workload {workload.name!r} has no trace; give it one, or use poisson")
-            return ProbeSpec(workload, rate)
+            return ProbeSpec(workload, rate, ArrivalsSpec("poisson"), ())
         rate = trace.rate_per_s * workload.speed
-    return ProbeSpec(workload, rate, ArrivalsSpec(arrivals))
+    return ProbeSpec(workload, rate, ArrivalsSpec(arrivals), ())
 
 
 def _slos(probe: models.Probe, names: Names, target: TargetSpec, path: str, problems: Problems) -> tuple[SloSpec, ...]:
     chosen: list[SloSpec] = []
-    for index, name in enumerate(probe.slos if probe.slos is not None else names.slos):
+    measured = [name for name, slo in names.slos.items() if target.stream or slo.signal in SIGNALS_WITHOUT_STREAM]
+    for index, name in enumerate(probe.slos if probe.slos is not None else measured):
         slo = names.slos.get(name)
         if slo is None:
             if name not in names.broken:
@@ -304,7 +320,7 @@ def _slos(probe: models.Probe, names: Names, target: TargetSpec, path: str, prob
                 f"slos.{name}.threshold",
                 f"{slo.threshold_s:g}s is not below timeouts.{key} of {limit:g}s, which would cut it; lower it or raise that",
             )
-        if not target.stream and slo.signal not in ("e2e", "success"):
+        if not target.stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
             problems.add(
                 f"{path}.slos", f"{name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs"
             )
@@ -321,11 +337,11 @@ def _budget(block: models.Budget | None, target: TargetSpec, path: str, problems
     budget = BudgetSpec(
         block.tokens_per_day,
         block.cost_per_day,
-        price.prompt if price else 0.0,
-        price.completion if price else 0.0,
+        price.prompt if price else None,
+        price.completion if price else None,
     )
-    use = daily_use(replace(target, budget=budget))
-    tokens = use.prompt_tokens + use.completion_tokens
+    use = estimate_per_day(replace(target, budget=budget))
+    tokens = use.tokens
     if budget.tokens_per_day is not None and tokens > budget.tokens_per_day:
         said = f"{budget.tokens_per_day:,} a day, but the schedule needs about {tokens:,.0f}"
         problems.add(f"{path}.tokens_per_day", f"{said}; lower the rate or raise the budget")

@@ -3,18 +3,15 @@
 A reload compares the new specs with the old ones by `key` and leaves alone what is equal.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal, TypeVar
+from typing import Literal
 
-from prober.config import models
 from prober.workload.workloads import Mix, Workload
 
 Signal = Literal["ttft", "ttft_answer", "tpot", "itl", "e2e", "success"]
 SIGNALS_WITHOUT_STREAM: tuple[Signal, ...] = ("e2e", "success")
 DAY_S = 86400
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +99,6 @@ class TargetSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """A file that was found right. workloads: built-in ones and its own; names: of the targets, in their order."""
-
-    document: models.Document
-    workloads: Mapping[str, Workload | Mix]
-    names: tuple[str | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Estimate:
     """Mean use of a day: tokens, and dollars where prices are known."""
 
@@ -124,12 +112,6 @@ class Estimate:
         return self.prompt_tokens + self.completion_tokens
 
 
-def resolve(config: Config) -> tuple[TargetSpec, ...]:
-    """What each target shall do, in the order of the file. References to what the file does not have are left out."""
-    targets = zip(config.document.targets, config.names, strict=True)
-    return tuple(_target(config, target, name) for target, name in targets)
-
-
 def estimate_per_day(target: TargetSpec) -> Estimate:
     """What one instance of the prober uses on `target` in a day: rate x 86400 x mean lengths, summed over its probes."""
     uses = [(probe.rate_per_s * DAY_S, *probe.workload.mean_tokens()) for probe in target.probes]
@@ -139,69 +121,3 @@ def estimate_per_day(target: TargetSpec) -> Estimate:
     if budget is None or budget.prompt_price is None or budget.completion_price is None:
         return Estimate(prompt, completion, None)
     return Estimate(prompt, completion, (prompt * budget.prompt_price + completion * budget.completion_price) / 1e6)
-
-
-def timeouts(defaults: models.Timeouts, own: models.TargetTimeouts) -> Timeouts:
-    """A target's timeouts: its own where it has them, the defaults where not."""
-    return Timeouts(
-        _or(own.connect, defaults.connect),
-        _or(own.first_token, defaults.first_token),
-        _or(own.stall, defaults.stall),
-        _or(own.total, defaults.total),
-    )
-
-
-def arrivals(config: Config, target: models.Target, probe: models.Probe) -> ArrivalsSpec:
-    """A probe's arrival process: its own, else its target's, else the default."""
-    written = _or(probe.arrivals, _or(target.arrivals, config.document.defaults.arrivals))
-    if isinstance(written, models.GammaArrivals):
-        return ArrivalsSpec("gamma", written.gamma.shape)
-    return ArrivalsSpec(written)
-
-
-def slos(config: Config, target: models.Target, probe: models.Probe) -> tuple[SloSpec, ...]:
-    """The objectives a probe counts for: those it names, else all that its target can measure."""
-    declared = config.document.slos
-    measured = [name for name, slo in declared.items() if target.stream or slo.signal in SIGNALS_WITHOUT_STREAM]
-    names = measured if probe.slos is None else [name for name in probe.slos if name in declared]
-    return tuple(
-        SloSpec(name, slo.signal, slo.threshold, slo.objective, slo.window)
-        for name, slo in ((name, declared[name]) for name in names)
-    )
-
-
-def _target(config: Config, target: models.Target, name: str | None) -> TargetSpec:
-    defaults, budget, price = config.document.defaults, target.budget, target.budget and target.budget.price_per_million
-    return TargetSpec(
-        key=name or target.url,
-        name=name,
-        url=target.url,
-        model=None if target.model == "auto" else target.model,
-        api=target.api,
-        stream=target.stream,
-        engine=None if target.engine == "auto" else target.engine,
-        bearer_token_file=target.auth and target.auth.bearer_token_file,
-        headers=tuple(target.headers.items()),
-        tls=target.tls and TlsSpec(target.tls.ca_file, target.tls.insecure_skip_verify),
-        proxy_url=target.proxy_url,
-        max_in_flight=_or(target.max_in_flight, defaults.max_in_flight),
-        warmup=_or(target.warmup, defaults.warmup),
-        connect_lead_s=_or(target.connect_lead, defaults.connect_lead),
-        max_send_lag_s=_or(target.max_send_lag, defaults.max_send_lag),
-        timeouts=timeouts(defaults.timeouts, target.timeouts),
-        probes=tuple(_probe(config, target, probe) for probe in target.probes if probe.workload in config.workloads),
-        budget=budget
-        and BudgetSpec(budget.tokens_per_day, budget.cost_per_day, price and price.prompt, price and price.completion),
-    )
-
-
-def _probe(config: Config, target: models.Target, probe: models.Probe) -> ProbeSpec:
-    workload, process = config.workloads[probe.workload], arrivals(config, target, probe)
-    rate = _or(probe.rate, _or(target.rate, config.document.defaults.rate))
-    if process.kind == "trace" and isinstance(workload, Workload) and workload.trace is not None:
-        rate = workload.trace.rate_per_s * workload.speed
-    return ProbeSpec(workload, rate, process, slos(config, target, probe))
-
-
-def _or(own: T | None, default: T) -> T:
-    return default if own is None else own

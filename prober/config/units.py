@@ -24,35 +24,39 @@ PERCENT_PATTERN = rf"^{_NUMBER}\s*%$"
 COUNT_PATTERN = rf"^{_NUMBER}\s*([kKMGB]?)$"
 
 
+class UnitError(ValueError):
+    """The text is not such a quantity; the message says what to write."""
+
+
 def duration(value: object) -> float:
-    """Seconds of "500ms", "10s", "2m", "6h", "30d". Raises ValueError with what to write instead."""
+    """Seconds of "500ms", "10s", "2m", "6h", "30d". Raises UnitError with what to write instead."""
     if match := re.match(DURATION_PATTERN, value) if isinstance(value, str) else None:
         return float(match[1]) * _SECONDS[match[2]]
-    raise ValueError(f"{value!r} is not a duration; write a number and a unit, such as 500ms, 10s, 2m, 6h or 30d")
+    raise UnitError(f"{value!r} is not a duration; write a number and a unit, such as 500ms, 10s, 2m, 6h or 30d")
 
 
 def rate(value: object) -> float:
-    """Requests per second of "0.2/s", "12/min", "1/h", "1/30s". Raises ValueError."""
+    """Requests per second of "0.2/s", "12/min", "1/h", "1/30s". Raises UnitError."""
     if match := re.match(RATE_PATTERN, value) if isinstance(value, str) else None:
         found = float(match[1]) / (int(match[2] or 1) * _PER[match[3]]) if match[2] != "0" else 0.0
         if found > 0:
             return found
-        raise ValueError(f"{value!r} is no rate; it must be above 0 (leave the probe out to send none)")
-    raise ValueError(f"{value!r} is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h")
+        raise UnitError(f"{value!r} is no rate; it must be above 0 (leave the probe out to send none)")
+    raise UnitError(f"{value!r} is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h")
 
 
 def percent(value: object) -> Decimal:
-    """Exact ratio of "99%" or "99.9%". Raises ValueError."""
+    """Exact ratio of "99%" or "99.9%". Raises UnitError."""
     if match := re.match(PERCENT_PATTERN, value) if isinstance(value, str) else None:
         try:
             return Decimal(match[1]) / 100
         except InvalidOperation:
             pass
-    raise ValueError(f"{value!r} is not a percentage; write it with its sign, such as 99% or 99.9%")
+    raise UnitError(f"{value!r} is not a percentage; write it with its sign, such as 99% or 99.9%")
 
 
 def reuse(value: object) -> float:
-    """Share of warm requests: "warm" is 1, "cold" is 0, else a percentage. Raises ValueError."""
+    """Share of warm requests: "warm" is 1, "cold" is 0, else a percentage. Raises UnitError."""
     if value in ("warm", "cold"):
         return float(value == "warm")
     try:
@@ -60,16 +64,16 @@ def reuse(value: object) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise ValueError(f"{value!r} is not a share of reuse; write warm, cold, or a percentage such as 30%")
+        raise UnitError(f"{value!r} is not a share of reuse; write warm, cold, or a percentage such as 30%")
     return share
 
 
 def count(value: object) -> int:
-    """A whole number: 128, "4M", "200k". Raises ValueError."""
+    """A whole number: 128, "4M", "200k". Raises UnitError."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if match := re.match(COUNT_PATTERN, value) if isinstance(value, str) else None:
         found = Decimal(match[1]) * _COUNTS[match[2]]
         if found == int(found):
             return int(found)
-    raise ValueError(f"{value!r} is not a count; write a whole number, such as 128, 200k or 4M")
+    raise UnitError(f"{value!r} is not a count; write a whole number, such as 128, 200k or 4M")

@@ -15,7 +15,7 @@ from typing import Any
 from prober import __version__, series
 from prober.analysis.trust import Trust
 from prober.config.load import ConfigError, load
-from prober.config.specs import TargetSpec, resolve
+from prober.config.specs import TargetSpec
 from prober.daemon.fleet import Fleet
 from prober.daemon.history import History
 from prober.daemon.site import Site, serve
@@ -49,8 +49,8 @@ def read_config(path: str) -> tuple[TargetSpec, ...]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigError([f"--config.file {path}: cannot be read: {problem}"]) from None
-    specs = resolve(load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read))
+        raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
+    specs = load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read)
     problems = []
     for spec in specs:
         try:
@@ -58,7 +58,7 @@ def read_config(path: str) -> tuple[TargetSpec, ...]:
         except BadEndpoint as problem:
             problems.append(f"{path}: {problem}")
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError("\n".join(problems))
     return specs
 
 

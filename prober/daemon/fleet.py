@@ -31,6 +31,7 @@ class Line:
     def __init__(self, spec: TargetSpec, fleet: "Fleet", before: "Line | None") -> None:
         self.target = Target(spec, fleet.clock)
         self.name: str | None = None
+        self._told = self.target.state
         self._fleet = fleet
         self._schedules: list[asyncio.Task[None]] = []
         self._probes: set[asyncio.Task[None]] = set()
@@ -110,7 +111,6 @@ class Line:
         await pace(schedule, fleet.clock, round(self.target.spec.connect_lead_s * 1e9), launch, missed)
 
     async def _probe(self, drawer: Drawer, due_ns: int) -> None:
-        before = self.target.state
         try:
             result = await run_probe(self.target, drawer, due_ns)
         except asyncio.CancelledError:
@@ -119,7 +119,8 @@ class Line:
             self.record(result)
         elif self.name is not None:
             self._fleet.recorder.state(self.name, self.target.state)
-        if self.target.state != before:
+        if self.target.state != self._told:
+            before, self._told = self._told, self.target.state
             detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
             log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
 

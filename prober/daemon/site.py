@@ -58,9 +58,7 @@ class Site:
             "/api/v1/probes": self.api_probes,
         }
         found = [web.get(self.prefix + path, handler) for path, handler in get.items()]
-        for method in (web.post, web.put):
-            found.append(method(f"{self.prefix}/-/reload", self.reload))
-        return found
+        return [*found, *(method(f"{self.prefix}/-/reload", self.reload) for method in (web.post, web.put))]
 
     async def metrics(self, request: web.Request) -> web.Response:
         """The page for Prometheus, written in pieces so that no stamp waits for it."""
@@ -69,7 +67,7 @@ class Site:
         for piece in page(list(self._families.values()), openmetrics=openmetrics):
             pieces.append(piece)
             await asyncio.sleep(0)
-        own = openmetrics_page(self._process) if openmetrics else text_page(self._process)
+        own: bytes = (openmetrics_page if openmetrics else text_page)(self._process)
         pieces.append(own)  # the library's OpenMetrics page ends with `# EOF`, as the whole one must
         body = b"".join(pieces)
         headers = {"Content-Type": OPENMETRICS if openmetrics else TEXT}

@@ -58,9 +58,8 @@ class Clock:
         return alarm
 
     async def sleep_until(self, due_ns: int) -> None:
-        """Return at `due_ns`; at once, but after other work had its turn, if that is past."""
+        """Return at `due_ns`, never before; at once if that is past."""
         if due_ns <= self.now_ns():
-            await asyncio.sleep(0)
             return
         waiter = self._loop.create_future()
         alarm = self.call_at(due_ns, lambda: None if waiter.done() else waiter.set_result(None))

@@ -6,6 +6,7 @@ guess: no usage, no TPOT; no stream, no TTFT.
 
 from array import array
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from prober.measure import chat
 from prober.measure.outcome import Ending, Verdict
@@ -73,8 +74,7 @@ class Timeline:
     @property
     def chunk_gaps_s(self) -> list[float]:
         """Raw gaps between content chunks, shape (chunks − 1,)."""
-        stamps = self.content_ns
-        return [(b - a) / 1e9 for a, b in zip(stamps, stamps[1:], strict=False)]
+        return [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
 
     @property
     def itls_s(self) -> list[float]:

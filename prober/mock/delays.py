@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import exp
 from random import Random
 
-from prober.mock._units import UnitError, duration
+from prober.config.units import UnitError, duration
 
 
 @dataclass(frozen=True, slots=True)

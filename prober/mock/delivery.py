@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from prober.mock.pacer import Pacer
+from prober.edge.clock import Clock
 from prober.mock.record import Record
 from prober.mock.script import Kind, Step
 
@@ -17,7 +17,7 @@ from prober.mock.script import Kind, Step
 class Delivery:
     """One answer's way onto its connection. A client that leaves shows as ConnectionError or as cancellation."""
 
-    def __init__(self, response: web.StreamResponse, request: web.Request, record: Record, pacer: Pacer) -> None:
+    def __init__(self, response: web.StreamResponse, request: web.Request, record: Record, pacer: Clock) -> None:
         self._response = response
         self._request = request
         self._record = record
@@ -35,7 +35,7 @@ class Delivery:
 
     async def send(self, steps: Iterable[Step], start_ns: int) -> int:
         """Do the steps, due after `start_ns`; returns when the last one was due. One that never ends waits for ever."""
-        record, response, until, now = self._record, self._response, self._pacer.until, time.monotonic_ns
+        record, response, until, now = self._record, self._response, self._pacer.sleep_until, time.monotonic_ns
         due_ns = start_ns
         for offset_ns, kind, data, tokens in steps:
             due_ns = start_ns + offset_ns
@@ -67,7 +67,7 @@ class Delivery:
 
     async def _keep_alive(self, due_ns: int) -> None:
         while self._last_ns + self._keepalive_ns < due_ns:
-            await self._pacer.until(self._last_ns + self._keepalive_ns)
+            await self._pacer.sleep_until(self._last_ns + self._keepalive_ns)
             await self.comment()
 
     async def _end(self, kind: Kind, stamp_ns: int) -> None:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from math import inf
 
-from prober.mock._units import UnitError, duration
+from prober.config.units import UnitError, duration
 
 # What may stand behind the colon. "tokens": sent before it happens.
 ARGUMENTS: dict[str, str | None] = {

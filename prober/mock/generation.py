@@ -48,7 +48,7 @@ class Generation:
         due_ns = entered_ns
         try:
             if self._fault and self._name == "late_headers":
-                await self._service.pacer.until(record.received_ns + round(self._fault.argument * 1e9))
+                await self._service.pacer.sleep_until(record.received_ns + round(self._fault.argument * 1e9))
             response, due_ns = await (self._stream if ask.stream else self._whole)(ask, place, entered_ns)
             return response
         finally:
@@ -78,7 +78,7 @@ class Generation:
         tokens = 0 if self._name == "empty" else ask.tokens
         *_, last = self._service.plan(max(1, tokens), self._factor)
         due_ns = started_ns + last.due_ns
-        await self._service.pacer.until(due_ns)
+        await self._service.pacer.sleep_until(due_ns)
         if self._name in _SILENT:
             await _for_ever()
         reasoning = min(self._service.behaviour.reasoning, tokens)

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
@@ -137,12 +137,18 @@ def create_app(settings: Settings) -> web.Application:
     app = web.Application(client_max_size=MAX_BODY_BYTES)
 
     async def live(app: web.Application) -> AsyncIterator[None]:
-        mock = Mock(settings)
-        handlers.append(mock)
+        mocks.append(Mock(settings))
         yield
-        await mock.close()
+        await mocks.pop().close()
 
-    handlers: list[Mock] = []
+    def route(name: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handler(request: web.Request) -> web.StreamResponse:
+            answer: web.StreamResponse = await getattr(mocks[0], name)(request)
+            return answer
+
+        return handler
+
+    mocks: list[Mock] = []  # made when the loop runs, gone with the application
     app.cleanup_ctx.append(live)
     for method, path, name in (
         ("GET", "/v1/models", "models"),
@@ -154,7 +160,7 @@ def create_app(settings: Settings) -> web.Application:
         ("GET", "/mock/fault", "read_faults"),
         ("POST", "/mock/fault", "set_faults"),
     ):
-        app.router.add_route(method, path, handler)
+        app.router.add_route(method, path, route(name))
     return app
 
 

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from random import Random
+from typing import Any
 
+from prober.edge.clock import Clock
 from prober.mock.engine import Behaviour, Emission, Queue, Ticket, emissions
-from prober.mock.pacer import Pacer
 from prober.mock.page import Page
 from prober.mock.prefix import PrefixCache
 from prober.mock.record import Record
@@ -41,7 +42,7 @@ class Service:
 
     def __init__(self, behaviour: Behaviour, model: str, seed: int | None) -> None:
         self.behaviour = behaviour
-        self.pacer = Pacer()
+        self.pacer = Clock()
         self.page = Page(model, time.time())
         self._queue = Queue(behaviour.slots)
         self._prefixes = PrefixCache()
@@ -86,7 +87,7 @@ class Service:
         due_ns = time.monotonic_ns()
         while True:
             due_ns += round(rng.expovariate(rate_per_s) * 1e9)
-            await self.pacer.until(due_ns)
+            await self.pacer.sleep_until(due_ns)
             self._spawn(self._serve_background(due_ns, rng.randint(*BACKGROUND_TOKENS)))
 
     async def _serve_background(self, at_ns: int, tokens: int) -> None:
@@ -99,12 +100,12 @@ class Service:
             for due_ns, size, _ in self.plan(tokens):
                 record.writes.append(started_ns + due_ns)
                 record.tokens.append(size)
-            await self.pacer.until(record.writes[-1])
+            await self.pacer.sleep_until(record.writes[-1])
             end_ns = record.writes[-1]
         finally:
             self.leave(place, "length" if end_ns else None, end_ns or time.monotonic_ns())
 
-    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

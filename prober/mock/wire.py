@@ -203,7 +203,7 @@ def plain_answer(wire: Wire, ask: Ask, record: Record, created_s: int, tokens: i
             choice["message"][wire.reasoning_field] = "".join(words[:reasoning])
     else:
         choice["text"] = "".join(words)
-    answer = {
+    answer: dict[str, Any] = {
         "id": answer_id(ask, record),
         "object": "chat.completion" if ask.chat else "text_completion",
         "created": created_s,

@@ -1,5 +1,6 @@
 """The open loop: each due time starts its probe, and waits for none."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
@@ -32,5 +33,6 @@ async def pace(
         await clock.sleep_until(due_ns - lead_ns)
         if clock.now_ns() - due_ns > MISSED_NS:
             missed(due_ns)
+            await asyncio.sleep(0)  # a long backlog must not hold the loop
         else:
             launch(due_ns)

@@ -150,11 +150,16 @@ class Target:
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
         if answer.status == 503 and any(word in said for word in ("draining", "shutting down", "shutdown")):
             self.state = "draining"
-        elif (answer.status == 503 and ("loading" in said or "starting" in said)) or (answer.status == 503 and dialect.loads_listening and not self._was_ready):
+        elif (answer.status == 503 and ("loading" in said or "starting" in said)) or (
+            answer.status == 503 and dialect.loads_listening and not self._was_ready
+        ):
             self.state = "starting"
         elif self.state in ("starting", "draining"):
             self.state = "pending"
             self.warm_up.restarted()
+
+    def _loads(self, said: str, dialect: Dialect) -> bool:
+        return "loading" in said or "starting" in said or (dialect.loads_listening and not self._was_ready)
 
     async def _identify(self) -> Verdict | None:
         spec = self.spec

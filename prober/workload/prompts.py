@@ -12,7 +12,18 @@ from typing import Any
 Message = tuple[str, str]
 Prompt = tuple[Message, ...]
 
-_WORDS = ["time", "people", "way", "water", "day", "part", "place", "year", "work", "number", "night", "point", "home", "hand", "house", "side", "world", "school", "state", "family", "group", "country", "problem", "story", "month", "book", "eye", "job", "word", "business", "issue", "head", "question", "power", "money", "mother", "area", "end", "member", "law", "car", "city", "community", "name", "president", "team", "minute", "idea", "body", "information", "back", "parent", "face", "level", "office", "door", "health", "person", "art", "war", "history", "party", "result", "change", "morning", "reason", "research", "girl", "guy", "moment", "air", "teacher", "force", "education", "foot", "boy", "age", "policy", "process", "music", "market", "sense", "nation", "plan", "college", "interest", "death", "experience", "effect", "use", "class", "control", "field", "development", "role", "effort", "rate", "heart", "drug", "show", "leader", "light", "voice", "wife", "police", "mind", "price", "report", "decision", "son", "view", "relationship", "town", "road", "arm", "difference", "value", "building", "action", "season", "society", "tax", "director", "position", "player", "record", "paper", "space", "ground", "form", "event", "official", "matter", "center", "couple", "site", "project", "activity", "star", "table", "need", "court", "oil", "situation", "cost", "industry", "figure", "street", "image", "phone", "data", "picture", "practice", "piece", "land", "product", "doctor", "wall", "patient", "worker", "news", "test", "movie", "north", "love", "support", "technology"]
+_WORDS = """
+time people way water day part place year work number night point home hand house side world school state
+family group country problem story month book eye job word business issue head question power money mother
+area end member law car city community name president team minute idea body information back parent face level
+office door health person art war history party result change morning reason research girl guy moment air
+teacher force education foot boy age policy process music market sense nation plan college interest death
+experience effect use class control field development role effort rate heart drug show leader light voice wife
+police mind price report decision son view relationship town road arm difference value building action season
+society tax director position player record paper space ground form event official matter center couple site
+project activity star table need court oil situation cost industry figure street image phone data picture
+practice piece land product doctor wall patient worker news test movie north love support technology
+""".split()  # noqa: SIM905 - a list of words is read best as text
 _POOL_WORDS = 8192
 
 

@@ -23,7 +23,8 @@ ON_LOOPBACK = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
 ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 MAX_BATCHED_TOKENS = 512
-LONG_ANSWER = 1800  # tokens: seconds of streaming, time enough to kill the engine in the middle
+LENGTHS = ("--workload", "phase_256_128")
+LONG_ANSWER = ("--workload", "phase_256_1024")  # seconds of streaming: time enough to kill the engine in the middle
 OVERHEAD_S = 0.03  # what connection, parsing and scheduling on two busy cores may add to the engine's own TTFT
 
 Saw = Callable[..., None]
@@ -153,14 +154,14 @@ def once(engine: Server, *options: str) -> Json:
 
 
 def in_short(result: Json) -> Json:
-    """A result without its lists."""
-    return {key: value for key, value in result.items() if not isinstance(value, list)}
+    """A result without what grows with its length."""
+    return {key: value for key, value in result.items() if key not in {"itl_s", "chunk_gaps_s", "stamps_ns", "text"}}
 
 
 def begin_long_answer(engine: Server) -> subprocess.Popen[str]:
     """A probe in the middle of its stream."""
     before = Page.of(engine).sum("vllm:generation_tokens_total")
-    process = begin_once(engine, "--prompt-tokens", "64", "--output-tokens", str(LONG_ANSWER))
+    process = begin_once(engine, *LONG_ANSWER)
     until(lambda: Page.of(engine).sum("vllm:generation_tokens_total") > before + 50, 30, "a stream to be under way")
     return process
 
@@ -168,14 +169,15 @@ def begin_long_answer(engine: Server) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("api", ["chat", "completions"])
 def test_vllm_gives_the_length_asked_for_and_usage_tells_it(vllm: Server, saw: Saw, api: str) -> None:
     """A probe of a healthy vLLM is ok, has the forced length, and never more chunks than tokens."""
-    result = once(vllm, "--api", api, "--prompt-tokens", "64", "--output-tokens", "40")
+    result = once(vllm, "--api", api, *LENGTHS)
     saw(**in_short(result))
     assert result["outcome"] == "ok"
     assert result["engine"] == "vllm"
-    assert result["usage"]["completion_tokens"] == 40
-    assert result["usage"]["prompt_tokens"] >= 64
+    assert result["usage"]["completion_tokens"] == result["asked"]["output_tokens"] == 128
+    assert result["usage"]["prompt_tokens"] >= 256
     assert result["finish_reason"] == "length"
-    assert 1 <= result["content_chunks"] <= 40
+    assert result["content_chunks"] <= 128
+    assert len(result["itl_s"]) == len(result["chunk_gaps_s"]) == result["content_chunks"] - 1
     assert 0 < result["ttft_s"] < result["e2e_s"]
 
 
@@ -243,7 +245,7 @@ def test_an_engine_killed_in_mid_stream_is_never_ok(vllm: Server, saw: Saw) -> N
     after = once(vllm)
     saw(**in_short(result), next_outcome=after["outcome"], next_detail=after["detail"])
     assert result["outcome"] in {"reset", "truncated"}
-    assert 0 < result["content_chunks"] < LONG_ANSWER
+    assert 0 < result["content_chunks"] < result["asked"]["output_tokens"]
     assert after["outcome"] == "connect_refused"
 
 
@@ -253,7 +255,7 @@ def test_an_engine_that_dies_of_another_request_is_seen_dying(
     """A crash caused by someone else is an error inside our stream, then failures, and the target is no longer ready.
 
     The fatal request has a seed, a temperature, and a prompt longer than --max-num-batched-tokens: PyTorch's generator
-    has no offset to move on the CPU. The HTTP server says so in the running streams, is unhealthy for a while, and ends.
+    has no offset to move on the CPU. The HTTP server says so in the running streams, is unhealthy a while, and ends.
     """
     prober = daemon(vllm, "rate: 2/s, arrivals: constant, warmup: 0")
     ready = {"target": "tiny", "state": "ready"}
@@ -272,7 +274,7 @@ def test_an_engine_that_dies_of_another_request_is_seen_dying(
     }
     saw(**in_short(result), fatal_request_status=answered, next_outcome=after["outcome"], daemon_failures=failures)
     assert result["outcome"] in {"error_in_stream", "reset"}
-    assert 0 < result["content_chunks"] < LONG_ANSWER
+    assert 0 < result["content_chunks"] < result["asked"]["output_tokens"]
     assert after["outcome"] in {"connect_refused", "http_5xx"}
     assert failures
 
@@ -280,10 +282,10 @@ def test_an_engine_that_dies_of_another_request_is_seen_dying(
 @pytest.mark.parametrize("api", ["chat", "completions"])
 def test_llama_cpp_gives_the_length_asked_for_and_usage_tells_it(llama: Server, saw: Saw, api: str) -> None:
     """A probe of a healthy llama.cpp server is ok, has the forced length, and ends with [DONE]."""
-    result = once(llama, "--api", api, "--prompt-tokens", "64", "--output-tokens", "40")
+    result = once(llama, "--api", api, *LENGTHS)
     saw(**in_short(result))
     assert result["outcome"] == "ok"  # for an engine that sends [DONE], ok says that it came
     assert result["engine"] == "llamacpp"
-    assert result["usage"]["completion_tokens"] == 40
-    assert result["usage"]["prompt_tokens"] >= 64
+    assert result["usage"]["completion_tokens"] == result["asked"]["output_tokens"] == 128
+    assert result["usage"]["prompt_tokens"] >= 256
     assert result["finish_reason"] == "length"

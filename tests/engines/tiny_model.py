@@ -47,8 +47,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def model(words: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Random weights that, at temperature 0, write plain text only.
+
+    Engines hold back a token that is half a character, so that the first text would come later than the first token; the
+    rows of the output weights of such tokens are zero, and the largest of two thousand random logits is above that.
+    """
     torch.manual_seed(0)
-    return LlamaForCausalLM(
+    llama = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=VOCABULARY,
             hidden_size=64,
@@ -63,6 +68,10 @@ def model(words: PreTrainedTokenizerFast) -> LlamaForCausalLM:
             tie_word_embeddings=False,
         )
     )
+    unwritable = [token for token in range(VOCABULARY) if not words.decode(token, skip_special_tokens=True).isascii()]
+    with torch.no_grad():
+        llama.lm_head.weight[[*unwritable, *words.all_special_ids]] = 0
+    return llama
 
 
 if __name__ == "__main__":

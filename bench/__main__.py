@@ -1,0 +1,19 @@
+"""Run every benchmark, one after another; exit 1 if one could not run. A goal missed is reported, not an error."""
+
+import subprocess
+import sys
+
+PROGRAMS = ("accuracy", "footprint", "scrape")
+
+
+def main() -> None:
+    """Run those named on the command line, or all."""
+    failed = [
+        name
+        for name in sys.argv[1:] or PROGRAMS
+        if subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False).returncode
+    ]
+    sys.exit(f"could not run: {', '.join(failed)}" if failed else 0)
+
+
+main()

@@ -1,0 +1,105 @@
+"""The stage of a benchmark: the real mock and the real daemon, each in a process of its own, on loopback."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Stage:
+    """Addresses and processes of a running pair."""
+
+    mock: str
+    prober: str
+    folder: Path
+    daemon: "subprocess.Popen[bytes]"
+    started_ns: int
+
+    def get(self, path: str) -> bytes:
+        """A page of the daemon."""
+        with urllib.request.urlopen(self.prober + path, timeout=30) as answer:
+            return bytes(answer.read())
+
+    def probes(self) -> list[dict[str, Any]]:
+        """All remembered probes of the daemon, latest first."""
+        found: list[dict[str, Any]] = json.loads(self.get("/api/v1/probes?limit=1000000"))["data"]
+        return found
+
+    def truth(self) -> dict[str, dict[str, Any]]:
+        """What the mock says it did, by request id."""
+        lines = (self.folder / "truth.jsonl").read_text().splitlines()
+        return {record["id"]: record for record in map(json.loads, lines)}
+
+    def cpu_s(self) -> float:
+        """Processor seconds of the daemon so far, all threads, user and system."""
+        fields = Path(f"/proc/{self.daemon.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def rss_mb(self) -> float:
+        """Resident memory of the daemon."""
+        pages = int(Path(f"/proc/{self.daemon.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@contextlib.contextmanager
+def stage(config: str, *mock_options: str, history: int = 5000) -> Iterator[Stage]:
+    """A mock and a daemon with `config`, in which {mock} stands for the mock's address; both end with the context."""
+    with tempfile.TemporaryDirectory(prefix="prober-bench-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        ports = free_port(), free_port()
+        mock_url, prober_url = (f"http://127.0.0.1:{port}" for port in ports)
+        truth = ["--truth", str(folder / "truth.jsonl")]
+        _start(stack, folder, "mock", "mock", "--port", str(ports[0]), "--seed", "1", *truth, *mock_options)
+        _wait(f"{mock_url}/health")
+        (folder / "prober.yaml").write_text(config.replace("{mock}", mock_url))
+        listen = f"127.0.0.1:{ports[1]}"
+        options = ["--config.file", str(folder / "prober.yaml"), "--web.listen-address", listen]
+        started_ns = time.monotonic_ns()
+        daemon = _start(stack, folder, "prober", "run", *options, "--history.limit", str(history))
+        _wait(f"{prober_url}/-/ready")
+        yield Stage(mock_url, prober_url, folder, daemon, started_ns)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _start(stack: contextlib.ExitStack, folder: Path, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    log = stack.enter_context((folder / f"{name}.log").open("wb"))
+    process = subprocess.Popen([sys.executable, "-m", "prober", *arguments], stdout=log, stderr=log)
+
+    def end() -> None:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+    stack.callback(end)
+    return process
+
+
+def _wait(url: str, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)

@@ -1,0 +1,107 @@
+"""`prober mock`: an OpenAI server with the latencies and faults you ask for, and a record of what it truly did."""
+
+import asyncio
+import contextlib
+import signal
+import ssl
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from prober.config.units import duration, rate
+from prober.mock.delays import parse_delay
+from prober.mock.engine import Behaviour
+from prober.mock.faults import parse_fault
+from prober.mock.server import running
+from prober.mock.settings import Settings
+from prober.mock.wire import LINE_ENDS, REASONING_FIELDS, ROLE_CHUNKS, USAGES, Wire
+
+
+def mock(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one and prints it.")] = 8000,
+    model: Annotated[str, typer.Option(help="Name of the model it serves.")] = "mock",
+    ttft: Annotated[str, typer.Option(help="50ms, lognormal:MEDIAN:SIGMA or uniform:LOW:HIGH.")] = "50ms",
+    itl: Annotated[str, typer.Option(help="The same, between tokens.")] = "10ms",
+    slots: Annotated[int, typer.Option(min=0, help="Requests served at a time, others queue; 0: no queue.")] = 0,
+    background: Annotated[str, typer.Option(help="Rate of its own other load, such as 2/s.")] = "",
+    tokens_per_chunk: Annotated[int, typer.Option(min=1)] = 1,
+    reasoning: Annotated[int, typer.Option(min=0, help="Tokens of reasoning before the answer.")] = 0,
+    reasoning_field: Annotated[str, typer.Option(help=" or ".join(REASONING_FIELDS))] = "reasoning",
+    role_chunk: Annotated[str, typer.Option(help=", ".join(ROLE_CHUNKS))] = "with-first",
+    usage: Annotated[str, typer.Option(help=", ".join(USAGES))] = "final",
+    done: Annotated[bool, typer.Option(help="End streams with [DONE].")] = True,
+    line_ending: Annotated[str, typer.Option(help=", ".join(LINE_ENDS))] = "lf",
+    keepalive: Annotated[str, typer.Option(help="A comment after so long without a write, such as 15s.")] = "",
+    fault: Annotated[list[str] | None, typer.Option(help="NAME[:ARGUMENT][@START-END], as often as needed.")] = None,
+    truth: Annotated[Path | None, typer.Option(help="JSONL file of what was received and written when.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate; serves https.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM key.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="Bearer token that /v1 asks for.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of all draws.")] = None,
+    start_delay: Annotated[str, typer.Option(help="So long it says that it is loading its model.")] = "",
+    ends_after: Annotated[str, typer.Option("--duration", help="Ends by itself after so long.")] = "",
+) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    try:
+        choices = (
+            (role_chunk, ROLE_CHUNKS),
+            (usage, USAGES),
+            (line_ending, LINE_ENDS),
+            (reasoning_field, REASONING_FIELDS),
+        )
+        for value, known in choices:
+            if value not in known:
+                raise ValueError(f"{value!r} is not one of {', '.join(known)}")
+        settings = Settings(
+            model=model,
+            behaviour=Behaviour(
+                ttft=parse_delay(ttft),
+                itl=parse_delay(itl),
+                slots=slots,
+                background_per_s=rate(background) if background else 0.0,
+                tokens_per_chunk=tokens_per_chunk,
+                reasoning=reasoning,
+            ),
+            wire=Wire(
+                role_chunk,
+                usage,
+                done,
+                reasoning_field,
+                LINE_ENDS[line_ending],
+                duration(keepalive) if keepalive else 0.0,
+            ),
+            faults=tuple(parse_fault(text) for text in fault or ()),
+            truth=truth,
+            api_key=api_key,
+            seed=seed,
+            start_delay_s=duration(start_delay) if start_delay else 0.0,
+        )
+        limit_s = duration(ends_after) if ends_after else None
+        tls = None
+        if tls_cert:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            tls.load_cert_chain(tls_cert, tls_key)
+    except (ValueError, OSError) as problem:
+        print(f"prober mock: {problem}", file=sys.stderr)
+        sys.exit(2)
+    try:
+        uvloop.run(_serve(settings, host, port, tls, limit_s))
+    except OSError as problem:
+        print(f"prober mock: {problem}", file=sys.stderr)
+        sys.exit(1)
+
+
+async def _serve(settings: Settings, host: str, port: int, tls: ssl.SSLContext | None, limit_s: float | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with running(settings, port, host=host, tls=tls) as address:
+        print(f"serving {settings.model!r} on {address}/v1", flush=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await stop.wait()
