@@ -95,11 +95,9 @@ class Recorder:
                 histogram = self._histogram(declared, key)
                 histogram.observe(value)
                 histogram.exemplar(value, result.request_id, result.unix_s)
-        itl, gap = self._histogram(series.ITL, key), self._histogram(series.CHUNK_GAP, key)
-        for value in timeline.itls_s:
-            itl.observe(value)
-        for value in timeline.chunk_gaps_s:
-            gap.observe(value)
+        if timeline.content_ns:
+            self._histogram(series.ITL, key).observe(*timeline.itls_s)
+            self._histogram(series.CHUNK_GAP, key).observe(*timeline.chunk_gaps_s)
 
     def _tokens(self, result: ProbeResult) -> None:
         usage = result.timeline.usage

@@ -99,6 +99,7 @@ class App:
         self._keep(asyncio.create_task(self._feel_lag()))
         gc.collect()
         gc.freeze()  # what is there now stays: the collector need not walk it while stamps are taken
+        gc.set_threshold(50_000, 20, 20)
         site.ready = True
         log.info("probing %d targets, pages on %s", len(specs), self._options.listen_address)
         await self._stopping.wait()

@@ -17,19 +17,16 @@ class Samples:
     """The last `SAMPLES` values of one signal."""
 
     _values: "array[float]" = field(default_factory=lambda: array("d"))
-    _next: int = 0
 
-    def add(self, value: float) -> None:
-        """One more; the oldest goes."""
-        if len(self._values) < SAMPLES:
-            self._values.append(value)
-        else:
-            self._values[self._next] = value
-            self._next = (self._next + 1) % SAMPLES
+    def add(self, *values: float) -> None:
+        """More of them; the oldest go."""
+        self._values.extend(values)
+        if len(self._values) >= 2 * SAMPLES:
+            del self._values[:-SAMPLES]
 
     def quantiles(self) -> list[Quantile]:
         """With counts and intervals."""
-        return quantiles(self._values)
+        return quantiles(self._values[-SAMPLES:])
 
 
 @dataclass(slots=True)
@@ -65,9 +62,7 @@ class History:
         for signal, value in single:
             if value is not None:
                 self._sample(past, result.workload, signal).add(value)
-        itls = self._sample(past, result.workload, "itl")
-        for value in timeline.itls_s:
-            itls.add(value)
+        self._sample(past, result.workload, "itl").add(*timeline.itls_s)
 
     def remove(self, target: str) -> None:
         """Forget a target."""

@@ -72,12 +72,15 @@ class Histogram:
         self._sum_line = f"{name}_sum{label_text(names, labels)} "
         self._text: dict[bool, str] = {}
 
-    def observe(self, value: float) -> None:
-        """Count a value. Raises ValueError for NaN and infinities, which would poison the sum for ever."""
-        if not math.isfinite(value):
-            raise ValueError(f"{self._sum_line.strip()}: {value} is no observation")
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def observe(self, *values: float) -> None:
+        """Count values. Raises ValueError, and counts none, for NaN and infinities, which would poison the sum for ever."""
+        total = sum(values)
+        if not math.isfinite(total):
+            raise ValueError(f"{self._sum_line.strip()}: {values} are not all observations")
+        bounds, counts = self.bounds, self.counts
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self.sum += total
         self._text.clear()
 
     def exemplar(self, value: float, request_id: str, unix_s: float) -> None:

@@ -179,7 +179,10 @@ def _shown(payload: bytes) -> str:
 
 def _content(said: dict[str, Any]) -> tuple[str, str]:
     """(answer text, reasoning text); a tool call counts as answer."""
-    answer = said.get("content") or said.get("refusal") or ""
+    answer = said.get("content")
+    if type(answer) is str and answer:
+        return answer, ""
+    answer = answer or said.get("refusal") or ""
     if not answer and said.get("tool_calls"):
         answer = said["tool_calls"]
     reasoning = said.get("reasoning") or said.get("reasoning_content") or ""
@@ -207,12 +210,12 @@ def _usage(document: dict[str, Any]) -> Usage | None:
         prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
         if not prompt and not completion:
             return None
-        return Usage(
-            prompt,
-            completion,
-            _count(usage.get("prompt_tokens_details"), "cached_tokens"),
-            _count(usage.get("completion_tokens_details"), "reasoning_tokens"),
-        )
+        cached = reasoning = None
+        if details := usage.get("prompt_tokens_details"):
+            cached = _count(details, "cached_tokens")
+        if details := usage.get("completion_tokens_details"):
+            reasoning = _count(details, "reasoning_tokens")
+        return Usage(prompt, completion, cached, reasoning)
     timings = document.get("timings")
     if isinstance(timings, dict):
         return Usage(_count(timings, "prompt_n"), _count(timings, "predicted_n"), _count(timings, "cache_n"))

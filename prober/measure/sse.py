@@ -24,7 +24,7 @@ class LineTooLong(ValueError):
 class SseDecoder:
     """Incremental decoder: `feed` any split of the body, `finish` once at its end."""
 
-    __slots__ = ("_data", "_max_line", "_name", "_rest", "_skip_lf", "_start", "comments")
+    __slots__ = ("_data", "_idle", "_max_line", "_name", "_rest", "_skip_lf", "_start", "comments")
 
     def __init__(self, max_line: int = 1 << 20) -> None:
         self.comments = 0
@@ -34,9 +34,14 @@ class SseDecoder:
         self._name = b""
         self._skip_lf = False
         self._start = True
+        self._idle = False  # between events: nothing is held back
 
     def feed(self, data: bytes) -> list[Event]:
         """Events completed by `data`, in order. Raises LineTooLong."""
+        if self._idle and data[:6] == b"data: " and data.find(b"\n") == len(data) - 2 and b"\r" not in data:
+            # One whole event in one piece, as nearly all are.
+            if data[-1:] == b"\n" and len(data) <= self._max_line:
+                return [Event(b"", data[6:-2])]
         if self._start:
             data = self._rest + data
             if len(data) < len(_BOM) and _BOM.startswith(data):
@@ -61,6 +66,7 @@ class SseDecoder:
                 self._line(line)
             else:
                 self._dispatch(events, complete=True)
+        self._idle = not (self._rest or self._data or self._name or self._skip_lf)
         return events
 
     def finish(self) -> list[Event]:

@@ -7,6 +7,7 @@ guess: no usage, no TPOT; no stream, no TTFT.
 from array import array
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import sub
 
 from prober.measure import chat
 from prober.measure.outcome import Ending, Verdict
@@ -159,7 +160,7 @@ class Recording:
         """`timeline` with what this recording saw."""
         # Running totals count only if every content chunk had one; a single usage at the end tells nothing of chunks.
         told = len(self._totals) == len(self._stamps) > 0
-        steps = tuple(b - a for a, b in zip((0, *self._totals), self._totals, strict=False)) if told else None
+        steps = tuple(map(sub, self._totals, (0, *self._totals))) if told else None
         return replace(
             timeline,
             first_ns=self.first_ns if self.streamed else None,
