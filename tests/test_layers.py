@@ -27,6 +27,7 @@ RANKS = {
     "probing": 4,
     "daemon": 5,
     "cli": 6,
+    "__main__": 7,
 }
 SHARED_BY_ITS_RANK = {"measure"}
 HIGHEST_PURE_RANK = 2

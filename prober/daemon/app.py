@@ -75,9 +75,13 @@ class App:
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._stamp = stamp(options.config_file)
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
         """Probe until SIGTERM or SIGINT, then drain. Raises ConfigError, OSError (address in use)."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)  # first: as PID 1 there is no other way to end it
         specs = read_config(self._options.config_file)
         clock = Clock()
         trust = Trust(min(spec.max_send_lag_s for spec in specs))
@@ -87,11 +91,7 @@ class App:
         self._fleet = Fleet(clock, Recorder(self._families), history, trust, instance)
         site = Site(self._fleet, self._families, self.reload, self._options.external_url, self._options.route_prefix)
         runner = await serve(site, self._options.listen_address)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._keep(asyncio.create_task(self.reload())))
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._family(series.BUILD_INFO.name).value(__version__).value = 1.0
         self._applied()
         await self._fleet.reconcile(specs, self._options.drain_s)

@@ -31,7 +31,7 @@ class Line:
     def __init__(self, spec: TargetSpec, fleet: "Fleet", before: "Line | None") -> None:
         self.target = Target(spec, fleet.clock)
         self.name: str | None = None
-        self._told = self.target.state
+        self._told, self._told_token = self.target.state, ""
         self._fleet = fleet
         self._schedules: list[asyncio.Task[None]] = []
         self._probes: set[asyncio.Task[None]] = set()
@@ -100,34 +100,47 @@ class Line:
             schedule = chain([start], schedule)
 
         def launch(due_ns: int) -> None:
-            task = asyncio.create_task(self._probe(drawer, due_ns))
+            task = asyncio.create_task(self._probe(probe, drawer, due_ns))
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
 
         def missed(due_ns: int) -> None:
             fleet.trust.missed(fleet.clock.now_ns())
-            self.record(self._missed(probe, due_ns))
+            late_s = (fleet.clock.now_ns() - due_ns) / 1e9
+            detail = f"the prober woke {late_s:.1f} s after the due time and did not send"
+            self.record(self._unsent(probe, due_ns, Outcome.INVALID, detail))
 
         await pace(schedule, fleet.clock, round(self.target.spec.connect_lead_s * 1e9), launch, missed)
 
-    async def _probe(self, drawer: Drawer, due_ns: int) -> None:
+    async def _probe(self, probe: ProbeSpec, drawer: Drawer, due_ns: int) -> None:
         try:
             result = await run_probe(self.target, drawer, due_ns)
         except asyncio.CancelledError:
-            return  # the prober is stopping or the target is gone: nobody is left to count for
+            result = self._unsent(probe, due_ns, Outcome.CANCELLED, "the prober ended it")
+        except Exception:
+            # A fault of the prober must not pass as nothing: it says so, and does not trust itself.
+            log.exception("target=%s: a probe failed inside the prober; please report this", self.name)
+            self._fleet.trust.missed(self._fleet.clock.now_ns())
+            result = self._unsent(probe, due_ns, Outcome.INVALID, "a fault of the prober itself; see its log")
         if result is not None:
             self.record(result)
         elif self.name is not None:
             self._fleet.recorder.state(self.name, self.target.state)
+        self._tell(result)
+
+    def _tell(self, result: ProbeResult | None) -> None:
+        """Log a change of state, and of what is wrong with the token file."""
         if self.target.state != self._told:
             before, self._told = self._told, self.target.state
             detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
             log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
+        problem = self.target.endpoint.secret.problem if self.target.endpoint.secret else ""
+        if problem != self._told_token:
+            self._told_token = problem
+            log.warning("target=%s: %s", self.name, problem or "the token file is readable again")
 
-    def _missed(self, probe: ProbeSpec, due_ns: int) -> ProbeResult:
-        late_s = (self._fleet.clock.now_ns() - due_ns) / 1e9
-        detail = f"the prober woke {late_s:.1f} s after the due time and did not send"
-        return ProbeResult("", probe.workload.series[0], "", 0.0, Outcome.INVALID, detail, Timeline(intended_ns=due_ns))
+    def _unsent(self, probe: ProbeSpec, due_ns: int, outcome: Outcome, detail: str) -> ProbeResult:
+        return ProbeResult("", probe.workload.series[0], "", 0.0, outcome, detail, Timeline(intended_ns=due_ns))
 
 
 class Fleet:

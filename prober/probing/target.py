@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -18,6 +18,8 @@ from prober.measure.outcome import BAD, Outcome, Verdict, classify_status
 from prober.measure.warmup import IDLE_NS, WarmUp
 
 HEALTH_EVERY_NS = 1_000_000_000
+HEALTH_TIMEOUT_S = 2.0
+MODELS_TIMEOUT_S = 10.0
 FAILING_AFTER = 3
 MAX_ANSWER = 4 << 20
 
@@ -61,6 +63,7 @@ class Target:
         self._bad_in_a_row = 0
         self._was_ready = False
         self._identifying: asyncio.Task[Verdict | None] | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._health_ns = 0
 
     async def identify(self) -> Verdict | None:
@@ -72,14 +75,17 @@ class Target:
         return await asyncio.shield(self._identifying)
 
     async def awake(self) -> bool:
-        """False while the engine says that it is loading or shutting down; it is asked only when it did not answer well."""
+        """False while the engine says that it is loading or shutting down.
+
+        Nothing is asked of a target that answers well. One that fails is asked beside its probes, which do not wait for it;
+        one that is new, loading or draining is asked first, since nothing is measured of it yet.
+        """
         if self.state == "ready" and not self._bad_in_a_row:
             return True
-        now = self.clock.now_ns()
-        path = self._health_path()
-        if path is not None and now - self._health_ns >= HEALTH_EVERY_NS:
-            self._health_ns = now
-            self._heard(await self.get(path))
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_health())
+        if self.state in ("pending", "starting", "draining"):
+            await asyncio.shield(self._asking)
         return self.state not in ("starting", "draining")
 
     def ended(self, outcome: Outcome) -> None:
@@ -92,7 +98,8 @@ class Target:
                 self.warm_up.restarted()  # it went away: what answers next may be a cold engine
             if self._bad_in_a_row >= FAILING_AFTER:
                 self.state = "failing"
-                self.identity = None  # it may come back as another model
+                self.identity = None  # it may come back as another model, and what answers next pays for finding out
+                self.warm_up.restarted()
 
     def reserve(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float] | None:
         """Set tokens and dollars aside for a request; None, and nothing set aside, if a budget would not last."""
@@ -112,13 +119,20 @@ class Target:
             if kind in self.budgets:
                 self.budgets[kind].settle(before, after, self.clock.now_ns())
 
-    async def get(self, path: str) -> Answer:
+    async def _ask_health(self) -> None:
+        now = self.clock.now_ns()
+        path = self._health_path()
+        if path is not None and now - self._health_ns >= HEALTH_EVERY_NS:
+            self._health_ns = now
+            self._heard(await self._get(path, HEALTH_TIMEOUT_S))
+
+    async def _get(self, path: str, timeout_s: float) -> Answer:
         """GET a path of the server, with the target's own headers, token, certificates and proxy."""
         exchange = Exchange(None)
-        timeouts = self.spec.timeouts
+        timeouts = replace(self.spec.timeouts, total_s=timeout_s)
         token = self.endpoint.secret.read() if self.endpoint.secret else None
         try:
-            await connect(self.endpoint, exchange, timeouts.connect_s)
+            await connect(self.endpoint, exchange, min(timeout_s, timeouts.connect_s))
             head = self.endpoint.head("GET", path, length=0, request_id=f"slo-probe-{time.time_ns():x}", token=token)
             exchange.send(head, Deadlines(self.clock.now_ns(), timeouts))
             await exchange.ended
@@ -166,7 +180,7 @@ class Target:
         base = self.endpoint.base_path
         verdict: Verdict | None = None
         for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
-            answer = await self.get(f"{path}/models")
+            answer = await self._get(f"{path}/models", MODELS_TIMEOUT_S)
             verdict = answer.verdict or classify_status(answer.status, error_message(answer.body))
             if verdict is None:
                 identity = self._read(answer, path)
