@@ -107,8 +107,7 @@ def request_body(
 def parse_chunk(payload: bytes) -> Chunk:
     """One event's payload (not `[DONE]`) of a chat or completions stream. Raises Malformed."""
     document = _load(payload)
-    error = _error(document)
-    if error is not None:
+    if ("error" in document or document.get("object") == "error") and (error := _error(document)) is not None:
         return Chunk(error=error)
     usage = _usage(document)
     choices = document.get("choices")
@@ -124,9 +123,8 @@ def parse_chunk(payload: bytes) -> Chunk:
         raise Malformed("`delta` is not an object")
     answer, reasoning = _content(said)
     finish = choice.get("finish_reason")
-    return Chunk(
-        bool(answer or reasoning), bool(answer), answer or reasoning, str(finish) if finish else None, usage, None
-    )
+    text = answer or reasoning
+    return Chunk(text != "", answer != "", text, str(finish) if finish else None, usage, None)
 
 
 def parse_answer(payload: bytes) -> Chunk:

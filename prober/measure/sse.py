@@ -38,8 +38,15 @@ class SseDecoder:
 
     def feed(self, data: bytes) -> list[Event]:
         """Events completed by `data`, in order. Raises LineTooLong."""
-        if self._idle and self._is_one_event(data):
-            return [Event(b"", data[6:-2])]
+        end = len(data) - 2
+        if (
+            self._idle
+            and data.find(b"\n") == end
+            and data[:6] == b"data: "
+            and b"\r" not in data
+            and data[-1:] == b"\n"
+        ):
+            return [Event(b"", data[6:end])]  # one whole event in one piece, as nearly every piece is
         if self._start:
             data = self._rest + data
             if len(data) < len(_BOM) and _BOM.startswith(data):
@@ -66,17 +73,6 @@ class SseDecoder:
                 self._dispatch(events, complete=True)
         self._idle = not (self._rest or self._data or self._name or self._skip_lf)
         return events
-
-    def _is_one_event(self, data: bytes) -> bool:
-        """One whole `data: …` event and nothing else, as nearly every piece is."""
-        end = len(data) - 2
-        return (
-            data[:6] == b"data: "
-            and data.find(b"\n") == end
-            and data[-1:] == b"\n"
-            and b"\r" not in data
-            and end < self._max_line
-        )
 
     def finish(self) -> list[Event]:
         """What was pending when the body ended: one event marked incomplete, or nothing."""

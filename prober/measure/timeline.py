@@ -112,7 +112,6 @@ class Recording:
     malformed: str | None = None
     usage: chat.Usage | None = None
     text: str = ""
-    comments: int = 0
     _stamps: "array[int]" = field(default_factory=lambda: array("q"))
     _totals: "array[int]" = field(default_factory=lambda: array("q"))
     _sse: SseDecoder = field(default_factory=SseDecoder)
@@ -130,7 +129,7 @@ class Recording:
 
     def feed(self, at_ns: int, data: bytes) -> None:
         """A piece of the body that arrived at `at_ns`."""
-        if self.over:
+        if self.error is not None or self.malformed is not None:
             return
         if not self.streamed:
             self._whole += data
@@ -141,7 +140,6 @@ class Recording:
                 self._event(at_ns, event)
         except (LineTooLong, chat.Malformed) as problem:
             self.malformed = str(problem)
-        self.comments = self._sse.comments
 
     def finish(self) -> None:
         """The body ended as HTTP says it should."""
@@ -186,32 +184,35 @@ class Recording:
         )
 
     def _event(self, at_ns: int, event: Event) -> None:
-        if self.done or self.over:
-            return
-        payload = event.data.strip()
-        if payload == chat.DONE:
-            self.done = True
+        payload = event.data
+        if payload[:1] != b"{":
+            payload = payload.strip()
+            if payload == chat.DONE:
+                self.done = True
+        if self.done or self.error is not None or self.malformed is not None:
             return
         if event.name not in (b"", b"message", b"error"):
             return
         if not event.complete:
             return  # the stream was cut inside this event: that is `truncated`, not `malformed`
-        self._chunk(at_ns, chat.parse_chunk(payload))
-
-    def _chunk(self, at_ns: int, chunk: chat.Chunk) -> None:
+        chunk = chat.parse_chunk(payload)
         if chunk.generated:
-            if len(self._stamps) >= MAX_CHUNKS:
-                self.malformed = f"more than {MAX_CHUNKS} content chunks in one stream"
-                return
-            self._stamps.append(at_ns)
-            self.last_ns = at_ns
-            if self.first_ns is None:
-                self.first_ns = at_ns
-            if chunk.answer and self.first_answer_ns is None:
-                self.first_answer_ns = at_ns
-            if chunk.usage and chunk.usage.completion_tokens:
-                self._totals.append(chunk.usage.completion_tokens)
+            self._content(at_ns, chunk)
         self._facts(chunk)
+
+    def _content(self, at_ns: int, chunk: chat.Chunk) -> None:
+        stamps = self._stamps
+        if len(stamps) >= MAX_CHUNKS:
+            self.malformed = f"more than {MAX_CHUNKS} content chunks in one stream"
+            return
+        stamps.append(at_ns)
+        self.last_ns = at_ns
+        if self.first_ns is None:
+            self.first_ns = at_ns
+        if self.first_answer_ns is None and chunk.answer:
+            self.first_answer_ns = at_ns
+        if chunk.usage is not None and chunk.usage.completion_tokens:
+            self._totals.append(chunk.usage.completion_tokens)
 
     def _answer(self, chunk: chat.Chunk) -> None:
         if chunk.generated:

