@@ -95,12 +95,13 @@ class Clock:
         self._due()
 
     def _due(self) -> None:
-        self._armed_ns = None
+        self._armed_ns = 0  # callbacks that set alarms need not arm: that is done once, below, for the earliest of all
         while self._heap and self._heap[0][0] <= self.now_ns():
             callback = heapq.heappop(self._heap)[2].callback
             if callback is not None:
                 callback()
-        if self._heap and self._armed_ns is None:
+        self._armed_ns = None
+        if self._heap:
             self._arm(self._heap[0][0])
 
 

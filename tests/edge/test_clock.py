@@ -1,0 +1,63 @@
+"""Alarms of the precise clock."""
+
+import asyncio
+from typing import Any
+
+from prober.edge.clock import Clock
+
+MS = 1_000_000
+
+
+async def test_alarms_ring_in_order_and_never_early() -> None:
+    """Each alarm is called at or after its time, in the order of their times."""
+    clock = Clock()
+    start = clock.now_ns()
+    rung: list[Any] = []
+    done = asyncio.Event()
+    for after in (6, 2, 4):
+        clock.call_at(start + after * MS, lambda after=after: rung.append((after, clock.now_ns())))  # type: ignore[misc]
+    clock.call_at(start + 8 * MS, done.set)
+    await done.wait()
+    clock.close()
+    assert [after for after, _ in rung] == [2, 4, 6]
+    assert all(at >= start + after * MS for after, at in rung)
+
+
+async def test_an_alarm_set_by_an_alarm_does_not_delay_an_earlier_one() -> None:
+    """A callback that sets a late alarm leaves the ones due before it as they were."""
+    clock = Clock()
+    start = clock.now_ns()
+    rung: list[Any] = []
+    first = asyncio.Event()
+
+    def late() -> None:
+        clock.call_at(start + 60_000 * MS, lambda: rung.append("late"))
+
+    clock.call_at(start + 1 * MS, late)
+    clock.call_at(start + 3 * MS, first.set)
+    await asyncio.wait_for(first.wait(), 5)
+    clock.close()
+    assert rung == []
+
+
+async def test_a_cancelled_alarm_stays_silent() -> None:
+    """A cancelled alarm is not called; a past one is called as soon as the loop runs."""
+    clock = Clock()
+    rung: list[str] = []
+    done = asyncio.Event()
+    clock.call_at(clock.now_ns() + MS, lambda: rung.append("cancelled")).cancel()
+    clock.call_at(clock.now_ns() - MS, lambda: rung.append("past"))
+    clock.call_at(clock.now_ns() + 2 * MS, done.set)
+    await done.wait()
+    clock.close()
+    assert rung == ["past"]
+
+
+async def test_sleeping_until_a_past_time_returns_at_once() -> None:
+    """A sleeper whose time has passed is not put to sleep, so a backlog is worked off."""
+    clock = Clock()
+    await asyncio.wait_for(clock.sleep_until(clock.now_ns() - MS), 5)
+    before = clock.now_ns()
+    await clock.sleep_until(before + 2 * MS)
+    assert clock.now_ns() >= before + 2 * MS
+    clock.close()
