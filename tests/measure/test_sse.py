@@ -1,0 +1,70 @@
+"""Server-sent events: the same events whatever the split."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prober.measure.sse import Event, LineTooLong, SseDecoder
+
+VECTORS = {
+    "LF": (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
+    "CRLF": (b"data: a\r\n\r\ndata: b\r\n\r\n", [b"a", b"b"]),
+    "CR": (b"data: a\r\rdata: b\r\r", [b"a", b"b"]),
+    "mixed ends": (b"data: a\r\n\ndata: b\r\r\ndata: c\n\r\n", [b"a", b"b", b"c"]),
+    "comments": (b": ping\n\n:\n\ndata: a\n: in between\n\n", [b"a"]),
+    "several data lines": (b"data: a\ndata: b\ndata\n\n", [b"a\nb\n"]),
+    "byte-order mark": (b"\xef\xbb\xbfdata: a\n\n", [b"a"]),
+    "no space": (b"data:a\n\ndata:  b\n\n", [b"a", b" b"]),
+    "space behind": (b'data: {"a":1} \n\n', [b'{"a":1} ']),
+    "other fields": (b"id: 7\nretry: 3\ndata: a\n\n", [b"a"]),
+    "a blank between events": (b"\n\ndata: a\n\n\n\ndata: b\n\n", [b"a", b"b"]),
+}
+
+
+def decode(*pieces: bytes) -> list[Event]:
+    decoder = SseDecoder()
+    events = [event for piece in pieces for event in decoder.feed(piece)]
+    return events + decoder.finish()
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_whole_and_byte_by_byte(name: str) -> None:
+    """Each vector gives its events in one piece and byte by byte."""
+    body, expected = VECTORS[name]
+    assert [event.data for event in decode(body)] == expected
+    assert decode(*(body[i : i + 1] for i in range(len(body)))) == decode(body)
+
+
+@given(st.sampled_from(sorted(VECTORS)), st.lists(st.integers(0, 40), max_size=6))
+def test_any_split_gives_the_same_events(name: str, cuts: list[int]) -> None:
+    """No split of the bytes changes the events."""
+    body, _ = VECTORS[name]
+    edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    assert decode(*(body[a:b] for a, b in zip(edges, edges[1:], strict=False))) == decode(body)
+
+
+def test_a_named_event_keeps_its_name_and_the_next_one_has_none() -> None:
+    """The name of an event ends with it."""
+    assert decode(b"event: ids\ndata: 1\n\ndata: 2\n\n") == [Event(b"ids", b"1"), Event(b"", b"2")]
+
+
+def test_an_event_cut_by_the_end_is_marked() -> None:
+    """What was pending at the end of the body is given, marked incomplete."""
+    assert decode(b"data: a\n\ndata: {cut") == [Event(b"", b"a"), Event(b"", b"{cut", False)]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n\n"])
+def test_a_line_past_the_bound_is_refused(end: bytes) -> None:
+    """A line that would cost the prober its memory raises, ended or not."""
+    decoder = SseDecoder(max_line=1000)
+    decoder.feed(b"data: x\n\n")
+    with pytest.raises(LineTooLong, match="more than 1000 bytes"):
+        for piece in (b"data: " + b"x" * 600, b"x" * 600, end + b":\n"):
+            decoder.feed(piece)
+
+
+def test_comments_are_counted() -> None:
+    """Keep-alives are seen, and are no events."""
+    decoder = SseDecoder()
+    assert decoder.feed(b": ping\n\n:\n\n") == []
+    assert decoder.comments == 2

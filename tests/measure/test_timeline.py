@@ -1,0 +1,170 @@
+"""From stamped bytes to the quantities of the field."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prober.measure import timeline as module
+from prober.measure.timeline import Connection, Recording, Timeline
+
+MS = 1_000_000
+STREAMS = Path(__file__).parent.parent / "streams"
+
+
+def chunk(delta: dict[str, Any] | None, finish: str | None = None, tokens: int | None = None) -> bytes:
+    document: dict[str, Any] = {
+        "choices": [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
+    }
+    if tokens is not None:
+        document["usage"] = {"prompt_tokens": 7, "completion_tokens": tokens}
+    return b"data: " + json.dumps(document).encode() + b"\n\n"
+
+
+def record(*pieces: tuple[int, bytes], intended_ms: int = 0) -> tuple[Recording, Timeline]:
+    recording = Recording()
+    for at_ms, data in pieces:
+        recording.feed(at_ms * MS, data)
+    recording.finish()
+    return recording, recording.complete(Timeline(intended_ms * MS, end_ns=pieces[-1][0] * MS))
+
+
+def test_the_role_chunk_is_no_token() -> None:
+    """TTFT is that of the first content; role-only and empty chunks, comments and keep-alives are none."""
+    _, seen = record(
+        (1, chunk({"role": "assistant"})),
+        (2, chunk({"role": "assistant", "content": ""})),
+        (3, b": keep-alive\n\n"),
+        (50, chunk({"content": "a"})),
+        (60, chunk({"content": "b"}, "length")),
+        (61, chunk(None, tokens=2)),
+        (62, b"data: [DONE]\n\n"),
+        intended_ms=10,
+    )
+    assert seen.ttft_s == pytest.approx(0.040)
+    assert seen.e2e_s == pytest.approx(0.052)
+    assert seen.tpot_s == pytest.approx(0.010)
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_reasoning_has_a_ttft_of_its_own(field: str) -> None:
+    """TTFT is that of reasoning, TTFT answer that of the first content that is none."""
+    _, seen = record((5, chunk({field: "hm"})), (9, chunk({"content": "a"})), (9, b"data: [DONE]\n\n"))
+    assert (seen.ttft_s, seen.ttft_answer_s) == (pytest.approx(0.005), pytest.approx(0.009))
+
+
+def test_a_tool_call_is_content() -> None:
+    """A model that answers with a tool call has answered."""
+    recording, seen = record((5, chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]})))
+    assert recording.content == 1
+    assert seen.ttft_s == seen.ttft_answer_s == pytest.approx(0.005)
+
+
+def test_itl_is_divided_by_the_tokens_of_a_chunk_where_told() -> None:
+    """With usage on every chunk ITL is gap ÷ tokens; the raw gap stays."""
+    _, seen = record(
+        (10, chunk({"content": "a"}, tokens=1)),
+        (40, chunk({"content": "bcd"}, tokens=4)),
+        (50, chunk({"content": "e"}, "length", tokens=5)),
+        (51, chunk(None, tokens=5)),
+    )
+    assert seen.content_tokens == (1, 3, 1)
+    assert seen.itls_s == pytest.approx([0.010, 0.010])
+    assert seen.chunk_gaps_s == pytest.approx([0.030, 0.010])
+    assert seen.tpot_s == pytest.approx(0.040 / 4)
+
+
+def test_without_usage_nothing_is_made_up() -> None:
+    """No usage: no n, no TPOT; the gaps are the ITL."""
+    _, seen = record((10, chunk({"content": "a"})), (30, chunk({"content": "b"}, "stop")))
+    assert seen.usage is None
+    assert seen.tpot_s is None
+    assert seen.content_tokens is None
+    assert seen.itls_s == pytest.approx([0.020])
+
+
+def test_tpot_leaves_out_the_tokens_of_the_first_chunk() -> None:
+    """TPOT divides by the tokens that came after the first chunk."""
+    _, seen = record((10, chunk({"content": "abcd"}, tokens=4)), (50, chunk({"content": "e"}, "stop", tokens=8)))
+    assert seen.tpot_s == pytest.approx(0.040 / 4)
+
+
+def test_a_cut_inside_an_event_is_no_malformed_event() -> None:
+    """Half an event at the end says that the stream was cut, not that it was wrong."""
+    recording, _ = record((1, chunk({"content": "a"})), (2, b'data: {"choices":[{"del'))
+    assert recording.malformed is None
+    assert recording.finish_reason is None
+
+
+@pytest.mark.parametrize(
+    "body", [b"data: {broken\n\n", b"data: [1]\n\n", b'data: {"choices": 5}\n\n', b"x" * (2 << 20)]
+)
+def test_what_is_no_chunk_is_malformed(body: bytes) -> None:
+    """Broken JSON, other JSON and an endless line are told."""
+    assert record((1, body))[0].malformed
+
+
+@pytest.mark.parametrize(
+    "error", ['{"error": {"message": "died"}}', '{"error": "died"}', '{"object":"error","message":"died"}']
+)
+def test_an_error_inside_the_stream_is_kept(error: str) -> None:
+    """An error object is told whatever its form, and what comes after it changes nothing."""
+    recording, _ = record((1, f"data: {error}\n\n".encode()), (2, chunk({"content": "a"})))
+    assert recording.error == "died"
+    assert recording.content == 0
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that never ends is told before it fills the memory."""
+    monkeypatch.setattr(module, "MAX_CHUNKS", 3)
+    recording, _ = record(*((i, chunk({"content": "a"})) for i in range(6)))
+    assert recording.malformed == "more than 3 content chunks in one stream"
+    assert recording.content == 3
+
+
+def test_a_plain_answer_has_no_ttft() -> None:
+    """With stream: false only E2E is measured."""
+    recording = Recording(streamed=False)
+    answer = {
+        "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+    }
+    recording.feed(5 * MS, json.dumps(answer).encode())
+    recording.finish()
+    seen = recording.complete(Timeline(0, end_ns=5 * MS))
+    assert (seen.ttft_s, seen.e2e_s, recording.content, recording.finish_reason) == (
+        None,
+        pytest.approx(0.005),
+        1,
+        "stop",
+    )
+
+
+def test_send_lag_counts_from_the_later_of_due_and_ready() -> None:
+    """Waiting for a slow connection is not the prober's lateness."""
+    assert Timeline(10 * MS, connection=Connection(0, 5 * MS), sent_ns=12 * MS).send_lag_s == pytest.approx(0.002)
+    assert Timeline(10 * MS, connection=Connection(0, 30 * MS), sent_ns=31 * MS).send_lag_s == pytest.approx(0.001)
+
+
+def body_of(path: Path) -> bytes:
+    return path.read_bytes().partition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "completion"),
+    [
+        ("vllm_0.32_chat_continuous_usage.http", 5, 5),
+        ("vllm_0.32_chat_multitoken_chunks.http", 4, 8),
+        ("vllm_0.32_completions.http", 3, 3),
+        ("litellm_1.106.2_chat.http", None, 15),
+    ],
+)
+def test_captured_streams_are_read(name: str, content: int | None, completion: int) -> None:
+    """Streams captured from real servers end properly, with the server's own count of tokens."""
+    recording, seen = record((1, body_of(STREAMS / name)))
+    assert recording.done
+    assert recording.finish_reason in ("length", "stop")
+    assert seen.usage is not None
+    assert seen.usage.completion_tokens == completion
+    assert content is None or recording.content == content

@@ -1,0 +1,58 @@
+"""Due times are what they claim to be."""
+
+import math
+from itertools import islice, pairwise
+from random import Random
+
+import numpy as np
+import pytest
+
+from prober.workload.arrivals import constant, derive_seed, gamma, poisson, replay
+
+START = 5 * 10**9
+
+
+def gaps_s(times: list[int]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    return np.diff(np.array([START, *times], dtype=np.int64)) / 1e9
+
+
+@pytest.mark.parametrize("rate", [0.2, 100.0])
+def test_poisson_is_poisson(rate: float) -> None:
+    """Gaps are exponential (Kolmogorov–Smirnov, 1%), counts have dispersion near 1, neighbours are uncorrelated."""
+    n = 20_000
+    gaps = gaps_s(list(islice(poisson(rate, Random(7), START), n)))
+    ordered = np.sort(gaps)
+    cdf = 1 - np.exp(-rate * ordered)
+    steps = np.arange(1, n + 1) / n
+    distance = max(np.max(steps - cdf), np.max(cdf - steps + 1 / n))
+    assert distance < 1.63 / math.sqrt(n)
+    counts = np.bincount((np.cumsum(gaps) * rate / 10).astype(int))[:-1]
+    assert counts.var() / counts.mean() == pytest.approx(1, abs=0.15)
+    assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) < 3 / math.sqrt(n)
+
+
+def test_constant_never_drifts() -> None:
+    """The millionth due time is exact: rounding does not add up."""
+    last = next(islice(constant(3.0, START), 999_999, None))
+    assert last == START + round(1_000_000 * 1e9 / 3)
+
+
+@pytest.mark.parametrize("shape", [0.25, 4.0])
+def test_gamma_has_its_rate_and_its_burstiness(shape: float) -> None:
+    """Mean gap 1/rate, squared coefficient of variation 1/shape."""
+    gaps = gaps_s(list(islice(gamma(2.0, shape, Random(3), START), 50_000)))
+    assert gaps.mean() == pytest.approx(0.5, rel=0.03)
+    assert gaps.var() / gaps.mean() ** 2 == pytest.approx(1 / shape, rel=0.06)
+
+
+def test_replay_keeps_the_recorded_gaps_lap_after_lap() -> None:
+    """Gaps are the trace's, divided by the speed; a lap follows with a mean gap between."""
+    times = list(islice(replay([0, 10, 40], START, 2.0), 6))
+    assert [b - a for a, b in pairwise(times)] == [5, 15, 10, 5, 15]
+
+
+def test_seeds_are_of_their_own() -> None:
+    """Instance, target and workload each give another stream, and parts do not run together."""
+    seeds = {derive_seed(*parts) for parts in (("a", "b"), ("ab", ""), ("a", "c"), ("b", "b"))}
+    assert len(seeds) == 4
+    assert derive_seed("a", "b") == derive_seed("a", "b")

@@ -1,0 +1,133 @@
+"""Lengths, prompts and traces."""
+
+from random import Random
+
+import pytest
+
+from prober.workload.prompts import BadPrompts, parse_prompts
+from prober.workload.shapes import Empirical, Fixed, Lognormal, Shape, Uniform
+from prober.workload.trace import BadTrace, parse_trace
+from prober.workload.workloads import BUILT_IN, Drawer, Mix, Prefix, Workload
+
+MOONCAKE = '{"timestamp": 0, "input_length": 1024, "output_length": 5, "hash_ids": [1, 2]}\n' + (
+    '{"timestamp": 1500, "input_length": 600, "output_length": 7, "hash_ids": [1, 3]}\n'
+)
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Fixed(7),
+        Uniform(3, 9),
+        Lognormal(128, 0.5, 32, 512),
+        Lognormal(500, 0.8, 50, 4000),
+        Empirical(((0, 10), (0.5, 100), (1, 2000))),
+    ],
+)
+def test_a_shape_knows_its_mean_and_its_bounds(shape: Shape) -> None:
+    """mean() is that of the draws within 2%, and no draw passes maximum."""
+    rng = Random(1)
+    draws = [shape.draw(rng) for _ in range(40_000)]
+    assert sum(draws) / len(draws) == pytest.approx(shape.mean(), rel=0.02, abs=0.6)
+    assert min(draws) >= 1
+    assert max(draws) <= shape.maximum
+
+
+def test_the_default_probe_is_cheap() -> None:
+    """At 0.2/s the default workload uses about 3 M tokens a day."""
+    assert sum(BUILT_IN["probe"].mean_tokens()) * 0.2 * 86_400 == pytest.approx(3.0e6, rel=0.05)
+
+
+def test_cold_prompts_start_with_their_nonce_and_never_repeat() -> None:
+    """No prefix cache can know a cold prompt."""
+    drawer = Drawer(BUILT_IN["probe"], Random(1))
+    prompts = [drawer.draw(f"n{i}") for i in range(50)]
+    assert all(draw.messages[0][1].startswith(f"[n{i}] ") and not draw.warm for i, draw in enumerate(prompts))
+    assert all(len(draw.messages[0][1].split()) == draw.prompt_tokens + 1 for draw in prompts)
+
+
+def test_warm_prefixes_are_equal_and_have_a_series_of_their_own() -> None:
+    """A share of requests begins with the same text; warm and cold never share a series."""
+    workload = Workload("rag", Fixed(100), Fixed(5), Prefix(40, 0.5))
+    draws = [Drawer(workload, Random(i)).draw(str(i)) for i in range(40)]
+    warm = {" ".join(draw.messages[0][1].split()[:40]) for draw in draws if draw.warm}
+    assert len(warm) == 1
+    assert {draw.workload for draw in draws if draw.warm} == {"rag_warm"}
+    assert {draw.workload for draw in draws if not draw.warm} == {"rag"}
+    assert workload.series == ("rag", "rag_warm")
+
+
+def test_a_mix_draws_by_weight_and_keeps_the_names_of_its_parts() -> None:
+    """Percentiles of different shapes are never pooled."""
+    mix = Mix("m", ((BUILT_IN["chat"], 3.0), (BUILT_IN["summarization"], 1.0)))
+    drawer = Drawer(mix, Random(2))
+    names = [drawer.draw(str(i)).workload for i in range(4000)]
+    assert names.count("chat") / 4000 == pytest.approx(0.75, abs=0.03)
+    assert set(names) == {"chat", "summarization"}
+
+
+def test_a_mooncake_trace_keeps_its_prefix_structure() -> None:
+    """Equal block ids are equal text, different ids different text."""
+    trace = parse_trace(MOONCAKE, "t.jsonl")
+    assert (trace.offsets_ns, trace.prompt_tokens, trace.output_tokens) == ((0, 1_500_000_000), (1024, 600), (5, 7))
+    drawer = Drawer(Workload("t", Fixed(1), Fixed(1), trace=trace), Random(1))
+    first, second = (drawer.draw("n").messages[0][1].split() for _ in range(2))
+    assert (len(first), len(second)) == (1018, 600)
+    assert first[:509] == second[:509]
+    assert first[509:600] != second[509:600]
+
+
+def test_an_azure_trace_is_read_to_100_ns() -> None:
+    """Seven digits of a second count."""
+    assert parse_trace(AZURE, "a.csv").offsets_ns == (0, 4_314_579_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '{"timestamp": 0}',
+            "t: line 1: needs a JSON object with timestamp (ms), input_length, output_length and, if known, hash_ids",
+        ),
+        ("a,b\n1,2", "t: line 1: neither JSON lines nor the columns TIMESTAMP,ContextTokens,GeneratedTokens"),
+        (
+            AZURE + "x,1,2\n",
+            "t: line 4: needs a time, prompt tokens and generated tokens, such as 2023-11-16 18:15:46.68,374,44",
+        ),
+        (MOONCAKE.splitlines()[0], "t: 1 requests in it; a trace needs two or more to have a rate"),
+    ],
+)
+def test_a_bad_trace_says_where_and_what_to_do(text: str, message: str) -> None:
+    """The message names file, line and the form that is wanted."""
+    with pytest.raises(BadTrace) as error:
+        parse_trace(text, "t")
+    assert str(error.value) == message
+
+
+def test_prompts_come_from_jsonl_and_sharegpt() -> None:
+    """Messages, bare prompts and conversations are read; an answer at the end is left out."""
+    assert parse_prompts('{"prompt": "a"}\n{"messages": [{"role": "system", "content": "b"}]}', "p") == (
+        (("user", "a"),),
+        (("system", "b"),),
+    )
+    text = '[{"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}]'
+    assert parse_prompts(text, "p") == ((("user", "q"),),)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "p: no prompts in it; put one JSON object with `messages` on each line"),
+        ("{", "p: line 1: not JSON (Expecting property name enclosed in double quotes); each line is one JSON object"),
+        ('{"prompt": "a"}\n{"x": 1}', 'p: line 2: needs "messages" (a list of role and content)'),
+        ('[{"x": 1}]', 'p: [0]: needs "conversations" (a list of from and value, from one of human, gpt, system)'),
+    ],
+)
+def test_bad_prompts_say_where_and_what_to_do(text: str, message: str) -> None:
+    """The message names file, line and the form that is wanted."""
+    with pytest.raises(BadPrompts) as error:
+        parse_prompts(text, "p")
+    assert str(error.value) == message
