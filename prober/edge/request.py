@@ -18,6 +18,7 @@ from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Recording
 
 DIGEST_BYTES = 64 << 10
+SLICE = 8
 MAX_BODY_BYTES = 64 << 20
 MAX_ERROR_BYTES = 64 << 10
 MAX_HEADERS = 200
@@ -94,7 +95,7 @@ class Exchange(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer:
             self._timer.cancel()
-        if self.ended.done():
+        if self.ended.done() or self.end_ns is not None:
             return
         self._arrived_ns = time.monotonic_ns()
         if self.status is None:
@@ -146,16 +147,26 @@ class Exchange(asyncio.Protocol):
     # -- how it ends ----------------------------------------------------------------------------------------------------
 
     def _complete(self) -> None:
+        """The answer is whole. Its chunks are read a few at a time, so that other probes' stamps need not wait for all."""
+        if self.ended.done() or self.end_ns is not None:
+            return
+        self.end_ns = self._arrived_ns
+        self._parser = None
+        self._finish()
+
+    def _finish(self) -> None:
         if self.ended.done():
             return
-        self._digest()
+        self._digest(SLICE)
+        if self._frames:
+            self.ended.get_loop().call_soon(self._finish)
+            return
         recording = self.recording
         if recording is not None:
             if self._streaming:
                 recording.finish()
             elif self.status is not None and self.status < 300:
                 self._not_a_stream(recording)
-        self.end_ns = self._arrived_ns
         self._end()
 
     def _not_a_stream(self, recording: Recording) -> None:
@@ -169,7 +180,7 @@ class Exchange(asyncio.Protocol):
             recording.malformed = f"{kind or 'no content type'} where an event stream was asked for: {start!r}"
 
     def _break(self, outcome: Outcome, detail: str) -> None:
-        if self.ended.done():
+        if self.ended.done() or self.end_ns is not None:
             return
         self._digest()
         self.broken = Verdict(outcome, detail)
@@ -188,8 +199,9 @@ class Exchange(asyncio.Protocol):
             if self.transport is not None and not self.transport.is_closing():
                 self._timer = self.ended.get_loop().call_later(LINGER_S, self.transport.abort)
 
-    def _digest(self) -> None:
-        frames, self._frames, self._waiting = self._frames, [], 0
+    def _digest(self, most: int | None = None) -> None:
+        frames, self._frames = self._frames[:most], self._frames[most:] if most is not None else []
+        self._waiting = 0
         if self.recording is not None:
             for at_ns, data in frames:
                 self.recording.feed(at_ns, data)
@@ -197,7 +209,7 @@ class Exchange(asyncio.Protocol):
     def _check(self) -> None:
         """Find out whether a deadline has passed, and look again at the next one."""
         self._timer = None
-        if self.ended.done() or self._deadlines is None:
+        if self.ended.done() or self._deadlines is None or self.end_ns is not None:
             return
         self._digest()
         if self.recording is not None and (self.recording.done or self.recording.over):

@@ -20,7 +20,7 @@ def bounds(kind: str, thresholds: Iterable[float] = (), limit: int = MAX_BOUNDS)
     if len(keep) > limit:
         raise ValueError(f"{len(keep)} different thresholds, but a histogram has at most {limit} bounds; use fewer")
     found = {_rounded(10 ** (step / 10)) for step in range(first, last + 1)}
-    for threshold in keep:
+    for threshold in sorted(keep):
         near = {_rounded(threshold * 10 ** (step / 20)) for step in range(-6, 7)}
         found = {bound for bound in found if not threshold / 2.05 < bound < threshold * 2.05} | near
     found |= keep

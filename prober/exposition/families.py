@@ -86,6 +86,7 @@ class Histogram:
     def exemplar(self, value: float, request_id: str, unix_s: float) -> None:
         """Remember which request the latest value of this bucket was."""
         self.exemplars[bisect_left(self.bounds, value)] = (request_id, value, unix_s)
+        self._text.pop(True, None)
 
     def text(self, exemplars: bool) -> str:
         """Its lines, with exemplars if asked for."""

@@ -216,7 +216,10 @@ def _usage(document: dict[str, Any]) -> Usage | None:
         return Usage(prompt, completion, cached, reasoning)
     timings = document.get("timings")
     if isinstance(timings, dict):
-        return Usage(_count(timings, "prompt_n"), _count(timings, "predicted_n"), _count(timings, "cache_n"))
+        processed, cached = _count(timings, "prompt_n"), _count(timings, "cache_n")
+        # llama.cpp's `prompt_n` leaves out the prompt tokens it found in its cache.
+        prompt = None if processed is None else processed + (cached or 0)
+        return Usage(prompt, _count(timings, "predicted_n"), cached)
     return None
 
 

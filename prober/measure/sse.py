@@ -44,6 +44,7 @@ class SseDecoder:
             and data.find(b"\n") == end
             and data[:6] == b"data: "
             and b"\r" not in data
+            and end <= self._max_line
             and data[-1:] == b"\n"
         ):
             return [Event(b"", data[6:end])]  # one whole event in one piece, as nearly every piece is

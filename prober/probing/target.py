@@ -101,8 +101,8 @@ class Target:
                 self.identity = None  # it may come back as another model, and what answers next pays for finding out
                 self.warm_up.restarted()
 
-    def reserve(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float] | None:
-        """Set tokens and dollars aside for a request; None, and nothing set aside, if a budget would not last."""
+    def reserve(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float, int] | None:
+        """Set tokens and dollars aside for a request, and say when; None, and nothing set aside, if a budget would not last."""
         now = self.clock.now_ns()
         amounts = self._amounts(prompt_tokens, output_tokens)
         for kind, amount in zip(("tokens", "cost"), amounts, strict=True):
@@ -110,14 +110,14 @@ class Target:
                 if kind == "cost" and "tokens" in self.budgets:
                     self.budgets["tokens"].settle(amounts[0], 0.0, now)
                 return None
-        return amounts
+        return (*amounts, now)
 
-    def settle(self, reserved: tuple[float, float], prompt_tokens: int, output_tokens: int) -> None:
+    def settle(self, reserved: tuple[float, float, int], prompt_tokens: int, output_tokens: int) -> None:
         """Replace what was set aside by what was used."""
         used = self._amounts(prompt_tokens, output_tokens)
-        for kind, before, after in zip(("tokens", "cost"), reserved, used, strict=True):
+        for kind, before, after in zip(("tokens", "cost"), reserved[:2], used, strict=True):
             if kind in self.budgets:
-                self.budgets[kind].settle(before, after, self.clock.now_ns())
+                self.budgets[kind].settle(before, after, reserved[2])
 
     async def _ask_health(self) -> None:
         now = self.clock.now_ns()

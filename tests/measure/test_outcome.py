@@ -1,5 +1,7 @@
 """The one classifier."""
 
+from typing import Any
+
 import pytest
 
 from prober.measure.outcome import BAD, NEUTRAL, Ending, Outcome, Promise, Verdict, classify
@@ -8,8 +10,8 @@ GOOD = Ending(status=200, finish_reason="stop", done=True, content=5, completion
 RESET = Verdict(Outcome.RESET, "broke")
 
 
-def ending(**changes: object) -> Ending:
-    return Ending(**{**{name: getattr(GOOD, name) for name in GOOD.__slots__}, **changes})  # type: ignore[arg-type]
+def ending(**changes: Any) -> Ending:
+    return Ending(**{**{name: getattr(GOOD, name) for name in GOOD.__slots__}, **changes})
 
 
 CASES = [

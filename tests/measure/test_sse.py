@@ -1,5 +1,7 @@
 """Server-sent events: the same events whatever the split."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,10 +23,13 @@ VECTORS = {
 }
 
 
+def feed(decoder: SseDecoder, *pieces: bytes) -> list[Event]:
+    return [event for piece in pieces for event in decoder.feed(piece)]
+
+
 def decode(*pieces: bytes) -> list[Event]:
     decoder = SseDecoder()
-    events = [event for piece in pieces for event in decoder.feed(piece)]
-    return events + decoder.finish()
+    return feed(decoder, *pieces) + decoder.finish()
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -40,7 +45,7 @@ def test_any_split_gives_the_same_events(name: str, cuts: list[int]) -> None:
     """No split of the bytes changes the events."""
     body, _ = VECTORS[name]
     edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    assert decode(*(body[a:b] for a, b in zip(edges, edges[1:], strict=False))) == decode(body)
+    assert decode(*(body[a:b] for a, b in itertools.pairwise(edges))) == decode(body)
 
 
 def test_a_named_event_keeps_its_name_and_the_next_one_has_none() -> None:
@@ -58,9 +63,9 @@ def test_a_line_past_the_bound_is_refused(end: bytes) -> None:
     """A line that would cost the prober its memory raises, ended or not."""
     decoder = SseDecoder(max_line=1000)
     decoder.feed(b"data: x\n\n")
+    decoder.feed(b"data: " + b"x" * 600)
     with pytest.raises(LineTooLong, match="more than 1000 bytes"):
-        for piece in (b"data: " + b"x" * 600, b"x" * 600, end + b":\n"):
-            decoder.feed(piece)
+        decoder.feed(b"x" * 600 + end)
 
 
 def test_comments_are_counted() -> None:
@@ -68,3 +73,37 @@ def test_comments_are_counted() -> None:
     decoder = SseDecoder()
     assert decoder.feed(b": ping\n\n:\n\n") == []
     assert decoder.comments == 2
+
+
+@pytest.mark.parametrize("cut", [0, 8, 11, 40])
+def test_the_bound_holds_however_the_line_arrives(cut: int) -> None:
+    """A line past the bound is refused in one piece with its event as well as in several, also between events."""
+    decoder = SseDecoder(max_line=20)
+    decoder.feed(b"data: x\n\n")
+    body = b"data: " + b"x" * 15 + b"\n\n"
+    with pytest.raises(LineTooLong):
+        feed(decoder, body[:cut], body[cut:])
+    decoder = SseDecoder(max_line=21)
+    assert feed(decoder, body[:cut], body[cut:]) == [Event(b"", b"x" * 15)]
+
+
+PIECES = (
+    b"data: a\n\n",
+    b"data:b\r\n\r\n",
+    b"data: c\r\r",
+    b": ping\n\n",
+    b"event: e\ndata: d\ndata: e\n\n",
+    b"data\n\n",
+    b"\n",
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8), st.lists(st.integers(0, 120), max_size=12))
+def test_any_mixture_of_events_gives_the_same_in_any_split(parts: list[bytes], cuts: list[int]) -> None:
+    """One event a piece, all in one piece, byte by byte and any other split give equal events and comments."""
+    body = b"".join(parts)
+    edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    expected = decode(body)
+    assert decode(*(body[a:b] for a, b in itertools.pairwise(edges))) == expected
+    assert decode(*parts) == expected
+    assert decode(*(body[i : i + 1] for i in range(len(body)))) == expected

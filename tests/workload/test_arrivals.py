@@ -13,7 +13,7 @@ START = 5 * 10**9
 
 
 def gaps_s(times: list[int]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    return np.diff(np.array([START, *times], dtype=np.int64)) / 1e9
+    return np.array([(b - a) / 1e9 for a, b in pairwise([START, *times])])
 
 
 @pytest.mark.parametrize("rate", [0.2, 100.0])

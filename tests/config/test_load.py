@@ -1,0 +1,290 @@
+"""Configuration: the one-line form, its defaults, and every mistake in words a person can act on."""
+
+from decimal import Decimal
+
+import jsonschema
+import pytest
+import yaml
+
+from prober.config.load import ConfigError, load
+from prober.config.schema import json_schema
+from prober.config.specs import SloSpec, TargetSpec, Timeouts, estimate_per_day
+
+ENGINES = ("openai", "vllm")
+ONE_LINE = "targets: [{url: http://localhost:8000}]"
+GOOD = """
+defaults: {rate: 12/min, timeouts: {first_token: 20s}}
+slos:
+  ttft: {signal: ttft, threshold: 500ms, objective: 99.9%}
+  ok: {signal: success, objective: 99%, window: 7d}
+workloads:
+  rag: {prompt_tokens: {lognormal: {median: 4096, sigma: 0.5, max: 16000}}, output_tokens: 128,
+        prefix: {tokens: 2048, reuse: warm}, sampling: {temperature: 0.7}}
+  both: {mix: [{workload: rag, weight: 2}, {workload: chat}]}
+targets:
+  - {name: a, url: "https://llm.internal/v1/", probes: [{workload: both, arrivals: {gamma: {shape: 0.5}}, slos: [ok]}]}
+  - {name: b, url: "http://h:1", budget: {tokens_per_day: 4M, cost_per_day: 5, price_per_million: {prompt: 0.6, completion: 0.6}}}
+"""
+FILES = {"p.jsonl": '{"prompt": "hi"}', "bad.jsonl": "{", "t.csv": "TIMESTAMP,ContextTokens,GeneratedTokens"}
+
+
+def read(path: str) -> str:
+    try:
+        return FILES[path]
+    except KeyError:
+        raise FileNotFoundError(2, "No such file or directory", path) from None
+
+
+def loaded(text: str, **environment: str) -> tuple[TargetSpec, ...]:
+    return load(text, source="c", engines=ENGINES, environment=environment, read=read)
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        loaded(text)
+    return [line.removeprefix("c: ") for line in str(error.value).splitlines()]
+
+
+def test_one_line_is_enough() -> None:
+    """A url is all that is needed; the rest are the documented defaults."""
+    (target,) = loaded(ONE_LINE)
+    assert (target.key, target.name, target.model, target.engine) == ("http://localhost:8000/v1", None, None, None)
+    assert (target.api, target.stream, target.max_in_flight, target.warmup) == ("chat", True, 16, 3)
+    assert (target.connect_lead_s, target.max_send_lag_s, target.timeouts) == (
+        1.0,
+        0.010,
+        Timeouts(10.0, 30.0, 10.0, 120.0),
+    )
+    (probe,) = target.probes
+    assert (probe.workload.name, probe.rate_per_s, probe.arrivals.kind, probe.slos) == ("probe", 0.2, "poisson", ())
+
+
+def test_everything_is_resolved() -> None:
+    """Names are looked up, defaults inherited, units read, objectives exact."""
+    a, b = loaded(GOOD)
+    ok = SloSpec("ok", "success", None, Decimal("0.99"), 7 * 86400.0)
+    assert a.url == "https://llm.internal/v1"
+    assert a.probes[0].slos == (ok,)
+    assert (a.probes[0].arrivals.kind, a.probes[0].arrivals.shape) == ("gamma", 0.5)
+    assert a.probes[0].workload.series == ("rag", "chat")
+    assert a.probes[0].rate_per_s == pytest.approx(0.2)
+    assert a.timeouts.first_token_s == 20.0
+    assert b.probes[0].slos == (SloSpec("ttft", "ttft", 0.5, Decimal("0.999"), 30 * 86400.0), ok)
+    use = estimate_per_day(b)
+    assert use.tokens == pytest.approx(3.05e6, rel=0.01)
+    assert use.dollars == pytest.approx(use.tokens * 0.6 / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("target", "environment", "name"),
+    [
+        ("{url: http://localhost:8000, name: x}", {"POD_NAMESPACE": "ns", "POD_WORKLOAD": "llama"}, "x"),
+        ("{url: http://localhost:8000, model: m}", {"POD_NAMESPACE": "ns", "POD_WORKLOAD": "llama"}, "ns/llama"),
+        ("{url: http://localhost:8000, model: m}", {}, "m"),
+        ("{url: http://llm.internal}", {}, "llm.internal"),
+        ("{url: http://127.0.0.1:8000}", {}, None),
+        ("{url: 'http://[::1]:8000'}", {}, None),
+    ],
+)
+def test_a_target_is_never_called_localhost(target: str, environment: dict[str, str], name: str | None) -> None:
+    """The name is given, the pod's, the model's, the host's, or left to the model that is found out."""
+    assert loaded(f"targets: [{target}]", **environment)[0].name == name
+
+
+def test_equal_text_is_equal_and_a_change_shows() -> None:
+    """A reload can tell which target changed."""
+    assert loaded(GOOD) == loaded(GOOD)
+    before, after = loaded(GOOD), loaded(GOOD.replace("12/min", "13/min"))
+    assert before[0].key == after[0].key
+    assert before[0] != after[0]
+
+
+KNOWN_TARGET = (
+    "known: api, arrivals, auth, budget, connect_lead, engine, headers, max_in_flight, max_send_lag, model, name, probes, "
+    "proxy_url, rate, stream, timeouts, tls, url, warmup"
+)
+LENGTHS = "a number of tokens, or one of fixed, uniform, lognormal, empirical"
+BAD = [
+    ("", "not a mapping; the least that works is `targets: [{url: http://localhost:8000}]`"),
+    ("targets: [{url: http://a]", "line 1, column 25: expected ',' or '}', but got ']'; mend the YAML there"),
+    ("targets: 5", "targets: needed: a list of targets, such as [{url: http://localhost:8000}]"),
+    ("storage: {}\n" + ONE_LINE, 'unknown key "storage"; known: defaults, slos, targets, workloads'),
+    ("targets: [5]", "targets[0]: 5 is not a mapping of keys; write it as key: value"),
+    ("targets: [{name: x}]", "targets[0].url: needed, but not given"),
+    ("targets: [{url: http://h, ulr: 1}]", f'targets[0].ulr: unknown key "ulr"; did you mean "url"? {KNOWN_TARGET}'),
+    ("targets: [{url: ftp://h}]", "targets[0].url: 'ftp://h' is not an http or https URL; write http://host:port"),
+    (
+        "targets: [{url: 'http://u:p@h'}]",
+        "targets[0].url: has credentials in it, which end up in logs; use auth.bearer_token_file",
+    ),
+    (
+        "targets: [{url: 'http://h/?a=1'}]",
+        "targets[0].url: 'http://h/?a=1' has a query or fragment; give the base address only",
+    ),
+    (
+        "targets: [{url: http://h, rate: 5}]",
+        "targets[0].rate: 5 is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h",
+    ),
+    (
+        "targets: [{url: http://h, rate: -1/s}]",
+        "targets[0].rate: '-1/s' is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h",
+    ),
+    (
+        "targets: [{url: http://h, rate: 0/s}]",
+        "targets[0].rate: '0/s' is no rate; it must be above 0 (leave the probe out to send none)",
+    ),
+    (
+        "targets: [{url: http://h, connect_lead: 1}]",
+        "targets[0].connect_lead: 1 is not a duration; write a number and a unit, such as 500ms, 10s, 2m, 6h or 30d",
+    ),
+    (
+        "targets: [{url: http://h, max_in_flight: 0}]",
+        "targets[0].max_in_flight: 0: input should be greater than or equal to 1",
+    ),
+    (
+        "targets: [{url: http://h, arrivals: often}]",
+        "targets[0].arrivals: 'often' is not one of 'poisson', 'constant' or 'trace'",
+    ),
+    (
+        "targets: [{url: http://h, arrivals: trace}]",
+        "targets[0].probes[0].arrivals: workload 'probe' has no trace; give it one, or use poisson",
+    ),
+    (
+        "targets: [{url: http://h, engine: vlm}]",
+        'targets[0].engine: no engine "vlm"; did you mean "vllm"? known: auto, openai, vllm',
+    ),
+    (
+        "targets: [{url: http://h, headers: {Host: x}}]",
+        "targets[0].headers.Host: is set by the prober itself; remove it",
+    ),
+    (
+        'targets: [{url: http://h, headers: {X-A: "a\\nb"}}]',
+        "targets[0].headers.X-A: has a line break or a character outside ASCII in its value; remove it",
+    ),
+    (
+        "targets: [{url: http://h, proxy_url: 'socks://p'}]",
+        "targets[0].proxy_url: 'socks://p' is not an http proxy; write http://host:port",
+    ),
+    (
+        "targets: [{url: http://h, probes: []}]",
+        "targets[0].probes: is empty; remove it for the default probe, or remove the target",
+    ),
+    (
+        "targets: [{url: http://h, probes: [{workload: chat}, {workload: chat}]}]",
+        "targets[0].probes[1].workload: targets[0].probes[0] fills the same series 'chat'; keep one of the two",
+    ),
+    ("targets: [{url: http://h, probes: [{slos: [x]}]}]", 'targets[0].probes[0].slos[0]: no SLO "x"; known: none'),
+    (
+        "targets: [{url: http://localhost}, {url: http://localhost:2}]",
+        "targets[1].name: has no name and waits for its model's, as targets[0]; give each a name of its own",
+    ),
+    (
+        "targets: [{url: http://h}, {url: http://h:2}]",
+        "targets[1].name: is called 'h', as targets[0]; give each a name of its own",
+    ),
+    (
+        "targets: [{url: http://h, budget: {tokens_per_day: 4k}}]",
+        "targets[0].budget.tokens_per_day: 4,000 a day, but the schedule needs about 3,055,219; lower the rate or raise the budget",
+    ),
+    (
+        "targets: [{url: http://h, budget: {cost_per_day: 1}}]",
+        "targets[0].budget.price_per_million: needed with cost_per_day: {prompt: 0.60, completion: 0.60}",
+    ),
+    (
+        "targets: [{url: http://h, budget: {cost_per_day: 1, price_per_million: {prompt: 1, completion: 1}}}]",
+        "targets[0].budget.cost_per_day: $1.00 a day, but the schedule needs about $3.06; lower the rate or raise the budget",
+    ),
+    (
+        "slos: {a: {signal: ttft, objective: 99%}}\n" + ONE_LINE,
+        "slos.a.threshold: needed for signal `ttft`: a duration above 0, such as 500ms",
+    ),
+    (
+        "slos: {a: {signal: success, threshold: 1s, objective: 99%}}\n" + ONE_LINE,
+        "slos.a.threshold: `success` has no threshold; remove it",
+    ),
+    (
+        "slos: {a: {signal: ttft, threshold: 30s, objective: 99%}}\n" + ONE_LINE,
+        "slos.a.threshold: 30s is not below timeouts.first_token of 30s, which would cut it; lower it or raise that",
+    ),
+    (
+        "slos: {a: {signal: success, objective: 0.99}}\n" + ONE_LINE,
+        "slos.a.objective: 0.99 is not a percentage; write it with its sign, such as 99% or 99.9%",
+    ),
+    (
+        "slos: {a: {signal: success, objective: 100%}}\n" + ONE_LINE,
+        "slos.a.objective: 100% leaves nothing to judge; use 0% < objective < 100%",
+    ),
+    (
+        "slos: {a: {signal: latency, objective: 99%}}\n" + ONE_LINE,
+        "slos.a.signal: 'latency' is not one of 'ttft', 'ttft_answer', 'tpot', 'itl', 'e2e' or 'success'",
+    ),
+    (
+        "workloads: {w: {output_tokens: 5}}\n" + ONE_LINE,
+        "workloads.w.prompt_tokens: needed: a number of tokens or a distribution",
+    ),
+    (
+        "workloads: {w: {output_tokens: 5, prompt_tokens: {normal: {}}}}\n" + ONE_LINE,
+        f"workloads.w.prompt_tokens: not a length; write {LENGTHS}",
+    ),
+    (
+        "workloads: {w: {output_tokens: 5, prompt_tokens: {uniform: {min: 5, max: 2}}}}\n" + ONE_LINE,
+        "workloads.w.prompt_tokens: min, median and max are not in order; it must be min ≤ median ≤ max",
+    ),
+    (
+        "workloads: {w: {output_tokens: 5, prompt_tokens: 5, sampling: {seed: 1}}}\n" + ONE_LINE,
+        "workloads.w.sampling.seed: is never sent: with a long prompt it kills some engines; remove it",
+    ),
+    (
+        "workloads: {w: {output_tokens: 5, prompts: {file: gone}}}\n" + ONE_LINE,
+        "workloads.w.prompts.file: cannot be read: [Errno 2] No such file or directory: 'gone'; name a file that is there",
+    ),
+    (
+        "workloads: {w: {output_tokens: 5, prompts: {file: bad.jsonl}}}\n" + ONE_LINE,
+        "workloads.w.prompts.file: bad.jsonl: line 1: not JSON (Expecting property name enclosed in double quotes); "
+        "each line is one JSON object",
+    ),
+    (
+        "workloads: {w: {trace: {file: t.csv}}}\n" + ONE_LINE,
+        "workloads.w.trace.file: t.csv: 0 requests in it; a trace needs two or more to have a rate",
+    ),
+    (
+        "workloads: {m: {mix: []}}\n" + ONE_LINE,
+        "workloads.m.mix: needs at least one part, such as {workload: chat, weight: 2}",
+    ),
+    ("slos: {'a b': {}}\n" + ONE_LINE, "slos: 'a b' cannot be a name; use letters, digits, '_', '.' and '-'"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD)
+def test_a_mistake_is_told_in_full(text: str, message: str) -> None:
+    """Each mistake gives exactly one line: where it is, what is wrong, what to do."""
+    assert mistakes(text) == [message]
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    """YAML would keep the last one silently."""
+    (told,) = mistakes("targets: [{url: http://a}]\ntargets: [{url: http://b}]")
+    assert told == 'line 2, column 1: the key "targets" is already on line 1; keep one of the two'
+
+
+def test_ten_mistakes_are_told_at_once() -> None:
+    """One mistake does not hide another."""
+    told = mistakes("""
+defaults: {rate: 5, arivals: poisson}
+slos: {a: {signal: ttft, threshold: 500ms, objective: 100%}, b: {signal: e2e, objective: 99}}
+workloads: {w: {prompt_tokens: -1, output_tokens: 1}}
+targets:
+  - {url: "http://u:p@h/", probes: [{workload: rga, slos: [aa]}], headers: {Host: x}}
+  - {urll: http://h}
+""")
+    assert len(told) == 10
+    assert len(set(told)) == 10
+
+
+def test_the_schema_takes_what_is_right_and_refuses_unknown_keys() -> None:
+    """Editors that know the schema agree with the prober."""
+    schema = json_schema()
+    for text in (ONE_LINE, GOOD):
+        jsonschema.validate(yaml.safe_load(text), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(yaml.safe_load("targets: [{url: http://h, ulr: 1}]"), schema)

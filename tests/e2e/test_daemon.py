@@ -1,0 +1,303 @@
+"""The daemon as people run it: a process of its own, a real mock server, a real Prometheus."""
+
+import http.client
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from aiohttp import web
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from prober.config.load import load
+from prober.exposition.families import page
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.metrics import Recorder, registry
+
+CONFIG = "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_send_lag: 5s}}\n"
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def until(true: Callable[[], Any], what: str, seconds: float = 30) -> Any:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if seen := true():
+                return seen
+        except (urllib.error.URLError, OSError, http.client.HTTPException):
+            pass
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+
+
+def get(url: str, **headers: str) -> str:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def post(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+class Daemon:
+    """`prober run` on a free port, and the file it reads."""
+
+    def __init__(self, folder: Path, mock_port: int) -> None:
+        self.config, self.mock_port = folder / "prober.yaml", mock_port
+        self.config.write_text(CONFIG.format(name="one", port=mock_port))
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "prober", "run", "--config.file", str(self.config)]
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen([*command, "--web.listen-address", f"127.0.0.1:{port}"], stderr=log)
+        until(lambda: get(self.url + "/-/ready"), "the daemon to be ready")
+
+    def value(self, name: str, **labels: str) -> float:
+        return sum(
+            sample.value
+            for family in read_text(get(self.url + "/metrics"))
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+
+@pytest.fixture(scope="module")
+def mock_port() -> Iterator[int]:
+    port = free_port()
+    command = [sys.executable, "-m", "prober", "mock", "--port", str(port), "--ttft", "10ms", "--itl", "1ms"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    until(lambda: get(f"http://127.0.0.1:{port}/version"), "the mock")
+    yield port
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, mock_port: int) -> Iterator[Daemon]:
+    started = Daemon(tmp_path, mock_port)
+    yield started
+    if started.process.poll() is None:
+        started.process.kill()
+    started.process.wait(10)
+
+
+def test_it_probes_is_read_and_ends_in_peace(daemon: Daemon, promtool: Path) -> None:
+    """Probes count, both forms of the page are read alike, promtool has nothing to say, SIGTERM ends with 0."""
+    until(lambda: daemon.value("llmslo_ttft_seconds_count", target="one") >= 5, "five measured probes")
+    assert get(daemon.url + "/-/healthy") == "Healthy\n"
+    text = get(daemon.url + "/metrics")
+    openmetrics = get(daemon.url + "/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert openmetrics.endswith("# EOF\n")
+    names = {family.name for family in read_openmetrics(openmetrics)}  # type: ignore[no-untyped-call]
+    assert {"llmslo_probes", "llmslo_ttft_seconds", "llmslo_trusted", "process_cpu_seconds"} <= names
+    assert "_created" not in text
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+    assert "<svg" in get(daemon.url + "/")
+    probes = json.loads(get(daemon.url + "/api/v1/probes?limit=3"))["data"]
+    assert len(probes) == 3
+    assert json.loads(get(daemon.url + "/api/v1/targets"))["data"][0]["state"] == "ready"
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(25) == 0
+
+
+def test_one_probe_on_demand_counts_in_no_sli(daemon: Daemon) -> None:
+    """/probe answers for configured targets only, and honours Prometheus's timeout."""
+    until(lambda: daemon.value("llmslo_target_state", state="ready"), "the target to be ready")
+    answer = get(daemon.url + "/probe?target=one")
+    assert "probe_success 1.0" in answer
+    assert "probe_duration_seconds" in answer
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        get(daemon.url + "/probe?target=http://evil")
+    hurried = get(daemon.url + "/probe?target=one", **{"X-Prometheus-Scrape-Timeout-Seconds": "0.5"})
+    assert "probe_success 0.0" in hurried
+
+
+def test_a_reload_keeps_what_did_not_change(daemon: Daemon, mock_port: int) -> None:
+    """By POST, SIGHUP and file change; a bad file changes nothing and is told; what is gone leaves no series."""
+    until(lambda: daemon.value("llmslo_probes_total", target="one") >= 10, "ten probes")
+    before = daemon.value("llmslo_probes_total", target="one")
+    good = daemon.config.read_text()
+    daemon.config.write_text("targets: 5\n")
+    status, said = post(daemon.url + "/-/reload")
+    assert status == 500
+    assert "targets: needed: a list of targets" in said
+    assert daemon.value("llmslo_config_last_reload_successful") == 0
+    assert daemon.value("llmslo_probes_total", target="one") >= before
+
+    daemon.config.write_text(good + CONFIG.format(name="two", port=mock_port).split("\n", 1)[1])
+    daemon.process.send_signal(signal.SIGHUP)
+    until(lambda: daemon.value("llmslo_probes_total", target="two") >= 3, "the second target")
+    assert daemon.value("llmslo_config_last_reload_successful") == 1
+    assert daemon.value("llmslo_probes_total", target="one") >= before
+
+    swapped = daemon.config.with_suffix(".new")
+    swapped.write_text(CONFIG.format(name="two", port=mock_port))
+    os.replace(swapped, daemon.config)  # as a ConfigMap's symlink is swapped
+    until(lambda: daemon.value("llmslo_target_state", target="one") == 0, "the first target to be gone")
+    assert 'target="one"' not in get(daemon.url + "/metrics")
+    assert daemon.value("llmslo_probes_total", target="two") >= 3
+
+
+@pytest.mark.parametrize(
+    ("config", "listen", "said"),
+    [
+        (CONFIG.format(name="a", port=1), "taken", "--web.listen-address 127.0.0.1:{port}: "),
+        ("targets: [{url: http://h, ulr: 1}]", "free", "targets[0].ulr: unknown key"),
+        (
+            "targets: [{name: a, url: https://h, tls: {ca_file: /nowhere/ca.pem}}]",
+            "free",
+            "https://h/v1: tls.ca_file /nowhere/ca.pem: ",
+        ),
+        (None, "free", "cannot be read: [Errno 2]"),
+    ],
+)
+def test_what_cannot_start_says_why(tmp_path: Path, config: str | None, listen: str, said: str) -> None:
+    """Exit code 1 and one clear message: a taken port, a bad file, a CA that is not there, no file."""
+    path = tmp_path / "c.yaml"
+    if config is not None:
+        path.write_text(config)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1] if listen == "taken" else free_port()
+        command = [sys.executable, "-m", "prober", "run", "--config.file", str(path)]
+        ended = subprocess.run(
+            [*command, "--web.listen-address", f"127.0.0.1:{port}"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert said.format(port=port) in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_check_and_once_at_the_command_line(tmp_path: Path, mock_port: int) -> None:
+    """check prints what a day costs; once draws a timeline, or prints JSON, and its exit code is the outcome's."""
+
+    def prober(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "prober", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    path = tmp_path / "c.yaml"
+    path.write_text(CONFIG.format(name="one", port=mock_port))
+    checked = prober("check", "--config.file", str(path))
+    assert checked.returncode == 0
+    assert "prompt tokens/day" in checked.stdout
+    drawn = prober("once", f"http://127.0.0.1:{mock_port}")
+    assert drawn.returncode == 0
+    assert "TTFT" in drawn.stdout
+    assert "█" in drawn.stdout
+    failed = prober("once", f"http://127.0.0.1:{mock_port}", "--json", "--header", "X-Mock-Fault: truncated")
+    assert failed.returncode == 1
+    assert json.loads(failed.stdout)["outcome"] == "truncated"
+
+
+SLO_S = 0.5
+
+
+async def exposed(openmetrics: bool, samples: list[float]) -> tuple[web.AppRunner, int]:
+    """`samples` recorded as TTFTs through the recorder, on a page in one of the two forms."""
+    text = "slos: {t: {signal: ttft, threshold: 500ms, objective: 99%}}\ntargets: [{name: t, url: http://h}]"
+    spec = load(text, source="c", engines=(), environment={}, read=lambda path: path)[0]
+    families = registry()
+    recorder = Recorder(families)
+    recorder.declare("t", spec)
+    kind = "application/openmetrics-text; version=1.0.0; charset=utf-8" if openmetrics else "text/plain; version=0.0.4"
+    half = len(samples) // 2
+
+    def record(part: list[float]) -> None:
+        for value in part:
+            timeline = Timeline(
+                0, first_ns=round(value * 1e9), first_answer_ns=round(value * 1e9), end_ns=round(value * 2e9)
+            )
+            recorder.record(ProbeResult("t", "probe", "id", 1.0, Outcome.OK, "", timeline))
+
+    async def metrics(request: web.Request) -> web.Response:
+        body = b"".join(page(list(families.values()), openmetrics=openmetrics)) + (b"# EOF\n" if openmetrics else b"")
+        if not told:
+            told.append(True)
+            record(samples[:half])  # two scrapes see it grow
+            record(samples[half:])
+        return web.Response(body=body, headers={"Content-Type": kind})
+
+    told: list[bool] = []
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    return runner, runner.addresses[0][1]
+
+
+@pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
+async def test_a_real_prometheus_reads_true_quantiles(
+    tmp_path: Path, prometheus_binary: Path, openmetrics: bool
+) -> None:
+    """histogram_quantile of 6,000 lognormal samples is within 6% of the exact quantile near the SLO threshold, 13% elsewhere."""
+    import asyncio
+
+    rng = Random(11)
+    samples = [0.22 * math.exp(0.4 * rng.gauss(0, 1)) for _ in range(6000)]
+    runner, port = await exposed(openmetrics, samples)
+    config = tmp_path / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 250ms}\nscrape_configs:\n"
+        f"  - {{job_name: t, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}\n"
+    )
+    listen = free_port()
+    command = [str(prometheus_binary), f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/tsdb"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{listen}"], stdout=log, stderr=log)
+
+    def query(text: str) -> list[Any]:
+        answer = get(f"http://127.0.0.1:{listen}/api/v1/query?query={urllib.request.quote(text)}")  # type: ignore[attr-defined]
+        found: list[Any] = json.loads(answer)["data"]["result"]
+        return found
+
+    def all_there() -> bool:
+        found = query("llmslo_ttft_seconds_count")
+        return bool(found) and float(found[0]["value"][1]) == len(samples)
+
+    try:
+        await asyncio.to_thread(until, all_there, "Prometheus to have every sample")
+        ordered = sorted(samples)
+        for q in (0.5, 0.9, 0.95, 0.97, 0.99):
+            text = f"histogram_quantile({q}, sum by (le) (llmslo_ttft_seconds_bucket))"
+            estimate = float((await asyncio.to_thread(query, text))[0]["value"][1])
+            exact = ordered[math.ceil(q * len(ordered)) - 1]
+            near = SLO_S / 2 < exact < SLO_S * 2
+            assert abs(estimate / exact - 1) <= (0.06 if near else 0.13), (q, estimate, exact)
+        over = query('sum(llmslo_ttft_seconds_bucket{le="0.5"})')
+        assert float(over[0]["value"][1]) == sum(value <= SLO_S for value in samples)
+    finally:
+        process.terminate()
+        process.wait(20)
+        await runner.cleanup()

@@ -1,0 +1,383 @@
+"""One probe against real sockets: every outcome, and what is and is not the target's time."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import trustme
+
+from prober.config.load import load
+from prober.config.specs import TargetSpec, Timeouts, TlsSpec
+from prober.edge.clock import Clock
+from prober.engines import DIALECTS
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.mock.delays import Constant
+from prober.mock.engine import Behaviour
+from prober.mock.server import running
+from prober.mock.settings import Settings
+from prober.mock.wire import Wire
+from prober.probing.probe import run_probe
+from prober.probing.target import Target
+from prober.workload.workloads import Drawer
+
+QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
+SHORT = Timeouts(connect_s=0.3, first_token_s=0.3, stall_s=0.2, total_s=0.6)
+PATIENT = Timeouts(connect_s=5, first_token_s=10, stall_s=5, total_s=20)
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def spec(url: str, **changes: Any) -> TargetSpec:
+    text = f"targets: [{{name: t, url: '{url}', connect_lead: 100ms, max_send_lag: 5s}}]"
+    found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)[0]
+    return replace(found, **({"timeouts": PATIENT} | changes))
+
+
+async def send(target: Target, lead_s: float = 0.05) -> ProbeResult:
+    drawer = Drawer(target.spec.probes[0].workload, Random(1))
+    result = await run_probe(target, drawer, target.clock.now_ns() + round(lead_s * 1e9))
+    assert result is not None
+    return result
+
+
+async def probe(found: TargetSpec, *, identified: bool = True) -> ProbeResult:
+    clock = Clock()
+    target = Target(found, clock)
+    if identified:
+        await target.identify()
+    try:
+        return await send(target)
+    finally:
+        clock.close()
+
+
+@asynccontextmanager
+async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    server = await asyncio.start_server(handler, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+FAULTS = [
+    ("http:404", Outcome.HTTP_404),
+    ("http:408", Outcome.HTTP_408),
+    ("http:429", Outcome.HTTP_429),
+    ("http:500", Outcome.HTTP_5XX),
+    ("http:401", Outcome.REJECTED),
+    ("http:422", Outcome.REJECTED),
+    ("http_html", Outcome.MALFORMED),
+    ("malformed:3", Outcome.MALFORMED),
+    ("big_line:3000000", Outcome.MALFORMED),
+    ("error_in_stream:3", Outcome.ERROR_IN_STREAM),
+    ("truncated:3", Outcome.TRUNCATED),
+    ("wrong_done", Outcome.TRUNCATED),
+    ("reset:3", Outcome.RESET),
+    ("empty", Outcome.EMPTY),
+    ("short:3", Outcome.SHORT),
+    ("no_usage", Outcome.OK),
+    ("no_first_token", Outcome.TIMEOUT_FIRST_TOKEN),
+    ("role_then_keepalive:50ms", Outcome.TIMEOUT_FIRST_TOKEN),
+    ("hang", Outcome.TIMEOUT_FIRST_TOKEN),
+    ("late_headers:5s", Outcome.TIMEOUT_FIRST_TOKEN),
+    ("stall:3", Outcome.TIMEOUT_STALL),
+    ("endless", Outcome.TIMEOUT_TOTAL),
+]
+
+
+@pytest.mark.parametrize(("fault", "outcome"), FAULTS)
+async def test_each_fault_has_its_outcome(fault: str, outcome: Outcome) -> None:
+    """What a server can do wrong is named for what it is, never `ok`."""
+    timed = outcome.value.startswith("timeout")
+    async with running(QUICK) as url:
+        found = spec(url, headers=(("X-Mock-Fault", fault),), timeouts=SHORT if timed else PATIENT)
+        result = await probe(found)
+    assert result.outcome is outcome, result.detail
+    assert result.detail or outcome is Outcome.OK
+
+
+async def test_a_good_answer_is_ok_and_counted_by_the_server() -> None:
+    """Outcome, length, usage and times of a healthy stream."""
+    async with running(QUICK) as url:
+        result = await probe(spec(url))
+    timeline = result.timeline
+    assert result.outcome is Outcome.OK
+    assert timeline.usage is not None
+    assert timeline.usage.completion_tokens == result.asked_output_tokens == len(timeline.content_ns)
+    assert timeline.content_tokens == (1,) * len(timeline.content_ns)
+    assert timeline.ttft_s is not None
+    assert 0.02 <= timeline.ttft_s < 1
+    assert (result.model, result.engine) == ("mock", "vllm")
+
+
+async def test_an_early_role_chunk_is_no_first_token() -> None:
+    """A role chunk sent before anything was generated does not count."""
+    wire = Wire(role_chunk="early")
+    async with running(replace(QUICK, wire=wire, behaviour=Behaviour(ttft=Constant(0.1), itl=Constant(0.001)))) as url:
+        result = await probe(spec(url))
+    assert result.timeline.ttft_s is not None
+    assert result.timeline.ttft_s >= 0.1
+
+
+async def test_an_engine_known_to_send_no_done_needs_none() -> None:
+    """A clean end after the finish reason is a proper end there."""
+    async with running(replace(QUICK, wire=Wire(done=False, usage="last-content"))) as url:
+        result = await probe(spec(url, engine="transformers"))
+    assert result.outcome is Outcome.OK, result.detail
+
+
+async def test_without_a_stream_there_is_only_e2e() -> None:
+    """stream: false makes no TTFT up."""
+    async with running(QUICK) as url:
+        result = await probe(spec(url, stream=False))
+    assert result.outcome is Outcome.OK, result.detail
+    assert result.timeline.ttft_s is None
+    assert result.timeline.e2e_s is not None
+
+
+async def test_completions_are_probed_as_well() -> None:
+    """The other endpoint has the same outcome and counts."""
+    async with running(QUICK) as url:
+        result = await probe(spec(url, api="completions"))
+    assert result.outcome is Outcome.OK, result.detail
+
+
+async def test_a_wrong_model_is_404() -> None:
+    """The engine's own words are in the detail."""
+    async with running(QUICK) as url:
+        result = await probe(spec(url, model="nope"))
+    assert result.outcome is Outcome.HTTP_404
+    assert "nope" in result.detail
+
+
+async def test_a_name_that_does_not_resolve_is_dns() -> None:
+    """Failing to find the address is an outcome of the probe."""
+    result = await probe(spec("http://does-not-exist.invalid:1", timeouts=SHORT), identified=False)
+    assert result.outcome in (Outcome.DNS, Outcome.CONNECT_TIMEOUT)
+
+
+async def test_nobody_listening_is_connect_refused() -> None:
+    """With the address in the detail."""
+    async with serving(_ignore) as port:
+        pass
+    result = await probe(spec(f"http://127.0.0.1:{port}"), identified=False)
+    assert result.outcome is Outcome.CONNECT_REFUSED
+    assert f"127.0.0.1:{port}" in result.detail
+
+
+async def _ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+async def test_a_handshake_that_never_ends_is_connect_timeout() -> None:
+    """TCP accepted, TLS silent: the connection was not made in time."""
+    async with serving(_ignore) as port:
+        result = await probe(spec(f"https://127.0.0.1:{port}", timeouts=SHORT), identified=False)
+    assert result.outcome is Outcome.CONNECT_TIMEOUT
+    assert "tls" in result.detail
+
+
+@asynccontextmanager
+async def secure(tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    async with running(QUICK, tls=context) as url:
+        yield url, str(tmp_path / "ca.pem")
+
+
+async def test_a_ca_that_does_not_fit_is_tls_and_one_that_fits_is_ok(tmp_path: Path) -> None:
+    """The certificate is verified, its end is known, and the handshake has its own time."""
+    async with secure(tmp_path) as (url, ca_file):
+        refused = await probe(spec(url), identified=False)
+        result = await probe(spec(url, tls=TlsSpec(ca_file, insecure_skip_verify=False)))
+    assert refused.outcome is Outcome.TLS
+    assert "certificate" in refused.detail
+    assert result.outcome is Outcome.OK, result.detail
+    assert result.cert_expiry_unix_s is not None
+    assert result.timeline.connection is not None
+    assert result.timeline.connection.tls_s is not None
+
+
+async def relay(port: int, delay_s: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Waits, then carries bytes both ways."""
+    await asyncio.sleep(delay_s)
+    upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            sink.write(data)
+        sink.close()
+
+    await asyncio.gather(carry(reader, upstream_writer), carry(upstream_reader, writer), return_exceptions=True)
+
+
+async def test_a_slow_handshake_is_slow_and_not_invalid(tmp_path: Path) -> None:
+    """Waiting for the target's TLS after the intended time counts in TTFT; the send lag does not know it."""
+    async with secure(tmp_path) as (url, ca_file):
+        port = int(url.rsplit(":", 1)[1])
+        async with serving(lambda r, w: relay(port, 0.25, r, w)) as slow:
+            found = spec(
+                f"https://127.0.0.1:{slow}", tls=TlsSpec(ca_file, insecure_skip_verify=False), max_send_lag_s=0.1
+            )
+            result = await probe(found)
+    assert result.outcome is Outcome.OK, result.detail
+    assert result.timeline.ttft_s is not None
+    assert result.timeline.ttft_s > 0.2
+    assert result.timeline.send_lag_s is not None
+    assert result.timeline.send_lag_s < 0.1
+
+
+async def test_a_slow_accept_is_slow_and_not_invalid() -> None:
+    """A server that takes its time before it reads is slow."""
+    async with running(QUICK) as url:
+        port = int(url.rsplit(":", 1)[1])
+        async with serving(lambda r, w: relay(port, 0.25, r, w)) as slow:
+            result = await probe(spec(f"http://127.0.0.1:{slow}", max_send_lag_s=0.1))
+    assert result.outcome is Outcome.OK, result.detail
+    assert result.timeline.ttft_s is not None
+    assert result.timeline.ttft_s > 0.18
+
+
+async def proxy(seen: list[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A forward proxy: CONNECT, and absolute requests passed on as they are."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    method, target = head.decode().split(" ")[:2]
+    seen.append(f"{method} {target}")
+    port = int(target.removeprefix("http://").split("/")[0].rsplit(":", 1)[1])
+    upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", port)
+    if method == "CONNECT":
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+    else:
+        upstream_writer.write(head)
+
+    async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            sink.write(data)
+        sink.close()
+
+    await asyncio.gather(carry(reader, upstream_writer), carry(upstream_reader, writer), return_exceptions=True)
+
+
+async def test_http_and_https_go_through_a_proxy(tmp_path: Path) -> None:
+    """http with an absolute address, https through a tunnel with its own phase."""
+    seen: list[str] = []
+    async with serving(lambda r, w: proxy(seen, r, w)) as port:
+        through = f"http://127.0.0.1:{port}"
+        async with running(QUICK) as url:
+            plain = await probe(spec(url, proxy_url=through))
+        async with secure(tmp_path) as (url, ca_file):
+            tunnelled = await probe(spec(url, proxy_url=through, tls=TlsSpec(ca_file, insecure_skip_verify=False)))
+    assert plain.outcome is Outcome.OK, plain.detail
+    assert tunnelled.outcome is Outcome.OK, tunnelled.detail
+    assert any(line.startswith("POST http://127.0.0.1:") for line in seen)
+    assert seen[-1].startswith("CONNECT 127.0.0.1:")
+    assert tunnelled.timeline.connection is not None
+    assert tunnelled.timeline.connection.proxy_s is not None
+
+
+async def test_at_the_cap_a_probe_is_shed_and_not_delayed() -> None:
+    """With one allowed in flight, the second of two that are due at once is shed."""
+    clock = Clock()
+    async with running(QUICK) as url:
+        target = Target(spec(url, max_in_flight=1), clock)
+        await target.identify()
+        results = await asyncio.gather(send(target), send(target))
+        after = await send(target)
+    clock.close()
+    assert sorted(result.outcome for result in results) == [Outcome.OK, Outcome.SHED]
+    assert after.outcome is Outcome.OK
+    assert target.in_flight == 0
+
+
+async def test_a_budget_that_is_used_up_sends_nothing() -> None:
+    """Tokens are reserved before a request leaves, and given back when fewer were used."""
+    from prober.limits.budget import Budget
+
+    clock = Clock()
+    async with running(QUICK) as url:
+        target = Target(spec(url), clock)
+        target.budgets["tokens"] = Budget(1)
+        await target.identify()
+        refused = await send(target)
+        target.budgets["tokens"] = Budget(100_000)
+        result = await send(target)
+    clock.close()
+    assert refused.outcome is Outcome.OVER_BUDGET
+    assert refused.timeline.sent_ns is None
+    usage = result.timeline.usage
+    assert usage is not None
+    assert usage.prompt_tokens is not None
+    assert usage.completion_tokens is not None
+    assert target.budgets["tokens"].spent(clock.now_ns()) == usage.prompt_tokens + usage.completion_tokens
+
+
+async def test_the_token_file_is_read_again_and_kept_when_it_vanishes(tmp_path: Path) -> None:
+    """A rotated token is used at once; a vanished file does not stop the probes, and is told."""
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    clock = Clock()
+    async with running(replace(QUICK, api_key="new")) as url:
+        target = Target(spec(url, bearer_token_file=str(token)), clock)
+        refused = await send(target)
+        token.write_text("new\n")
+        good = await send(target)
+        token.unlink()
+        kept = await send(target)
+    clock.close()
+    assert [r.outcome for r in (refused, good, kept)] == [Outcome.REJECTED, Outcome.OK, Outcome.OK]
+    assert target.endpoint.secret is not None
+    assert str(token) in target.endpoint.secret.problem
+
+
+async def test_a_token_file_that_never_was_sends_nothing(tmp_path: Path) -> None:
+    """Without a token the probe is not sent, and says which file is missing."""
+    async with running(QUICK) as url:
+        result = await probe(spec(url, bearer_token_file=str(tmp_path / "none")))
+    assert result.outcome is Outcome.REJECTED
+    assert "none" in result.detail
+
+
+async def test_a_lag_of_our_own_is_invalid() -> None:
+    """A probe sent later than max_send_lag is kept out, whatever the target did."""
+    async with running(QUICK) as url:
+        result = await probe(spec(url, max_send_lag_s=0.0))
+    assert result.outcome is Outcome.INVALID
+    assert "max_send_lag" in result.detail
+
+
+async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:
+    """While the health page says so nothing is sent; what answers first afterwards is warm-up."""
+    clock = Clock()
+    async with running(replace(QUICK, start_delay_s=0.4)) as url:
+        target = Target(spec(url), clock)
+        held = await run_probe(target, Drawer(target.spec.probes[0].workload, Random(1)), clock.now_ns())
+        state = target.state
+        while target.state != "ready":
+            target._health_ns = 0  # asked once a second at most; the test need not wait for that
+            last = await run_probe(target, Drawer(target.spec.probes[0].workload, Random(1)), clock.now_ns())
+            await asyncio.sleep(0.02)
+    clock.close()
+    assert held is None
+    assert state == "starting"
+    assert last is not None
+    assert last.warm_up
+
+
+async def test_three_failures_in_a_row_are_failing() -> None:
+    """One failure is none of the state's business; three are."""
+    clock = Clock()
+    async with running(QUICK) as url:
+        target = Target(spec(url, headers=(("X-Mock-Fault", "http:500"),)), clock)
+        states = [(await send(target), target.state)[1] for _ in range(3)]
+    clock.close()
+    assert states == ["pending", "pending", "failing"]

@@ -1,0 +1,220 @@
+"""The recorder: which result fills which series."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from prober import series
+from prober.config.load import load
+from prober.config.specs import TargetSpec
+from prober.exposition.buckets import bounds
+from prober.exposition.families import Family, Histogram, Series, page
+from prober.measure.chat import Usage
+from prober.measure.outcome import BAD, NEUTRAL, Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Connection, Timeline
+from prober.metrics import Recorder, Registry, registry
+
+CONFIG = """
+slos:
+  ttft: {signal: ttft, threshold: 437ms, objective: 99%}
+  itl: {signal: itl, threshold: 50ms, objective: 99%}
+  e2e: {signal: e2e, threshold: 5s, objective: 99%}
+targets: [{name: t, url: http://h}]
+"""
+MS = 1_000_000
+GOOD = ProbeResult(
+    "t",
+    "probe",
+    "slo-probe-1",
+    1000.0,
+    Outcome.OK,
+    "",
+    Timeline(
+        0,
+        connection=Connection(-5 * MS, -4 * MS, tcp_s=0.001),
+        sent_ns=MS,
+        first_ns=50 * MS,
+        first_answer_ns=50 * MS,
+        end_ns=80 * MS,
+        content_ns=(50 * MS, 60 * MS, 70 * MS),
+        usage=Usage(20, 3, 0),
+    ),
+)
+
+
+def spec(text: str = CONFIG) -> TargetSpec:
+    return load(text, source="c", engines=(), environment={}, read=lambda path: path)[0]
+
+
+def declared() -> tuple[Recorder, Registry]:
+    families = registry()
+    recorder = Recorder(families)
+    recorder.declare("t", spec())
+    return recorder, families
+
+
+def samples(families: Registry) -> dict[tuple[str, tuple[str, ...]], float]:
+    text = b"".join(page(list(families.values()), openmetrics=False)).decode()
+    return {
+        (sample.name, tuple(value for key, value in sample.labels.items())): sample.value
+        for family in read_text(text)
+        for sample in family.samples
+    }
+
+
+def test_everything_is_there_at_zero() -> None:
+    """Counters and every reason start at 0, so that increase() sees the first."""
+    _, families = declared()
+    found = samples(families)
+    assert found[("llmslo_probes_total", ("t", "probe"))] == 0
+    assert all(found[("llmslo_probe_failures_total", ("t", "probe", outcome.value))] == 0 for outcome in BAD)
+    assert all(found[("llmslo_probes_neutral_total", ("t", "probe", outcome.value))] == 0 for outcome in NEUTRAL)
+    assert found[("llmslo_ttft_seconds_count", ("t", "probe"))] == 0
+    assert not [key for key in found if key[0].endswith("_created")]
+
+
+def test_a_success_fills_every_histogram_once() -> None:
+    """One TTFT, TPOT and E2E a probe; an ITL a chunk after the first; tokens as the server counts them."""
+    recorder, families = declared()
+    recorder.record(GOOD)
+    found = samples(families)
+    key = ("t", "probe")
+    counts = {
+        name: found[(f"llmslo_{name}_seconds_count", key)]
+        for name in ("ttft", "tpot", "e2e", "itl", "chunk_gap", "send_lag")
+    }
+    assert counts == {"ttft": 1, "tpot": 1, "e2e": 1, "itl": 2, "chunk_gap": 2, "send_lag": 1}
+    assert found[("llmslo_ttft_seconds_sum", key)] == pytest.approx(0.050)
+    assert found[("llmslo_probe_tokens_total", (*key, "completion"))] == 3
+    assert found[("llmslo_connect_seconds_count", ("t", "tcp"))] == 1
+    assert ("llmslo_ttft_answer_seconds_count", key) not in found
+
+
+@pytest.mark.parametrize("kept_out", [{"warm_up": True}, {"cached": True}, {"outcome": Outcome.RESET}])
+def test_what_is_no_usual_latency_stays_out_of_the_histograms(kept_out: dict[str, object]) -> None:
+    """Warm-up, cached and failed probes count as probes, and observe no latency."""
+    recorder, families = declared()
+    recorder.record(replace(GOOD, **kept_out))  # type: ignore[arg-type]
+    found = samples(families)
+    assert found[("llmslo_probes_total", ("t", "probe"))] == 1
+    assert found[("llmslo_ttft_seconds_count", ("t", "probe"))] == 0
+    assert found[("llmslo_itl_seconds_count", ("t", "probe"))] == 0
+
+
+@pytest.mark.parametrize("outcome", sorted(NEUTRAL))
+def test_neutral_outcomes_are_no_probes(outcome: Outcome) -> None:
+    """What is not the target's doing is counted apart."""
+    recorder, families = declared()
+    recorder.record(replace(GOOD, outcome=outcome))
+    found = samples(families)
+    assert found[("llmslo_probes_total", ("t", "probe"))] == 0
+    assert found[("llmslo_probes_neutral_total", ("t", "probe", outcome.value))] == 1
+    assert sum(value for key, value in found.items() if key[0] == "llmslo_probe_failures_total") == 0
+
+
+def test_a_success_without_usage_is_told() -> None:
+    """Where the server counts no tokens, that counts."""
+    recorder, families = declared()
+    recorder.record(replace(GOOD, timeline=replace(GOOD.timeline, usage=None)))
+    found = samples(families)
+    assert found[("llmslo_usage_missing_total", ("t", "probe"))] == 1
+    assert found[("llmslo_tpot_seconds_count", ("t", "probe"))] == 0
+
+
+def test_a_removed_target_leaves_nothing_and_takes_nothing() -> None:
+    """Series of what is gone are gone, and a late result does not bring them back."""
+    recorder, families = declared()
+    recorder.record(GOOD)
+    recorder.state("t", "ready")
+    recorder.remove("t")
+    recorder.record(GOOD)
+    assert samples(families) == {}
+
+
+def test_declaring_again_keeps_what_was_counted() -> None:
+    """A reload with the same bounds keeps histograms and counters; changed bounds start that histogram anew."""
+    recorder, families = declared()
+    recorder.record(GOOD)
+    recorder.declare("t", spec())
+    assert samples(families)[("llmslo_ttft_seconds_count", ("t", "probe"))] == 1
+    recorder.declare("t", spec(CONFIG.replace("437ms", "300ms")))
+    found = samples(families)
+    assert found[("llmslo_ttft_seconds_count", ("t", "probe"))] == 0
+    assert found[("llmslo_itl_seconds_count", ("t", "probe"))] == 2
+
+
+def test_the_number_of_series_is_bounded() -> None:
+    """At most 320 series for one target and workload with three SLOs."""
+    recorder, families = declared()
+    recorder.record(GOOD)
+    assert 250 < len([key for key in samples(families) if key[1][:2] == ("t", "probe")]) <= 320
+
+
+@pytest.mark.parametrize("thresholds", [[], [0.437], [0.02, 0.5, 1.0, 10.0, 50.0], [i / 50 for i in range(1, 40)]])
+def test_every_threshold_is_a_bound(thresholds: list[float]) -> None:
+    """Thresholds are always bounds, there are at most 60, and near a threshold they are 12% apart."""
+    found = bounds("request", thresholds)
+    assert set(thresholds) <= set(found)
+    assert 40 <= len(found) <= 60
+    if len(thresholds) == 1:
+        near = [bound for bound in found if thresholds[0] / 1.9 < bound < thresholds[0] * 1.9]
+        assert max(b / a for a, b in itertools.pairwise(near)) < 1.13
+    if not thresholds:
+        assert max(b / a for a, b in itertools.pairwise(found)) < 1.27
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_no_number_never_poisons_a_sum(value: float) -> None:
+    """NaN and infinity are refused, and nothing of their batch is counted."""
+    histogram = Histogram(Series("x_seconds", "histogram", "x"), (), (1.0,))
+    with pytest.raises(ValueError, match="not all observations"):
+        histogram.observe(0.5, value)
+    assert (histogram.sum, sum(histogram.counts)) == (0.0, 0)
+
+
+def everything() -> Iterator[Family]:
+    family = Family(Series("x_total", "counter", 'with "quotes" and \\', ("a",)))
+    family.value('q"\\\n').inc(2)
+    yield family
+    latency = Family(Series("y_seconds", "histogram", "latency", ("a",)))
+    latency.histogram((0.1, 1.0), "b").observe(0.05, 0.5, 7.0)
+    latency.histogram((0.1, 1.0), "b").exemplar(0.5, "id-1", 1000.0)
+    yield latency
+    yield Family(Series("z_ratio", "gauge", "never made"))
+
+
+def test_both_forms_are_read_back_the_same() -> None:
+    """Text and OpenMetrics hold the same samples, escaped as their readers expect; an empty family is left out."""
+    families = list(everything())
+    text = b"".join(page(families, openmetrics=False)).decode()
+    openmetrics = b"".join(page(families, openmetrics=True)).decode() + "# EOF\n"
+    one = {(s.name, tuple(s.labels.items())): s.value for f in read_text(text) for s in f.samples}
+    two = {(s.name, tuple(s.labels.items())): s.value for f in read_openmetrics(openmetrics) for s in f.samples}  # type: ignore[no-untyped-call]
+    assert one == two
+    assert one[("x_total", (("a", 'q"\\\n'),))] == 2
+    assert one[("y_seconds_bucket", (("a", "b"), ("le", "+Inf")))] == 3
+    assert '# {request_id="id-1"} 0.5 1000.000' in openmetrics
+    assert "z_ratio" not in text
+
+
+def test_pieces_make_the_whole() -> None:
+    """However small the pieces, the page is the same."""
+    _, families = declared()
+    whole = b"".join(page(list(families.values()), openmetrics=True))
+    pieces = list(page(list(families.values()), openmetrics=True, lines=1))
+    assert len(pieces) > 20
+    assert b"".join(pieces) == whole
+
+
+def test_names_follow_the_conventions() -> None:
+    """Counters end in _total, and only they do; the prefix is one; units are base units."""
+    for declared_series in series.ALL:
+        assert declared_series.name.startswith("llmslo_")
+        assert declared_series.name.endswith("_total") == (declared_series.kind == "counter")
+        assert not declared_series.name.endswith(("_ms", "_milliseconds", "_percent"))
