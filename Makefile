@@ -36,11 +36,10 @@ check: install ## format, lint, types, layers, generated files unchanged
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_layers.py
-	$(BIN)/prober check --schema | diff docs/config.schema.json -
+	$(BIN)/python docs/generate.py --check
 
 generated: install ## write the files that are generated from the code again
-	$(BIN)/prober check --schema >docs/config.schema.json.new
-	mv docs/config.schema.json.new docs/config.schema.json
+	$(BIN)/python docs/generate.py
 
 bench: install ## the measured goals; each prints one JSON object
 	$(BIN)/python -m bench $(ARGS)

@@ -59,7 +59,7 @@ def _scrape(running: Stage, stop: threading.Event) -> None:
 
 def main() -> None:
     """Measure and print."""
-    small, large = measure(0), measure(95)
+    small, large = measure(0), measure(116)
     show(
         "scrape",
         [

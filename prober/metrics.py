@@ -6,6 +6,7 @@ from prober.exposition.buckets import COARSE, bounds
 from prober.exposition.families import Family, Histogram, Series
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
 
 Registry = dict[str, Family]
 
@@ -88,8 +89,7 @@ class Recorder:
             (series.TTFT, timeline.ttft_s),
             (series.TPOT, timeline.tpot_s),
             (series.E2E, timeline.e2e_s),
-            # A model that does not reason has one TTFT; the second series is for those that have two.
-            (series.TTFT_ANSWER, timeline.ttft_answer_s if timeline.first_answer_ns != timeline.first_ns else None),
+            (series.TTFT_ANSWER, timeline.ttft_answer_s if self._has_answer_series(timeline, key) else None),
         ):
             if value is not None:
                 histogram = self._histogram(declared, key)
@@ -98,6 +98,10 @@ class Recorder:
         if timeline.content_ns:
             self._histogram(series.ITL, key).observe(*timeline.itls_s)
             self._histogram(series.CHUNK_GAP, key).observe(*timeline.chunk_gaps_s)
+
+    def _has_answer_series(self, timeline: Timeline, key: tuple[str, str]) -> bool:
+        """A model that does not reason has one TTFT; the second series is for those that have two, or an SLO on it."""
+        return timeline.first_answer_ns != timeline.first_ns or key in self._family(series.TTFT_ANSWER).children
 
     def _tokens(self, result: ProbeResult) -> None:
         usage = result.timeline.usage

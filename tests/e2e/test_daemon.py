@@ -1,5 +1,6 @@
 """The daemon as people run it: a process of its own, a real mock server, a real Prometheus."""
 
+import asyncio
 import http.client
 import json
 import math
@@ -262,8 +263,6 @@ async def test_a_real_prometheus_reads_true_quantiles(
     tmp_path: Path, prometheus_binary: Path, openmetrics: bool
 ) -> None:
     """histogram_quantile of 6,000 lognormal samples is within 6% of the exact quantile near the SLO threshold, 13% elsewhere."""
-    import asyncio
-
     rng = Random(11)
     samples = [0.22 * math.exp(0.4 * rng.gauss(0, 1)) for _ in range(6000)]
     runner, port = await exposed(openmetrics, samples)
@@ -275,7 +274,9 @@ async def test_a_real_prometheus_reads_true_quantiles(
     listen = free_port()
     command = [str(prometheus_binary), f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/tsdb"]
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{listen}"], stdout=log, stderr=log)
+        process = await asyncio.to_thread(
+            subprocess.Popen, [*command, f"--web.listen-address=127.0.0.1:{listen}"], stdout=log, stderr=log
+        )
 
     def query(text: str) -> list[Any]:
         answer = get(f"http://127.0.0.1:{listen}/api/v1/query?query={urllib.request.quote(text)}")  # type: ignore[attr-defined]

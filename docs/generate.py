@@ -1,0 +1,75 @@
+"""Writes the parts of docs/ that come from the code, or with --check says which are out of date.
+
+python docs/generate.py [--check]
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from prober import series
+from prober.config.schema import document, json_schema
+from prober.engines import DIALECTS
+
+DOCS = Path(__file__).parent
+BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->"
+
+
+def series_table() -> str:
+    """Every exported series."""
+    rows = ["| series | type | labels | meaning |", "|---|---|---|---|"]
+    for declared in series.ALL:
+        labels = ", ".join(f"`{label}`" for label in declared.labels) or "–"
+        rows.append(f"| `{declared.name}` | {declared.kind} | {labels} | {declared.help} |")
+    return "\n".join(rows) + "\n"
+
+
+def engines_table() -> str:
+    """Every dialect."""
+    rows = [
+        "| engine | told by | length forced with | kept out of the prefix cache with | `[DONE]` | usage on every chunk |"
+    ]
+    rows.append("|---|---|---|---|---|---|")
+    for dialect in DIALECTS.values():
+        told = (
+            f"`owned_by: {dialect.owned_by}`"
+            if dialect.owned_by
+            else f"header `{dialect.header}`"
+            if dialect.header
+            else "`engine:`"
+        )
+        force, bypass = (
+            json.dumps(dict(table)) if table else "–" for table in (dialect.force_length, dialect.cache_bypass)
+        )
+        done, usage = ("yes" if flag else "no" for flag in (dialect.sends_done, dialect.continuous_usage))
+        rows.append(f"| `{dialect.name}` | {told} | `{force}` | `{bypass}` | {done} | {usage} |")
+    return "\n".join(rows).replace("`–`", "–") + "\n"
+
+
+def between(text: str, content: str) -> str:
+    """`text` with `content` between its markers."""
+    head, _, rest = text.partition(BEGIN)
+    return head + BEGIN + content + END + rest.partition(END)[2]
+
+
+def files() -> dict[Path, str]:
+    """Each file as it should be."""
+    tables = {"series.md": series_table(), "configuration.md": document(), "engines.md": engines_table()}
+    wanted = {DOCS / name: between((DOCS / name).read_text(), table) for name, table in tables.items()}
+    wanted[DOCS / "config.schema.json"] = json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
+    return wanted
+
+
+def main() -> None:
+    """Write, or check."""
+    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
+    if "--check" in sys.argv:
+        if stale:
+            sys.exit(f"out of date: {', '.join(path.name for path in stale)}; run `make generated` and commit")
+        return
+    for path in stale:
+        path.write_text(files()[path])
+
+
+if __name__ == "__main__":
+    main()

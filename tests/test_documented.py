@@ -1,0 +1,73 @@
+"""A stranger finds everything in docs/."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from prober import series
+from prober.cli.main import COMMANDS
+from prober.cli.run import run
+from prober.config import models
+from prober.daemon.site import Site
+from prober.measure.outcome import Outcome
+
+ROOT = Path(__file__).parent.parent
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    """What docs/ takes from the code is what the code says."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs/generate.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", [declared.name for declared in series.ALL])
+def test_every_series_is_documented(name: str) -> None:
+    """By its name, in docs/series.md."""
+    assert f"`{name}`" in text("docs/series.md")
+
+
+@pytest.mark.parametrize("parameter", inspect.signature(run).parameters.values(), ids=lambda parameter: parameter.name)
+def test_every_flag_of_the_daemon_is_documented(parameter: inspect.Parameter) -> None:
+    """By its name, in docs/commands.md."""
+    (option,) = parameter.annotation.__metadata__
+    assert f"`{option.param_decls[0] if option.param_decls else option.default}`" in text("docs/commands.md")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_documented(command: str) -> None:
+    """In README.md."""
+    assert f"`prober {command}" in text("README.md")
+
+
+@pytest.mark.parametrize(
+    "model", [models.Overridable, models.Slo, models.WorkloadBlock, models.Target, models.Probe, models.Budget]
+)
+def test_every_key_is_documented(model: type[models.Block]) -> None:
+    """By its path, in docs/configuration.md, with a description."""
+    for name, field in model.model_fields.items():
+        assert f".{name}` |" in text("docs/configuration.md")
+        assert field.description
+
+
+def test_every_page_is_documented() -> None:
+    """By its path, in docs/commands.md."""
+    site = Site(cast(Any, SimpleNamespace()), {}, cast(Any, None), "", "")
+    for route in site.routes():
+        assert f"`{route.path}" in text("docs/commands.md"), route.path
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_every_outcome_is_documented(outcome: Outcome) -> None:
+    """In docs/measurement.md."""
+    assert f"`{outcome.value}`" in text("docs/measurement.md")
