@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 import ssl
 import sys
@@ -102,6 +103,9 @@ async def _serve(settings: Settings, host: str, port: int, tls: ssl.SSLContext |
         loop.add_signal_handler(number, stop.set)
     async with running(settings, port, host=host, tls=tls) as address:
         print(f"serving {settings.model!r} on {address}/v1", flush=True)
+        gc.collect()
+        gc.freeze()  # a collection in mid-stream would be a delay that nobody asked for
+        gc.set_threshold(50_000, 20, 20)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await stop.wait()

@@ -18,7 +18,7 @@ from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Recording
 
 DIGEST_BYTES = 64 << 10
-SLICE = 8
+SLICE = 4
 MAX_BODY_BYTES = 64 << 20
 MAX_ERROR_BYTES = 64 << 10
 MAX_HEADERS = 200
