@@ -22,20 +22,15 @@ async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult 
     The connection is begun at once; the request leaves at the due time, or as soon as the connection is ready if that is
     later, which is the target's lateness and counts in TTFT. Never retried.
     """
-    flight = Flight(target, drawer, due_ns)
     if not await target.awake():
         return None
-    try:
-        result = await flight.fly()
-    except asyncio.CancelledError:
-        flight.land()
-        raise
+    result = await Flight(target, drawer, due_ns).fly()
     target.ended(result.outcome)
     return result
 
 
 class Flight:
-    """The probe while it is under way; `cancelled` gives its result when the prober itself ends it."""
+    """The probe while it is under way."""
 
     def __init__(self, target: Target, drawer: Drawer, due_ns: int) -> None:
         self._target = target
@@ -67,14 +62,14 @@ class Flight:
         finally:
             alarm.cancel()
             work.cancel()
-            self.land()
+            self._land()
             usage = self._recording.usage
             if usage:
                 target.settle(reserved, usage.prompt_tokens or 0, usage.completion_tokens or 0)
             elif self._exchange.sent_ns is None:
                 target.settle(reserved, 0, 0)
 
-    def land(self) -> None:
+    def _land(self) -> None:
         """Give the slot back and close the connection, unless the server is about to."""
         if self._counted:
             self._counted = False

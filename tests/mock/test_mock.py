@@ -1,0 +1,140 @@
+"""The mock is the truth others are measured against, so it is held to it."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from prober.measure.sse import SseDecoder
+from prober.mock.delays import Constant, Lognormal, parse_delay
+from prober.mock.engine import Behaviour, emissions
+from prober.mock.faults import Fault, Schedule, parse_fault
+from prober.mock.server import running
+from prober.mock.settings import Settings
+from prober.mock.wire import LINE_ENDS, Wire
+
+QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.01), itl=Constant(0.001)))
+ASK: dict[str, Any] = {
+    "model": "mock",
+    "messages": [{"role": "user", "content": "hi there"}],
+    "max_tokens": 8,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+
+
+async def ask(url: str, body: dict[str, Any] = ASK, **headers: str) -> bytes:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer,
+    ):
+        return await answer.read()
+
+
+def payloads(body: bytes) -> list[Any]:
+    return [event.data if event.data == b"[DONE]" else json.loads(event.data) for event in SseDecoder().feed(body)]
+
+
+def test_due_times_are_absolute() -> None:
+    """A chunk is due one TTFT and so many ITLs after the start, whatever became of the ones before."""
+    found = list(emissions(Behaviour(Constant(0.05), Constant(0.01), tokens_per_chunk=2), 5, Random(1)))
+    assert [(each.due_ns, each.tokens) for each in found] == [(50_000_000, 2), (70_000_000, 2), (80_000_000, 1)]
+
+
+async def test_the_truth_file_has_every_write(tmp_path: Path) -> None:
+    """One record a request: its id, when it was received, when each content chunk was written, in order."""
+    path = tmp_path / "truth.jsonl"
+    async with running(replace(QUICK, truth=path)) as url:
+        await ask(url, **{"X-Request-Id": "me"})
+    (record,) = map(json.loads, path.read_text().splitlines())
+    assert record["id"] == "me"
+    assert len(record["writes"]) == 8
+    stamps = [record["received_ns"], *record["writes"], record["end_ns"]]
+    assert stamps == sorted(stamps)
+    assert record["writes"][0] - record["received_ns"] >= 10_000_000
+
+
+@pytest.mark.parametrize("end", LINE_ENDS)
+async def test_every_line_ending_is_the_same_stream(end: str) -> None:
+    """LF, CRLF and CR carry the same events, ended by [DONE]."""
+    async with running(replace(QUICK, wire=Wire(line_end=LINE_ENDS[end]))) as url:
+        body = await ask(url)
+    found = payloads(body)
+    assert found[-1] == b"[DONE]"
+    assert found[-2]["usage"]["completion_tokens"] == 8
+    contents = [event["choices"][0]["delta"].get("content") for event in found[:-2]]
+    assert len([content for content in contents if content]) == 8
+
+
+async def test_running_usage_and_larger_chunks() -> None:
+    """With usage on every chunk the totals rise by the tokens of each."""
+    behaviour = replace(QUICK.behaviour, tokens_per_chunk=3)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with running(replace(QUICK, behaviour=behaviour)) as url:
+        body = await ask(url, ASK | {"stream_options": options})
+    totals = [event["usage"]["completion_tokens"] for event in payloads(body)[:-1] if event["choices"]]
+    assert [total for total in totals if total] == [3, 6, 8]
+
+
+async def test_a_queue_makes_the_second_wait() -> None:
+    """With one slot a request is served after the one before it, and the page says who waits."""
+    async with running(replace(QUICK, behaviour=replace(QUICK.behaviour, slots=1, ttft=Constant(0.1)))) as url:
+        both = asyncio.gather(ask(url), ask(url))
+        waiting = 0.0
+        async with aiohttp.ClientSession() as session:
+            while not waiting and not both.done():
+                async with session.get(f"{url}/metrics") as answer:
+                    text = await answer.text()
+                found = [s for family in text_string_to_metric_families(text) for s in family.samples]
+                waiting = sum(s.value for s in found if s.name == "vllm:num_requests_waiting")
+        await both
+    assert waiting == 1
+
+
+async def test_a_wrong_model_and_a_wrong_token_are_refused() -> None:
+    """As vLLM refuses them."""
+    async with running(replace(QUICK, api_key="k")) as url:
+        unknown = json.loads(await ask(url, ASK | {"model": "x"}, Authorization="Bearer k"))
+        nobody = json.loads(await ask(url))
+    assert unknown["error"]["code"] == 404
+    assert nobody == {"error": "Unauthorized"}
+
+
+def test_faults_are_read_and_have_their_time() -> None:
+    """`stall:3@60s-120s` holds from the 60th to the 120th second."""
+    fault = parse_fault("stall:3@60s-120s")
+    assert fault == Fault("stall", 3.0, 60.0, 120.0)
+    schedule = Schedule((fault,), 0)
+    assert [schedule.at(s * 10**9) for s in (59, 60, 119, 120)] == [None, fault, fault, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stal", "fault 'stal': no fault 'stal'; known: "),
+        ("http", "fault 'http': http needs its status; write http:503"),
+        ("http:99", "fault 'http:99': '99' is not an HTTP status from 200 to 599"),
+        ("empty:1", "fault 'empty:1': empty takes no argument; write empty"),
+        ("hang@5s", "fault 'hang@5s': the window '5s' has no end; write @60s-120s, or @60s- for one that never ends"),
+        ("hang@9s-5s", "fault 'hang@9s-5s': the window '9s-5s' ends before it starts"),
+    ],
+)
+def test_a_bad_fault_says_what_to_write(text: str, message: str) -> None:
+    """The message names the fault and the form that is wanted."""
+    with pytest.raises(ValueError, match="fault") as error:
+        parse_fault(text)
+    assert str(error.value).startswith(message)
+
+
+def test_delays_are_read() -> None:
+    """A constant, a lognormal by median and sigma."""
+    assert parse_delay("50ms") == Constant(0.05)
+    assert parse_delay("lognormal:50ms:0.4") == Lognormal(0.05, 0.4)
+    with pytest.raises(ValueError, match="write 50ms, lognormal"):
+        parse_delay("normal:1:2")
