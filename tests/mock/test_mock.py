@@ -51,7 +51,7 @@ async def test_the_truth_file_has_every_write(tmp_path: Path) -> None:
     """One record a request: its id, when it was received, when each content chunk was written, in order."""
     path = tmp_path / "truth.jsonl"
     async with running(replace(QUICK, truth=path)) as url:
-        await ask(url, **{"X-Request-Id": "me"})
+        await ask(url, ASK, **{"X-Request-Id": "me"})
     (record,) = map(json.loads, path.read_text().splitlines())
     assert record["id"] == "me"
     assert len(record["writes"]) == 8
