@@ -6,6 +6,7 @@ tokens; the count that is recorded is the server's own. Slices of one pre-made t
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -48,6 +49,12 @@ class TextPool:
         return " ".join(pieces)
 
 
+@cache
+def filler() -> TextPool:
+    """The one pool of all workloads, made at the first use: warm prefixes must be the same after a restart."""
+    return TextPool(Random(0))
+
+
 class BadPrompts(ValueError):
     """A prompts file that cannot be used; the message names the file, where in it, and what to do."""
 
@@ -57,6 +64,7 @@ def parse_prompts(text: str, where: str) -> tuple[Prompt, ...]:
 
     Raises BadPrompts.
     """
+    text = text.removeprefix("\ufeff")
     prompts = tuple(_sharegpt(text, where) if text.lstrip().startswith("[") else _jsonl(text, where))
     if not prompts:
         raise BadPrompts(f"{where}: no prompts in it; put one JSON object with `messages` on each line")
@@ -64,41 +72,51 @@ def parse_prompts(text: str, where: str) -> tuple[Prompt, ...]:
 
 
 def _jsonl(text: str, where: str) -> Iterator[Prompt]:
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not splitlines: U+2028 and its like end no line of JSONL, and texts have them.
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         place = f"{where}: line {number}"
         try:
             document = json.loads(line)
-        except json.JSONDecodeError as problem:
-            raise BadPrompts(f"{place}: not JSON ({problem.msg}); each line is one JSON object") from None
+        except (ValueError, RecursionError) as problem:
+            raise BadPrompts(f"{place}: not JSON ({_reason(problem)}); each line is one JSON object") from None
         if isinstance(document, dict) and isinstance(document.get("prompt"), str):
-            yield (("user", document["prompt"]),)
+            yield _sendable((("user", document["prompt"]),), place)
         else:
             messages = document.get("messages") if isinstance(document, dict) else None
-            yield _messages(messages, "role", "content", {}, f'{place}: needs "messages" (a list of role and content)')
+            need = f'{place}: needs "messages" (a list of role and content)'
+            if not messages:
+                raise BadPrompts(need)
+            yield _sendable(_messages(messages, "role", "content", {}, need), place)
 
 
-_SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant"}
+_SHAREGPT_ROLES = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard"), "assistant"),
+    "system": "system",
+}
 
 
 def _sharegpt(text: str, where: str) -> Iterator[Prompt]:
     try:
         documents = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise BadPrompts(f"{where}: line {problem.lineno}: not JSON ({problem.msg}); mend it or use JSONL") from None
+    except (ValueError, RecursionError) as problem:
+        line = f"line {problem.lineno}: " if isinstance(problem, json.JSONDecodeError) else ""
+        raise BadPrompts(f"{where}: {line}not JSON ({_reason(problem)}); mend it or use JSONL") from None
     for index, document in enumerate(documents):
         turns = document.get("conversations") if isinstance(document, dict) else None
         need = f'{where}: [{index}]: needs "conversations" (a list of from and value, from one of human, gpt, system)'
         messages = _messages(turns, "from", "value", _SHAREGPT_ROLES, need)
-        while messages and messages[-1][0] != "user":
-            messages = messages[:-1]  # the last word is the user's: what follows is the answer that was recorded
-        if messages:
-            yield messages
+        users = [at for at, (role, _) in enumerate(messages) if role == "user"]
+        if users:  # the published set has conversations that are empty, or nobody's question
+            # Chat templates refuse an answer before the first question; after the last one is what was recorded.
+            opening = tuple(message for message in messages[: users[0]] if message[0] == "system")
+            yield _sendable(opening + messages[users[0] : users[-1] + 1], f"{where}: [{index}]")
 
 
 def _messages(turns: Any, role: str, content: str, roles: dict[str, str], need: str) -> Prompt:
-    if not isinstance(turns, list) or not turns:
+    if not isinstance(turns, list):
         raise BadPrompts(need)
     for turn in turns:
         if not isinstance(turn, dict) or not isinstance(turn.get(role), str) or not isinstance(turn.get(content), str):
@@ -106,3 +124,16 @@ def _messages(turns: Any, role: str, content: str, roles: dict[str, str], need: 
         if roles and turn[role] not in roles:
             raise BadPrompts(need)
     return tuple((roles.get(turn[role], turn[role]), turn[content]) for turn in turns)
+
+
+def _sendable(prompt: Prompt, place: str) -> Prompt:
+    for _, text in prompt:
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # JSON can spell it, a request body cannot
+            raise BadPrompts(f"{place}: half a surrogate pair in its text (\\ud800 to \\udfff); remove it") from None
+    return prompt
+
+
+def _reason(problem: Exception) -> str:
+    return problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,11 +41,14 @@ def parse_trace(text: str, where: str) -> Trace:
 
     Raises BadTrace.
     """
+    text = text.removeprefix("\ufeff")
     rows = list(_mooncake(text, where) if text.lstrip().startswith("{") else _azure(text, where))
     if len(rows) < 2:
         raise BadTrace(f"{where}: {len(rows)} requests in it; a trace needs two or more to have a rate")
     rows.sort(key=lambda row: row[0])
     first = rows[0][0]
+    if rows[-1][0] == first:  # its rate would be without bound
+        raise BadTrace(f"{where}: all {len(rows)} requests have the same time; a trace needs two times or more")
     blocks = tuple(row[3] for row in rows)
     return Trace(
         tuple(row[0] - first for row in rows),
@@ -62,26 +66,47 @@ def _mooncake(text: str, where: str) -> Iterator[Row]:
             row = json.loads(line)
             yield (
                 round(float(row["timestamp"]) * 1e6),
-                int(row["input_length"]),
-                int(row["output_length"]),
+                _length(row["input_length"]),
+                _length(row["output_length"]),
                 tuple(int(block) for block in row.get("hash_ids", ())),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             need = "needs a JSON object with timestamp (ms), input_length, output_length and, if known, hash_ids"
             raise BadTrace(f"{where}: line {number}: {need}") from None
 
 
+def _length(tokens: int | float | str) -> int:
+    if (length := int(tokens)) < 0:
+        raise ValueError
+    return length
+
+
+# 2023: 2023-11-16 18:15:46.6805900; 2024: 2024-05-10 00:00:00.009930+00:00
+_TIME = re.compile(r"([^.+]+?)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)?")
+
+
 def _azure(text: str, where: str) -> Iterator[Row]:
-    reader = csv.reader(text.splitlines())
+    # No field of these files is quoted: a stray quote must not swallow the lines after it.
+    reader = csv.reader(text.splitlines(), quoting=csv.QUOTE_NONE)
     header = next(reader, [])
     if header[:3] != ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]:
         raise BadTrace(f"{where}: line 1: neither JSON lines nor the columns TIMESTAMP,ContextTokens,GeneratedTokens")
     for row in reader:
+        if not row:
+            continue
         try:
-            # Seven digits of a second are in the file; datetime takes six, the seventh is 100 ns.
-            whole, _, fraction = row[0].partition(".")
-            at = datetime.fromisoformat(whole).replace(tzinfo=UTC)
-            yield int(at.timestamp()) * 10**9 + int(fraction.ljust(9, "0")[:9]), int(row[1]), int(row[2]), ()
+            yield _instant_ns(row[0]), _length(row[1]), _length(row[2]), ()
         except (ValueError, IndexError):
             need = "needs a time, prompt tokens and generated tokens, such as 2023-11-16 18:15:46.68,374,44"
             raise BadTrace(f"{where}: line {reader.line_num}: {need}") from None
+
+
+def _instant_ns(text: str) -> int:
+    """Nanoseconds of the wall clock; without a zone it is UTC. Seven digits of a second: datetime takes only six."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError
+    whole, fraction, zone = match.groups("")
+    at = datetime.fromisoformat(whole + zone)
+    seconds = int((at if zone else at.replace(tzinfo=UTC)).timestamp())
+    return seconds * 10**9 + int(fraction.ljust(9, "0")[:9])

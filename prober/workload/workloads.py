@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from prober.workload.prompts import Message, Prompt, TextPool
+from prober.workload.arrivals import derive_seed
+from prober.workload.prompts import Message, Prompt, filler
 from prober.workload.shapes import Fixed, Lognormal, Shape, Uniform
 from prober.workload.trace import BLOCK_TOKENS, Trace
 
@@ -87,7 +88,9 @@ class Drawer:
         self._parts = workload.parts if isinstance(workload, Mix) else ((workload, 1.0),)
         self._weights = [weight for _, weight in self._parts]
         self._rng = rng
-        self._pool = TextPool(Random(0))  # the same text everywhere: warm prefixes must survive a restart
+        self._pool = filler()
+        # A prefix of one workload must not warm another's.
+        self._prefix_at = {part.name: derive_seed("prefix", part.name) for part, _ in self._parts}
         self._next = dict.fromkeys((part.name for part, _ in self._parts), 0)
 
     def draw(self, nonce: str) -> Draw:
@@ -107,7 +110,7 @@ class Drawer:
         shared = 0
         if part.prefix is not None and warm:
             shared = min(part.prefix.tokens, prompt)
-            text = f"{self._pool.words(shared, 0)} {text}"
+            text = f"{self._pool.words(shared, self._prefix_at[part.name])} {text}"
         text += self._pool.words(max(1, prompt - shared), rng.randrange(1 << 13))
         name = part.series[-1] if warm else part.series[0]
         return Draw(name, prompt, output, (("user", text),), warm, part.sampling)
@@ -116,13 +119,19 @@ class Drawer:
         at = self._next[part.name] % len(trace.offsets_ns)
         self._next[part.name] = at + 1
         prompt, output = trace.prompt_tokens[at], trace.output_tokens[at]
-        if trace.blocks is None:
-            text = f"[{nonce}] {self._pool.words(prompt, self._rng.randrange(1 << 13))}"
-        else:
-            # Equal blocks, equal text: the id is in the text, the rest is the same for all.
-            blocks = [f"[{block}] {self._pool.words(BLOCK_TOKENS - 4, block * 97)}" for block in trace.blocks[at]]
-            text = " ".join(" ".join(blocks).split(" ")[:prompt])
-        return Draw(part.name, prompt, output, (("user", text),), trace.blocks is not None, part.sampling)
+        blocks = trace.blocks[at] if trace.blocks else ()
+        # Equal blocks, equal text: the id (about 4 tokens) is in the text, the rest is the same for all.
+        texts = []
+        words = prompt
+        for block in blocks:
+            if words <= 0:
+                break
+            texts.append(f"[{block}] {self._pool.words(min(BLOCK_TOKENS - 4, words - 1), block * 97)}")
+            words -= BLOCK_TOKENS - 3
+        uncovered = prompt - len(blocks) * BLOCK_TOKENS
+        if uncovered > 0:  # what no block covers is nobody's prefix
+            texts.append(f"[{nonce}] {self._pool.words(uncovered, self._rng.randrange(1 << 13))}")
+        return Draw(part.name, prompt, output, (("user", " ".join(texts)),), bool(blocks), part.sampling)
 
 
 def _lognormal(median: int, low: int, high: int) -> Lognormal:
