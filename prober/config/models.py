@@ -39,7 +39,7 @@ Tokens = Annotated[Count, Field(ge=1)]
 class Block(BaseModel):
     """Frozen, and unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class GammaShape(Block):
@@ -115,7 +115,7 @@ class UniformLength(Block):
 
 class LognormalParameters(Block):
     median: Annotated[float, Field(gt=0, strict=False)]
-    sigma: Annotated[float, Field(ge=0, strict=False)]
+    sigma: Annotated[float, Field(ge=0, le=10, strict=False)]
     min: Tokens = 1
     max: Tokens
 

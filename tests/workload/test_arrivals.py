@@ -31,6 +31,28 @@ def test_poisson_is_poisson(rate: float) -> None:
     assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) < 3 / math.sqrt(n)
 
 
+def test_poisson_never_drifts() -> None:
+    """A due time is the exact sum of the gaps before it, rounded once: a rounding of each gap would have added up."""
+    n = 200_000
+    rng = Random(11)
+    exact = math.fsum(-1e7 * math.log(1.0 - rng.random()) for _ in range(n))
+    assert next(islice(poisson(100.0, Random(11), START), n - 1, None)) == pytest.approx(START + exact, abs=2, rel=0)
+
+
+def test_a_schedule_begins_one_gap_after_its_start() -> None:
+    """No process has an arrival at the start itself; a replay keeps the trace's own first offset."""
+    assert next(constant(2.0, START)) == START + 500_000_000
+    assert next(poisson(2.0, Random(1), START)) > START
+    assert next(gamma(2.0, 0.5, Random(1), START)) > START
+    assert next(replay([6, 10], START, 2.0)) == START + 3
+
+
+def test_due_times_do_not_depend_on_where_the_clock_stands() -> None:
+    """The start is added as a whole number: a clock that has run for years costs no digit of a gap."""
+    near, far = (list(islice(poisson(100.0, Random(5), start), 1_000)) for start in (0, 10**18 + 1))
+    assert [due - (10**18 + 1) for due in far] == near
+
+
 def test_constant_never_drifts() -> None:
     """The millionth due time is exact: rounding does not add up."""
     last = next(islice(constant(3.0, START), 999_999, None))
@@ -49,6 +71,13 @@ def test_replay_keeps_the_recorded_gaps_lap_after_lap() -> None:
     """Gaps are the trace's, divided by the speed; a lap follows with a mean gap between."""
     times = list(islice(replay([0, 10, 40], START, 2.0), 6))
     assert [b - a for a, b in pairwise(times)] == [5, 15, 10, 5, 15]
+
+
+def test_replay_never_drifts() -> None:
+    """Ten thousand laps on, the offsets are still those of the trace."""
+    laps, offsets = 10_000, [0, 10, 40]
+    times = list(islice(replay(offsets, START, 1.0), 3 * (laps + 1)))[-3:]
+    assert [at - START - laps * 60 for at in times] == offsets
 
 
 def test_seeds_are_of_their_own() -> None:

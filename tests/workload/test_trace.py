@@ -1,0 +1,135 @@
+"""Traces as they are published, and as they come broken."""
+
+import json
+from random import Random
+
+import pytest
+
+from prober.workload.shapes import Fixed
+from prober.workload.trace import BLOCK_TOKENS, BadTrace, Trace, parse_trace
+from prober.workload.workloads import Draw, Drawer, Workload
+
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+NEEDS_JSON = "needs a JSON object with timestamp (ms), input_length, output_length and, if known, hash_ids"
+NEEDS_CSV = "needs a time, prompt tokens and generated tokens, such as 2023-11-16 18:15:46.68,374,44"
+
+
+def mooncake(**changes: object) -> str:
+    return json.dumps({"timestamp": 0, "input_length": 9, "output_length": 1} | changes)
+
+
+def draws(trace: Trace, count: int) -> list[Draw]:
+    drawer = Drawer(Workload("t", Fixed(1), Fixed(1), trace=trace), Random(1))
+    return [drawer.draw(f"n{i}") for i in range(count)]
+
+
+def test_rows_are_put_in_the_order_of_time() -> None:
+    """Offsets rise from 0, and each keeps its own lengths and blocks."""
+    rows = [mooncake(timestamp=3500, input_length=7, hash_ids=[2]), mooncake(timestamp=500, input_length=5)]
+    assert parse_trace("\n".join(rows), "t") == Trace((0, 3_000_000_000), (5, 7), (1, 1), ((), (2,)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "offset_ns"),
+    [
+        ("2023-11-16 18:15:46.6805900", "2023-11-16 18:15:46.6805901", 100),
+        ("2023-11-16 18:15:46", "2023-11-16 18:15:46.000000001", 1),
+        ("2024-05-10 00:00:00.009930+00:00", "2024-05-10 00:00:01.009931+00:00", 1_000_001_000),
+        ("2024-05-10 00:00:00Z", "2024-05-10 02:00:00.5+01:00", 3_600_500_000_000),
+    ],
+)
+def test_times_of_both_azure_releases_are_exact(first: str, second: str, offset_ns: int) -> None:
+    """Seven digits without a zone (2023) and six with one (2024) are read to the last digit."""
+    assert parse_trace(f"{HEADER}{first},1,1\n{second},1,1\n", "t").offsets_ns == (0, offset_ns)
+
+
+def test_a_byte_order_mark_windows_line_ends_and_empty_lines_are_no_matter() -> None:
+    """Files written on other systems are read as they are."""
+    text = f"\ufeff{HEADER}2023-11-16 18:15:46,1,2\n\n2023-11-16 18:15:47,3,4\n\n".replace("\n", "\r\n")
+    assert parse_trace(text, "t") == Trace((0, 10**9), (1, 3), (2, 4))
+    rows = f"\ufeff{mooncake()}\r\n\r\n{mooncake(timestamp=1)}\r\n"
+    assert parse_trace(rows, "t").offsets_ns == (0, 1_000_000)
+
+
+def test_a_length_of_nothing_becomes_one_token() -> None:
+    """Recorded requests without output stay in the trace: a server takes no request for 0 tokens."""
+    trace = parse_trace(f"{mooncake(input_length=0)}\n{mooncake(timestamp=1, output_length=0)}", "t")
+    assert (trace.prompt_tokens, trace.output_tokens) == ((1, 9), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *(
+            (f"{mooncake()}\n{mooncake(**change)}", f"t: line 2: {NEEDS_JSON}")
+            for change in (
+                {"timestamp": float("inf")},
+                {"timestamp": float("nan")},
+                {"timestamp": "x"},
+                {"input_length": float("inf")},
+                {"input_length": -1},
+                {"output_length": None},
+                {"hash_ids": 7},
+            )
+        ),
+        (f'{mooncake()}\n{{"a":{"[" * 100_000}', f"t: line 2: {NEEDS_JSON}"),
+        (f"{mooncake()}\n[1]", f"t: line 2: {NEEDS_JSON}"),
+        (f"{HEADER}2023-11-16 18:15:46,1\n", f"t: line 2: {NEEDS_CSV}"),
+        (f"{HEADER}2023-11-16 18:15:46,1,-1\n", f"t: line 2: {NEEDS_CSV}"),
+        (f"{HEADER}2023-11-16 18:15:46.-5,1,1\n", f"t: line 2: {NEEDS_CSV}"),
+        (f"{HEADER}2023-11-16 18:15:46,1,1\n\n,1,1\n", f"t: line 4: {NEEDS_CSV}"),
+        (
+            f'{HEADER}2023-11-16 18:15:46,1,"1\n' + "2023-11-16 18:15:47,1,1\n" * 10_000,
+            f"t: line 2: {NEEDS_CSV}",
+        ),
+        (
+            f"{mooncake()}\n{mooncake()}\n{mooncake()}",
+            "t: all 3 requests have the same time; a trace needs two times or more",
+        ),
+        ("", "t: line 1: neither JSON lines nor the columns TIMESTAMP,ContextTokens,GeneratedTokens"),
+    ],
+)
+def test_a_broken_trace_says_where_and_what_to_do(text: str, message: str) -> None:
+    """Whatever is wrong, the message names the file, the line, and the form that is wanted: never a traceback."""
+    with pytest.raises(BadTrace) as error:
+        parse_trace(text, "t")
+    assert str(error.value) == message
+
+
+def test_prompts_of_a_trace_without_blocks_are_cold() -> None:
+    """Nothing is known to be shared, so each starts with its nonce."""
+    trace = parse_trace(f"{HEADER}2023-11-16 18:15:46,20,2\n2023-11-16 18:15:47,30,4\n", "t")
+    found = draws(trace, 3)
+    assert [(draw.prompt_tokens, draw.output_tokens, draw.warm) for draw in found] == [
+        (20, 2, False),
+        (30, 4, False),
+        (20, 2, False),
+    ]
+    assert all(draw.messages[0][1].startswith(f"[n{i}] ") for i, draw in enumerate(found))
+
+
+def test_equal_blocks_are_equal_text_lap_after_lap() -> None:
+    """A prompt made of blocks carries no nonce, so its prefix is found again; it is cut at its own length."""
+    blocks = parse_trace(
+        f"{mooncake(input_length=1500, hash_ids=[1, 2, 3])}\n{mooncake(timestamp=1, input_length=1030, hash_ids=[1, 2, 9])}",
+        "t",
+    )
+    first, second, again = (draw.messages[0][1].split() for draw in draws(blocks, 3))
+    two_blocks = 2 * (BLOCK_TOKENS - 3)
+    assert first == again
+    assert first[:two_blocks] == second[:two_blocks]
+    assert (first[two_blocks], second[two_blocks]) == ("[3]", "[9]")
+    assert (len(first), len(second)) == (1500, 1030)
+
+
+def test_what_no_block_covers_is_nobodys_prefix() -> None:
+    """A row with too few blocks, or none, still has a prompt of its length, and the rest of it is new each time."""
+    rows = (mooncake(input_length=812, hash_ids=[1]), mooncake(timestamp=1, input_length=40, hash_ids=[]))
+    part, none, again, _ = draws(parse_trace("\n".join(rows), "t"), 4)
+    words = part.messages[0][1].split()
+    assert words[0] == "[1]"
+    assert words[BLOCK_TOKENS - 3] == "[n0]"
+    assert len(words) == BLOCK_TOKENS - 3 + 1 + 300
+    assert again.messages[0][1].split()[: BLOCK_TOKENS - 3] == words[: BLOCK_TOKENS - 3]
+    assert none.messages[0][1].startswith("[n1] ")
+    assert [part.warm, none.warm] == [True, False]
