@@ -37,8 +37,8 @@ class Line:
         self._probes: set[asyncio.Task[None]] = set()
         if before is not None:
             self._inherit(before)
-        if spec.name is not None:
-            self._rename(spec.name)
+        if name := spec.name or self.name:
+            self._rename(name)
 
     def start(self) -> None:
         """Begin all schedules. The first probe of each is due at once: it is the warm-up."""
@@ -60,6 +60,8 @@ class Line:
         """A probe of this target has ended: into series, history, trust and state."""
         identity = self.target.identity
         found = self.target.spec.name or (identity.model if identity else None) or self.name or UNNAMED
+        if self._is_taken(found):
+            found = self.target.spec.key
         if found != self.name:
             self._rename(found)
         result = replace(result, target=found)
@@ -74,11 +76,16 @@ class Line:
             log.debug("target=%s workload=%s outcome=%s %s", found, result.workload, result.outcome, result.detail)
 
     def _rename(self, name: str) -> None:
-        if self.name is not None:
+        if self.name not in (None, name) and not self._is_taken(self.name):
             self._fleet.forget(self.name)
         self.name = name
         self._fleet.recorder.declare(name, self.target.spec)
         self._fleet.recorder.state(name, self.target.state)
+
+    def _is_taken(self, name: str) -> bool:
+        """Another target goes by `name`: a model that is called like it must not share its series."""
+        key = self.target.spec.key
+        return any(line.name == name for other, line in self._fleet.lines.items() if other != key)
 
     def _inherit(self, before: "Line") -> None:
         """A changed target is the same target: what it has used of its budget and its warm-up stay."""

@@ -78,10 +78,10 @@ class _Setup:
         tunnel = _Tunnel() if secured and self._endpoint.proxy else None
         await self._timed("tcp", self._tcp(addresses, tunnel or self._exchange))
         if tunnel is not None:
-            await self._timed("proxy", tunnel.open(self._endpoint))
             assert tunnel.transport is not None
+            self._exchange.connection_made(tunnel.transport)  # now: whoever gives up closes it, tunnel or not
+            await self._timed("proxy", tunnel.open(self._endpoint))
             tunnel.transport.set_protocol(self._exchange)
-            self._exchange.connection_made(tunnel.transport)
         if secured:
             await self._timed("tls", self._tls())
         return replace(self._connection, ready_ns=time.monotonic_ns())

@@ -28,7 +28,7 @@ class Secret:
     def read(self) -> str | None:
         """The token, None if there never was one; `problem` then says why."""
         now = stamp(self.path)
-        if now is None or now != self._stamp:
+        if now is None or now != self._stamp or self.problem:
             try:
                 value = Path(self.path).read_text(encoding="ascii").strip()
                 if not value or any(c.isspace() for c in value):

@@ -61,8 +61,8 @@ class Flight:
             return self._result(work.result())
         finally:
             alarm.cancel()
+            self._land()  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
             work.cancel()
-            self._land()
             usage = self._recording.usage
             if usage:
                 target.settle(reserved, usage.prompt_tokens or 0, usage.completion_tokens or 0)

@@ -172,9 +172,6 @@ class Target:
             self.state = "pending"
             self.warm_up.restarted()
 
-    def _loads(self, said: str, dialect: Dialect) -> bool:
-        return "loading" in said or "starting" in said or (dialect.loads_listening and not self._was_ready)
-
     async def _identify(self) -> Verdict | None:
         spec = self.spec
         base = self.endpoint.base_path

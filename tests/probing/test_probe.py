@@ -1,9 +1,11 @@
 """One probe against real sockets: every outcome, and what is and is not the target's time."""
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -24,7 +26,7 @@ from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.mock.wire import Wire
 from prober.probing.probe import run_probe
-from prober.probing.target import Target
+from prober.probing.target import Identity, Target
 from prober.workload.workloads import Drawer
 
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
@@ -185,6 +187,91 @@ async def test_a_handshake_that_never_ends_is_connect_timeout() -> None:
     assert "tls" in result.detail
 
 
+@contextmanager
+def full_backlog() -> Iterator[int]:
+    """A port whose line of waiting connections is full: the kernel answers no further SYN."""
+    with ExitStack() as open_sockets:
+        listening = open_sockets.enter_context(socket.socket())
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(4):
+            waiting = open_sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a full backlog is silent on Linux only")
+async def test_a_server_that_accepts_nobody_is_connect_timeout() -> None:
+    """No answer to the SYN: the phase that did not end is in the detail."""
+    with full_backlog() as port:
+        result = await probe(spec(f"http://127.0.0.1:{port}", timeouts=SHORT), identified=False)
+    assert result.outcome is Outcome.CONNECT_TIMEOUT, result.detail
+    assert "tcp" in result.detail
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+TOKEN = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+RAW = [
+    (b"", Outcome.RESET),
+    (b"SSH-2.0-OpenSSH_9.6\r\n", Outcome.MALFORMED),
+    (b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n", Outcome.REJECTED),
+    (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 100\r\n\r\nup", Outcome.HTTP_5XX),
+    (HEAD, Outcome.TRUNCATED),
+    (HEAD + b"%x\r\n%b\r\n" % (len(TOKEN), TOKEN), Outcome.TRUNCATED),
+    (HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(TOKEN), TOKEN), Outcome.TRUNCATED),
+    (HEAD + b"zz\r\n", Outcome.MALFORMED),
+]
+
+
+@pytest.mark.parametrize(("answer", "outcome"), RAW)
+async def test_each_broken_answer_has_its_outcome(answer: bytes, outcome: Outcome) -> None:
+    """Whatever a server writes before it closes the connection, the probe ends, is not `ok`, and says what was seen."""
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET"):
+            models = b'{"data":[{"id":"m","owned_by":"vllm"}]}'
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(models), models))
+        else:
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            await reader.readexactly(length)
+            writer.write(answer)
+        writer.close()
+
+    async with serving(handler) as port:
+        result = await probe(spec(f"http://127.0.0.1:{port}"))
+    assert result.outcome is outcome, result.detail
+    assert result.detail
+
+
+async def test_a_probe_that_is_cancelled_gives_its_slot_back_and_leaves_no_connection() -> None:
+    """The prober's own end is no result, and the target's cap and the server are rid of it at once."""
+    left = asyncio.Event()
+    came = asyncio.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
+        await asyncio.gather(reader.read(), return_exceptions=True)
+        writer.close()
+        left.set()
+
+    clock = Clock()
+    async with serving(handler) as port:
+        target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
+        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+        task = asyncio.create_task(send(target, lead_s=0.0))
+        async with asyncio.timeout(5):
+            await came.wait()
+            task.cancel()
+            await asyncio.wait([task])
+            await left.wait()
+    clock.close()
+    assert task.cancelled()
+    assert target.in_flight == 0
+    assert target.state == "ready"
+
+
 @asynccontextmanager
 async def secure(tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
     authority = trustme.CA()
@@ -285,6 +372,34 @@ async def test_http_and_https_go_through_a_proxy(tmp_path: Path) -> None:
     assert tunnelled.timeline.connection.proxy_s is not None
 
 
+@pytest.mark.parametrize(
+    ("answer", "outcome", "said"),
+    [
+        (b"", Outcome.CONNECT_TIMEOUT, "in proxy"),
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n", Outcome.CONNECT_REFUSED, "407"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", Outcome.CONNECT_REFUSED, "does not speak HTTP"),
+    ],
+)
+async def test_a_proxy_that_gives_no_tunnel_is_let_go(answer: bytes, outcome: Outcome, said: str) -> None:
+    """No tunnel is a connection that could not be made, and the one to the proxy is closed and not kept for ever."""
+    left = asyncio.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await asyncio.gather(reader.read(), return_exceptions=True)
+        writer.close()
+        left.set()
+
+    async with serving(handler) as port:
+        found = spec("https://127.0.0.1:1", proxy_url=f"http://127.0.0.1:{port}", timeouts=SHORT)
+        result = await probe(found, identified=False)
+        async with asyncio.timeout(5):
+            await left.wait()
+    assert result.outcome is outcome, result.detail
+    assert said in result.detail
+
+
 async def test_at_the_cap_a_probe_is_shed_and_not_delayed() -> None:
     """With one allowed in flight, the second of two that are due at once is shed."""
     clock = Clock()
@@ -297,6 +412,29 @@ async def test_at_the_cap_a_probe_is_shed_and_not_delayed() -> None:
     assert sorted(result.outcome for result in results) == [Outcome.OK, Outcome.SHED]
     assert after.outcome is Outcome.OK
     assert target.in_flight == 0
+
+
+async def test_a_shed_probe_leaves_no_connection() -> None:
+    """Its connection was ready and nothing was sent on it: it is closed at once, or an overload would pile them up."""
+    left = asyncio.Event()
+    received: list[bytes] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.extend(piece for piece in await asyncio.gather(reader.read(), return_exceptions=True) if piece)  # type: ignore[misc]
+        writer.close()
+        left.set()
+
+    clock = Clock()
+    async with serving(handler) as port:
+        target = Target(spec(f"http://127.0.0.1:{port}", max_in_flight=1), clock)
+        target.identity, target.state, target.in_flight = Identity("m", DIALECTS["vllm"], "/v1"), "ready", 1
+        result = await send(target)
+        async with asyncio.timeout(5):
+            await left.wait()
+    clock.close()
+    assert result.outcome is Outcome.SHED
+    assert all(isinstance(piece, ConnectionResetError) for piece in received)
+    assert target.in_flight == 1
 
 
 async def test_a_budget_that_is_used_up_sends_nothing() -> None:
