@@ -6,6 +6,7 @@ import gc
 import signal
 import ssl
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,18 +17,31 @@ from prober.config.units import duration, rate
 from prober.mock.delays import parse_delay
 from prober.mock.engine import Behaviour
 from prober.mock.faults import parse_fault
+from prober.mock.prefix import BLOCK_TOKENS
 from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.mock.wire import LINE_ENDS, REASONING_FIELDS, ROLE_CHUNKS, USAGES, Wire
+from prober.simulation.parameters import Parameters
+
+ENGINES = ("drawn", "simulated")
+DRAWN_TTFT, DRAWN_ITL = "50ms", "10ms"
 
 
 def mock(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one and prints it.")] = 8000,
     model: Annotated[str, typer.Option(help="Name of the model it serves.")] = "mock",
-    ttft: Annotated[str, typer.Option(help="50ms, lognormal:MEDIAN:SIGMA or uniform:LOW:HIGH.")] = "50ms",
-    itl: Annotated[str, typer.Option(help="The same, between tokens.")] = "10ms",
+    engine: Annotated[
+        str, typer.Option(help="drawn: delays as asked for; simulated: a batch that is shared.")
+    ] = "drawn",
+    ttft: Annotated[
+        str, typer.Option(help="50ms, lognormal:MEDIAN:SIGMA or uniform:LOW:HIGH; drawn only.")
+    ] = DRAWN_TTFT,
+    itl: Annotated[str, typer.Option(help="The same, between tokens; drawn only.")] = DRAWN_ITL,
     slots: Annotated[int, typer.Option(min=0, help="Requests served at a time, others queue; 0: no queue.")] = 0,
+    kv_blocks: Annotated[
+        int, typer.Option(min=0, help="KV cache in blocks of 16 tokens; 0: 25000; simulated only.")
+    ] = 0,
     background: Annotated[str, typer.Option(help="Rate of its own other load, such as 2/s.")] = "",
     tokens_per_chunk: Annotated[int, typer.Option(min=1)] = 1,
     reasoning: Annotated[int, typer.Option(min=0, help="Tokens of reasoning before the answer.")] = 0,
@@ -49,6 +63,7 @@ def mock(
     """Serve until SIGTERM or Ctrl-C."""
     try:
         choices = (
+            (engine, ENGINES),
             (role_chunk, ROLE_CHUNKS),
             (usage, USAGES),
             (line_ending, LINE_ENDS),
@@ -57,6 +72,10 @@ def mock(
         for value, known in choices:
             if value not in known:
                 raise ValueError(f"{value!r} is not one of {', '.join(known)}")
+        if engine == "simulated" and (ttft, itl) != (DRAWN_TTFT, DRAWN_ITL):
+            raise ValueError("--ttft and --itl are of the drawn engine; the simulated one takes what its steps take")
+        if engine == "drawn" and kv_blocks:
+            raise ValueError("--kv-blocks is of the simulated engine; add --engine simulated")
         settings = Settings(
             model=model,
             behaviour=Behaviour(
@@ -80,6 +99,7 @@ def mock(
             api_key=api_key,
             seed=seed,
             start_delay_s=duration(start_delay) if start_delay else 0.0,
+            simulation=_parameters(slots, kv_blocks) if engine == "simulated" else None,
         )
         limit_s = duration(ends_after) if ends_after else None
         tls = None
@@ -94,6 +114,17 @@ def mock(
     except OSError as problem:
         print(f"prober mock: {problem}", file=sys.stderr)
         sys.exit(1)
+
+
+def _parameters(slots: int, kv_blocks: int) -> Parameters:
+    plausible = Parameters()
+    return replace(
+        plausible,
+        max_sequences=slots or plausible.max_sequences,
+        max_batched_tokens=max(slots, plausible.max_batched_tokens),
+        kv_blocks=kv_blocks or plausible.kv_blocks,
+        prefix_block_tokens=BLOCK_TOKENS,
+    )
 
 
 async def _serve(settings: Settings, host: str, port: int, tls: ssl.SSLContext | None, limit_s: float | None) -> None:

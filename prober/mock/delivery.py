@@ -5,7 +5,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
@@ -33,8 +33,15 @@ class Delivery:
         self._keepalive_ns, self._comment = round(keepalive_s * 1e9), comment
         self._last_ns = time.monotonic_ns()
 
-    async def send(self, steps: Iterable[Step], start_ns: int) -> int:
-        """Do the steps, due after `start_ns`; returns when the last one was due. One that never ends waits for ever."""
+    async def send(
+        self, steps: Iterable[Step], start_ns: int, known: Callable[[float | None], Awaitable[bool]] | None = None
+    ) -> int:
+        """Do the steps, due after `start_ns`; returns when the last one was due. One that never ends waits for ever.
+
+        `known` waits until the next step can be had, at most so many seconds, and says whether it can; None: any time.
+        """
+        if known:
+            await self._until(known)
         record, response, until, now = self._record, self._response, self._pacer.sleep_until, time.monotonic_ns
         due_ns = start_ns
         for offset_ns, kind, data, tokens in steps:
@@ -56,6 +63,8 @@ class Delivery:
                 record.first_write_ns = stamp_ns
             self._last_ns = stamp_ns
             await response.write(data)
+            if known and kind is Kind.CONTENT:  # the last step of its emission: the next one asks for another
+                await self._until(known)
         return due_ns
 
     async def comment(self) -> None:
@@ -64,6 +73,10 @@ class Delivery:
         if self._record.first_write_ns is None:
             self._record.first_write_ns = self._last_ns
         await self._response.write(self._comment)
+
+    async def _until(self, known: Callable[[float | None], Awaitable[bool]]) -> None:
+        while not await known(self._keepalive_ns / 1e9 or None):
+            await self.comment()
 
     async def _keep_alive(self, due_ns: int) -> None:
         while self._last_ns + self._keepalive_ns < due_ns:

@@ -38,21 +38,26 @@ class Emission(NamedTuple):
     reasoning: bool
 
 
-def emissions(behaviour: Behaviour, tokens: int | None, rng: Random, factor: float = 1.0) -> Iterator[Emission]:
-    """The chunks of an answer of `tokens` tokens (None: it never ends), every delay multiplied by `factor`.
+def chunk_tokens(behaviour: Behaviour, sent: int, tokens: int | None) -> int:
+    """Tokens of the chunk after `sent` tokens, of an answer of `tokens` (None: it never ends).
 
     A chunk holds reasoning or answer, never both, so the last chunk of reasoning and of all may be smaller.
     """
     reasoning = behaviour.reasoning if tokens is None else min(behaviour.reasoning, tokens)
+    bound = reasoning if sent < reasoning else tokens
+    return behaviour.tokens_per_chunk if bound is None else min(behaviour.tokens_per_chunk, bound - sent)
+
+
+def emissions(behaviour: Behaviour, tokens: int | None, rng: Random, factor: float = 1.0) -> Iterator[Emission]:
+    """The chunks of an answer of `tokens` tokens (None: it never ends), every delay multiplied by `factor`."""
     due_ns, sent = 0, 0
     while tokens is None or sent < tokens:
-        bound = reasoning if sent < reasoning else tokens
-        size = behaviour.tokens_per_chunk if bound is None else min(behaviour.tokens_per_chunk, bound - sent)
+        size = chunk_tokens(behaviour, sent, tokens)
         if sent == 0:
             due_ns = round(behaviour.ttft.draw_ns(rng) * factor)
         else:
             due_ns += sum(round(behaviour.itl.draw_ns(rng) * factor) for _ in range(size))
-        yield Emission(due_ns, size, sent < reasoning)
+        yield Emission(due_ns, size, sent < behaviour.reasoning)
         sent += size
 
 

@@ -1,6 +1,7 @@
 """What can go wrong on purpose: a closed list, chosen by a request's header or by a schedule."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -16,6 +17,9 @@ ARGUMENTS: dict[str, str | None] = {
     "late_headers": "duration",
     "slow_read": "duration",
     "latency": "factor",
+    "itl_tail": "factor",
+    "kv_lost": "blocks",
+    "prefix_flush": None,
     "no_first_token": None,
     "role_then_keepalive": "duration",
     "stall": "tokens",
@@ -32,13 +36,16 @@ ARGUMENTS: dict[str, str | None] = {
     "wrong_done": None,
 }
 _DEFAULTS = {"late_headers": 1.0, "slow_read": 1.0, "role_then_keepalive": 1.0, "big_line": 100_000_000.0}
-_REQUIRED = {"http", "latency"}
+_REQUIRED = {"http", "latency", "itl_tail", "kv_lost"}
+_EXAMPLES = {"status": "503", "factor": "2.5", "blocks": "1000"}
+# Of the simulated engine as a whole: by schedule only. Latency is too, where the engine is simulated.
+SIMULATED = frozenset({"itl_tail", "kv_lost", "prefix_flush"})
 _WHOLE = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. `argument` is a status, seconds, a factor, tokens or bytes, by its name; in force from start to end.
+    """One fault. `argument` is a status, seconds, a factor, tokens, blocks or bytes, by its name; in force from start to end.
 
     short without an argument (0) gives half the tokens asked for; the others with tokens happen after the first token.
     """
@@ -50,7 +57,7 @@ class Fault:
 
     @property
     def whole(self) -> int:
-        """The argument as the number of tokens, bytes or the status that it is."""
+        """The argument as the number of tokens, blocks, bytes or the status that it is."""
         return int(self.argument)
 
     def in_force(self, at_s: float) -> bool:
@@ -70,11 +77,18 @@ def parse_fault(text: str) -> Fault:
         raise ValueError(f"fault {text!r}: {problem}") from None
 
 
+def check(faults: Iterable[Fault], *, simulated: bool) -> None:
+    """Raises ValueError if one of the faults is of the other kind of engine."""
+    for fault in faults:
+        if fault.name in SIMULATED and not simulated:
+            raise ValueError(f"fault {fault.name!r} is of the simulated engine; start the mock with --engine simulated")
+
+
 def _argument(name: str, argument: str, given: bool) -> float:
     kind = ARGUMENTS[name]
     if not given:
         if name in _REQUIRED:
-            raise UnitError(f"{name} needs its {kind}; write {name}:{'503' if kind == 'status' else '2.5'}")
+            raise UnitError(f"{name} needs its {kind}; write {name}:{_EXAMPLES[kind or '']}")
         return _DEFAULTS.get(name, 1.0 if kind == "tokens" and name != "short" else 0.0)
     if kind is None:
         raise UnitError(f"{name} takes no argument; write {name}")

@@ -3,12 +3,14 @@
 import asyncio
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 from aiohttp import web
 
 from prober.mock.ask import Ask, error_body
 from prober.mock.delivery import Delivery, reset, send_whole, write_at_once
+from prober.mock.engine import Emission
 from prober.mock.faults import Fault
 from prober.mock.record import Record
 from prober.mock.script import answer, opening
@@ -41,10 +43,8 @@ class Generation:
         if self._name == "empty":
             ask = replace(ask, finish_reason="stop")
         record = self._record
-        record.prompt_tokens = len(ask.words)
-        record.cached_tokens = self._service.cached_tokens(ask.salt, ask.words)
         entered_ns = time.monotonic_ns()
-        place = self._service.enter(record, entered_ns)
+        place = self._service.enter(record, ask, entered_ns, endless=self._name == "endless")
         due_ns = entered_ns
         try:
             if self._fault and self._name == "late_headers":
@@ -68,16 +68,15 @@ class Generation:
         await delivery.send(opening(chunks, role, fault), entered_ns)
         while (started_ns := await place.wait(wire.keepalive_s or None)) is None:
             await delivery.comment()
-        plan = self._service.plan(tokens, self._factor)
+        plan = place.plan(tokens, self._factor)
         steps = answer(chunks, plan, tokens=tokens, role=role, done=wire.done, fault=fault)
-        return response, await delivery.send(steps, started_ns)
+        return response, await delivery.send(steps, started_ns, place.known)
 
     async def _whole(self, ask: Ask, place: Place, entered_ns: int) -> tuple[web.StreamResponse, int]:
-        started_ns = await place.wait()
-        assert started_ns is not None
+        while (started_ns := await place.wait()) is None:
+            pass
         tokens = 0 if self._name == "empty" else ask.tokens
-        *_, last = self._service.plan(max(1, tokens), self._factor)
-        due_ns = started_ns + last.due_ns
+        due_ns = started_ns + await _last_due_ns(place, place.plan(max(1, tokens), self._factor))
         await self._service.pacer.sleep_until(due_ns)
         if self._name in _SILENT:
             await _for_ever()
@@ -116,6 +115,18 @@ class Generation:
         elif self._request.transport is not None:
             self._request.transport.close()
         return response
+
+
+async def _last_due_ns(place: Place, plan: Iterator[Emission]) -> int:
+    """When the last chunk is due after the start of the service, once that is known."""
+    due_ns = 0
+    while True:
+        if place.known:
+            await place.known(None)
+        emission = next(plan, None)
+        if emission is None:
+            return due_ns
+        due_ns = emission.due_ns
 
 
 async def _for_ever() -> None:

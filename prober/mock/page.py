@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from prober.mock.record import Record
 
@@ -42,6 +43,20 @@ class Histogram:
         return [*lines, f"{name}_count{ending} {float(total)}", f"{name}_sum{ending} {self.sum_s}"]
 
 
+class Gauges(NamedTuple):
+    """What the engine itself says at one moment; token counters and the prefix cache in tokens."""
+
+    running: int
+    waiting: int
+    kv_usage_ratio: float
+    preemptions: int
+    prefix_queries: int
+    prefix_hits: int
+    prompt_tokens: int
+    generation_tokens: int
+    kv_blocks: int
+
+
 @dataclass(slots=True)
 class Page:
     """What the engine says of itself. A request that its client left is counted nowhere as finished, as in vLLM."""
@@ -74,21 +89,43 @@ class Page:
         if record.started_ns is not None:
             self.queued.observe((record.started_ns - record.received_ns) / 1e9)
 
-    def render(self, now_ns: int, *, running: int, waiting: int) -> str:
-        """The page in the text format, at `now_ns` of the monotonic clock."""
+    def settle(self, now_ns: int) -> None:
+        """Count what has happened up to `now_ns` of the monotonic clock."""
         for record in self._open:
             self._settle(record, now_ns)
+
+    def gauges(self, *, running: int, waiting: int) -> Gauges:
+        """What the records say, of an engine that keeps no books of its own."""
+        return Gauges(
+            running=running,
+            waiting=waiting,
+            kv_usage_ratio=self._kv_usage(),
+            preemptions=0,
+            prefix_queries=self.prefix_queries,
+            prefix_hits=self.prefix_hits,
+            prompt_tokens=self.prompt_tokens,
+            generation_tokens=self.generation_tokens,
+            kv_blocks=KV_CACHE_TOKENS // KV_BLOCK_TOKENS,
+        )
+
+    def render(self, gauges: Gauges) -> str:
+        """The page in the text format."""
         model = self.model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         labels = f'model_name="{model}"'
         samples: list[tuple[str, str, str, float]] = [
-            ("num_requests_running", "gauge", "Number of requests in model execution batches.", running),
-            ("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", waiting),
-            ("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", self._kv_usage()),
-            ("prefix_cache_queries_total", "counter", "Prefix cache queries, in tokens.", self.prefix_queries),
-            ("prefix_cache_hits_total", "counter", "Prefix cache hits, in tokens.", self.prefix_hits),
-            ("num_preemptions_total", "counter", "Cumulative number of preemption from the engine.", 0),
-            ("prompt_tokens_total", "counter", "Number of prefill tokens processed.", self.prompt_tokens),
-            ("generation_tokens_total", "counter", "Number of generation tokens processed.", self.generation_tokens),
+            ("num_requests_running", "gauge", "Number of requests in model execution batches.", gauges.running),
+            ("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", gauges.waiting),
+            ("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", gauges.kv_usage_ratio),
+            ("prefix_cache_queries_total", "counter", "Prefix cache queries, in tokens.", gauges.prefix_queries),
+            ("prefix_cache_hits_total", "counter", "Prefix cache hits, in tokens.", gauges.prefix_hits),
+            (
+                "num_preemptions_total",
+                "counter",
+                "Cumulative number of preemption from the engine.",
+                gauges.preemptions,
+            ),
+            ("prompt_tokens_total", "counter", "Number of prefill tokens processed.", gauges.prompt_tokens),
+            ("generation_tokens_total", "counter", "Number of generation tokens processed.", gauges.generation_tokens),
         ]
         lines = [
             "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.",
@@ -103,7 +140,7 @@ class Page:
         for reason, count in self.finished.items():
             lines.append(f'vllm:request_success_total{{engine="0",finished_reason="{reason}",{labels}}} {float(count)}')
         lines += self._histograms(labels)
-        blocks = f'block_size="{KV_BLOCK_TOKENS}",engine="0",num_gpu_blocks="{KV_CACHE_TOKENS // KV_BLOCK_TOKENS}"'
+        blocks = f'block_size="{KV_BLOCK_TOKENS}",engine="0",num_gpu_blocks="{gauges.kv_blocks}"'
         lines += ["# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig"]
         lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{blocks}}} 1.0"]
         return "\n".join(lines) + "\n"

@@ -13,11 +13,13 @@ from aiohttp import web
 
 from prober.mock.ask import MAX_MODEL_LEN, Refused, bad_request, error_body, parse_ask
 from prober.mock.delivery import send_whole
-from prober.mock.faults import Fault, Schedule, parse_fault
+from prober.mock.drawn import DrawnService
+from prober.mock.faults import SIMULATED, Fault, Schedule, check, parse_fault
 from prober.mock.generation import HEADERS, Generation
 from prober.mock.record import Record
 from prober.mock.service import Service
 from prober.mock.settings import Settings
+from prober.mock.simulated import SimulatedService
 from prober.mock.truth import TruthFile
 
 MAX_BODY_BYTES = 1 << 26
@@ -33,8 +35,9 @@ class Mock:
         self._started_ns = time.monotonic_ns()
         self._schedule = Schedule(settings.faults, self._started_ns)
         self._truth = TruthFile(settings.truth) if settings.truth else None
-        self._service = Service(settings.behaviour, settings.model, settings.seed)
+        self._service = _service(settings)
         self._service.start()
+        self._service.schedule(self._schedule)
 
     async def close(self) -> None:
         """End the background load and complete the truth file."""
@@ -75,9 +78,11 @@ class Mock:
         """A new schedule, `{"faults": ["stall:3@0s-10s"]}`, its windows counted from now; an empty list clears."""
         try:
             faults = tuple(parse_fault(text) for text in orjson.loads(await request.read())["faults"])
+            check(faults, simulated=self._settings.simulation is not None)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             return _json(400, error_body(f'{problem}; send {{"faults": ["http:500@0s-10s"]}}', "BadRequestError", 400))
         self._schedule = Schedule(faults, time.monotonic_ns())
+        self._service.schedule(self._schedule)
         return await self.read_faults(request)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -104,7 +109,7 @@ class Mock:
                 self._truth.add(record)
 
     async def _answer(self, request: web.Request, record: Record, chat: bool) -> web.StreamResponse:
-        fault = _asked_for(request) or self._schedule.at(record.received_ns)
+        fault = self._asked_for(request) or self._schedule.at(record.received_ns)
         record.fault = fault.name if fault else None
         body = await _read(request, fault)
         record.received_bytes = len(body)
@@ -113,6 +118,18 @@ class Mock:
             return await _whole(refusal, request, record)
         ask = parse_ask(body, chat=chat, model=self._settings.model)
         return await Generation(self._service, self._settings.wire, request, record, fault).serve(ask)
+
+    def _asked_for(self, request: web.Request) -> Fault | None:
+        text = request.headers.get("X-Mock-Fault")
+        if text is None:
+            return None
+        try:
+            fault = parse_fault(text)
+        except ValueError as problem:
+            raise bad_request(f"header X-Mock-Fault: {problem}") from None
+        if fault.name in SIMULATED or (fault.name == "latency" and self._settings.simulation):
+            raise bad_request(f"header X-Mock-Fault: {fault.name} is the whole engine's; schedule it") from None
+        return fault
 
     def _scheduled(self) -> Fault | None:
         return self._schedule.at(time.monotonic_ns())
@@ -130,6 +147,12 @@ class Mock:
         if key is None or request.headers.get("Authorization") == f"Bearer {key}":
             return None
         return _json(401, b'{"error":"Unauthorized"}')
+
+
+def _service(settings: Settings) -> Service:
+    if settings.simulation:
+        return SimulatedService(settings.behaviour, settings.simulation, settings.model, settings.seed)
+    return DrawnService(settings.behaviour, settings.model, settings.seed)
 
 
 def create_app(settings: Settings) -> web.Application:
@@ -181,16 +204,6 @@ async def running(
         yield f"{'https' if tls else 'http'}://{host}:{bound}"
     finally:
         await runner.cleanup()
-
-
-def _asked_for(request: web.Request) -> Fault | None:
-    text = request.headers.get("X-Mock-Fault")
-    if text is None:
-        return None
-    try:
-        return parse_fault(text)
-    except ValueError as problem:
-        raise bad_request(f"header X-Mock-Fault: {problem}") from None
 
 
 async def _read(request: web.Request, fault: Fault | None) -> bytes:

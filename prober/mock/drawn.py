@@ -1,0 +1,123 @@
+"""The engine whose delays are drawn from distributions: a queue in front, other load that comes and goes."""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterator
+from random import Random
+from typing import Any
+
+from prober.edge.clock import Clock
+from prober.mock.ask import Ask
+from prober.mock.engine import Behaviour, Emission, Queue, Ticket, emissions
+from prober.mock.faults import Schedule
+from prober.mock.page import Page
+from prober.mock.prefix import PrefixCache
+from prober.mock.record import Record
+from prober.mock.service import Place
+
+BACKGROUND_PROMPT_TOKENS = 256
+BACKGROUND_TOKENS = (16, 112)
+
+
+class DrawnPlace:
+    """A place in the queue; the whole plan is drawn when it is asked for."""
+
+    known = None
+
+    def __init__(self, behaviour: Behaviour, queue: Queue, record: Record, at_ns: int, rng: Random) -> None:
+        self.record = record
+        self._behaviour, self._rng = behaviour, rng
+        self._granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ticket: Ticket = queue.enter(at_ns, self._start)
+        record.started_ns = self.ticket.started_ns
+
+    async def wait(self, timeout_s: float | None = None) -> int | None:
+        """See `Place`."""
+        if self.ticket.started_ns is None:
+            await asyncio.wait([self._granted], timeout=timeout_s)
+        return self.ticket.started_ns
+
+    def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
+        """See `Place`."""
+        return emissions(self._behaviour, tokens, Random(self._rng.getrandbits(64)), factor)
+
+    def _start(self) -> None:
+        self.record.started_ns = self.ticket.started_ns
+        if not self._granted.done():
+            self._granted.set_result(None)
+
+
+class DrawnService:
+    """See `Service`."""
+
+    def __init__(self, behaviour: Behaviour, model: str, seed: int | None) -> None:
+        self.behaviour = behaviour
+        self.pacer = Clock()
+        self.page = Page(model, time.time())
+        self._queue = Queue(behaviour.slots)
+        self._prefixes = PrefixCache()
+        self._rng = Random(seed)
+        self._background: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """See `Service`."""
+        if self.behaviour.background_per_s:
+            self._spawn(self._arrivals(Random(self._rng.getrandbits(64)), self.behaviour.background_per_s))
+
+    async def stop(self) -> None:
+        """See `Service`."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self.pacer.close()
+
+    def schedule(self, schedule: Schedule) -> None:
+        """Nothing: each request is asked for its fault."""
+
+    def enter(self, record: Record, ask: Ask, at_ns: int, *, endless: bool) -> DrawnPlace:
+        """See `Service`."""
+        record.prompt_tokens = len(ask.words)
+        record.cached_tokens = self._prefixes.cached_tokens(ask.salt, ask.words)
+        return self._enter(record, at_ns)
+
+    def leave(self, place: Place, reason: str | None, at_ns: int) -> None:
+        """See `Service`."""
+        assert isinstance(place, DrawnPlace)
+        self._queue.leave(place.ticket, at_ns)
+        self.page.finish(place.record, reason, at_ns)
+
+    def render(self, now_ns: int) -> str:
+        """See `Service`."""
+        self.page.settle(now_ns)
+        return self.page.render(self.page.gauges(running=self._queue.serving, waiting=self._queue.waiting))
+
+    def _enter(self, record: Record, at_ns: int) -> DrawnPlace:
+        self.page.begin(record)
+        return DrawnPlace(self.behaviour, self._queue, record, at_ns, self._rng)
+
+    async def _arrivals(self, rng: Random, rate_per_s: float) -> None:
+        due_ns = time.monotonic_ns()
+        while True:
+            due_ns += round(rng.expovariate(rate_per_s) * 1e9)
+            await self.pacer.sleep_until(due_ns)
+            self._spawn(self._serve_background(due_ns, rng.randint(*BACKGROUND_TOKENS)))
+
+    async def _serve_background(self, at_ns: int, tokens: int) -> None:
+        record = Record("background", at_ns, prompt_tokens=BACKGROUND_PROMPT_TOKENS)
+        place = self._enter(record, at_ns)
+        end_ns = None
+        try:
+            started_ns = await place.wait()
+            assert started_ns is not None
+            for due_ns, size, _ in place.plan(tokens):
+                record.writes.append(started_ns + due_ns)
+                record.tokens.append(size)
+            await self.pacer.sleep_until(record.writes[-1])
+            end_ns = record.writes[-1]
+        finally:
+            self.leave(place, "length" if end_ns else None, end_ns or time.monotonic_ns())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

@@ -1,0 +1,229 @@
+"""The engine that is simulated: every request, and the background load, share one batch that the monotonic clock drives.
+
+A step is fixed when it begins, so when its tokens are due is known one step ahead, and they are written then. A client that
+leaves, and a fault, count from the next step on.
+"""
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from random import Random
+
+from prober.edge.clock import Alarm, Clock
+from prober.mock.ask import Ask, bad_request
+from prober.mock.engine import Behaviour, Emission, chunk_tokens
+from prober.mock.faults import Schedule
+from prober.mock.page import Gauges, Page
+from prober.mock.prefix import chain
+from prober.mock.record import Record
+from prober.mock.service import Place
+from prober.simulation.engine import Engine
+from prober.simulation.faults import Fault, Flush, KvLost, Slow, Tail
+from prober.simulation.load import AzureConversation
+from prober.simulation.parameters import Parameters
+from prober.simulation.request import End, Request, Truth
+
+TAIL_SHARE = 0.04  # of the steps that only decode
+
+
+class SimulatedPlace:
+    """A place in the batch; the plan grows a step ahead of the clock."""
+
+    def __init__(self, behaviour: Behaviour, record: Record, truth: Truth) -> None:
+        self.record, self.truth = record, truth
+        self.due_ns: deque[int] = deque()  # of tokens that are not planned yet
+        self.told = 0
+        self._behaviour = behaviour
+        self._needed = chunk_tokens(behaviour, 0, truth.request.output_tokens)
+        self._news = asyncio.Event()
+
+    def tell(self, started_ns: int | None, tokens: int, at_ns: int) -> None:
+        """The engine has begun a step, after which at `at_ns` so many tokens are out."""
+        self.record.started_ns = started_ns
+        self.record.cached_tokens = self.truth.cached_tokens
+        self.due_ns.extend([at_ns] * (tokens - self.told))
+        self.told = tokens
+        self._news.set()
+
+    async def wait(self, timeout_s: float | None = None) -> int | None:
+        """See `Place`."""
+        if self.record.started_ns is None:
+            await self._next_news(timeout_s)
+        return self.record.started_ns
+
+    async def known(self, timeout_s: float | None) -> bool:
+        """See `Place`."""
+        while len(self.due_ns) < self._needed:
+            if not await self._next_news(timeout_s):
+                return False
+        return True
+
+    def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
+        """See `Place`; the factor is the whole engine's here, and in its steps already."""
+        start_ns, sent = self.record.started_ns or 0, 0
+        whole = self.truth.request.output_tokens if tokens is None else tokens
+        while sent < whole:
+            size = self._needed
+            due_ns = [self.due_ns.popleft() for _ in range(size)][-1]
+            reasoning = sent < self._behaviour.reasoning
+            sent += size
+            self._needed = chunk_tokens(self._behaviour, sent, whole)
+            yield Emission(due_ns - start_ns, size, reasoning)
+
+    async def _next_news(self, timeout_s: float | None) -> bool:
+        self._news.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class SimulatedService:
+    """See `Service`."""
+
+    def __init__(self, behaviour: Behaviour, parameters: Parameters, model: str, seed: int | None) -> None:
+        self.behaviour = behaviour
+        self.pacer = Clock()
+        self.page = Page(model, time.time())
+        self._parameters = parameters
+        self._rng = Random(seed)
+        self._engine = Engine(parameters, Random(self._rng.getrandbits(64)))
+        self._live: dict[SimulatedPlace, None] = {}
+        self._since_ns = time.monotonic_ns()
+        self._load: Iterator[Request] = iter(())
+        self._next: Request | None = None
+        self._alarm: Alarm | None = None
+
+    def start(self) -> None:
+        """See `Service`."""
+        self._since_ns = time.monotonic_ns()
+        if self.behaviour.background_per_s:
+            load = AzureConversation(self.behaviour.background_per_s, daily_amplitude=0.0)
+            self._load = load.requests(Random(self._rng.getrandbits(64)), self.page.started_unix_s, math.inf)
+            self._next = next(self._load)
+        self._tick()
+
+    async def stop(self) -> None:
+        """See `Service`."""
+        if self._alarm:
+            self._alarm.cancel()
+        self.pacer.close()
+
+    def schedule(self, schedule: Schedule) -> None:
+        """See `Service`."""
+        begin_s = self._seconds(schedule.since_ns)
+        faults: list[Fault] = []
+        for fault in schedule.faults:
+            start_s, end_s = begin_s + fault.start_s, begin_s + fault.end_s
+            match fault.name:
+                case "latency":
+                    faults.append(Slow(fault.argument, start_s, end_s))
+                case "itl_tail":
+                    faults.append(Tail(TAIL_SHARE, fault.argument, start_s, end_s))
+                case "kv_lost":
+                    faults.append(KvLost(fault.whole, start_s, end_s))
+                case "prefix_flush":
+                    faults.append(Flush(max(start_s, self._engine.at_s)))  # the step under way is fixed
+        self._engine.set_faults(faults)
+
+    def enter(self, record: Record, ask: Ask, at_ns: int, *, endless: bool) -> SimulatedPlace:
+        """See `Service`."""
+        record.prompt_tokens = max(1, len(ask.words))
+        room = self._parameters.kv_blocks * self._parameters.block_tokens - record.prompt_tokens
+        prefix = tuple(chain(ask.salt, ask.words))
+        self._catch_up(at_ns)
+        arrival_s = self._seconds(at_ns)
+        try:
+            tokens = max(1, room) if endless else ask.tokens
+            truth = self._engine.submit(Request(arrival_s, record.prompt_tokens, tokens, prefix))
+        except ValueError:
+            message = (
+                f"The prompt and answer are longer than the KV cache, of which {room} tokens would be for the answer."
+            )
+            raise bad_request(message) from None
+        self.page.begin(record)
+        place = SimulatedPlace(self.behaviour, record, truth)
+        self._live[place] = None
+        self._set_alarm()
+        return place
+
+    def leave(self, place: Place, reason: str | None, at_ns: int) -> None:
+        """See `Service`."""
+        assert isinstance(place, SimulatedPlace)
+        self._live.pop(place, None)
+        self._engine.cancel(place.truth)
+        self.page.finish(place.record, reason, at_ns)
+
+    def render(self, now_ns: int) -> str:
+        """See `Service`."""
+        self._catch_up(now_ns)
+        self.page.settle(now_ns)
+        state = self._engine.state
+        return self.page.render(
+            Gauges(
+                running=state.running,
+                waiting=state.waiting,
+                kv_usage_ratio=state.kv_usage_ratio,
+                preemptions=state.preemptions,
+                prefix_queries=state.prefix_queries,
+                prefix_hits=state.prefix_hits,
+                prompt_tokens=state.prompt_tokens,
+                generation_tokens=state.generation_tokens,
+                kv_blocks=self._parameters.kv_blocks,
+            )
+        )
+
+    def _tick(self) -> None:
+        self._catch_up(time.monotonic_ns())
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """Wake when the next step begins, or the next request of the background arrives."""
+        if self._alarm:
+            self._alarm.cancel()
+        wakes = [self._engine.at_s] if self._engine.busy else []
+        if self._next:
+            wakes.append(self._next.arrival_s)
+        self._alarm = self.pacer.call_at(self._ns(min(wakes)) + 1, self._tick) if wakes else None
+
+    def _catch_up(self, now_ns: int) -> None:
+        """All that has begun by now."""
+        now_s = self._seconds(now_ns)
+        while self._next and self._next.arrival_s <= now_s:
+            self._run(self._next.arrival_s)
+            self._engine.submit(self._next)
+            self._next = next(self._load)
+        self._run(now_s)
+
+    def _run(self, to_s: float) -> None:
+        engine = self._engine
+        while engine.step(to_s):
+            at_ns = self._ns(engine.at_s)
+            for place in self._live:
+                truth = place.truth
+                started_ns = None if truth.admitted_s is None else self._ns(truth.admitted_s)
+                place.tell(started_ns, engine.tokens(truth), at_ns)
+        for truth in engine.advance(to_s):
+            if truth.request.background and truth.end is End.COMPLETE:
+                self._count(truth)
+
+    def _count(self, truth: Truth) -> None:
+        """The page's histograms know of a background request once it is over."""
+        record = Record("background", self._ns(truth.request.arrival_s), prompt_tokens=truth.request.prompt_tokens)
+        record.started_ns = self._ns(truth.admitted_s or 0.0)
+        record.writes = [self._ns(at_s) for at_s in truth.token_times_s()]
+        record.tokens = [1] * len(record.writes)
+        self.page.begin(record)
+        self.page.finish(record, "length", record.writes[-1])
+
+    def _ns(self, at_s: float) -> int:
+        """Time of the monotonic clock."""
+        return self._since_ns + round(at_s * 1e9)
+
+    def _seconds(self, at_ns: int) -> float:
+        """Time of the engine."""
+        return max(0.0, (at_ns - self._since_ns) / 1e9)

@@ -1,0 +1,114 @@
+"""What goes wrong in the simulated engine, as data with times: seconds of virtual time, end excluded."""
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Every step takes `factor` times as long."""
+
+    factor: float
+    start_s: float = 0.0
+    end_s: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A `share` of the steps that only decode, drawn at random, take `factor` times as long: ITL suffers, prefill does not."""
+
+    share: float
+    factor: float
+    start_s: float = 0.0
+    end_s: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class KvLost:
+    """So many blocks of the KV cache are not there."""
+
+    blocks: int
+    start_s: float = 0.0
+    end_s: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """The prefix cache forgets what no running request holds."""
+
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Running and waiting requests are lost, the prefix cache too; until `end_s` every request is lost on arrival."""
+
+    start_s: float
+    end_s: float
+
+
+Fault = Slow | Tail | KvLost | Flush | Crash
+
+
+class Effect(NamedTuple):
+    """What is in force: factors multiply, lost blocks add up, of several tails the last one counts."""
+
+    factor: float = 1.0
+    lost_blocks: int = 0
+    tail_share: float = 0.0
+    tail_factor: float = 1.0
+    down_until_s: float = 0.0
+
+
+class Timetable:
+    """Faults in the order of their times. `next_s`: when the next one begins or ends. Raises ValueError."""
+
+    def __init__(self, faults: Iterable[Fault], since_s: float = 0.0) -> None:
+        self._faults = tuple(faults)
+        self._times: list[float] = []
+        for fault in self._faults:
+            _check(fault)
+            for at in {fault.start_s, getattr(fault, "end_s", inf)}:
+                if since_s <= at < inf:
+                    insort(self._times, at)
+        insort(self._times, since_s)  # what began before is in force from here on
+        self.next_s = self._times[0]
+
+    def pass_next(self) -> tuple[Effect, bool, bool]:
+        """Go past `next_s`: what is in force from then on, is the prefix cache flushed, does the engine crash?"""
+        at = self._times[0]
+        while self._times and self._times[0] == at:
+            del self._times[0]
+        self.next_s = self._times[0] if self._times else inf
+        starting = [fault for fault in self._faults if fault.start_s == at]
+        effect = Effect()
+        for fault in self._faults:
+            if not isinstance(fault, Flush) and fault.start_s <= at < fault.end_s:
+                effect = _with(effect, fault)
+        return effect, any(isinstance(f, Flush) for f in starting), any(isinstance(f, Crash) for f in starting)
+
+
+def _with(effect: Effect, fault: Slow | Tail | KvLost | Crash) -> Effect:
+    match fault:
+        case Slow():
+            return effect._replace(factor=effect.factor * fault.factor)
+        case Tail():
+            return effect._replace(tail_share=fault.share, tail_factor=fault.factor)
+        case KvLost():
+            return effect._replace(lost_blocks=effect.lost_blocks + fault.blocks)
+        case Crash():
+            return effect._replace(down_until_s=max(effect.down_until_s, fault.end_s))
+
+
+def _check(fault: Fault) -> None:
+    if not isinstance(fault, Flush) and not fault.start_s < fault.end_s:
+        raise ValueError(f"{fault}: it ends before it starts")
+    if isinstance(fault, Slow | Tail) and not 0 < fault.factor < inf:
+        raise ValueError(f"{fault}: the factor is above 0")
+    if isinstance(fault, Tail) and not 0 < fault.share <= 1:
+        raise ValueError(f"{fault}: the share is above 0 and at most 1")
+    if isinstance(fault, KvLost) and fault.blocks < 0:
+        raise ValueError(f"{fault}: a loss is 0 or more blocks")

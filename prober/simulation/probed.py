@@ -1,0 +1,75 @@
+"""What a prober sees of a simulated engine under load: a sample for each of its small requests."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from random import Random
+from typing import NamedTuple
+
+from prober.simulation.engine import Engine
+from prober.simulation.faults import Fault
+from prober.simulation.load import Load
+from prober.simulation.parameters import Parameters
+from prober.simulation.request import End, Request, Truth
+from prober.workload.shapes import Lognormal, Shape, Uniform
+
+# As the built-in workload `probe`.
+PROMPT = Lognormal(128, 0.5, 32, 512)
+OUTPUT = Uniform(16, 48)
+
+
+class Probed(NamedTuple):
+    """One probe. Times are seconds; itl_p99_s: its own ITL at rank ceil(0.99·n); load: running requests when it was sent."""
+
+    unix_s: float
+    ttft_s: float
+    itl_p99_s: float
+    tpot_s: float
+    load: int
+
+
+def probed(
+    parameters: Parameters,
+    load: Load,
+    rng: Random,
+    start_unix_s: float,
+    duration_s: float,
+    probe_rate_per_s: float = 0.2,
+    faults: Iterable[Fault] = (),
+    prompt_tokens: Shape = PROMPT,
+    output_tokens: Shape = OUTPUT,
+) -> Iterator[Probed]:
+    """The probes of `duration_s` of virtual time in the order they were sent, each once it is over.
+
+    Probes arrive as a Poisson process beside `load`. Times of `faults` are seconds from the start. A probe that a crash loses,
+    and one that is not over in the given time, gives no sample. The load's draws do not depend on the probes'.
+    """
+    loads, probes, engine_rng = (Random(rng.getrandbits(64)) for _ in range(3))
+    engine = Engine(parameters, engine_rng, faults)
+    sent = _probes(probes, probe_rate_per_s, duration_s, prompt_tokens, output_tokens)
+    # Requests compare by arrival; no two of them are equal in it.
+    underway: deque[tuple[Truth, int]] = deque()
+    for request in merge(load.requests(loads, start_unix_s, duration_s), sent):
+        engine.advance(request.arrival_s)  # what has ended is known by its truth
+        truth = engine.submit(request)
+        if not request.background:
+            underway.append((truth, engine.running))
+            yield from _over(engine, underway, start_unix_s)
+    engine.advance(duration_s)
+    yield from _over(engine, underway, start_unix_s)
+
+
+def _probes(rng: Random, rate_per_s: float, duration_s: float, prompt: Shape, output: Shape) -> Iterator[Request]:
+    at_s = rng.expovariate(rate_per_s)
+    while at_s < duration_s:
+        yield Request(at_s, prompt.draw(rng), max(2, output.draw(rng)))
+        at_s += rng.expovariate(rate_per_s)
+
+
+def _over(engine: Engine, underway: deque[tuple[Truth, int]], start_unix_s: float) -> Iterator[Probed]:
+    while underway and underway[0][0].end is not None:
+        truth, load = underway.popleft()
+        if truth.end is End.COMPLETE:
+            ttft_s, itl_s, tpot_s = truth.ttft_s, truth.itl_quantile_s(0.99), truth.tpot_s
+            if ttft_s is not None and itl_s is not None and tpot_s is not None:
+                yield Probed(start_unix_s + truth.request.arrival_s, ttft_s, itl_s, tpot_s, load)

@@ -1,0 +1,90 @@
+"""What the simulated engine is asked, and what truly became of it."""
+
+from collections.abc import Iterator
+from enum import Enum
+from itertools import accumulate
+from math import ceil
+from typing import NamedTuple
+
+Run = tuple[int, float, float]
+
+
+class Request(NamedTuple):
+    """One request. Times are seconds of virtual time.
+
+    prefix: ids of the blocks of `prefix_block_tokens` that its prompt begins with (equal ids, equal text up to there)
+    background: it is the engine's other load, of which only the counters tell
+    """
+
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    prefix: tuple[int, ...] = ()
+    background: bool = False
+
+
+class End(Enum):
+    """How a request ended."""
+
+    COMPLETE = "complete"
+    CANCELLED = "cancelled"
+    LOST = "lost"  # with the engine, in a crash
+
+
+class Truth:
+    """What became of one request; it grows while the request is in the engine, and stands once `end` is not None.
+
+    admitted_s: the first step that worked on it began (None: it waits); first_token_s: its first token was out; end_s: its
+    last token was out, or it was given up; tokens: tokens out, current once it has ended (see `Engine.tokens`)
+    cached_tokens: of its prompt, found in the prefix cache when it was first admitted
+    runs: its ITLs compactly: (n, first, slope) stands for first, first + slope, …, n of them
+    """
+
+    # Those of the second line are the scheduler's own.
+    __slots__ = (
+        *("request", "admitted_s", "first_token_s", "end_s", "tokens", "preemptions", "cached_tokens", "runs", "end"),
+        *("left", "blocks", "shared", "offset", "finish", "mark", "cut_s"),
+    )
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.admitted_s: float | None = None
+        self.first_token_s: float | None = None
+        self.end_s: float | None = None
+        self.tokens = 0
+        self.preemptions = 0
+        self.cached_tokens = 0
+        self.runs: list[Run] = []
+        self.end: End | None = None
+        self.left = 0  # prompt tokens that are still to be computed
+        self.blocks = 0  # held while its prompt is computed, those of `shared` too
+        self.shared: list[int] = []  # prefix blocks that it holds together with the cache
+        self.offset = 0  # while it decodes: prompt and tokens so far are the engine's rounds and this
+        self.finish = -1  # round of its last token; -1: it does not decode
+        self.mark = 0  # where in the engine's log its ITLs begin
+        self.cut_s: float | None = None  # it was preempted: when its last token was out
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Arrival to first token, if there was one."""
+        return None if self.first_token_s is None else self.first_token_s - self.request.arrival_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean ITL; None for fewer than two tokens or before the end."""
+        if self.first_token_s is None or self.end_s is None or self.tokens < 2:
+            return None
+        return sum(n * first + slope * (n * (n - 1) / 2) for n, first, slope in self.runs) / (self.tokens - 1)
+
+    def itls_s(self) -> list[float]:
+        """Each token's distance from the one before, in order."""
+        return [first + slope * i for n, first, slope in self.runs for i in range(n)]
+
+    def itl_quantile_s(self, q: float) -> float | None:
+        """The ITL at rank ceil(q·n), or None without any."""
+        itls = sorted(self.itls_s())
+        return itls[max(1, ceil(q * len(itls))) - 1] if itls else None
+
+    def token_times_s(self) -> Iterator[float]:
+        """When each token was out."""
+        return iter(()) if self.first_token_s is None else accumulate(self.itls_s(), initial=self.first_token_s)

@@ -1,0 +1,271 @@
+"""The simulated engine against an oracle without its shortcuts, and against what must hold of any engine."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from prober.simulation.engine import Engine
+from prober.simulation.parameters import Parameters
+from prober.simulation.request import End, Request, Truth
+from tests.simulation.naive import Naive
+
+ROOMY = Parameters(kv_blocks=4_000, max_sequences=8, max_batched_tokens=256, prefix_block_tokens=32)
+TIGHT = Parameters(kv_blocks=40, max_sequences=8, max_batched_tokens=64, prefix_block_tokens=32)
+
+
+def drawn(rng: Random, count: int, prompt: int, output: int, gap_s: float) -> list[Request]:
+    """Requests of random lengths at random times, some of a few families with a common prefix."""
+    at_s, requests = 0.0, []
+    for _ in range(count):
+        at_s += rng.expovariate(1 / gap_s)
+        tokens = rng.randint(1, prompt)
+        family, shared = rng.randint(0, 3), rng.randint(0, tokens // 32)
+        prefix = tuple(family * 100 + block for block in range(shared)) if family else ()
+        requests.append(Request(at_s, tokens, rng.randint(1, output), prefix))
+    return requests
+
+
+def served(parameters: Parameters, requests: list[Request], seed: int = 0) -> tuple[Engine, list[Truth]]:
+    engine = Engine(parameters, Random(seed))
+    truths = [engine.submit(request) for request in requests]
+    engine.advance(math.inf)
+    return engine, truths
+
+
+@pytest.mark.parametrize("parameters", [ROOMY, TIGHT, replace(TIGHT, kv_token_s=0.0, block_tokens=1, kv_blocks=500)])
+@pytest.mark.parametrize("seed", range(60))
+def test_jumping_is_the_same_as_walking(parameters: Parameters, seed: int) -> None:
+    """Times of all tokens, admissions, preemptions and prefix hits are those of the engine that goes step by step."""
+    rng = Random(seed)
+    requests = drawn(rng, 25, 300, rng.choice([4, 40, 200]), rng.choice([0.01, 0.1, 1.0]))
+    naive = Naive(parameters)
+    expected = naive.run(requests)
+    engine, truths = served(parameters, requests)
+    for truth, sequence in zip(truths, expected, strict=True):
+        assert list(truth.token_times_s()) == pytest.approx(sequence.out, abs=1e-9)
+        assert truth.admitted_s == pytest.approx(sequence.admitted, abs=1e-9)
+        assert (truth.preemptions, truth.cached_tokens) == (sequence.preemptions, sequence.cached)
+        assert truth.end is End.COMPLETE
+    assert engine.state.steps == naive.steps
+    assert naive.most_used <= parameters.kv_blocks
+
+
+def test_the_cases_above_have_what_they_compare() -> None:
+    """Some preempt, some hit the prefix cache, some do neither."""
+    found = [served(TIGHT, drawn(Random(seed), 25, 300, 200, 0.1))[1] for seed in range(10)]
+    truths = [truth for case in found for truth in case]
+    assert sum(truth.preemptions > 0 for truth in truths) > 20
+    assert sum(truth.cached_tokens > 0 for truth in truths) > 20
+    assert sum(not truth.preemptions and not truth.cached_tokens for truth in truths) > 20
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_step_at_a_time_is_the_same_as_jumping(seed: int) -> None:
+    """`step`, and `advance` in small pieces, come to the same end; every token is out at the `at_s` of its step."""
+    requests = drawn(Random(seed), 20, 300, 60, 0.1)
+    _, jumped = served(TIGHT, requests)
+    stepped, pieces = Engine(TIGHT, Random(0)), Engine(TIGHT, Random(0))
+    truths: list[Truth] = []
+    told: list[list[float]] = []
+    for request in [*requests, None]:
+        until = request.arrival_s if request else math.inf
+        while stepped.step(until):
+            for truth, times in zip(truths, told, strict=True):
+                times.extend([stepped.at_s] * (stepped.tokens(truth) - len(times)))
+        if request:
+            truths.append(stepped.submit(request))
+            told.append([])
+    chopped = []
+    at_s = 0.0
+    for request in requests:
+        while (at_s := at_s + 0.003) < request.arrival_s:
+            pieces.advance(at_s)
+        at_s = request.arrival_s
+        chopped.append(pieces.submit(request))
+    pieces.advance(math.inf)
+    for one, other, third, times in zip(truths, jumped, chopped, told, strict=True):
+        assert times == pytest.approx(list(other.token_times_s()), abs=1e-9)
+        assert list(one.token_times_s()) == pytest.approx(list(other.token_times_s()), abs=1e-9)
+        assert list(third.token_times_s()) == pytest.approx(list(other.token_times_s()), abs=1e-9)
+
+
+@pytest.mark.parametrize("parameters", [ROOMY, TIGHT])
+def test_nothing_is_lost(parameters: Parameters) -> None:
+    """Every request ends once with the tokens it asked for, the counters agree, and the engine is empty after it."""
+    requests = drawn(Random(3), 200, 300, 100, 0.05)
+    engine = Engine(parameters, Random(0))
+    truths = [engine.submit(request) for request in requests]
+    ended = engine.advance(math.inf)
+    assert sorted(map(id, ended)) == sorted(map(id, truths))
+    assert [truth.tokens for truth in truths] == [request.output_tokens for request in requests]
+    state = engine.state
+    assert state.generation_tokens == sum(request.output_tokens for request in requests)
+    assert state.prompt_tokens == state.prefix_queries == sum(request.prompt_tokens for request in requests)
+    assert state.prefix_hits == sum(truth.cached_tokens for truth in truths)
+    assert state.preemptions == sum(truth.preemptions for truth in truths)
+    assert (state.running, state.waiting, state.kv_usage_ratio, state.completed) == (0, 0, 0.0, 200)
+    assert not engine.busy
+
+
+def test_the_kv_cache_is_never_overfull() -> None:
+    """However it is driven, no more blocks are held than there are, and some time all but a few are."""
+    engine, highest = Engine(TIGHT, Random(0)), 0.0
+    for request in drawn(Random(4), 100, 300, 100, 0.05):
+        while engine.step(request.arrival_s):
+            highest = max(highest, engine._blocks.used / TIGHT.kv_blocks)
+        engine.submit(request)
+    assert 0.9 < highest <= 1
+
+
+def test_itls_add_up_to_the_steps() -> None:
+    """First token and all ITLs end where the request ended; TPOT is their mean, and the p99 of few is their maximum."""
+    for truth in served(TIGHT, drawn(Random(5), 60, 300, 100, 0.05))[1]:
+        assert truth.first_token_s is not None
+        itls = truth.itls_s()
+        assert len(itls) == truth.request.output_tokens - 1
+        assert truth.first_token_s + sum(itls) == pytest.approx(truth.end_s, abs=1e-9)
+        if itls:
+            assert truth.tpot_s == pytest.approx(sum(itls) / len(itls))
+            assert truth.itl_quantile_s(0.99) == max(itls)
+        else:
+            assert truth.tpot_s is truth.itl_quantile_s(0.99) is None
+
+
+def test_a_long_request_keeps_its_ends() -> None:
+    """However many steps and other requests come and go beside it, its ITLs are all there."""
+    engine = Engine(Parameters(), Random(0))
+    long = engine.submit(Request(0.0, 100, 10_001))
+    short = []
+    for at in range(300):
+        while engine.step(at * 0.3):
+            pass
+        short.append(engine.submit(Request(at * 0.3, 50, 20)))
+    engine.advance(math.inf)
+    for truth in [long, *short]:
+        itls = truth.itls_s()
+        assert len(itls) == truth.request.output_tokens - 1
+        assert (truth.first_token_s or 0) + sum(itls) == pytest.approx(truth.end_s, abs=1e-6)
+
+
+def test_one_request_alone_takes_what_the_formula_says() -> None:
+    """TTFT is the steps of its prompt in pieces; an ITL a step with one decode and its context."""
+    parameters = Parameters(max_batched_tokens=1000)
+    _, (truth,) = served(parameters, [Request(5.0, 2500, 3)])
+    assert truth.ttft_s == pytest.approx(3 * 0.0085 + 2500 * 100e-6)
+    assert truth.itls_s() == pytest.approx([0.0085 + 20e-6 + 65e-9 * 2501, 0.0085 + 20e-6 + 65e-9 * 2502])
+
+
+def test_first_come_first_served() -> None:
+    """Nobody is admitted, and nobody's first token is out, before one who came earlier."""
+    truths = served(TIGHT, drawn(Random(6), 100, 300, 1, 0.01))[1]
+    admitted = [truth.admitted_s or 0.0 for truth in truths]
+    firsts = [truth.first_token_s or 0.0 for truth in truths]
+    assert admitted == sorted(admitted)
+    assert firsts == sorted(firsts)
+    assert max(after - before.request.arrival_s for after, before in zip(admitted, truths, strict=True)) > 1
+
+
+def test_preemption_computes_again() -> None:
+    """When blocks run out the later one goes, waits, and its gap has a prefill of its prompt and of its tokens in it."""
+    parameters = Parameters(kv_blocks=20)
+    _, (first, last) = served(parameters, [Request(0.0, 100, 150), Request(0.0, 100, 150)])
+    assert (first.preemptions, last.preemptions) == (0, 1)
+    gap = max(last.itls_s())
+    cut = last.itls_s().index(gap) + 1
+    waited = (first.end_s or 0.0) - list(last.token_times_s())[cut - 1]
+    assert gap == pytest.approx(waited + 0.0085 + (100 + cut) * 100e-6)
+    assert max(first.itls_s()) < 0.01
+
+
+def test_a_prefix_hit_shortens_the_first_token() -> None:
+    """By the tokens that are not computed again; the last token always is."""
+    request = Request(0.0, 1024, 5, (1, 2))
+    _, (cold, warm, longer) = served(
+        Parameters(), [request, request._replace(arrival_s=1.0), Request(2.0, 1500, 5, (1, 2))]
+    )
+    assert (cold.cached_tokens, warm.cached_tokens, longer.cached_tokens) == (0, 512, 1024)
+    assert (cold.ttft_s or 0) - (warm.ttft_s or 0) == pytest.approx(512 * 100e-6)
+
+
+def test_the_longest_unused_prefix_goes_first() -> None:
+    """With room for two prefixes the third one drives out the one that was not used since."""
+    parameters = Parameters(kv_blocks=80, prefix_block_tokens=512)
+    order = [1, 2, 1, 3, 1, 2]
+    truths = served(parameters, [Request(float(at), 520, 2, (name,)) for at, name in enumerate(order)])[1]
+    assert [truth.cached_tokens for truth in truths] == [0, 0, 512, 0, 512, 0]
+
+
+def test_who_gives_up_is_gone() -> None:
+    """In the line or in the batch, its blocks are free, the others go on, and giving up twice is nothing."""
+    engine = Engine(Parameters(max_sequences=1), Random(0))
+    running, waiting, last = (engine.submit(Request(0.0, 100, 1000)) for _ in range(3))
+    engine.advance(1.0)
+    engine.cancel(running)
+    engine.cancel(waiting)
+    engine.cancel(waiting)
+    assert (running.end, waiting.end, waiting.tokens) == (End.CANCELLED, End.CANCELLED, 0)
+    assert 90 < running.tokens < 120
+    assert len(running.itls_s()) == running.tokens - 1
+    assert engine.state.kv_usage_ratio == 0
+    engine.advance(math.inf)
+    assert last.end is End.COMPLETE
+    assert engine.advance(math.inf) == []
+
+
+def test_who_could_never_be_served_is_refused() -> None:
+    """A request that does not fit, or has no tokens."""
+    engine = Engine(Parameters(kv_blocks=10), Random(0))
+    with pytest.raises(ValueError, match="it may need 11 KV blocks of the engine's 10"):
+        engine.submit(Request(0.0, 100, 61))
+    with pytest.raises(ValueError, match="a token or more"):
+        engine.submit(Request(0.0, 0, 5))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"step_s": 0.0}, {"kv_token_s": -1.0}, {"kv_blocks": 0}, {"max_batched_tokens": 255}, {"prefix_block_tokens": 24}],
+)
+def test_impossible_parameters_are_refused(wrong: dict[str, float]) -> None:
+    """A step takes time, the token budget is enough for all that decode, prefix blocks are whole blocks."""
+    with pytest.raises(ValueError, match=r"_s|cost|kv_blocks|max_batched_tokens|prefix_block_tokens"):
+        replace(Parameters(), **wrong)  # type: ignore[arg-type]
+
+
+def test_little_load_waits_for_nothing_and_much_load_for_ever() -> None:
+    """Below capacity TTFT does not grow with time; above it, it grows with every minute."""
+    parameters = Parameters(max_sequences=4)
+    rng = Random(7)
+
+    def ttfts(rate_per_s: float) -> list[float]:
+        at_s, requests = 0.0, []
+        while (at_s := at_s + rng.expovariate(rate_per_s)) < 600:
+            requests.append(Request(at_s, 200, 100))
+        return [truth.ttft_s or 0.0 for truth in served(parameters, requests)[1]]
+
+    # Four at a time, each 100 tokens of about 8.6 ms and its share of prefills: about 4.3 a second.
+    calm, crowded = ttfts(1.0), ttfts(6.0)
+    assert sorted(calm)[len(calm) // 2] < 0.05
+    assert max(calm) < 1
+    thirds = [crowded[len(crowded) * at // 3] for at in range(3)] + [crowded[-1]]
+    assert all(after > before + 30 for before, after in pairwise(thirds))
+
+
+def test_littles_law() -> None:
+    """Mean requests in the engine are rate × mean time in it."""
+    requests = drawn(Random(8), 3000, 500, 200, 0.25)
+    engine = Engine(Parameters(), Random(0))
+    area_s, before_s, truths = 0.0, 0.0, []
+    for request in requests:
+        inside = engine.state.running + engine.state.waiting
+        while engine.step(request.arrival_s):
+            area_s += inside * (engine.at_s - before_s)
+            before_s, inside = engine.at_s, engine.state.running + engine.state.waiting
+        engine.advance(request.arrival_s)
+        if not engine.busy:
+            before_s = request.arrival_s
+        truths.append(engine.submit(request))
+    spent_s = sum((truth.end_s or engine.at_s) - truth.request.arrival_s for truth in truths)
+    assert area_s == pytest.approx(spent_s, rel=0.05)
