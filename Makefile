@@ -28,7 +28,8 @@ demo: install ## a mock engine, the prober, and Prometheus where there is one; r
 
 test: install ## every test; fetches Prometheus from the distribution's packages when it is not there
 	@PATH="$(TOOLS)/usr/bin:$$PATH"; \
-	command -v prometheus promtool >/dev/null || tools/prometheus.sh $(TOOLS) || true; \
+	command -v prometheus promtool prometheus-alertmanager amtool >/dev/null || tools/prometheus.sh $(TOOLS) || true; \
+	test -x $(TOOLS)/newer/usr/bin/promtool || tools/prometheus.sh $(TOOLS)/newer sid || true; \
 	$(BIN)/pytest $(ARGS)
 
 check: install ## format, lint, types, layers, generated files unchanged

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-PROGRAMS = ("accuracy", "footprint", "scrape")
+PROGRAMS = ("accuracy", "footprint", "scrape", "simulation", "drift")
 
 
 def main() -> None:

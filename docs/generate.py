@@ -1,4 +1,4 @@
-"""Writes the parts of docs/ that come from the code, or with --check says which are out of date.
+"""Writes the parts of docs/ and deploy/ that come from the code, or with --check says which are out of date.
 
 python docs/generate.py [--check]
 """
@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 
 from prober import series
+from prober.cli.rules import HEAD, as_yaml
 from prober.config.schema import document, json_schema
+from prober.daemon.app import read_config
 from prober.engines import DIALECTS
+from prober.generate.rules import Options, as_operator, groups
 
 DOCS = Path(__file__).parent
+DEPLOY = DOCS.parent / "deploy"
 BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->"
 
 
@@ -57,6 +61,9 @@ def files() -> dict[Path, str]:
     tables = {"series.md": series_table(), "configuration.md": document(), "engines.md": engines_table()}
     wanted = {DOCS / name: between((DOCS / name).read_text(), table) for name, table in tables.items()}
     wanted[DOCS / "config.schema.json"] = json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
+    found = groups(read_config(str(DEPLOY / "prober.yaml")).uses(), Options())
+    wanted[DEPLOY / "prometheus" / "rules.yaml"] = HEAD + as_yaml({"groups": found})
+    wanted[DEPLOY / "prometheus" / "prometheusrule.yaml"] = HEAD + as_yaml(as_operator(found))
     return wanted
 
 

@@ -1,12 +1,17 @@
 """The recorder: one probe's result into the series. The only place that knows which result fills which series."""
 
+from collections.abc import Iterator, Sequence
+
 from prober import series
-from prober.config.specs import ProbeSpec, TargetSpec
+from prober.analysis.drift import Shift, Verdict
+from prober.config.specs import TargetSpec
 from prober.exposition.buckets import COARSE, bounds
 from prober.exposition.families import Family, Histogram, Series
-from prober.measure.outcome import BAD, NEUTRAL, Outcome
+from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.slo.events import events
+from prober.slo.objective import Slo
 
 Registry = dict[str, Family]
 
@@ -22,6 +27,7 @@ class Recorder:
     def __init__(self, families: Registry) -> None:
         self._families = families
         self._bounds: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {}
+        self._slos: dict[tuple[str, str], tuple[Slo, ...]] = {}
         self._prices: dict[str, tuple[float, float]] = {}
 
     def declare(self, name: str, spec: TargetSpec) -> None:
@@ -36,15 +42,17 @@ class Recorder:
             gone = (target, workload)
             if target == name and workload not in wanted:
                 self._drop(gone)
-                del self._bounds[(target, workload)]
+                del self._bounds[gone], self._slos[gone]
         for probe in spec.probes:
-            for workload in probe.workload.series:
-                self._declare_probe(name, workload, probe, streamed=spec.stream)
+            for name_, part, _, slos in probe.judged():
+                self._declare_probe((name, name_), slos, streamed=spec.stream)
+                self._declare_checks((name, name_), {golden.expectation.kind for golden in part.golden})
 
     def remove(self, name: str) -> None:
         """Take every series of a target away."""
         self._drop((name,))
-        self._bounds = {key: value for key, value in self._bounds.items() if key[0] != name}
+        for key in [key for key in self._bounds if key[0] == name]:
+            del self._bounds[key], self._slos[key]
         self._prices.pop(name, None)
 
     def state(self, name: str, state: str) -> None:
@@ -55,6 +63,52 @@ class Recorder:
     def budget(self, name: str, kind: str, ratio: float) -> None:
         """Share of a budget that is left."""
         self._family(series.BUDGET).value(name, kind).value = ratio
+
+    def slos(self, name: str) -> Iterator[tuple[str, Slo, int, int]]:
+        """(workload, SLO, events, bad events) of a target since it appeared."""
+        for (target, workload), slos in self._slos.items():
+            for slo in slos if target == name else ():
+                seen, bad = (
+                    self._family(s).value(target, workload, slo.name)
+                    for s in (series.SLO_EVENTS, series.SLO_BAD_EVENTS)
+                )
+                yield workload, slo, round(seen.value), round(bad.value)
+
+    def declare_drift(self, name: str, workload: str, signal: str) -> None:
+        """Make the series of one watched signal."""
+        key = (name, workload, signal)
+        self._family(series.DRIFT_EVIDENCE).value(*key)
+        for declared, kinds in (
+            (series.DRIFT_ACTIVE, series.DRIFT_CAUSES),
+            (series.DRIFT_PHASE, series.DRIFT_PHASES),
+            (series.DRIFT_EVENTS, series.DRIFT_EVENT_KINDS),
+        ):
+            for kind in kinds:
+                self._family(declared).value(*key, kind)
+
+    def drift(self, name: str, workload: str, signal: str, verdict: Verdict, shifts: Sequence[Shift]) -> None:
+        """What is known of a watched signal; when and how far it moved only while it is away from its baseline."""
+        key = (name, workload, signal)
+        self._family(series.DRIFT_EVIDENCE).value(*key).value = verdict.evidence
+        for cause in series.DRIFT_CAUSES:
+            self._family(series.DRIFT_ACTIVE).value(*key, cause).value = float(
+                verdict.active and verdict.cause == cause
+            )
+        for phase in series.DRIFT_PHASES:
+            self._family(series.DRIFT_PHASE).value(*key, phase).value = float(verdict.phase == phase)
+        if verdict.event:
+            self._family(series.DRIFT_EVENTS).value(*key, verdict.event).inc()
+        if verdict.active and verdict.since_unix_s is not None:
+            self._family(series.DRIFT_SINCE).value(*key).value = verdict.since_unix_s
+        else:
+            self._family(series.DRIFT_SINCE).children.pop(key, None)
+        children = self._family(series.DRIFT_SHIFT).children
+        shown = {f"{shift.q:g}" for shift in shifts}
+        for labels in [labels for labels in children if labels[:3] == key and labels[3] not in shown]:
+            del children[labels]
+        for shift in shifts:
+            for bound, ratio in (("lower", shift.lower), ("estimate", shift.ratio), ("upper", shift.upper)):
+                self._family(series.DRIFT_SHIFT).value(*key, f"{shift.q:g}", bound).value = ratio
 
     def record(self, result: ProbeResult) -> None:
         """Count a probe that has ended."""
@@ -68,10 +122,18 @@ class Recorder:
             self._family(series.PROBES).value(*key).inc()
         if result.outcome in BAD:
             self._family(series.FAILURES).value(*key, result.outcome.value).inc()
+        for slo in self._slos[key]:
+            seen, bad = events(slo, result)
+            self._family(series.SLO_EVENTS).value(*key, slo.name).inc(seen)
+            self._family(series.SLO_BAD_EVENTS).value(*key, slo.name).inc(bad)
         self._connection(result)
         if (lag := result.timeline.send_lag_s) is not None:
             self._histogram(series.SEND_LAG, key).observe(lag)
-        if result.outcome is Outcome.OK:
+        if result.outcome in ANSWERED:
+            if result.golden is not None:
+                self._family(series.QUALITY_CHECKS).value(*key, result.golden).inc()
+                wrong = result.outcome is Outcome.WRONG_ANSWER
+                self._family(series.QUALITY_FAILURES).value(*key, result.golden).inc(wrong)
             self._success(result, key)
 
     def _success(self, result: ProbeResult, key: tuple[str, str]) -> None:
@@ -124,10 +186,36 @@ class Recorder:
         if result.cert_expiry_unix_s is not None:
             self._family(series.CERT_EXPIRY).value(result.target).value = result.cert_expiry_unix_s
 
-    def _declare_probe(self, name: str, workload: str, probe: ProbeSpec, *, streamed: bool) -> None:
-        key = (name, workload)
+    def _declare_checks(self, key: tuple[str, str], kinds: set[str]) -> None:
+        for declared in (series.QUALITY_CHECKS, series.QUALITY_FAILURES):
+            self._keep_only(declared, key, kinds)
+            for kind in kinds:
+                self._family(declared).value(*key, kind)
+
+    def _declare_slos(self, key: tuple[str, str], slos: tuple[Slo, ...]) -> None:
+        for declared in (series.SLO_EVENTS, series.SLO_BAD_EVENTS, series.SLO_OBJECTIVE, series.SLO_THRESHOLD):
+            self._keep_only(declared, key, {slo.name for slo in slos})
+        for slo in slos:
+            # Another threshold or signal judges something else: its events must not be added to the old ones.
+            if slo not in self._slos.get(key, (slo,)):
+                self._keep_only(series.SLO_EVENTS, key, {other.name for other in slos} - {slo.name})
+                self._keep_only(series.SLO_BAD_EVENTS, key, {other.name for other in slos} - {slo.name})
+            self._family(series.SLO_EVENTS).value(*key, slo.name)
+            self._family(series.SLO_BAD_EVENTS).value(*key, slo.name)
+            self._family(series.SLO_OBJECTIVE).value(*key, slo.name).value = float(slo.objective)
+            if slo.threshold_s is not None:
+                self._family(series.SLO_THRESHOLD).value(*key, slo.name).value = slo.threshold_s
+        self._slos[key] = slos
+
+    def _keep_only(self, declared: Series, key: tuple[str, str], names: set[str]) -> None:
+        children = self._family(declared).children
+        for labels in [labels for labels in children if labels[:2] == key and labels[2] not in names]:
+            del children[labels]
+
+    def _declare_probe(self, key: tuple[str, str], slos: tuple[Slo, ...], *, streamed: bool) -> None:
+        self._declare_slos(key, slos)
         by_signal: dict[str, list[float]] = {}
-        for slo in probe.slos:
+        for slo in slos:
             if slo.threshold_s is not None:
                 by_signal.setdefault(slo.signal, []).append(slo.threshold_s)
         self._bounds[key] = {

@@ -29,6 +29,16 @@ USAGE_MISSING = _counter("llmslo_usage_missing_total", "Successful probes withou
 COLD_START = _gauge("llmslo_cold_start_ttft_seconds", "TTFT of the latest first success on a cold engine.", *_PROBE)
 STATE = _gauge("llmslo_target_state", "1 for the state the target is in.", "target", "state")
 
+QUALITY_CHECKS = _counter("llmslo_quality_checks_total", "Golden prompts whose answer was judged.", *_PROBE, "check")
+QUALITY_FAILURES = _counter("llmslo_quality_failures_total", "Golden prompts answered wrongly.", *_PROBE, "check")
+
+SLO_EVENTS = _counter("llmslo_slo_events_total", "Events that the SLO judges.", *_PROBE, "slo")
+SLO_BAD_EVENTS = _counter(
+    "llmslo_slo_bad_events_total", "Those that were bad; exact, whatever the buckets.", *_PROBE, "slo"
+)
+SLO_OBJECTIVE = _gauge("llmslo_slo_objective_ratio", "The SLO as declared: share of events to be good.", *_PROBE, "slo")
+SLO_THRESHOLD = _gauge("llmslo_slo_threshold_seconds", "The SLO as declared: good up to here.", *_PROBE, "slo")
+
 TTFT = _histogram("llmslo_ttft_seconds", "First content of any kind minus intended time.", *_PROBE)
 TTFT_ANSWER = _histogram(
     "llmslo_ttft_answer_seconds",
@@ -50,10 +60,30 @@ RATE_LIMIT = _gauge(
 )
 CERT_EXPIRY = _gauge("llmslo_tls_cert_expiry_timestamp_seconds", "End of the server certificate's validity.", "target")
 
+_SIGNAL = (*_PROBE, "signal")
+DRIFT_EVIDENCE = _gauge(
+    "llmslo_drift_evidence_ratio", "Evidence on a log scale that it is slower than its baseline; 1 alarms.", *_SIGNAL
+)
+DRIFT_ACTIVE = _gauge("llmslo_drift_active", "1 while it is slower than its baseline, by cause.", *_SIGNAL, "cause")
+DRIFT_SINCE = _gauge(
+    "llmslo_drift_since_timestamp_seconds", "When the change began, while it is active; an estimate.", *_SIGNAL
+)
+DRIFT_SHIFT = _gauge(
+    "llmslo_drift_shift_ratio",
+    "Quantile since the change over the baseline's, at the same load, with its 95% interval (bound: lower, estimate, upper); "
+    "only with enough samples.",
+    *_SIGNAL,
+    "quantile",
+    "bound",
+)
+DRIFT_PHASE = _gauge("llmslo_drift_phase", "1 for what the baseline is.", *_SIGNAL, "phase")
+DRIFT_EVENTS = _counter("llmslo_drift_events_total", "What happened to the baseline.", *_SIGNAL, "event")
+
 BUILD_INFO = _gauge("llmslo_build_info", "1; the version is a label.", "version")
 RELOAD_OK = _gauge("llmslo_config_last_reload_successful", "1 if the latest reload was taken over.")
 RELOAD_TIME = _gauge("llmslo_config_last_reload_success_timestamp_seconds", "Time of the latest reload taken over.")
 LOOP_LAG = _histogram("llmslo_event_loop_lag_seconds", "Lateness of the prober's event loop, four times a second.")
+STORAGE_FAILURES = _counter("llmslo_storage_write_failures_total", "Writes to --storage.path that failed.")
 TRUSTED = _gauge(
     "llmslo_trusted",
     "0 if over 5 minutes over 1% of probes were invalid, loop lag p99 passed max_send_lag, or a due time was missed.",
@@ -63,4 +93,7 @@ ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if 
 
 STATES = ("pending", "starting", "ready", "draining", "failing")
 PHASES = ("dns", "tcp", "proxy", "tls")
+DRIFT_CAUSES = ("regression", "load", "unknown")
+DRIFT_PHASES = ("learning", "provisional", "settled")
+DRIFT_EVENT_KINDS = ("learnt", "alarm", "recovered", "improved", "accepted")
 TOKEN_KINDS = ("prompt", "completion", "cached")

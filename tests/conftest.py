@@ -32,6 +32,27 @@ def promtool() -> Path:
     return part("promtool", "`make test` fetches it, or install the package prometheus")
 
 
+@pytest.fixture(scope="session")
+def alertmanager_binary() -> Path:
+    """The distribution calls it prometheus-alertmanager, everybody else alertmanager."""
+    name = "prometheus-alertmanager" if shutil.which("prometheus-alertmanager") else "alertmanager"
+    return part(name, "`make test` fetches it, or install the package prometheus-alertmanager")
+
+
+@pytest.fixture(scope="session")
+def amtool() -> Path:
+    return part("amtool", "`make test` fetches it, or install the package prometheus-alertmanager")
+
+
+@pytest.fixture(scope="session")
+def newer_promtool() -> Path:
+    """Prometheus 3's, from a newer suite of the distribution: not every machine can have it, so never a failure."""
+    found = Path(__file__).parents[1] / ".tools/newer/usr/bin/promtool"
+    if not found.exists():
+        pytest.skip("no promtool of Prometheus 3: `make test` fetches it where the distribution has one")
+    return found
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """A skipped test is named with its reason at the end of the run: what was not tested is not hidden in a count."""
     skipped = list(_reasons(terminalreporter.getreports("skipped")))

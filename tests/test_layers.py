@@ -15,7 +15,7 @@ RANKS = {
     "exposition": 0,
     "limits": 0,
     "engines": 1,
-    "slo": 1,
+    "slo": 0,
     "series": 1,
     "config": 1,
     "simulation": 1,

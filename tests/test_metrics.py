@@ -49,7 +49,7 @@ GOOD = ProbeResult(
 
 
 def spec(text: str = CONFIG) -> TargetSpec:
-    return load(text, source="c", engines=(), environment={}, read=lambda path: path)[0]
+    return load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
 
 
 def declared() -> tuple[Recorder, Registry]:

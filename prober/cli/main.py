@@ -6,6 +6,7 @@ from importlib import import_module
 COMMANDS = {
     "run": "probe for ever and export what users would feel to Prometheus",
     "check": "is a configuration right, and what does its probing cost a day?",
+    "rules": "recording rules and alerts from the SLOs, for Prometheus or its operator",
     "once": "one probe against a URL, its timeline drawn",
     "mock": "an OpenAI server with the latencies and faults you ask for",
     "demo": "a mock engine, the prober, and Prometheus where there is one",

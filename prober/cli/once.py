@@ -49,7 +49,7 @@ def once(
         specs = load(
             json.dumps({"targets": [target]}), source="prober once", engines=DIALECTS, environment={}, read=_refuse
         )
-        result = uvloop.run(_send(specs[0]))
+        result = uvloop.run(_send(specs.targets[0]))
     except (ConfigError, BadEndpoint) as problem:
         print(problem, file=sys.stderr)
         sys.exit(2)

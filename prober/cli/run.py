@@ -38,6 +38,9 @@ def run(
     drain_s: Annotated[
         float, typer.Option("--shutdown.timeout", min=0, help="Seconds that probes under way have after SIGTERM.")
     ] = 20.0,
+    storage_path: Annotated[
+        str | None, typer.Option("--storage.path", help="Folder for what must survive a restart; none: memory only.")
+    ] = None,
     log_level: Annotated[Level, typer.Option("--log.level")] = Level.INFO,
     log_format: Annotated[Format, typer.Option("--log.format")] = Format.LOGFMT,
 ) -> None:
@@ -45,7 +48,7 @@ def run(
     _log_to_stderr(log_level, log_format)
     from prober.daemon.app import App, Options
 
-    options = Options(config_file, listen_address, external_url, route_prefix, history_limit, drain_s)
+    options = Options(config_file, listen_address, external_url, route_prefix, storage_path, history_limit, drain_s)
 
     async def serve() -> None:
         await App(options).run()

@@ -8,8 +8,16 @@ from pydantic import BaseModel, ValidationError
 
 from prober.config import models
 from prober.config.document import BadYaml, parse
-from prober.config.resolve import Names, Problems, resolve_slos, resolve_targets, resolve_workloads
-from prober.config.specs import TargetSpec
+from prober.config.resolve import (
+    Names,
+    Problems,
+    resolve_drift,
+    resolve_prometheus,
+    resolve_slos,
+    resolve_targets,
+    resolve_workloads,
+)
+from prober.config.specs import Specs
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -25,8 +33,8 @@ def load(
     engines: Collection[str],
     environment: Mapping[str, str],
     read: Callable[[str], str],
-) -> tuple[TargetSpec, ...]:
-    """The targets that `text` describes.
+) -> Specs:
+    """What `text` describes.
 
     source names the text in messages; engines are the known dialects; environment is the process's (for the downward API);
     read gives the content of a file that the configuration names and raises OSError. Raises ConfigError.
@@ -61,7 +69,18 @@ def load(
         engines=frozenset(engines),
         broken=frozenset(set(_keys(raw.get("slos"))) - set(slos) | set(_keys(raw.get("workloads"))) - set(workloads)),
     )
-    specs = resolve_targets(targets, defaults, names, environment, problems)
+    specs = Specs(
+        resolve_targets(targets, defaults, names, environment, problems),
+        resolve_drift(_block(models.Drift, raw.get("drift") or {}, "drift", problems) or models.Drift(), problems),
+        (_block(models.Storage, raw.get("storage") or {}, "storage", problems) or models.Storage()).path,
+        resolve_prometheus(_block(models.Prometheus, raw["prometheus"], "prometheus", problems), problems)
+        if raw.get("prometheus") is not None
+        else None,
+    )
+    if not problems.lines:
+        unused = set(names.slos) - {slo.name for slo in specs.uses()}
+        for name in sorted(unused):
+            problems.add(f"slos.{name}", "no probe uses it; list it in the `slos` of one, or remove it")
     if problems.lines:
         raise ConfigError("\n".join(problems.lines))
     return specs

@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic_core import PydanticCustomError
 
 from prober.config import units
+from prober.slo.objective import SIGNALS, Signal
 
 
 def _read(parse: Callable[[object], Any]) -> BeforeValidator:
@@ -94,10 +95,12 @@ class Overridable(Block):
 
 
 class Slo(Block):
-    signal: Literal["ttft", "ttft_answer", "tpot", "itl", "e2e", "success"] = Field(description="what is judged")
-    threshold: Duration | None = Field(default=None, description="good up to here; a bucket bound; not for `success`")
+    signal: Signal = Field(description="what is judged: " + ", ".join(SIGNALS))
+    threshold: Duration | None = Field(
+        default=None, description="good up to here; a bucket bound; not for `success` and `quality`"
+    )
     objective: Percent = Field(description="share of events that must be good, above 0% and below 100%")
-    window: Duration = Field(default=30 * 86400.0, description="over which the objective is judged (30d)")
+    window: Duration = Field(default=30 * 86400.0, description="over which the objective is judged, at least 6d (30d)")
 
 
 class FixedLength(Block):
@@ -172,6 +175,17 @@ class TraceFile(Block):
     speed: Annotated[float, Field(gt=0, strict=False)] = Field(default=1.0, description="2 replays twice as fast")
 
 
+class Expect(Block):
+    text: str | None = Field(default=None, description="the answer is this text, white space at its ends aside")
+    regex: str | None = Field(default=None, description="it is found in the answer; Python's syntax")
+    json_schema: dict[str, Any] | None = Field(default=None, description="the answer is JSON that it allows")
+
+
+class GoldenPrompt(Block):
+    prompt: Annotated[str, Field(min_length=1)] = Field(description="sent as it is, as the user's message")
+    expect: Expect | None = Field(default=None, description="what the right answer is: one of text, regex, json_schema")
+
+
 class Part(Block):
     workload: str
     weight: Annotated[float, Field(gt=0, strict=False)] = 1.0
@@ -188,6 +202,11 @@ class WorkloadBlock(Block):
     sampling: dict[str, Any] | None = Field(default=None, description="request fields ({temperature: 0}); never `seed`")
     prompts: PromptsFile | None = Field(default=None, description="texts from a file instead of made ones")
     trace: TraceFile | None = Field(default=None, description="lengths, prefixes and times from a recorded trace")
+    golden: list[GoldenPrompt] | None = Field(
+        default=None,
+        description="prompts with known answers instead of made ones, for the signal `quality`; output_tokens bounds the "
+        "answer (64) and is not forced",
+    )
     mix: list[Part] | None = Field(default=None, description="several workloads by weight, each with its own series")
 
 
@@ -236,10 +255,33 @@ class Target(Overridable):
     budget: Budget | None = Field(default=None, description="what probing may cost in any 24 hours")
 
 
+class Drift(Block):
+    false_alarms: Rate = Field(
+        default=1 / (30 * 86400.0), description="most false alarms of each signal of each workload (1/30d)"
+    )
+    material: Percent = Field(default=Decimal("0.2"), description="a change that matters, of latencies (20%)")
+    accept_after: Duration = Field(
+        default=7 * 86400.0, description="how long a change stays an alarm until it is the new normal (7d)"
+    )
+
+
+class Storage(Block):
+    path: str | None = Field(
+        default=None, description="folder for what must survive a restart; `--storage.path` goes before it"
+    )
+
+
+class Prometheus(Block):
+    url: str = Field(description="base address of the Prometheus that scrapes this prober, to begin from its past")
+
+
 class Config(Block):
     """The whole file."""
 
     defaults: Overridable = Field(default_factory=Overridable, description="for all targets")
     slos: dict[str, Slo] = Field(default_factory=dict, description="name to objective")
     workloads: dict[str, WorkloadBlock] = Field(default_factory=dict, description="name to shape of request")
+    drift: Drift = Field(default_factory=Drift, description="when a change of latency is told")
+    storage: Storage = Field(default_factory=Storage, description="what survives a restart")
+    prometheus: Prometheus | None = Field(default=None, description="where the past can be asked for")
     targets: list[Target] = Field(description="what is probed", min_length=1)

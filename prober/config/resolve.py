@@ -4,27 +4,32 @@ import difflib
 import ipaddress
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from decimal import Decimal
+from typing import Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
 from prober.config import models
 from prober.config.specs import (
-    SIGNALS_WITHOUT_STREAM,
     ArrivalsSpec,
     BudgetSpec,
+    DriftSpec,
     ProbeSpec,
-    SloSpec,
     TargetSpec,
     Timeouts,
     TlsSpec,
     estimate_per_day,
 )
-from prober.workload.prompts import BadPrompts, parse_prompts
+from prober.measure.quality import Expectation, flaw
+from prober.slo.objective import WITHOUT_STREAM, WITHOUT_THRESHOLD, Slo
+from prober.slo.windows import SHORTEST_SLO_WINDOW_S, promql
+from prober.workload.prompts import BadPrompts, Golden, parse_prompts
 from prober.workload.shapes import Empirical, Fixed, Lognormal, Shape, Uniform
 from prober.workload.trace import BadTrace, parse_trace
 from prober.workload.workloads import BUILT_IN, Mix, Prefix, Workload
 
 V = TypeVar("V")
+GOLDEN_OUTPUT = 64
+GOLDEN_LONGEST = 4_096
 OWN_HEADERS = frozenset(
     [
         "accept",
@@ -58,26 +63,33 @@ class Problems:
 class Names:
     """What targets may refer to. `broken` names exist but are wrong themselves: that is told once, not at each use."""
 
-    slos: Mapping[str, SloSpec]
+    slos: Mapping[str, Slo]
     workloads: Mapping[str, Workload | Mix]
     engines: Collection[str]
     broken: frozenset[str]
 
 
-def resolve_slos(blocks: Mapping[str, models.Slo], problems: Problems) -> dict[str, SloSpec]:
+def resolve_slos(blocks: Mapping[str, models.Slo], problems: Problems) -> dict[str, Slo]:
     """Objectives by name."""
-    found: dict[str, SloSpec] = {}
+    found: dict[str, Slo] = {}
     for name, slo in blocks.items():
         path = f"slos.{name}"
         if not 0 < slo.objective < 1:
             problems.add(
                 f"{path}.objective", f"{slo.objective * 100}% leaves nothing to judge; use 0% < objective < 100%"
             )
-        if slo.signal == "success" and slo.threshold is not None:
-            problems.add(f"{path}.threshold", "`success` has no threshold; remove it")
-        elif slo.signal != "success" and not slo.threshold:
+        if slo.signal in WITHOUT_THRESHOLD and slo.threshold is not None:
+            problems.add(f"{path}.threshold", f"`{slo.signal}` has no threshold; remove it")
+        elif slo.signal not in WITHOUT_THRESHOLD and not slo.threshold:
             problems.add(f"{path}.threshold", f"needed for signal `{slo.signal}`: a duration above 0, such as 500ms")
-        found[name] = SloSpec(name, slo.signal, slo.threshold, slo.objective, slo.window)
+        if slo.window < SHORTEST_SLO_WINDOW_S:
+            least = promql(SHORTEST_SLO_WINDOW_S)
+            problems.add(
+                f"{path}.window",
+                f"{promql(slo.window)} is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with "
+                f"it to less than a scrape or two; use at least {least}",
+            )
+        found[name] = Slo(name, slo.signal, slo.threshold, slo.objective, slo.window)
     return found
 
 
@@ -114,13 +126,37 @@ def _mix(name: str, block: models.WorkloadBlock, known: Mapping[str, Workload | 
 
 def _workload(name: str, block: models.WorkloadBlock, problems: Problems, read: Callable[[str], str]) -> Workload:
     path = f"workloads.{name}"
-    workload = Workload(name, Fixed(1), Fixed(1))
-    if block.prompts and block.trace:
-        problems.add(path, "has both `prompts` and `trace`; keep one of them")
+    texts = [key for key in ("prompts", "trace", "golden") if getattr(block, key) is not None]
+    if len(texts) > 1:
+        problems.add(path, f"has {' and '.join(f'`{key}`' for key in texts)}; keep one of them")
+    output = GOLDEN_OUTPUT if block.golden is not None and block.output_tokens is None else block.output_tokens
+    for key, given, needless in (
+        ("prompt_tokens", block.prompt_tokens, bool(texts)),
+        ("output_tokens", output, block.trace is not None),
+        ("prefix", block.prefix, bool(texts)),
+    ):
+        if needless and given is not None:
+            problems.add(f"{path}.{key}", f"comes with `{texts[0]}`; remove it here, or that")
+        elif not needless and given is None and key != "prefix":
+            problems.add(f"{path}.{key}", "needed: a number of tokens or a distribution")
+    if "seed" in (block.sampling or {}):
+        problems.add(f"{path}.sampling.seed", "is never sent: with a long prompt it kills some engines; remove it")
+    workload = Workload(
+        name,
+        prompt_tokens=_shape(block.prompt_tokens, f"{path}.prompt_tokens", problems),
+        output_tokens=_shape(output, f"{path}.output_tokens", problems),
+        prefix=_prefix(block.prefix),
+        sampling=block.sampling if block.sampling is not None else {"temperature": 0},
+    )
+    return _with_texts(workload, block, path, problems, read)
+
+
+def _with_texts(
+    workload: Workload, block: models.WorkloadBlock, path: str, problems: Problems, read: Callable[[str], str]
+) -> Workload:
     if block.prompts:
         try:
-            prompts = parse_prompts(read(block.prompts.file), block.prompts.file)
-            workload = replace(workload, prompts=prompts)
+            workload = replace(workload, prompts=parse_prompts(read(block.prompts.file), block.prompts.file))
         except (OSError, UnicodeDecodeError) as problem:
             problems.add(f"{path}.prompts.file", f"cannot be read: {problem}; name a file that is there")
         except BadPrompts as problem:
@@ -133,25 +169,35 @@ def _workload(name: str, block: models.WorkloadBlock, problems: Problems, read: 
             problems.add(f"{path}.trace.file", f"cannot be read: {problem}; name a file that is there")
         except BadTrace as problem:
             problems.add(f"{path}.trace.file", str(problem))
-    for key, given, needless in (
-        ("prompt_tokens", block.prompt_tokens, block.prompts or block.trace),
-        ("output_tokens", block.output_tokens, block.trace),
-        ("prefix", block.prefix, block.prompts or block.trace),
-    ):
-        if needless and given is not None:
-            problems.add(f"{path}.{key}", "comes from the file; remove it here, or the file")
-        elif not needless and given is None and key != "prefix":
-            problems.add(f"{path}.{key}", "needed: a number of tokens or a distribution")
-    if "seed" in (block.sampling or {}):
-        problems.add(f"{path}.sampling.seed", "is never sent: with a long prompt it kills some engines; remove it")
-    sampling = block.sampling if block.sampling is not None else {"temperature": 0}
-    return replace(
-        workload,
-        prompt_tokens=_shape(block.prompt_tokens, f"{path}.prompt_tokens", problems),
-        output_tokens=_shape(block.output_tokens, f"{path}.output_tokens", problems),
-        prefix=_prefix(block.prefix),
-        sampling=sampling,
-    )
+    if block.golden is not None:
+        workload = replace(workload, golden=_golden(block.golden, f"{path}.golden", problems))
+        if workload.output_tokens.maximum > GOLDEN_LONGEST:
+            problems.add(
+                f"{path}.output_tokens",
+                f"of golden prompts are at most {GOLDEN_LONGEST:,}, as the answer is kept to be judged",
+            )
+    return workload
+
+
+def _golden(prompts: list[models.GoldenPrompt], path: str, problems: Problems) -> tuple[Golden, ...]:
+    found: list[Golden] = []
+    if not prompts:
+        problems.add(path, "is empty; give it prompts, such as [{prompt: What is 2 + 2?, expect: {regex: '4'}}]")
+    for index, block in enumerate(prompts):
+        place = f"{path}[{index}].expect"
+        given = block.expect.model_dump(exclude_none=True) if block.expect else {}
+        if len(given) != 1:
+            problems.add(
+                place,
+                "needed: one of {text: …}, {regex: …} and {json_schema: {…}}; without it there is nothing to check",
+            )
+            continue
+        ((kind, wanted),) = given.items()
+        expectation = Expectation(cast(Literal["text", "regex", "json_schema"], kind), wanted)
+        if problem := flaw(expectation):
+            problems.add(f"{place}.{kind}", problem)
+        found.append(Golden(block.prompt, expectation))
+    return tuple(found)
 
 
 def _prefix(block: models.PrefixBlock | None) -> Prefix | None:
@@ -185,6 +231,25 @@ def _shape(length: models.Length | None, path: str, problems: Problems) -> Shape
     if not fits:
         problems.add(path, "min, median and max are not in order; it must be min ≤ median ≤ max")
     return shape
+
+
+def resolve_drift(block: models.Drift, problems: Problems) -> DriftSpec:
+    """When a change of latency is told."""
+    if not Decimal("0.05") <= block.material <= 1:
+        problems.add(
+            "drift.material",
+            f"{(block.material * 100).normalize():f}% cannot be told from the wander of a healthy engine; use 5% to 100%",
+        )
+    return DriftSpec(block.false_alarms, float(block.material), block.accept_after)
+
+
+def resolve_prometheus(block: models.Prometheus | None, problems: Problems) -> str | None:
+    """Its base address without a slash at the end."""
+    if block is None:
+        return None
+    if urlsplit(block.url).scheme not in ("http", "https") or not urlsplit(block.url).hostname:
+        problems.add("prometheus.url", f"{block.url!r} is not an http or https URL; write http://prometheus:9090")
+    return block.url.rstrip("/")
 
 
 def resolve_targets(
@@ -303,9 +368,15 @@ def _arrivals(
     return ProbeSpec(workload, rate, ArrivalsSpec(arrivals), ())
 
 
-def _slos(probe: models.Probe, names: Names, target: TargetSpec, path: str, problems: Problems) -> tuple[SloSpec, ...]:
-    chosen: list[SloSpec] = []
-    measured = [name for name, slo in names.slos.items() if target.stream or slo.signal in SIGNALS_WITHOUT_STREAM]
+def _slos(probe: models.Probe, names: Names, target: TargetSpec, path: str, problems: Problems) -> tuple[Slo, ...]:
+    chosen: list[Slo] = []
+    workload = names.workloads.get(probe.workload)
+    golden = workload is not None and any(part.golden for _, part, _ in workload.shares())
+    measured = [
+        name
+        for name, slo in names.slos.items()
+        if (target.stream or slo.signal in WITHOUT_STREAM) and (golden or slo.signal != "quality")
+    ]
     for index, name in enumerate(probe.slos if probe.slos is not None else measured):
         slo = names.slos.get(name)
         if slo is None:
@@ -320,7 +391,10 @@ def _slos(probe: models.Probe, names: Names, target: TargetSpec, path: str, prob
                 f"slos.{name}.threshold",
                 f"{slo.threshold_s:g}s is not below timeouts.{key} of {limit:g}s, which would cut it; lower it or raise that",
             )
-        if not target.stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
+        if slo.signal == "quality" and not golden:
+            said = f"{name!r} judges quality, but workload {probe.workload!r} has no golden prompts; give it `golden`"
+            problems.add(f"{path}.slos", f"{said}, or list other SLOs")
+        if not target.stream and slo.signal not in WITHOUT_STREAM:
             problems.add(
                 f"{path}.slos", f"{name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs"
             )

@@ -24,6 +24,9 @@ def document() -> str:
         ("slos.NAME", models.Slo),
         ("workloads.NAME", models.WorkloadBlock),
         ("targets[]", models.Target),
+        ("drift", models.Drift),
+        ("storage", models.Storage),
+        ("prometheus", models.Prometheus),
     )
     for prefix, model in blocks:
         rows += _rows(prefix, model)
@@ -38,6 +41,8 @@ _NESTED: dict[str, type[BaseModel]] = {
     "prefix": models.PrefixBlock,
     "prompts": models.PromptsFile,
     "trace": models.TraceFile,
+    "golden": models.GoldenPrompt,
+    "expect": models.Expect,
 }
 
 
@@ -50,5 +55,5 @@ def _rows(prefix: str, model: type[BaseModel]) -> list[str]:
         rows.append(f"| `{prefix}.{name}` | {field.description or ''}{needed} |")
         nested = _NESTED.get(name)
         if nested:
-            rows += _rows(f"{prefix}.{name}" + ("[]" if name == "probes" else ""), nested)
+            rows += _rows(f"{prefix}.{name}" + ("[]" if name in ("probes", "golden") else ""), nested)
     return rows

@@ -3,26 +3,15 @@
 A reload compares the new specs with the old ones by `key` and leaves alone what is equal.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Literal
 
+from prober.slo.firing import Use
+from prober.slo.objective import Slo
 from prober.workload.workloads import Mix, Workload
 
-Signal = Literal["ttft", "ttft_answer", "tpot", "itl", "e2e", "success"]
-SIGNALS_WITHOUT_STREAM: tuple[Signal, ...] = ("e2e", "success")
 DAY_S = 86400
-
-
-@dataclass(frozen=True, slots=True)
-class SloSpec:
-    """One objective. threshold_s: seconds, None for `success`; objective: exact ratio of good events; window_s: seconds."""
-
-    name: str
-    signal: Signal
-    threshold_s: float | None
-    objective: Decimal
-    window_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +29,13 @@ class ProbeSpec:
     workload: Workload | Mix
     rate_per_s: float
     arrivals: ArrivalsSpec
-    slos: tuple[SloSpec, ...]
+    slos: tuple[Slo, ...]
+
+    def judged(self) -> Iterator[tuple[str, Workload, float, tuple[Slo, ...]]]:
+        """(series, workload, probes per second, SLOs) of each series; `quality` judges golden prompts only."""
+        for name, workload, share in self.workload.shares():
+            slos = tuple(slo for slo in self.slos if slo.signal != "quality" or workload.golden)
+            yield name, workload, self.rate_per_s * share, slos
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +91,42 @@ class TargetSpec:
     timeouts: Timeouts
     probes: tuple[ProbeSpec, ...]
     budget: BudgetSpec | None
+
+    def uses(self) -> Iterator[tuple[Slo, Use]]:
+        """Which SLO judges which stream of its probes."""
+        for probe in self.probes:
+            for series, workload, rate, slos in probe.judged():
+                _, mean = workload.mean_tokens()
+                use = Use(self.name or self.key, series, rate, mean, workload.most_output_tokens)
+                for slo in slos:
+                    yield slo, use
+
+
+@dataclass(frozen=True, slots=True)
+class DriftSpec:
+    """When a change of latency is told. false_alarms_per_s: of each signal; material: ratio of the old latency; seconds."""
+
+    false_alarms_per_s: float
+    material: float
+    accept_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Specs:
+    """The whole configuration. storage_path, prometheus_url: None where not configured."""
+
+    targets: tuple[TargetSpec, ...]
+    drift: DriftSpec
+    storage_path: str | None
+    prometheus_url: str | None
+
+    def uses(self) -> dict[Slo, list[Use]]:
+        """Where each SLO that judges anything is used."""
+        found: dict[Slo, list[Use]] = {}
+        for target in self.targets:
+            for slo, use in target.uses():
+                found.setdefault(slo, []).append(use)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

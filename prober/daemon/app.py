@@ -15,17 +15,21 @@ from typing import Any
 from prober import __version__, series
 from prober.analysis.trust import Trust
 from prober.config.load import ConfigError, load
-from prober.config.specs import TargetSpec
+from prober.config.specs import Specs
 from prober.daemon.fleet import Fleet
 from prober.daemon.history import History
+from prober.daemon.memory import DRIFT, KEPT_S, Memory
 from prober.daemon.site import Site, serve
+from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint, endpoint
 from prober.edge.files import stamp
+from prober.edge.store import Store
 from prober.engines import DIALECTS
 from prober.exposition.buckets import COARSE
 from prober.exposition.families import Family
 from prober.metrics import Recorder, registry
+from prober.slo.firing import proofs
 
 WATCH_S = 2.0
 LAG_EVERY_NS = 250_000_000
@@ -40,19 +44,20 @@ class Options:
     listen_address: str = ":9742"
     external_url: str = ""
     route_prefix: str = ""
+    storage_path: str | None = None
     history_limit: int = 100
     drain_s: float = 20.0
 
 
-def read_config(path: str) -> tuple[TargetSpec, ...]:
-    """The targets of the configuration file. Raises ConfigError, with every mistake."""
+def read_config(path: str) -> Specs:
+    """What the configuration file says. Raises ConfigError, with every mistake."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
     specs = load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read)
     problems = []
-    for spec in specs:
+    for spec in specs.targets:
         try:
             endpoint(spec)
         except BadEndpoint as problem:
@@ -60,6 +65,16 @@ def read_config(path: str) -> tuple[TargetSpec, ...]:
     if problems:
         raise ConfigError("\n".join(problems))
     return specs
+
+
+def _warn(specs: Specs) -> None:
+    """What does not stop the measuring, but would stop an alert."""
+    for slo, uses in specs.uses().items():
+        for proof in proofs(slo, uses):
+            if proof.problem:
+                log.warning(
+                    "slos.%s: target=%s: an alert that cannot fire: %s", slo.name, proof.use.target, proof.problem
+                )
 
 
 def _read(path: str) -> str:
@@ -84,30 +99,41 @@ class App:
             loop.add_signal_handler(number, self._stopping.set)  # first: as PID 1 there is no other way to end it
         specs = read_config(self._options.config_file)
         clock = Clock()
-        trust = Trust(min(spec.max_send_lag_s for spec in specs))
+        trust = Trust(min(spec.max_send_lag_s for spec in specs.targets))
+        _warn(specs)
         instance = os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         history = History(self._options.history_limit)
         self._clock, self._trust = clock, trust
-        self._fleet = Fleet(clock, Recorder(self._families), history, trust, instance)
+        recorder = Recorder(self._families)
+        path = self._options.storage_path or specs.storage_path
+        store = Store(path) if path else None
+        self._drifts = Watch(recorder, specs.drift, store.load(DRIFT, time.time() - KEPT_S) if store else {})
+        self._memory = Memory(
+            self._drifts, store, specs.prometheus_url, self._family(series.STORAGE_FAILURES.name).value()
+        )
+        self._fleet = Fleet(clock, recorder, history, self._drifts, trust, instance)
         site = Site(self._fleet, self._families, self.reload, self._options.external_url, self._options.route_prefix)
         runner = await serve(site, self._options.listen_address)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._keep(asyncio.create_task(self.reload())))
         self._family(series.BUILD_INFO.name).value(__version__).value = 1.0
         self._applied()
-        await self._fleet.reconcile(specs, self._options.drain_s)
+        await self._fleet.reconcile(specs.targets, self._options.drain_s)
         self._keep(asyncio.create_task(self._watch()))
         self._keep(asyncio.create_task(self._feel_lag()))
+        self._keep(asyncio.create_task(self._memory.recall()))
+        self._keep(asyncio.create_task(self._memory.save_often()))
         gc.collect()
         gc.freeze()  # what is there now stays: the collector need not walk it while stamps are taken
         gc.set_threshold(50_000, 20, 20)
         site.ready = True
-        log.info("probing %d targets, pages on %s", len(specs), self._options.listen_address)
+        log.info("probing %d targets, pages on %s", len(specs.targets), self._options.listen_address)
         await self._stopping.wait()
         log.info("stopping: no new probes, up to %g s for those under way", self._options.drain_s)
         site.ready = False
         for task in list(self._tasks):
             task.cancel()
         await self._fleet.stop(self._options.drain_s)
+        await self._memory.close()
         await runner.cleanup()
         clock.close()
 
@@ -121,10 +147,13 @@ class App:
                 self._family(series.RELOAD_OK.name).value().value = 0.0
                 log.error("configuration not taken over, the old one goes on:\n%s", problem)
                 return str(problem)
-            self._trust.max_lag_s = min(spec.max_send_lag_s for spec in specs)
-            await self._fleet.reconcile(specs, self._options.drain_s)
+            self._trust.max_lag_s = min(spec.max_send_lag_s for spec in specs.targets)
+            self._drifts.configure(specs.drift)
+            self._memory.prometheus_url = specs.prometheus_url
+            await self._fleet.reconcile(specs.targets, self._options.drain_s)
             self._applied()
-            log.info("configuration taken over: %d targets", len(specs))
+            _warn(specs)
+            log.info("configuration taken over: %d targets", len(specs.targets))
             return None
 
     def _applied(self) -> None:

@@ -10,6 +10,7 @@ from random import Random
 from prober.analysis.trust import Trust
 from prober.config.specs import ProbeSpec, TargetSpec
 from prober.daemon.history import History
+from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
@@ -72,6 +73,7 @@ class Line:
             fleet.recorder.budget(found, kind, budget.remaining_ratio(fleet.clock.now_ns()))
         fleet.history.add(result)
         fleet.trust.probe(fleet.clock.now_ns(), invalid=result.outcome is Outcome.INVALID)
+        fleet.watch.observe(result)
         if result.outcome in BAD or result.outcome in NEUTRAL:
             log.debug("target=%s workload=%s outcome=%s %s", found, result.workload, result.outcome, result.detail)
 
@@ -80,6 +82,7 @@ class Line:
             self._fleet.forget(self.name)
         self.name = name
         self._fleet.recorder.declare(name, self.target.spec)
+        self._fleet.watch.declare(name, self.target.spec)
         self._fleet.recorder.state(name, self.target.state)
 
     def _is_taken(self, name: str) -> bool:
@@ -153,8 +156,10 @@ class Line:
 class Fleet:
     """All targets. `instance` makes the schedules of two probers different."""
 
-    def __init__(self, clock: Clock, recorder: Recorder, history: History, trust: Trust, instance: str) -> None:
-        self.clock, self.recorder, self.history, self.trust = clock, recorder, history, trust
+    def __init__(
+        self, clock: Clock, recorder: Recorder, history: History, watch: Watch, trust: Trust, instance: str
+    ) -> None:
+        self.clock, self.recorder, self.history, self.watch, self.trust = clock, recorder, history, watch, trust
         self.instance = instance
         self.rng = Random()
         self.lines: dict[str, Line] = {}
@@ -186,3 +191,4 @@ class Fleet:
         """Take a name's series and history away."""
         self.recorder.remove(name)
         self.history.remove(name)
+        self.watch.remove(name)

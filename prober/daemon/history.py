@@ -5,7 +5,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from prober.analysis.quantiles import Quantile, quantiles
-from prober.measure.outcome import Outcome
+from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 
 SAMPLES = 4096
@@ -55,7 +55,7 @@ class History:
         ok = result.outcome is Outcome.OK
         (past.good if ok else past.bad).append(result)
         past.outcomes[result.outcome.value] += 1
-        if not ok or result.warm_up or result.cached:
+        if result.outcome not in ANSWERED or result.warm_up or result.cached:
             return
         timeline = result.timeline
         single = (("ttft", timeline.ttft_s), ("tpot", timeline.tpot_s), ("e2e", timeline.e2e_s))

@@ -12,11 +12,17 @@ from prometheus_client.exposition import generate_latest as text_page
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_page
 
 from prober.daemon.fleet import Fleet, Line
+from prober.edge.files import runbook
 from prober.exposition.families import Family, page
-from prober.generate.status import TargetView, status_page
+from prober.generate.alerts import NAMES
+from prober.generate.status import TargetView, runbook_page, status_page
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.probe import run_probe
+from prober.slo.events import events
+from prober.slo.firing import silence_s
+from prober.slo.objective import Slo
+from prober.slo.standing import Standing, standing
 from prober.workload.workloads import Drawer
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -54,6 +60,7 @@ class Site:
             "/probe": self.probe,
             "/-/healthy": self.healthy,
             "/-/ready": self.is_ready,
+            "/runbooks/{alert}": self.runbook,
             "/api/v1/targets": self.api_targets,
             "/api/v1/probes": self.api_probes,
         }
@@ -118,6 +125,14 @@ class Site:
         probes = self._fleet.history.probes()[:100]
         return web.Response(text=status_page(views, probes, self._external_url), content_type="text/html")
 
+    async def runbook(self, request: web.Request) -> web.Response:
+        """What an alert means, what to look at first, what to do."""
+        name = request.match_info["alert"].removesuffix(".md")  # as the pages link to each other
+        text = runbook(name) if name in NAMES else None
+        if text is None:
+            return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(NAMES)}\n")
+        return web.Response(text=runbook_page(name, text), content_type="text/html")
+
     async def api_targets(self, request: web.Request) -> web.Response:
         """Targets with state, outcomes and quantiles."""
         return _json([view.as_json() for view in map(self._view, self._fleet.lines.values())])
@@ -130,6 +145,24 @@ class Site:
             return web.Response(status=400, text="limit must be a whole number, such as ?limit=100\n")
         return _json([as_json(result) for result in self._fleet.history.probes(request.query.get("target"))[:limit]])
 
+    def _standing(self, name: str, workload: str, slo: Slo, counted: int, bad: int) -> Standing:
+        fleet = self._fleet
+        now, line = fleet.clock.now_ns(), fleet.find(name)
+        uses = (
+            [use for found, use in line.target.spec.uses() if (found, use.workload) == (slo, workload)] if line else []
+        )
+        last = next(
+            (
+                result.timeline.intended_ns
+                for result in fleet.history.probes(name)
+                if result.workload == workload and events(slo, result)[0]
+            ),
+            None,
+        )
+        quiet = None if last is None else (now - last) / 1e9
+        silent = quiet if quiet is not None and uses and quiet > silence_s(uses) else None
+        return standing(slo, workload, counted, bad, trusted=fleet.trust.trusted(now), silent_s=silent)
+
     def _view(self, line: Line) -> TargetView:
         name, identity = line.name or "(not found out yet)", line.target.identity
         return TargetView(
@@ -138,6 +171,7 @@ class Site:
             model=identity.model if identity else line.target.spec.model or "",
             engine=identity.dialect.name if identity else line.target.spec.engine or "",
             state=line.target.state,
+            standings=[self._standing(name, *counted) for counted in self._fleet.recorder.slos(name)],
             outcomes=self._fleet.history.outcomes(name),
             quantiles=self._fleet.history.quantiles(name),
         )

@@ -16,6 +16,17 @@ def stamp(path: str) -> Stamp | None:
     return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
+def runbook(name: str) -> str | None:
+    """The page on an alert, as Markdown: in the installed package, or beside it in a checkout. None if there is none."""
+    here = Path(__file__).parents[1]
+    for folder in (here / "runbooks", here.parent / "deploy" / "runbooks"):
+        try:
+            return (folder / f"{name}.md").read_text(encoding="utf-8")
+        except OSError:
+            continue
+    return None
+
+
 @dataclass(slots=True)
 class Secret:
     """A token in a file, read again when the file changes. While the file is gone the last token stays in use."""

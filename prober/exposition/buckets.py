@@ -1,7 +1,7 @@
 """Bounds of classic histograms: fine where it matters, every SLO threshold among them, never too many."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MAX_BOUNDS = 60
 COARSE = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
@@ -28,6 +28,30 @@ def bounds(kind: str, thresholds: Iterable[float] = (), limit: int = MAX_BOUNDS)
         loose = sorted(found - keep, key=lambda bound: _distance(bound, keep))
         found -= set(loose[-1 : -2 * (len(found) - limit) - 1 : -2])
     return tuple(sorted(found))
+
+
+def representatives(buckets: Sequence[tuple[float, float]], count: int) -> list[float]:
+    """`count` values at evenly spaced quantiles of a histogram of (upper bound, observations up to it), ending with +Inf.
+
+    Inside a bucket they are spread evenly on the log scale; above the last finite bound they are that bound, below the first
+    from half of it on. In an order without a trend. Counts that fall, as rates over scrapes can, are taken as level.
+    """
+    total = buckets[-1][1]
+    values: list[float] = []
+    index, below, reached = 0, 0.0, buckets[0][1]
+    for rank in ((i + 0.5) / count * total for i in range(count)):
+        while reached < rank and index < len(buckets) - 1:
+            index += 1
+            below, reached = reached, max(reached, buckets[index][1])
+        upper = buckets[index][0]
+        lower = buckets[index - 1][0] if index else upper / 2
+        if math.isinf(upper):
+            values.append(lower)
+            continue
+        share = (rank - below) / (reached - below) if reached > below else 0.5
+        values.append(lower * (upper / lower) ** min(1.0, share))
+    stride = next(step for step in range(round(count * 0.618), count + 2) if math.gcd(step, count) == 1)
+    return [values[i * stride % count] for i in range(count)]
 
 
 def _distance(bound: float, thresholds: set[float]) -> tuple[float, float]:

@@ -6,10 +6,14 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from markdown_it import MarkdownIt
+
 from prober.analysis.quantiles import Quantile
 from prober.generate.drawing import in_svg, ms
 from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
+from prober.slo.firing import percent
+from prober.slo.standing import Standing
 
 _STYLE = """
 body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1b1f24 }
@@ -17,8 +21,8 @@ h1 { font-size: 1.3rem } h2 { font-size: 1.05rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100% } th, td { text-align: left; padding: .25rem .6rem; vertical-align: top }
 th { border-bottom: 1px solid #8b949e; font-weight: 600 } tr + tr td { border-top: 1px solid #e1e4e8 }
 td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-.ok, .ready { color: #116329 } .bad, .failing { color: #a40e26; font-weight: 600 }
-.neutral, .pending, .starting, .draining, .few { color: #6e5400 }
+.ok, .ready, .met { color: #116329 } .bad, .failing, .missed { color: #a40e26; font-weight: 600 }
+.neutral, .pending, .starting, .draining, .few, .no_data { color: #6e5400 }
 .few::after { content: " (too few)"; font-size: .85em } small { color: #57606a }
 svg .wait { fill: #d0d7de } svg .content { stroke: #0969da } svg .first { fill: #116329 }
 """
@@ -34,6 +38,7 @@ class TargetView:
     engine: str
     state: str
     outcomes: Mapping[str, int]
+    standings: Sequence[Standing]
     quantiles: Mapping[tuple[str, str], Sequence[Quantile]]
 
     def as_json(self) -> dict[str, Any]:
@@ -50,6 +55,18 @@ class TargetView:
             "engine": self.engine,
             "state": self.state,
             "outcomes": dict(self.outcomes),
+            "slos": [
+                {
+                    "slo": each.slo.name,
+                    "workload": each.workload,
+                    "state": each.state,
+                    "events": each.events,
+                    "bad_events": each.bad,
+                    "objective": float(each.slo.objective),
+                    "why": each.why,
+                }
+                for each in self.standings
+            ],
             "quantiles": shown,
         }
 
@@ -60,7 +77,8 @@ def status_page(targets: Sequence[TargetView], probes: Sequence[ProbeResult], ba
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>llm-slo-prober</title>'
         f"<style>{_STYLE}</style></head><body><h1>llm-slo-prober</h1><p>{links}</p>"
-        f"<h2>Targets</h2>{_targets(targets)}<h2>Quantiles of the last successful probes</h2>{_quantiles(targets)}"
+        f"<h2>Targets</h2>{_targets(targets)}<h2>SLOs</h2>{_standings(targets)}"
+        f"<h2>Quantiles of the last successful probes</h2>{_quantiles(targets)}"
         f"<h2>Last probes</h2>{_probes(probes)}</body></html>"
     )
 
@@ -74,6 +92,29 @@ def _targets(targets: Sequence[TargetView]) -> str:
             f"<td>{escape(view.model)}</td><td>{escape(view.engine)}</td><td>{escape(outcomes)}</td></tr>"
         )
     return f"<table>{''.join(rows)}</table>"
+
+
+def _standings(targets: Sequence[TargetView]) -> str:
+    head = "".join(f"<th>{n}</th>" for n in ("target", "workload", "SLO", "state", "bad events", "of", "objective"))
+    rows = [
+        f"<tr><td>{escape(view.name)}</td><td>{escape(each.workload)}</td><td>{escape(each.slo.name)}</td>"
+        f"<td class={each.state}>{each.state.replace('_', ' ')}{f' <small>{escape(each.why)}</small>' if each.why else ''}</td>"
+        f"<td class=n>{each.bad:,}</td><td class=n>{each.events:,}</td><td class=n>{percent(each.slo.objective)}</td></tr>"
+        for view in targets
+        for each in view.standings
+    ]
+    if not rows:
+        return "<p>None is configured.</p>"
+    note = "<small>Since the prober's start; over the SLO's own window in Prometheus, by `prober rules`.</small>"
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>{note}"
+
+
+def runbook_page(alert: str, markdown: str) -> str:
+    """A runbook as a page."""
+    return (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(alert)}</title><style>{_STYLE}</style></head>'
+        f"<body>{MarkdownIt('commonmark').enable('table').render(markdown)}</body></html>"
+    )
 
 
 def _quantiles(targets: Sequence[TargetView]) -> str:

@@ -80,10 +80,12 @@ def request_body(
     sampling: Mapping[str, Any],
     salt: str | None,
     user: str,
+    forced: bool = True,
 ) -> bytes:
     """JSON body of one probe. `api` is "chat" or "completions"; `salt` None lets the prefix cache work.
 
-    There is never a `seed`: with a temperature and a long prompt it has killed a real engine.
+    `forced`: `max_tokens` is the length of the answer wherever the engine can be forced to it, else only its bound. There is
+    never a `seed`: with a temperature and a long prompt it has killed a real engine.
     """
     body: dict[str, Any] = {"model": model, **sampling, "max_tokens": max_tokens, "stream": stream}
     if api == "chat":
@@ -96,7 +98,7 @@ def request_body(
             body["stream_options"]["continuous_usage_stats"] = True
     if dialect.user:
         body["user"] = user
-    for name, value in dialect.force_length.items():
+    for name, value in dialect.force_length.items() if forced else ():
         body[name] = max_tokens if value == Dialect.TOKENS else value
     if salt is not None:
         for name, value in dialect.cache_bypass.items():

@@ -7,11 +7,14 @@ least one chunk of content, and the length asked for where the engine can be for
 from dataclasses import dataclass
 from enum import StrEnum
 
+from prober.measure.quality import Expectation, mistake
+
 
 class Outcome(StrEnum):
     """Every way a probe can end."""
 
     OK = "ok"
+    WRONG_ANSWER = "wrong_answer"  # ended as properly, but a golden prompt was answered wrongly: bad for `quality` only
     # The target's doing: bad events of every SLO.
     DNS = "dns"
     CONNECT_REFUSED = "connect_refused"
@@ -39,7 +42,8 @@ class Outcome(StrEnum):
 
 
 NEUTRAL = frozenset({Outcome.INVALID, Outcome.CANCELLED, Outcome.OVER_BUDGET, Outcome.REJECTED})
-BAD = frozenset(Outcome) - NEUTRAL - {Outcome.OK}
+ANSWERED = frozenset({Outcome.OK, Outcome.WRONG_ANSWER})
+BAD = frozenset(Outcome) - NEUTRAL - ANSWERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Ending:
     broken: a verdict the transport reached by itself (refused, reset, timed out, cancelled), or None for a clean end
     status: HTTP status, or None if no status line came
     error: message of an error object sent inside a 2xx answer; malformed: why the body cannot be read
-    done: `[DONE]` was seen; content: chunks that carried content
+    done: `[DONE]` was seen; content: chunks that carried content; answer: the text, where it is to be judged
     """
 
     broken: Verdict | None = None
@@ -69,6 +73,7 @@ class Ending:
     done: bool = False
     content: int = 0
     completion_tokens: int | None = None
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ class Promise:
     streamed: bool = True
     sends_done: bool = True
     forced_tokens: int | None = None
+    expectation: Expectation | None = None
 
 
 def classify_status(status: int, detail: str) -> Verdict | None:
@@ -128,4 +134,6 @@ def classify(ending: Ending, promise: Promise) -> Verdict:
     asked, got = promise.forced_tokens, ending.completion_tokens
     if asked is not None and got is not None and got < asked:
         return Verdict(Outcome.SHORT, f"{got} tokens where {asked} were forced")
+    if promise.expectation and (wrong := mistake(promise.expectation, ending.answer)):
+        return Verdict(Outcome.WRONG_ANSWER, wrong)
     return Verdict(Outcome.OK)

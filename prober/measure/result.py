@@ -13,6 +13,7 @@ class ProbeResult:
     request_id: also sent as `X-Request-Id`, so that the probe can be found in the engine's logs
     unix_s: wall clock at the intended time, for people only
     warm_up: a success that pays for a cold engine; cached: a cold prompt that the engine had in its prefix cache
+    golden: how the answer to a golden prompt is judged (text, regex, json_schema), None for other prompts
     rate_limit: `x-ratelimit-remaining-*` as the server sent them; cert_expiry_unix_s: end of its certificate
     """
 
@@ -30,5 +31,6 @@ class ProbeResult:
     warm_up: bool = False
     cached: bool = False
     text: str = ""
+    golden: str | None = None
     rate_limit: dict[str, float] = field(default_factory=dict)
     cert_expiry_unix_s: float | None = None

@@ -15,6 +15,7 @@ from prober.measure.sse import Event, LineTooLong, SseDecoder
 
 MAX_CHUNKS = 100_000
 MAX_TEXT = 2_000
+MAX_ANSWER = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class Timeline:
 class Recording:
     """Turns the pieces of one answer into a timeline, in any number of steps; memory is bounded.
 
+    `answer` is the text that is not reasoning, if it `keeps_answer`; `text` the beginning of either.
     `feed` with each piece and the stamp of its arrival, `finish` once the body has ended properly.
     """
 
@@ -112,6 +114,8 @@ class Recording:
     malformed: str | None = None
     usage: chat.Usage | None = None
     text: str = ""
+    keeps_answer: bool = False
+    answer: str = ""
     _stamps: "array[int]" = field(default_factory=lambda: array("q"))
     _totals: "array[int]" = field(default_factory=lambda: array("q"))
     _sse: SseDecoder = field(default_factory=SseDecoder)
@@ -181,6 +185,7 @@ class Recording:
             done=self.done,
             content=self.content,
             completion_tokens=self.usage.completion_tokens if self.usage else None,
+            answer=self.answer,
         )
 
     def _event(self, at_ns: int, event: Event) -> None:
@@ -228,3 +233,5 @@ class Recording:
             self.finish_reason = chunk.finish_reason
         if chunk.text and len(self.text) < MAX_TEXT:
             self.text = (self.text + chunk.text)[:MAX_TEXT]
+        if self.keeps_answer and chunk.answer and len(self.answer) < MAX_ANSWER:
+            self.answer += chunk.text

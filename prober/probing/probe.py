@@ -7,7 +7,7 @@ import uuid
 from prober.edge.connection import Broken, cert_expiry, connect
 from prober.edge.request import Deadlines, Exchange
 from prober.measure.chat import error_message, request_body
-from prober.measure.outcome import Outcome, Promise, Verdict, classify
+from prober.measure.outcome import ANSWERED, Outcome, Promise, Verdict, classify
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Recording, Timeline
 from prober.probing.target import Identity, Target
@@ -38,7 +38,7 @@ class Flight:
         self._unix_s = time.time() + (due_ns - target.clock.now_ns()) / 1e9
         self._id = f"slo-probe-{uuid.uuid4().hex[:16]}"
         self._draw: Draw = drawer.draw(self._id[10:])
-        self._recording = Recording(streamed=target.spec.stream)
+        self._recording = Recording(streamed=target.spec.stream, keeps_answer=self._draw.expectation is not None)
         self._exchange = Exchange(self._recording)
         self._connection: Connection | None = None
         self._request = b""
@@ -126,6 +126,7 @@ class Flight:
             sampling=draw.sampling,
             salt=None if draw.warm else self._id,
             user="llm-slo-prober",
+            forced=draw.expectation is None,
         )
 
     def _judge(self, identity: Identity) -> Verdict:
@@ -140,8 +141,9 @@ class Flight:
             status=exchange.status,
             status_detail=error_message(bytes(exchange.body)) if failed else "",
         )
-        forced = self._draw.output_tokens if "ignore_eos" in identity.dialect.force_length else None
-        return classify(ending, Promise(spec.stream, identity.dialect.sends_done, forced))
+        forces = "ignore_eos" in identity.dialect.force_length and self._draw.expectation is None
+        forced = self._draw.output_tokens if forces else None
+        return classify(ending, Promise(spec.stream, identity.dialect.sends_done, forced, self._draw.expectation))
 
     def _timeline(self) -> Timeline:
         exchange = self._exchange
@@ -158,7 +160,7 @@ class Flight:
         target, draw = self._target, self._draw
         timeline = self._timeline()
         identity = target.identity
-        ok = verdict.outcome is Outcome.OK
+        ok = verdict.outcome in ANSWERED
         usage = timeline.usage
         cached = usage.cached_tokens if usage else None
         left = {
@@ -183,6 +185,7 @@ class Flight:
             and not draw.warm
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
             text=self._recording.text,
+            golden=draw.expectation.kind if draw.expectation else None,
             rate_limit=left,
             cert_expiry_unix_s=cert_expiry(self._exchange),
         )

@@ -14,7 +14,7 @@ from prober.edge.request import Deadlines, Exchange
 from prober.engines import DIALECTS, GENERIC, detect
 from prober.limits.budget import Budget
 from prober.measure.chat import Dialect, error_message
-from prober.measure.outcome import BAD, Outcome, Verdict, classify_status
+from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status
 from prober.measure.warmup import IDLE_NS, WarmUp
 
 HEALTH_EVERY_NS = 1_000_000_000
@@ -90,7 +90,7 @@ class Target:
 
     def ended(self, outcome: Outcome) -> None:
         """A probe ended; the state follows."""
-        if outcome is Outcome.OK:
+        if outcome in ANSWERED:
             self._bad_in_a_row, self._was_ready, self.state = 0, True, "ready"
         elif outcome in BAD and outcome is not Outcome.SHED:
             self._bad_in_a_row += 1

@@ -6,9 +6,12 @@ tokens; the count that is recorded is the server's own. Slices of one pre-made t
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from random import Random
 from typing import Any
+
+from prober.measure.quality import Expectation
 
 Message = tuple[str, str]
 Prompt = tuple[Message, ...]
@@ -26,6 +29,14 @@ project activity star table need court oil situation cost industry figure street
 practice piece land product doctor wall patient worker news test movie north love support technology
 """.split()  # noqa: SIM905 - a list of words is read best as text
 _POOL_WORDS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """A prompt whose right answer is known."""
+
+    prompt: str
+    expectation: Expectation
 
 
 class TextPool:

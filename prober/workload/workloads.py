@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from prober.measure.quality import Expectation
 from prober.workload.arrivals import derive_seed
-from prober.workload.prompts import Message, Prompt, filler
+from prober.workload.prompts import Golden, Message, Prompt, filler
 from prober.workload.shapes import Fixed, Lognormal, Shape, Uniform
 from prober.workload.trace import BLOCK_TOKENS, Trace
 
@@ -21,7 +22,11 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One shape of request. With `prompts`, texts come from a file; with `trace`, lengths and prefixes are replayed."""
+    """One shape of request. With `prompts`, texts come from a file; with `trace`, lengths and prefixes are replayed.
+
+    With `golden`, the prompts are sent as they are, one after the other, `output_tokens` bounds their answers instead of
+    forcing their length, and each answer is judged.
+    """
 
     name: str
     prompt_tokens: Shape
@@ -31,6 +36,7 @@ class Workload:
     prompts: tuple[Prompt, ...] | None = None
     trace: Trace | None = None
     speed: float = 1.0
+    golden: tuple[Golden, ...] = ()
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -39,8 +45,23 @@ class Workload:
             return (self.name,)
         return (self.name, f"{self.name}_warm")
 
+    def shares(self) -> tuple[tuple[str, "Workload", float], ...]:
+        """(series, workload, share of the requests) of each series."""
+        if len(self.series) == 1:
+            return ((self.name, self, 1.0),)
+        assert self.prefix is not None
+        return ((self.series[0], self, 1 - self.prefix.reuse), (self.series[1], self, self.prefix.reuse))
+
+    @property
+    def most_output_tokens(self) -> int:
+        """The longest answer that is asked for."""
+        return max(self.trace.output_tokens) if self.trace else self.output_tokens.maximum
+
     def mean_tokens(self) -> tuple[float, float]:
-        """Mean prompt and output tokens of a request."""
+        """Mean prompt and output tokens of a request; of golden prompts the most they may use."""
+        if self.golden:
+            words = sum(len(golden.prompt.split()) for golden in self.golden)
+            return words / len(self.golden), self.output_tokens.mean()
         if self.trace:
             count = len(self.trace.offsets_ns)
             return sum(self.trace.prompt_tokens) / count, sum(self.trace.output_tokens) / count
@@ -62,6 +83,15 @@ class Mix:
         """The values of the `workload` label."""
         return tuple(name for part, _ in self.parts for name in part.series)
 
+    def shares(self) -> tuple[tuple[str, Workload, float], ...]:
+        """(series, workload, share of the requests) of each series."""
+        whole = sum(weight for _, weight in self.parts)
+        return tuple(
+            (name, workload, share * weight / whole)
+            for part, weight in self.parts
+            for name, workload, share in part.shares()
+        )
+
     def mean_tokens(self) -> tuple[float, float]:
         """Mean prompt and output tokens of a request."""
         whole = sum(weight for _, weight in self.parts)
@@ -71,7 +101,10 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One concrete request. `workload` is its series; `warm`: its prompt begins with text that was sent before."""
+    """One concrete request. `workload` is its series; `warm`: its prompt begins with text that was sent before.
+
+    expectation: what the right answer is, of a golden prompt; the length of its answer is not forced.
+    """
 
     workload: str
     prompt_tokens: int
@@ -79,6 +112,7 @@ class Draw:
     messages: tuple[Message, ...]
     warm: bool
     sampling: Mapping[str, Any]
+    expectation: Expectation | None = None
 
 
 class Drawer:
@@ -100,6 +134,8 @@ class Drawer:
         if part.trace is not None:
             return self._replayed(part, part.trace, nonce)
         output = max(1, part.output_tokens.draw(rng))
+        if part.golden:
+            return self._golden(part, output)
         if part.prompts:
             (role, content), *rest = part.prompts[rng.randrange(len(part.prompts))]
             words = len(content.split()) + sum(len(text.split()) for _, text in rest)
@@ -114,6 +150,14 @@ class Drawer:
         text += self._pool.words(max(1, prompt - shared), rng.randrange(1 << 13))
         name = part.series[-1] if warm else part.series[0]
         return Draw(name, prompt, output, (("user", text),), warm, part.sampling)
+
+    def _golden(self, part: Workload, output: int) -> Draw:
+        at = self._next[part.name]
+        self._next[part.name] = (at + 1) % len(part.golden)
+        golden = part.golden[at]
+        words = len(golden.prompt.split())
+        said = (("user", golden.prompt),)
+        return Draw(part.name, words, output, said, True, part.sampling, golden.expectation)
 
     def _replayed(self, part: Workload, trace: Trace, nonce: str) -> Draw:
         at = self._next[part.name] % len(trace.offsets_ns)

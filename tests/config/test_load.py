@@ -8,7 +8,8 @@ import yaml
 
 from prober.config.load import ConfigError, load
 from prober.config.schema import json_schema
-from prober.config.specs import SloSpec, TargetSpec, Timeouts, estimate_per_day
+from prober.config.specs import TargetSpec, Timeouts, estimate_per_day
+from prober.slo.objective import Slo
 
 ENGINES = ("openai", "vllm")
 ONE_LINE = "targets: [{url: http://localhost:8000}]"
@@ -36,7 +37,7 @@ def read(path: str) -> str:
 
 
 def loaded(text: str, **environment: str) -> tuple[TargetSpec, ...]:
-    return load(text, source="c", engines=ENGINES, environment=environment, read=read)
+    return load(text, source="c", engines=ENGINES, environment=environment, read=read).targets
 
 
 def mistakes(text: str) -> list[str]:
@@ -62,14 +63,14 @@ def test_one_line_is_enough() -> None:
 def test_everything_is_resolved() -> None:
     """Names are looked up, defaults inherited, units read, objectives exact."""
     a, b = loaded(GOOD)
-    ok = SloSpec("ok", "success", None, Decimal("0.99"), 7 * 86400.0)
+    ok = Slo("ok", "success", None, Decimal("0.99"), 7 * 86400.0)
     assert a.url == "https://llm.internal/v1"
     assert a.probes[0].slos == (ok,)
     assert (a.probes[0].arrivals.kind, a.probes[0].arrivals.shape) == ("gamma", 0.5)
     assert a.probes[0].workload.series == ("rag", "chat")
     assert a.probes[0].rate_per_s == pytest.approx(0.2)
     assert a.timeouts.first_token_s == 20.0
-    assert b.probes[0].slos == (SloSpec("ttft", "ttft", 0.5, Decimal("0.999"), 30 * 86400.0), ok)
+    assert b.probes[0].slos == (Slo("ttft", "ttft", 0.5, Decimal("0.999"), 30 * 86400.0), ok)
     use = estimate_per_day(b)
     assert use.tokens == pytest.approx(3.05e6, rel=0.01)
     assert use.dollars == pytest.approx(use.tokens * 0.6 / 1e6)
@@ -108,7 +109,57 @@ BAD = [
     ("", "not a mapping; the least that works is `targets: [{url: http://localhost:8000}]`"),
     ("targets: [{url: http://a]", "line 1, column 25: expected ',' or '}', but got ']'; mend the YAML there"),
     ("targets: 5", "targets: needed: a list of targets, such as [{url: http://localhost:8000}]"),
-    ("storage: {}\n" + ONE_LINE, 'unknown key "storage"; known: defaults, slos, targets, workloads'),
+    (
+        "grafana: {}\n" + ONE_LINE,
+        'unknown key "grafana"; known: defaults, drift, prometheus, slos, storage, targets, workloads',
+    ),
+    (
+        "drift: {material: 1%}\n" + ONE_LINE,
+        "drift.material: 1% cannot be told from the wander of a healthy engine; use 5% to 100%",
+    ),
+    (
+        "prometheus: {url: prom}\n" + ONE_LINE,
+        "prometheus.url: 'prom' is not an http or https URL; write http://prometheus:9090",
+    ),
+    (
+        "slos: {a: {signal: success, objective: 99%, window: 1d}}\n" + ONE_LINE,
+        "slos.a.window: 1d is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to less than "
+        "a scrape or two; use at least 6d",
+    ),
+    (
+        "slos: {a: {signal: success, objective: 99%}}\ntargets: [{url: http://h, probes: [{slos: []}]}]",
+        "slos.a: no probe uses it; list it in the `slos` of one, or remove it",
+    ),
+    (
+        "slos: {a: {signal: quality, objective: 99%}}\n" + ONE_LINE,
+        "slos.a: no probe uses it; list it in the `slos` of one, or remove it",
+    ),
+    (
+        "slos: {a: {signal: quality, objective: 99%}}\ntargets: [{url: http://h, probes: [{slos: [a]}]}]",
+        "targets[0].probes[0].slos: 'a' judges quality, but workload 'probe' has no golden prompts; give it `golden`, "
+        "or list other SLOs",
+    ),
+    (
+        "workloads: {g: {golden: [{prompt: hi}]}}\n" + ONE_LINE,
+        "workloads.g.golden[0].expect: needed: one of {text: …}, {regex: …} and {json_schema: {…}}; without it there is "
+        "nothing to check",
+    ),
+    (
+        "workloads: {g: {golden: [{prompt: hi, expect: {regex: '('}}]}}\n" + ONE_LINE,
+        "workloads.g.golden[0].expect.regex: '(' is not a regular expression: missing ), unterminated subpattern at position 0",
+    ),
+    (
+        "workloads: {g: {golden: [], output_tokens: 9}}\n" + ONE_LINE,
+        "workloads.g.golden: is empty; give it prompts, such as [{prompt: What is 2 + 2?, expect: {regex: '4'}}]",
+    ),
+    (
+        "workloads: {g: {golden: [{prompt: hi, expect: {text: ho}}], output_tokens: 10k}}\n" + ONE_LINE,
+        "workloads.g.output_tokens: of golden prompts are at most 4,096, as the answer is kept to be judged",
+    ),
+    (
+        "workloads: {g: {golden: [{prompt: hi, expect: {text: ho}}], prompt_tokens: 10}}\n" + ONE_LINE,
+        "workloads.g.prompt_tokens: comes with `golden`; remove it here, or that",
+    ),
     ("targets: [5]", "targets[0]: 5 is not a mapping of keys; write it as key: value"),
     ("targets: [{name: x}]", "targets[0].url: needed, but not given"),
     ("targets: [{url: http://h, ulr: 1}]", f'targets[0].ulr: unknown key "ulr"; did you mean "url"? {KNOWN_TARGET}'),
@@ -216,7 +267,7 @@ BAD = [
     ),
     (
         "slos: {a: {signal: latency, objective: 99%}}\n" + ONE_LINE,
-        "slos.a.signal: 'latency' is not one of 'ttft', 'ttft_answer', 'tpot', 'itl', 'e2e' or 'success'",
+        "slos.a.signal: 'latency' is not one of 'ttft', 'ttft_answer', 'tpot', 'itl', 'e2e', 'success' or 'quality'",
     ),
     (
         "workloads: {w: {output_tokens: 5}}\n" + ONE_LINE,

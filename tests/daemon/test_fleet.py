@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from prober.analysis.trust import Trust
 from prober.config.load import load
-from prober.config.specs import TargetSpec
+from prober.config.specs import DriftSpec, TargetSpec
 from prober.daemon.fleet import UNNAMED, Fleet
 from prober.daemon.history import History
+from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.engines import DIALECTS
 from prober.exposition.families import Histogram, Value
@@ -28,7 +29,7 @@ DEFAULTS = (
 
 def specs(*targets: str) -> tuple[TargetSpec, ...]:
     text = DEFAULTS + "targets:\n" + "".join(f"  - {{{target}}}\n" for target in targets)
-    return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)
+    return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets
 
 
 class Watched:
@@ -37,7 +38,9 @@ class Watched:
     def __init__(self) -> None:
         self.families: Registry = registry()
         self.clock = Clock()
-        self.fleet = Fleet(self.clock, Recorder(self.families), History(100), Trust(0.01), "test")
+        recorder = Recorder(self.families)
+        watch = Watch(recorder, DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {})
+        self.fleet = Fleet(self.clock, recorder, History(100), watch, Trust(0.01), "test")
 
     def count(self, name: str, *labels: str) -> float:
         """The value, or the number of observations, of all children whose labels begin with `labels`."""

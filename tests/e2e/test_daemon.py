@@ -226,7 +226,7 @@ SLO_S = 0.5
 async def exposed(openmetrics: bool, samples: list[float]) -> tuple[web.AppRunner, int]:
     """`samples` recorded as TTFTs through the recorder, on a page in one of the two forms."""
     text = "slos: {t: {signal: ttft, threshold: 500ms, objective: 99%}}\ntargets: [{name: t, url: http://h}]"
-    spec = load(text, source="c", engines=(), environment={}, read=lambda path: path)[0]
+    spec = load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
     families = registry()
     recorder = Recorder(families)
     recorder.declare("t", spec)

@@ -1,12 +1,14 @@
 """Bounds of histograms, whatever the thresholds."""
 
 import itertools
+import math
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.exposition.buckets import COARSE, MAX_BOUNDS, bounds
+from prober.exposition.buckets import COARSE, MAX_BOUNDS, bounds, representatives
 
 THRESHOLD = st.floats(0.001, 100.0)
 
@@ -53,3 +55,26 @@ def test_more_thresholds_than_bounds_are_refused() -> None:
 def test_the_coarse_bounds_are_twelve() -> None:
     """What no SLO rests on costs twelve bounds."""
     assert len(COARSE) == 12
+
+
+@pytest.mark.parametrize(("median", "sigma"), [(0.08, 0.4), (0.5, 0.2), (2.0, 0.8)])
+def test_representatives_are_distributed_as_the_samples_were(median: float, sigma: float) -> None:
+    """Quantiles of 200 values taken back from a histogram are those of the 5,000 that went in, within half a bucket."""
+    rng = Random(1)
+    samples = sorted(median * math.exp(rng.gauss(0.0, sigma)) for _ in range(5_000))
+    edges = (*bounds("request"), math.inf)
+    buckets = [(edge, float(sum(sample <= edge for sample in samples))) for edge in edges]
+    values = sorted(representatives(buckets, 200))
+    assert len(values) == 200
+    for q in (0.05, 0.25, 0.5, 0.75, 0.9, 0.99):
+        assert values[int(q * 200)] == pytest.approx(samples[int(q * 5_000)], rel=0.13)
+
+
+def test_representatives_have_no_trend_and_no_infinity() -> None:
+    """What is above the last bound is that bound; neighbours are not sorted."""
+    values = representatives([(0.1, 50.0), (1.0, 80.0), (math.inf, 100.0)], 100)
+    assert max(values) == 1.0
+    assert min(values) > 0.05
+    rises = sum(a < b for a, b in itertools.pairwise(values))
+    assert 20 < rises < 80
+    assert representatives([(0.1, 0.0), (math.inf, 3.0)], 1) == [0.1]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from prober.measure.outcome import BAD, NEUTRAL, Ending, Outcome, Promise, Verdict, classify
+from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Ending, Outcome, Promise, Verdict, classify
 
 GOOD = Ending(status=200, finish_reason="stop", done=True, content=5, completion_tokens=5)
 RESET = Verdict(Outcome.RESET, "broke")
@@ -54,6 +54,6 @@ def test_every_ending_has_its_outcome(seen: Ending, promise: Promise, expected: 
 
 
 def test_the_list_is_closed_and_parted() -> None:
-    """Every outcome is ok, bad or neutral, and only one of them."""
-    assert BAD | NEUTRAL | {Outcome.OK} == set(Outcome)
+    """Every outcome is answered, bad or neutral, and only one of them."""
+    assert set(Outcome) == BAD | NEUTRAL | ANSWERED
     assert not BAD & NEUTRAL

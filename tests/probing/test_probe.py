@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import orjson
 import pytest
 import trustme
 
@@ -19,6 +20,7 @@ from prober.config.specs import TargetSpec, Timeouts, TlsSpec
 from prober.edge.clock import Clock
 from prober.engines import DIALECTS
 from prober.measure.outcome import Outcome
+from prober.measure.quality import Expectation
 from prober.measure.result import ProbeResult
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
@@ -27,7 +29,9 @@ from prober.mock.settings import Settings
 from prober.mock.wire import Wire
 from prober.probing.probe import run_probe
 from prober.probing.target import Identity, Target
-from prober.workload.workloads import Drawer
+from prober.workload.prompts import Golden
+from prober.workload.shapes import Fixed
+from prober.workload.workloads import Drawer, Workload
 
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
 SHORT = Timeouts(connect_s=0.3, first_token_s=0.3, stall_s=0.2, total_s=0.6)
@@ -37,7 +41,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 def spec(url: str, **changes: Any) -> TargetSpec:
     text = f"targets: [{{name: t, url: '{url}', connect_lead: 100ms, max_send_lag: 5s}}]"
-    found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)[0]
+    found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
     return replace(found, **({"timeouts": PATIENT} | changes))
 
 
@@ -270,6 +274,43 @@ async def test_a_probe_that_is_cancelled_gives_its_slot_back_and_leaves_no_conne
     assert task.cancelled()
     assert target.in_flight == 0
     assert target.state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "detail"),
+    [("It is 42.", Outcome.OK, ""), ("It is 41.", Outcome.WRONG_ANSWER, "'It is 41.' does not match")],
+)
+async def test_a_golden_prompt_is_sent_as_it_is_and_its_answer_judged(said: str, outcome: Outcome, detail: str) -> None:
+    """No nonce, no forced length; reasoning is not part of the answer, and a wrong answer has its latencies all the same."""
+    asked: list[dict[str, object]] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        asked.append(orjson.loads(await reader.readexactly(length)))
+        deltas = [{"reasoning": "42? 41?"}, {"content": said[:4]}, {"content": said[4:]}]
+        chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta}]} for delta in deltas]
+        chunks.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        body = b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+        kind = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(kind + body)
+        writer.close()
+
+    golden = Workload("g", Fixed(1), Fixed(64), golden=(Golden("17 + 25?", Expectation("regex", r"\b42\b")),))
+    clock = Clock()
+    async with serving(handler) as port:
+        target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
+        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+        result = await run_probe(target, Drawer(golden, Random(1)), clock.now_ns() + 50_000_000)
+    clock.close()
+    assert result is not None
+    assert (result.outcome, result.golden) == (outcome, "regex")
+    assert detail in result.detail
+    assert result.timeline.ttft_s is not None
+    assert asked[0]["messages"] == [{"role": "user", "content": "17 + 25?"}]
+    assert asked[0]["max_tokens"] == 64
+    assert "ignore_eos" not in asked[0]
+    assert "cache_salt" not in asked[0]
 
 
 @asynccontextmanager

@@ -1,0 +1,103 @@
+"""`prober rules`: recording rules and alerts for Prometheus from the SLOs of a configuration, proved before they are written."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from prober.config.load import ConfigError
+from prober.generate.rules import Options, as_operator, groups
+
+HEAD = "# Written by `prober rules`; change the configuration or the options and write it again.\n"
+DEFAULT = Options()
+
+
+class Format(StrEnum):
+    """Who reads the rules."""
+
+    PROMETHEUS = "prometheus"
+    OPERATOR = "operator"
+
+
+def rules(
+    config_file: Annotated[str, typer.Option("--config.file", help="YAML configuration.")] = "prober.yaml",
+    form: Annotated[
+        Format, typer.Option("--format", help="A rule file, or the operator's PrometheusRule.")
+    ] = Format.PROMETHEUS,
+    output: Annotated[Path | None, typer.Option(help="File to write; standard output if absent.")] = None,
+    compare: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if --output differs.")] = False,
+    selector: Annotated[
+        str, typer.Option("--job-selector", help="Label matchers of the prober's series.")
+    ] = DEFAULT.selector,
+    label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE that every alert gets; may be repeated.")] = None,
+    runbook_url: Annotated[
+        str, typer.Option(help="Base of runbook links; the prober serves /runbooks.")
+    ] = DEFAULT.runbook_url,
+    dashboard_url: Annotated[str, typer.Option(help="Base of dashboard links.")] = DEFAULT.dashboard_url,
+    stateless_drift: Annotated[
+        bool, typer.Option("--stateless-drift", help="Also a drift alert in PromQL alone: slower and blinder.")
+    ] = False,
+) -> None:
+    """Write rules whose every alert can fire, and that one bad probe cannot fire; else say what to change."""
+    from prober.daemon.app import read_config
+    from prober.slo.firing import proofs
+
+    try:
+        uses = read_config(config_file).uses()
+    except ConfigError as problem:
+        print(problem, file=sys.stderr)
+        sys.exit(1)
+    problems = [
+        f"{config_file}: slos.{slo.name}: {proof.use.target}, workload {proof.use.workload}: its alert cannot fire: "
+        + proof.problem
+        for slo, using in uses.items()
+        for proof in proofs(slo, using)
+        if proof.problem
+    ]
+    if problems:
+        print("\n".join(problems), file=sys.stderr)
+        sys.exit(1)
+    options = Options(
+        selector, _labels(label or []), runbook_url.rstrip("/"), dashboard_url.rstrip("/"), stateless_drift
+    )
+    found = groups(uses, options)
+    text = HEAD + as_yaml(as_operator(found) if form is Format.OPERATOR else {"groups": found})
+    if output is None:
+        print(text, end="")
+    elif not compare:
+        output.write_text(text, encoding="utf-8")
+    elif not output.exists() or output.read_text(encoding="utf-8") != text:
+        print(f"{output} is not what {config_file} makes; write it again without --check", file=sys.stderr)
+        sys.exit(1)
+
+
+def _labels(pairs: list[str]) -> tuple[tuple[str, str], ...]:
+    found = []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            print(f"--label {pair!r}: write NAME=VALUE, such as team=inference", file=sys.stderr)
+            sys.exit(2)
+        found.append((name, value))
+    return tuple(found)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Expressions stand as blocks, so that a diff of two rule files can be read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
+def as_yaml(document: dict[str, Any]) -> str:
+    """The document as it is written to a file, always the same for the same input."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)

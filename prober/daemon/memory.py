@@ -1,0 +1,86 @@
+"""What the prober remembers across restarts: baselines in the store, and what Prometheus holds from before."""
+
+import asyncio
+import logging
+import math
+import sqlite3
+import time
+
+from prober import series
+from prober.analysis.baseline import BLOCK, BLOCKS
+from prober.analysis.drift import Observation
+from prober.daemon.watch import Key, Watch
+from prober.edge.prometheus import HOUR_S, Unanswered, hourly_histograms
+from prober.edge.store import Store
+from prober.exposition.buckets import representatives
+from prober.exposition.families import Value
+
+SAMPLES = BLOCK * BLOCKS
+DRIFT = "drift"  # kind of what is in the store
+SAVE_EVERY_S = 60.0
+KEPT_S = 30 * 86_400.0  # of a target that is not probed any more
+RECALL_HOURS = 7 * 24
+RECALL_EVERY_S = 60.0
+RECALL_TIMES = 60  # a target may take long to be found out; after an hour it is learnt anew
+log = logging.getLogger(__name__)
+
+
+class Memory:
+    """store: None keeps all in memory; prometheus_url: None asks nobody; failures: counts writes that failed."""
+
+    def __init__(self, watch: Watch, store: Store | None, prometheus_url: str | None, failures: Value) -> None:
+        self.prometheus_url = prometheus_url
+        self._watch, self._store, self._failures = watch, store, failures
+        if store is None:
+            log.warning("no --storage.path: drift baselines are in memory only and are learnt anew after a restart")
+
+    async def save_often(self) -> None:
+        """Every minute, which is what a crash can cost."""
+        while self._store is not None:
+            await asyncio.sleep(SAVE_EVERY_S)
+            await self.save(self._store)
+
+    async def save(self, store: Store) -> None:
+        """Detectors are copied one by one, so that no stamp waits for all of them; the disk is waited for in a thread."""
+        items = []
+        for item in self._watch.states():
+            items.append(item)
+            await asyncio.sleep(0)
+        try:
+            await asyncio.to_thread(store.save, DRIFT, items, time.time())
+        except sqlite3.Error as problem:
+            self._failures.inc()
+            log.error("drift baselines could not be saved, the next try is in %g s: %s", SAVE_EVERY_S, problem)
+
+    async def close(self) -> None:
+        """Save once more."""
+        if self._store is not None:
+            await self.save(self._store)
+            self._store.close()
+
+    async def recall(self) -> None:
+        """Where nothing is known begin from Prometheus: a pod made anew by a rollout compares with what was before it."""
+        for _ in range(RECALL_TIMES):
+            for key in self._watch.without_baseline("ttft"):
+                if self.prometheus_url is not None:
+                    await self._recall_one(self.prometheus_url, key)
+            await asyncio.sleep(RECALL_EVERY_S)
+
+    async def _recall_one(self, url: str, key: Key) -> None:
+        target, workload, signal = key
+        labels = {"target": target, "workload": workload}
+        try:
+            hours = await hourly_histograms(url, series.TTFT.name, labels, time.time(), RECALL_HOURS)
+            seen = sum(buckets[-1][1] for _, buckets in hours)
+            if seen < SAMPLES:
+                return
+            each = math.ceil(1.05 * SAMPLES / len(hours))
+            samples = [
+                Observation(middle + HOUR_S * ((i + 0.5) / each - 0.5), value)
+                for middle, buckets in hours
+                for i, value in enumerate(representatives(buckets, each))
+            ]
+            self._watch.seed(key, samples)
+            log.info("target=%s workload=%s signal=%s: baseline from %s, %.0f samples", *key, url, seen)
+        except (Unanswered, ValueError) as problem:
+            log.warning("prometheus.url: no baseline of target=%s signal=%s from the past: %s", target, signal, problem)

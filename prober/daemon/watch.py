@@ -1,0 +1,109 @@
+"""Watches the latencies of all targets for drift: results in, series out, and a state that can be kept and taken up again."""
+
+import json
+import logging
+import math
+from collections.abc import Iterator, Mapping
+
+from prober.analysis.drift import Drift, Observation, Settings, fresh, seed, shifts, step
+from prober.analysis.preserve import dump, restore
+from prober.config.specs import DriftSpec, TargetSpec
+from prober.measure.outcome import ANSWERED
+from prober.measure.result import ProbeResult
+from prober.metrics import Recorder
+
+Key = tuple[str, str, str]  # target, workload, signal
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    """One detector a signal of each workload of each target that streams.
+
+    kept: states as `states` gave them to an earlier process, by its keys.
+    """
+
+    def __init__(self, recorder: Recorder, spec: DriftSpec, kept: Mapping[str, bytes]) -> None:
+        self._recorder, self._spec = recorder, spec
+        self._kept = dict(kept)
+        self._detectors: dict[Key, Drift] = {}
+        self._rates: dict[Key, float] = {}
+
+    def declare(self, name: str, spec: TargetSpec) -> None:
+        """Watch what is probed of a target; what was watched already goes on, and what is not probed any more is forgotten."""
+        wanted = {
+            (name, workload, signal): rate
+            for probe in spec.probes
+            for workload, _, rate, _ in probe.judged()
+            for signal in ("ttft", "itl")
+            if spec.stream
+        }
+        for key in [key for key in self._detectors if key[0] == name and key not in wanted]:
+            self._forget(key)
+        for key, rate in wanted.items():
+            self._rates[key] = rate
+            self._detectors[key] = self._taken_up(key)
+            self._recorder.declare_drift(*key)
+
+    def configure(self, spec: DriftSpec) -> None:
+        """Another setting: the baselines stay, the evidence is judged by the new one."""
+        if spec != self._spec:
+            self._spec = spec
+            for key in self._detectors:
+                self._detectors[key] = self._taken_up(key)
+
+    def remove(self, name: str) -> None:
+        """Forget a target."""
+        for key in [key for key in self._detectors if key[0] == name]:
+            self._forget(key)
+
+    def observe(self, result: ProbeResult) -> None:
+        """A probe has ended. Its TTFT, and its own p99 of ITL (of fewer than 100 gaps the longest), are one sample each."""
+        if result.outcome not in ANSWERED or result.warm_up or result.cached:
+            return
+        ttft, gaps = result.timeline.ttft_s, sorted(result.timeline.itls_s)
+        if ttft is not None:
+            self._step((result.target, result.workload, "ttft"), Observation(result.unix_s, ttft))
+        if gaps:
+            p99 = gaps[math.ceil(0.99 * len(gaps)) - 1]
+            self._step((result.target, result.workload, "itl"), Observation(result.unix_s, max(p99, 1e-9)))
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """(key, state) of every detector."""
+        for key, state in list(self._detectors.items()):
+            yield json.dumps(key), dump(state)
+
+    def without_baseline(self, signal: str) -> list[Key]:
+        """Whose past would help."""
+        return [key for key, state in self._detectors.items() if key[2] == signal and state.baseline is None]
+
+    def seed(self, key: Key, samples: list[Observation]) -> None:
+        """Begin from samples that another prober took. Raises ValueError if they are too few."""
+        state = self._detectors.get(key)
+        if state is not None and state.baseline is None:
+            self._detectors[key] = seed(state, samples)
+
+    def _step(self, key: Key, observation: Observation) -> None:
+        state = self._detectors.get(key)
+        if state is None:
+            return
+        self._detectors[key], verdict = step(state, observation)
+        self._recorder.drift(*key, verdict, shifts(state) if verdict.active else ())
+        if verdict.event:
+            log.info("target=%s workload=%s signal=%s drift: %s", *key, verdict.event)
+
+    def _taken_up(self, key: Key) -> Drift:
+        spec = self._spec
+        settings = Settings(self._rates[key], 1 / spec.false_alarms_per_s, spec.material, spec.accept_after_s)
+        state = self._detectors.get(key)
+        kept = self._kept.get(json.dumps(key)) if state is None else None
+        if kept is not None:
+            try:
+                return restore(settings, kept)
+            except ValueError as problem:
+                log.error("target=%s workload=%s signal=%s: the kept baseline is learnt anew: %s", *key, problem)
+        if state is None:
+            return fresh(settings)
+        return state if state.settings == settings else restore(settings, dump(state))
+
+    def _forget(self, key: Key) -> None:
+        del self._detectors[key], self._rates[key]

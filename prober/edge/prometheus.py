@@ -1,0 +1,50 @@
+"""The Prometheus that scrapes this prober, asked for what it holds from before."""
+
+import math
+from typing import Any
+
+import aiohttp
+
+TIMEOUT_S = 20.0
+HOUR_S = 3600
+
+
+class Unanswered(Exception):
+    """It could not be asked, or its answer cannot be used; the message says why, with the address."""
+
+
+async def hourly_histograms(
+    url: str, series: str, labels: dict[str, str], end_unix_s: float, hours: int
+) -> list[tuple[float, list[tuple[float, float]]]]:
+    """[(middle of the hour, unix seconds; [(upper bound in seconds, observations up to it)])] of the last `hours`.
+
+    All replicas of the prober together. Hours without observations are left out. Raises Unanswered.
+    """
+    matchers = ",".join(f"{name}={_quoted(value)}" for name, value in labels.items())
+    query = f"sum by (le) (increase({series}_bucket{{{matchers}}}[1h]))"
+    end = end_unix_s // HOUR_S * HOUR_S
+    asked = {"query": query, "start": str(end - (hours - 1) * HOUR_S), "end": str(end), "step": str(HOUR_S)}
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S)) as session,
+            session.post(f"{url}/api/v1/query_range", data=asked) as answer,
+        ):
+            document: Any = await answer.json(content_type=None)
+        if document["status"] != "success":
+            raise Unanswered(f"{url}: {document.get('error', document)}")
+        found: dict[float, list[tuple[float, float]]] = {}
+        for row in document["data"]["result"]:
+            bound = float(row["metric"]["le"])
+            for at, value in row["values"]:
+                found.setdefault(float(at), []).append((bound, float(value)))
+    except (TimeoutError, aiohttp.ClientError, OSError) as problem:
+        raise Unanswered(f"{url}: {str(problem) or type(problem).__name__}") from None
+    except (KeyError, TypeError, ValueError) as problem:
+        raise Unanswered(f"{url}: not the answer of a Prometheus: {problem!r}") from None
+    histograms = [(at - HOUR_S / 2, sorted(buckets)) for at, buckets in sorted(found.items())]
+    return [(at, buckets) for at, buckets in histograms if buckets[-1][0] == math.inf and buckets[-1][1] > 0]
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,0 +1,161 @@
+"""The alerts that need no SLO: of the prober itself, of targets that fail, and of drift. `names` is the whole catalogue."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """wait: how long it must hold, empty for not at all; labels: more than the severity."""
+
+    name: str
+    severity: Literal["critical", "warning", "info"]
+    expr: str
+    wait: str
+    summary: str
+    description: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+NAMES = (
+    "LLMErrorBudgetBurn",
+    "LLMITLP99Drift",
+    "LLMPercentileSLOBreach",
+    "LLMProbeBudgetExhausted",
+    "LLMProbeRejected",
+    "LLMProberConfigReloadFailed",
+    "LLMProberDown",
+    "LLMProberUntrusted",
+    "LLMQualityDegraded",
+    "LLMSLONoData",
+    "LLMTTFTP99Drift",
+    "LLMTTFTP99DriftStateless",
+    "LLMTargetFailing",
+)
+
+
+def of_the_prober(selector: str) -> tuple[Alert, ...]:
+    """What is wrong with targets and probing, whatever the SLOs."""
+    probes = "target, workload"
+
+    def increase(series: str, window: str, more: str = "") -> str:
+        return f"sum by ({probes}) (increase({series}{{{selector}{more}}}[{window}]))"
+
+    checks, wrong = (increase(f"llmslo_quality_{kind}_total", "1h") for kind in ("checks", "failures"))
+    return (
+        Alert(
+            "LLMTargetFailing",
+            "critical",
+            f'max by (target) (llmslo_target_state{{{selector},state="failing"}}) == 1\n',
+            "2m",
+            "{{ $labels.target }} fails every probe",
+            "At least three probes in a row have failed, and none has succeeded for 2 minutes. "
+            "llmslo_probe_failures_total says by which reason.",
+        ),
+        Alert(
+            "LLMProbeRejected",
+            "warning",
+            increase("llmslo_probes_neutral_total", "15m", ',reason="rejected"') + " >= 3\n",
+            "5m",
+            "{{ $labels.target }} rejects the probes",
+            "{{ $value | humanize }} probes of workload {{ $labels.workload }} were rejected in 15 minutes: a token, a model's "
+            "name or a request that the server does not accept. They count in no SLO, so nothing is measured.",
+        ),
+        Alert(
+            "LLMQualityDegraded",
+            "warning",
+            f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5\n",  # more than two, however they are extrapolated
+            "5m",
+            "{{ $labels.target }} answers golden prompts wrongly",
+            "{{ $value | humanizePercentage }} of the golden prompts of workload {{ $labels.workload }} were answered wrongly in "
+            "the last hour (5% and more than two are tolerated).",
+        ),
+        Alert(
+            "LLMProbeBudgetExhausted",
+            "warning",
+            increase("llmslo_probes_neutral_total", "15m", ',reason="over_budget"') + " > 0\n",
+            "5m",
+            "The probing budget of {{ $labels.target }} is used up",
+            "{{ $value | humanize }} probes of workload {{ $labels.workload }} were not sent in 15 minutes, because the tokens or "
+            "dollars of the last 24 hours are used up. Until some are free again there is no data.",
+        ),
+        Alert(
+            "LLMProberDown",
+            "critical",
+            f"up{{{selector}}} == 0\nor\nabsent(llmslo_build_info{{{selector}}})\n",
+            "5m",
+            "The prober {{ $labels.instance }} is down",
+            "Prometheus has not read the prober for 5 minutes. Nothing is measured: no SLO is met, and none is missed.",
+        ),
+        Alert(
+            "LLMProberUntrusted",
+            "warning",
+            f"llmslo_trusted{{{selector}}} == 0\n",
+            "10m",
+            "The prober {{ $labels.instance }} does not trust itself",
+            "Over 5 minutes more than 1% of its probes were invalid, its event loop was late, or it missed due times: it lacks "
+            "processor time. Its latencies are not the target's; SLOs it judges have no data.",
+        ),
+        Alert(
+            "LLMProberConfigReloadFailed",
+            "warning",
+            f"llmslo_config_last_reload_successful{{{selector}}} == 0\n",
+            "5m",
+            "The prober {{ $labels.instance }} could not take its configuration over",
+            "It goes on with the one before. Its log has every mistake with its place; so has `prober check`.",
+        ),
+    )
+
+
+def of_drift(selector: str) -> tuple[Alert, ...]:
+    """A latency that is slower than its own baseline, found by the prober's sequential test."""
+    return tuple(_drift(signal, name, selector) for signal, name in (("ttft", "TTFT"), ("itl", "ITL")))
+
+
+def _drift(signal: str, name: str, selector: str) -> Alert:
+    def asked(series: str, more: str) -> str:
+        matchers = selector.replace('"', '\\"')
+        return (
+            f'printf "max by (quantile) ({series}{{{matchers},target=%q,workload=%q,signal=\\"{signal}\\"{more}}})" '
+            "$labels.target $labels.workload"
+        )
+
+    since = asked("llmslo_drift_since_timestamp_seconds", "")
+    estimate, lower, upper = (
+        asked("llmslo_drift_shift_ratio", f',bound=\\"{b}\\"') for b in ("estimate", "lower", "upper")
+    )
+    bounds = "".join(
+        f"{{{{ $q := .Labels.quantile }}}}{{{{ range {query} | query }}}}{{{{ if eq .Labels.quantile $q }}}}{word} "
+        "×{{ printf `%.2f` .Value }}{{ end }}{{ end }}"
+        for query, word in ((lower, " (95% interval"), (upper, " to"))
+    )
+    return Alert(
+        f"LLM{name}P99Drift",
+        "warning",
+        f'max by (target, workload, signal, cause) (llmslo_drift_active{{{selector},signal="{signal}"}}) == 1\n',
+        "",
+        f"{{{{ $labels.target }}}}: {name} has drifted from its baseline (cause: {{{{ $labels.cause }}}})",
+        f"{name} of workload {{{{ $labels.workload }}}} is slower than its own baseline"
+        f"{{{{ range {since} | query }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
+        f"{{{{ range {estimate} | query }}}} Quantile {{{{ .Labels.quantile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
+        "{{ end }}"
+        " Cause regression: slower at the same load; load: the engine is busier; unknown: its load is not known.",
+    )
+
+
+def stateless_drift(selector: str) -> Alert:
+    """The second choice, for those who keep no state: two hours of p99 against three days of it."""
+
+    def p99(window: str) -> str:
+        rate = f"rate(llmslo_ttft_seconds_bucket{{{selector}}}{window})"
+        return f"histogram_quantile(0.99, sum by (target, workload, le) ({rate}))"
+
+    return Alert(
+        "LLMTTFTP99DriftStateless",
+        "warning",
+        f"{p99('[2h]')}\n> 1.3 *\n{p99('[3d] offset 2h')}\nand\n"
+        f"sum by (target, workload) (increase(llmslo_ttft_seconds_count{{{selector}}}[2h])) >= 1000\n",
+        "10m",
+        "{{ $labels.target }}: p99 TTFT is over 1.3 times that of the last three days",
+        "p99 TTFT of workload {{ $labels.workload }} over the last 2 hours is {{ $value | humanizeDuration }}.",
+    )

@@ -1,0 +1,1 @@
+"""Objectives: what is judged, which probes are events, and which alerts they can fire."""

@@ -1,0 +1,286 @@
+"""From a fault to a message and back: mock engines, probers, a real Prometheus with our rules, a real Alertmanager, a webhook.
+
+Everything is what is shipped, on a clock twenty times faster: the durations of the rules are divided by twenty, nothing else of
+them is changed, and probes are as much more frequent. All stories run side by side in one run; beside those with a fault stands
+one target without, about which nothing may ever arrive.
+"""
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from aiohttp import web
+from prometheus_client.parser import text_string_to_metric_families
+
+from prober.cli.rules import as_yaml
+
+ROOT = Path(__file__).parents[2]
+FASTER = 20
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+QUICK = {"global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"}}
+CONFIG = """
+slos:
+  ttft: {{signal: ttft, threshold: 1s, objective: 99%}}
+defaults: {{max_send_lag: 5s, warmup: 0, timeouts: {{first_token: 10s}}}}
+workloads:
+  short: {{prompt_tokens: 20, output_tokens: 4}}
+targets:
+{targets}
+"""
+DRIFTY, USUAL = "100/s", "8/s"
+
+
+def shrunk(text: str) -> str:
+    """A PromQL duration divided by FASTER, at least a second."""
+    seconds = sum(int(count) * SECONDS[unit] for count, unit in re.findall(r"(\d+)([smhd])", text))
+    return f"{max(1, round(seconds / FASTER))}s"
+
+
+def hastened(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for group in groups:
+        group.pop("interval", None)
+        for rule in group["rules"]:
+            rule["expr"] = re.sub(r"\[([^]]+)\]", lambda found: f"[{shrunk(found[1])}]", rule["expr"])
+            if "for" in rule:
+                rule["for"] = shrunk(rule["for"])
+    return groups
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+async def until(true: Callable[[], Any], what: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if await asyncio.to_thread(true):
+                return
+        except OSError:
+            pass
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        await asyncio.sleep(1)
+
+
+class Program:
+    """A process of ours, its log in a file; ended with the test."""
+
+    def __init__(self, log: Path, *command: str | Path) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self._process = subprocess.Popen([*map(str, command)], stdout=out, stderr=out)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+            self._process.wait(30)
+
+
+@contextmanager
+def programs() -> Iterator[Callable[..., Program]]:
+    with ExitStack() as running:
+
+        def start(log: Path, *command: str | Path) -> Program:
+            program = Program(log, *command)
+            running.callback(program.end, signal.SIGKILL)
+            return program
+
+        yield start
+
+
+class Inbox:
+    """What the webhook was sent."""
+
+    def __init__(self) -> None:
+        self.alerts: list[dict[str, Any]] = []
+
+    def has(self, status: str, name: str, **labels: str) -> dict[str, Any] | None:
+        """The first message about such an alert."""
+        return next((a for a in self.alerts if a["status"] == status and self._is(a, name, labels)), None)
+
+    @staticmethod
+    def _is(alert: dict[str, Any], name: str, labels: dict[str, str]) -> bool:
+        return bool(alert["labels"]["alertname"] == name and labels.items() <= alert["labels"].items())
+
+    def about(self, **labels: str) -> list[str]:
+        return [a["labels"]["alertname"] for a in self.alerts if labels.items() <= a["labels"].items()]
+
+
+@asynccontextmanager
+async def webhook() -> AsyncIterator[tuple[Inbox, int]]:
+    inbox = Inbox()
+
+    async def take(request: web.Request) -> web.Response:
+        inbox.alerts.extend((await request.json())["alerts"])
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes([web.post("/{severity}", take)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield inbox, port
+    finally:
+        await runner.cleanup()
+
+
+class Stage:
+    """Three mocks to break, one to leave alone, two probers, Prometheus and Alertmanager."""
+
+    def __init__(
+        self, folder: Path, start: Callable[..., Program], prometheus: Path, alertmanager: Path, hook: int
+    ) -> None:
+        self._folder, self._start = folder, start
+        self.mocks = {name: free_port() for name in ("drifty", "burning", "gone", "quiet")}
+        self.probers = {name: free_port() for name in ("main", "doomed")}
+        self.running = {name: self.mock(name) for name in self.mocks}
+        self.running["main"] = self.prober(
+            "main", [("drifty", DRIFTY), ("burning", USUAL), ("gone", USUAL), ("quiet", USUAL)]
+        )
+        self.running["doomed"] = self.prober("doomed", [("other", USUAL)])
+        self._alertmanager(alertmanager, hook)
+        self._prometheus(prometheus)
+
+    def mock(self, name: str) -> Program:
+        options = ("--ttft", "lognormal:15ms:0.2", "--itl", "0.5ms", "--model", name)
+        return self._run(name, "mock", "--port", str(self.mocks[name]), *options)
+
+    def prober(self, name: str, targets: list[tuple[str, str]]) -> Program:
+        listed = "".join(
+            f"  - {{name: {target}, url: 'http://127.0.0.1:{self.mocks.get(target, self.mocks['quiet'])}', rate: {rate}, "
+            "max_in_flight: 200, probes: [{workload: short}]}\n"
+            for target, rate in targets
+        )
+        config = self._folder / f"{name}.yaml"
+        config.write_text(CONFIG.format(targets=listed))
+        address = f"127.0.0.1:{self.probers[name]}"
+        store = ("--storage.path", str(self._folder / f"{name}.store"))
+        return self._run(name, "run", "--config.file", str(config), "--web.listen-address", address, *store)
+
+    def metric(self, name: str, **labels: str) -> float:
+        page = get(f"http://127.0.0.1:{self.probers['main']}/metrics")
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def fault(self, name: str, schedule: list[str]) -> None:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.mocks[name]}/mock/fault", json.dumps({"faults": schedule}).encode(), method="POST"
+        )
+        urllib.request.urlopen(request, timeout=10).close()
+
+    def _run(self, name: str, *command: str) -> Program:
+        return self._start(self._folder / f"{name}.log", sys.executable, "-m", "prober", *command)
+
+    def _alertmanager(self, binary: Path, hook: int) -> None:
+        document = yaml.safe_load((ROOT / "deploy/alertmanager/alertmanager.yaml").read_text())
+        for receiver in document["receivers"]:
+            for each in receiver.get("webhook_configs", ()):
+                each["url"] = f"http://127.0.0.1:{hook}/{receiver['name']}"
+        for route in (document["route"], *document["route"].get("routes", ())):
+            route |= {"group_wait": "1s", "group_interval": "1s"}
+        config = self._folder / "alertmanager.yml"
+        config.write_text(yaml.safe_dump(document))
+        self.alertmanager = free_port()
+        self._start(
+            self._folder / "alertmanager.log", binary, f"--config.file={config}", f"--storage.path={self._folder}/am",
+            f"--web.listen-address=127.0.0.1:{self.alertmanager}", "--cluster.listen-address=",
+        )  # fmt: skip
+
+    def _prometheus(self, binary: Path) -> None:
+        written = subprocess.run(
+            [sys.executable, "-m", "prober", "rules", "--config.file", self._folder / "main.yaml"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        rules = self._folder / "rules.yaml"
+        rules.write_text(as_yaml({"groups": hastened(yaml.safe_load(written.stdout)["groups"])}))
+        targets = [f"127.0.0.1:{port}" for port in self.probers.values()]
+        config = self._folder / "prometheus.yml"
+        document = {
+            **QUICK,
+            "rule_files": [str(rules)],
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self.alertmanager}"]}]}]},
+            "scrape_configs": [{"job_name": "llm-slo-prober", "static_configs": [{"targets": targets}]}],
+        }
+        config.write_text(yaml.safe_dump(document))
+        self._start(
+            self._folder / "prometheus.log", binary, f"--config.file={config}", f"--storage.tsdb.path={self._folder}/tsdb",
+            f"--web.listen-address=127.0.0.1:{free_port()}", "--rules.alert.resend-delay=1s",
+        )  # fmt: skip
+
+
+async def test_faults_arrive_and_resolve_and_quiet_stays_quiet(
+    tmp_path: Path, prometheus_binary: Path, alertmanager_binary: Path
+) -> None:
+    """Burn and drift fire after their faults and end with them; so do a target that is gone and a prober that was killed."""
+    async with webhook() as (inbox, hook):
+        with programs() as start:
+            stage = await asyncio.to_thread(Stage, tmp_path, start, prometheus_binary, alertmanager_binary, hook)
+            await _play(stage, inbox)
+
+
+async def _play(stage: Stage, inbox: Inbox) -> None:
+    learnt = {"target": "drifty", "signal": "ttft", "phase": "provisional"}
+    await until(lambda: stage.metric("llmslo_drift_phase", **learnt) == 1, "a baseline of 5,000 samples", 120)
+    assert inbox.alerts == [], "nothing was wrong yet"
+    stage.fault("drifty", ["latency:4"])
+    stage.fault("burning", ["latency:200"])
+    stage.running["gone"].end(signal.SIGKILL)
+    stage.running["doomed"].end(signal.SIGKILL)
+    doomed = f"127.0.0.1:{stage.probers['doomed']}"
+    stories: tuple[tuple[str, dict[str, str]], ...] = (
+        ("LLMErrorBudgetBurn", {"target": "burning", "severity": "critical", "slo": "ttft"}),
+        ("LLMTTFTP99Drift", {"target": "drifty", "cause": "unknown"}),
+        ("LLMTargetFailing", {"target": "gone"}),
+        ("LLMProberDown", {"instance": doomed}),
+    )
+    for name, labels in stories:
+        await until(lambda name=name, labels=labels: inbox.has("firing", name, **labels), f"{name} to arrive")  # type: ignore[misc]
+    burn = inbox.has("firing", "LLMErrorBudgetBurn", target="burning")
+    drift = inbox.has("firing", "LLMTTFTP99Drift", target="drifty")
+    assert burn is not None
+    assert drift is not None
+    assert re.search(r"^[\d.]+% of the events of workload short in the last", burn["annotations"]["description"])
+    assert re.search(
+        r"since \d{4}-\d\d-\d\d .* Quantile 0.5: ×\d\.\d\d \(95% interval ×", drift["annotations"]["description"]
+    )
+    assert drift["annotations"]["runbook_url"].endswith("/runbooks/LLMTTFTP99Drift")
+    page = get(f"http://127.0.0.1:{stage.probers['main']}/runbooks/LLMTTFTP99Drift")
+    assert "Look first" in page
+    for name in ("drifty", "burning"):
+        stage.fault(name, [])
+    stage.running["gone"] = stage.mock("gone")
+    stage.running["doomed"] = stage.prober("doomed", [("other", USUAL)])
+    for name, labels in stories:
+        await until(lambda name=name, labels=labels: inbox.has("resolved", name, **labels), f"{name} to resolve", 90)  # type: ignore[misc]
+    assert inbox.about(target="quiet") == []
+    assert "LLMSLONoData" not in inbox.about(), "a prober that is down is told once"
+    assert not [
+        alert
+        for alert in inbox.alerts
+        if alert["labels"].get("target") == "drifty" and "Burn" in alert["labels"]["alertname"]
+    ]

@@ -1,0 +1,208 @@
+"""Baselines that outlive the process: in the store, and in what a real Prometheus holds."""
+
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from prober.edge.prometheus import Unanswered, hourly_histograms
+from prober.exposition.buckets import bounds
+
+HOUR = 3600
+CONFIG = """
+defaults: {{rate: 100/s, max_send_lag: 5s, warmup: 0, max_in_flight: 100}}
+workloads: {{short: {{prompt_tokens: 20, output_tokens: 3}}}}
+{prometheus}
+targets: [{{name: one, url: 'http://127.0.0.1:{port}', probes: [{{workload: short}}]}}]
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def until(true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if seen := true():
+                return seen
+        except OSError:
+            pass
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.1)
+
+
+def value(url: str, name: str, **labels: str) -> float:
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(get(url + "/metrics"))
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+@pytest.fixture
+def mock_port() -> Iterator[int]:
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "prober",
+        "mock",
+        "--port",
+        str(port),
+        "--ttft",
+        "lognormal:10ms:0.2",
+        "--itl",
+        "0.5ms",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    until(lambda: get(f"http://127.0.0.1:{port}/version"), "the mock")
+    yield port
+    process.kill()
+    process.wait(10)
+
+
+class Daemon:
+    def __init__(self, folder: Path, mock_port: int, prometheus: str = "") -> None:
+        config = folder / "prober.yaml"
+        config.write_text(
+            CONFIG.format(port=mock_port, prometheus=f"prometheus: {{url: '{prometheus}'}}" if prometheus else "")
+        )
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = folder / "log"
+        command = [sys.executable, "-m", "prober", "run", "--config.file", str(config)]
+        options = ["--web.listen-address", f"127.0.0.1:{port}", "--storage.path", str(folder / "store")]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([*command, *options], stderr=log)
+        until(lambda: get(self.url + "/-/ready"), "the daemon")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(30)
+
+
+def history(path: Path, end: float, hours: int) -> None:
+    """`hours` of TTFTs, lognormal (10 ms, 0.2), 720 an hour, as OpenMetrics for promtool's `create-blocks-from`."""
+    rng = Random(1)
+    edges = [*bounds("request"), math.inf]
+    counts = [0] * len(edges)
+    lines = {edge: [] for edge in edges}  # type: dict[float, list[str]]
+    for minute in range(hours * 60):
+        for _ in range(12):
+            ttft = 0.010 * math.exp(rng.gauss(0.0, 0.2))
+            counts[next(i for i, edge in enumerate(edges) if ttft <= edge)] += 1
+        at, total = end - hours * HOUR + minute * 60, 0
+        for edge, count in zip(edges, counts, strict=True):
+            total += count
+            le = "+Inf" if math.isinf(edge) else repr(edge)
+            labels = f'instance="old",job="llm-slo-prober",target="one",workload="short",le="{le}"'
+            lines[edge].append(f"llmslo_ttft_seconds_bucket{{{labels}}} {total} {at:.0f}")
+    text = "\n".join(line for edge in edges for line in lines[edge])
+    path.write_text(f"# TYPE llmslo_ttft_seconds_bucket gauge\n{text}\n# EOF\n")
+
+
+@pytest.fixture
+def past(tmp_path: Path, prometheus_binary: Path, promtool: Path) -> Iterator[str]:
+    """A real Prometheus that holds three days of another prober's histograms, up to an hour ago."""
+    end = time.time() // HOUR * HOUR
+    history(tmp_path / "past.om", end, 75)
+    made = subprocess.run(
+        [promtool, "tsdb", "create-blocks-from", "openmetrics", tmp_path / "past.om", tmp_path / "tsdb"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "prometheus.yml").write_text("{}")
+    port = free_port()
+    with (tmp_path / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(
+            [prometheus_binary, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/tsdb",
+             f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=15d"],
+            stderr=log,
+        )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    until(lambda: get(url + "/-/ready"), "Prometheus")
+    yield url
+    process.kill()
+    process.wait(10)
+
+
+def test_a_new_pod_compares_with_what_was_before_it(tmp_path: Path, mock_port: int, past: str) -> None:
+    """Without a store the baseline comes from Prometheus, and a slower engine after a rollout is found at once."""
+    daemon = Daemon(tmp_path, mock_port, past)
+    signal_of = {"target": "one", "workload": "short", "signal": "ttft"}
+    until(lambda: value(daemon.url, "llmslo_drift_phase", **signal_of, phase="provisional") == 1, "the baseline")
+    assert value(daemon.url, "llmslo_drift_phase", **(signal_of | {"signal": "itl"}), phase="learning") == 1
+    assert value(daemon.url, "llmslo_ttft_seconds_count", target="one") < 4_000, "not from its own samples"
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{mock_port}/mock/fault", json.dumps({"faults": ["latency:2"]}).encode(), method="POST"
+    )
+    urllib.request.urlopen(request, timeout=10).close()
+    until(lambda: value(daemon.url, "llmslo_drift_active", **signal_of) == 1, "the drift")
+    assert daemon.stop() == 0
+    again = Daemon(tmp_path, mock_port)
+    until(lambda: value(again.url, "llmslo_drift_active", **signal_of) == 1, "the drift to be known again")
+    assert value(again.url, "llmslo_ttft_seconds_count", target="one") < 4_000
+    assert again.stop() == 0
+
+
+def test_a_store_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    """With the path and what to do; a damaged one is set aside and does not."""
+    (tmp_path / "prober.yaml").write_text("targets: [{name: a, url: 'http://127.0.0.1:1'}]")
+    (tmp_path / "file").write_text("")
+    command = [sys.executable, "-m", "prober", "run", "--config.file", str(tmp_path / "prober.yaml")]
+    options = ["--web.listen-address", "127.0.0.1:0", "--storage.path", str(tmp_path / "file")]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"--storage.path {tmp_path / 'file'}: cannot be used" in done.stderr
+    assert "mount a writable volume" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a read-only file system can only be made as root")
+def test_a_read_only_disk_is_told(tmp_path: Path) -> None:
+    """Root may write where permissions forbid it, so the disk itself is read-only here."""
+    (tmp_path / "prober.yaml").write_text("targets: [{name: a, url: 'http://127.0.0.1:1'}]")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    run = f"{sys.executable} -m prober run --config.file {tmp_path}/prober.yaml --web.listen-address 127.0.0.1:0"
+    script = f"mount -t tmpfs -o ro none {disk} && exec {run} --storage.path {disk}"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    assert done.returncode == 1
+    assert f"--storage.path {disk}: cannot be used" in done.stderr
+
+
+async def test_a_prometheus_that_does_not_answer_is_told(mock_port: int) -> None:
+    """Refused, or not a Prometheus: the address and the reason, and nothing else happens."""
+    labels = {"target": 'a"b', "workload": "w"}
+    for url, said in (
+        (f"http://127.0.0.1:{free_port()}", "onnect"),
+        (f"http://127.0.0.1:{mock_port}", "not the answer of a Prometheus"),
+    ):
+        with pytest.raises(Unanswered, match=said):
+            await hourly_histograms(url, "llmslo_ttft_seconds", labels, time.time(), 3)

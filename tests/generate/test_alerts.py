@@ -1,0 +1,487 @@
+"""Every alert by `promtool test rules`: it fires, it does not fire, and it is silent without traffic and without the prober.
+
+Written with the programs' own rules for the example configuration, so what is tested is what is committed.
+"""
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from prober import series
+from prober.generate.alerts import NAMES
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy/prometheus/rules.yaml"
+JOB = 'job="llm-slo-prober",instance="a"'
+PROBE = f'{JOB},target="llama",workload="probe"'
+GOLDEN = f'{JOB},target="llama",workload="golden"'
+DAY = 1440
+Series = dict[str, str]
+
+
+def slo(name: str, events: str, bad: str, workload: str = PROBE) -> Series:
+    """The counters of one SLO and its declaration, a sample a minute."""
+    count = sum(int(part.rsplit("x", 1)[1]) + 1 if "x" in part else 1 for part in events.split())
+    return {
+        f'llmslo_slo_events_total{{{workload},slo="{name}"}}': events,
+        f'llmslo_slo_bad_events_total{{{workload},slo="{name}"}}': bad,
+        f'llmslo_slo_objective_ratio{{{workload},slo="{name}"}}': f"0.99+0x{count - 1}",
+    }
+
+
+def drift(signal: str, minutes: str) -> Series:
+    at = f'{PROBE},signal="{signal}"'
+    shift = {"estimate": "1.31", "lower": "1.2", "upper": "1.42"}
+    return {
+        f'llmslo_drift_active{{{at},cause="unknown"}}': minutes,
+        f"llmslo_drift_since_timestamp_seconds{{{at}}}": "60+0x60",
+        **{
+            f'llmslo_drift_shift_ratio{{{at},quantile="0.5",bound="{bound}"}}': f"{value}+0x60"
+            for bound, value in shift.items()
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Case:
+    """`alert` is firing at `minute` with these of its labels, or (None) is not, whatever its labels or with those `of`."""
+
+    why: str
+    alert: str
+    minute: int
+    series: Series
+    fires: dict[str, str] | None = None
+    of: dict[str, str] = field(default_factory=dict)
+
+
+BURN = "LLMErrorBudgetBurn"
+
+
+def burn(long: str, short: str, severity: str, name: str = "ttft") -> dict[str, str]:
+    return {"long": long, "short": short, "severity": severity, "slo": name}
+
+
+UP = {f"up{{{JOB}}}": "1+0x60", f'llmslo_build_info{{{JOB},version="1"}}': "1+0x60"}
+QUIET = {
+    f'llmslo_target_state{{{JOB},target="llama",state="failing"}}': "0+0x60",
+    f'llmslo_probes_neutral_total{{{PROBE},reason="rejected"}}': "0+0x60",
+    f'llmslo_probes_neutral_total{{{PROBE},reason="over_budget"}}': "0+0x60",
+    f'llmslo_quality_checks_total{{{GOLDEN},check="regex"}}': "0+2x60",
+    f'llmslo_quality_failures_total{{{GOLDEN},check="regex"}}': "0+0x60",
+    f"llmslo_trusted{{{JOB}}}": "1+0x60",
+    f"llmslo_config_last_reload_successful{{{JOB}}}": "1+0x60",
+    **slo("ttft", "0+12x60", "0+0x60"),
+    **drift("ttft", "0+0x60"),
+    **drift("itl", "0+0x60"),
+    **UP,
+}
+NO_TRAFFIC = {name: "0+0x60" for name in QUIET if "events" in name or "_total" in name} | {
+    name: values for name, values in QUIET.items() if not ("events" in name or "_total" in name)
+}
+
+CASES = [
+    # 3 of 12 probes a minute are bad: 25%, above every pair's share. Each pair fires once its long window is convinced.
+    Case(
+        "all bad for the last quarter of an hour",
+        BURN,
+        60,
+        slo("ttft", "0+12x120", "0+0x44 0+12x75"),
+        burn("1h", "5m", "critical"),
+    ),
+    Case("all bad for its last three minutes", BURN, 48, slo("ttft", "0+12x120", "0+0x44 0+12x75"), of={"long": "1h"}),
+    Case("8% bad for six hours", BURN, 400, slo("ttft", "0+12x500", "0+0.96x500"), burn("6h", "30m", "critical")),
+    Case("4% bad for a day", BURN, DAY + 60, slo("ttft", "0+12x2000", "0+0.48x2000"), burn("1d", "2h", "warning")),
+    Case(
+        "1.2% bad for three days",
+        BURN,
+        3 * DAY + 60,
+        slo("ttft", "0+12x5000", "0+0.144x5000"),
+        burn("3d", "6h", "warning"),
+    ),
+    Case("0.96% bad for ever is within a budget of 1%", BURN, 3 * DAY + 60, slo("ttft", "0+12x5000", "0+0.115x5000")),
+    Case(
+        "over, and good again for ten minutes: the short window ends it",
+        BURN,
+        75,
+        slo("ttft", "0+12x120", "0+6x60 360+0x58"),
+        of={"long": "1h"},
+    ),
+    Case(
+        "eight events, the guard, all bad",
+        BURN,
+        12,
+        slo("ttft", "0+1x8 8+0x30", "0+1x8 8+0x30"),
+        burn("1h", "5m", "critical"),
+    ),
+    Case("seven events, one below the guard, all bad", BURN, 12, slo("ttft", "0+1x7 7+0x30", "0+1x7 7+0x30")),
+    *(
+        Case(
+            f"the first probe of a slow schedule is bad, {minute} minutes in",
+            BURN,
+            minute,
+            slo("ttft", "0+0.5x120", "0 1+0x119"),
+        )
+        for minute in (1, 2, 5, 9, 13, 15, 16, 17, 18, 20, 30, 60)
+    ),
+    Case("all 47 gaps of one probe of two a minute", BURN, 30, slo("itl", "0+60x120", "0+0x14 47+0x104")),
+    Case("half of all gaps", BURN, 30, slo("itl", "0+60x120", "0+30x120"), burn("1h", "5m", "critical", "itl")),
+    Case("no traffic", BURN, 30, slo("ttft", "0+0x60", "0+0x60")),
+    Case(
+        "over, and the prober has been down for an hour",
+        BURN,
+        130,
+        slo("ttft", "0+12x60", "0+6x60"),
+        of={"severity": "critical"},
+    ),
+    Case(
+        "2% bad in two hours of 1,440",
+        "LLMPercentileSLOBreach",
+        125,
+        slo("ttft", "0+12x200", "0+0.24x200"),
+        {"slo": "ttft"},
+    ),
+    Case("0.9% bad", "LLMPercentileSLOBreach", 125, slo("ttft", "0+12x200", "0+0.1x200")),
+    Case(
+        "1,000 events, the guard",
+        "LLMPercentileSLOBreach",
+        110,
+        slo("ttft", "0+10x100 1000+0x40", "0+1x100 100+0x40"),
+        {"slo": "ttft"},
+    ),
+    Case("990 events", "LLMPercentileSLOBreach", 110, slo("ttft", "0+10x99 990+0x40", "0+1x99 99+0x40")),
+    Case("no traffic", "LLMPercentileSLOBreach", 125, slo("ttft", "0+0x200", "0+0x200")),
+    Case("prober down", "LLMPercentileSLOBreach", 250, slo("ttft", "0+12x60", "0+6x60")),
+    Case(
+        "declared, and silent for ten minutes and more",
+        "LLMSLONoData",
+        30,
+        slo("ttft", "0+12x10 120+0x60", "0+0x70"),
+        {"slo": "ttft"},
+    ),
+    Case("silent for five minutes", "LLMSLONoData", 15, slo("ttft", "0+12x10 120+0x60", "0+0x70")),
+    Case("declared, and never an event", "LLMSLONoData", 20, slo("ttft", "0+0x60", "0+0x60"), {"slo": "ttft"}),
+    Case("events", "LLMSLONoData", 60, QUIET),
+    Case("the prober is gone, which is another alert", "LLMSLONoData", 120, QUIET),
+    Case(
+        "failing for three minutes",
+        "LLMTargetFailing",
+        13,
+        {f'llmslo_target_state{{{JOB},target="llama",state="failing"}}': "0+0x9 1+0x20"},
+        {"target": "llama"},
+    ),
+    Case(
+        "failing for a minute",
+        "LLMTargetFailing",
+        11,
+        {f'llmslo_target_state{{{JOB},target="llama",state="failing"}}': "0+0x9 1+0x20"},
+    ),
+    Case(
+        "rejected all the time",
+        "LLMProbeRejected",
+        30,
+        {f'llmslo_probes_neutral_total{{{PROBE},reason="rejected"}}': "0+12x60"},
+        {"workload": "probe"},
+    ),
+    Case(
+        "two rejected",
+        "LLMProbeRejected",
+        30,
+        {f'llmslo_probes_neutral_total{{{PROBE},reason="rejected"}}': "0+0x19 2+0x40"},
+    ),
+    Case(
+        "three rejected, the guard",
+        "LLMProbeRejected",
+        10,
+        {f'llmslo_probes_neutral_total{{{PROBE},reason="rejected"}}': "0 1 2 3+0x40"},
+        {"workload": "probe"},
+    ),
+    Case(
+        "a tenth wrong",
+        "LLMQualityDegraded",
+        55,
+        {
+            f'llmslo_quality_checks_total{{{GOLDEN},check="regex"}}': "0+2x60",
+            f'llmslo_quality_failures_total{{{GOLDEN},check="regex"}}': "0+0.2x60",
+        },
+        {"workload": "golden"},
+    ),
+    Case(
+        "two wrong of 110",
+        "LLMQualityDegraded",
+        55,
+        {
+            f'llmslo_quality_checks_total{{{GOLDEN},check="regex"}}': "0+2x60",
+            f'llmslo_quality_failures_total{{{GOLDEN},check="regex"}}': "0+0x20 2+0x40",
+        },
+    ),
+    Case(
+        "three wrong of 20, the guard",
+        "LLMQualityDegraded",
+        20,
+        {
+            f'llmslo_quality_checks_total{{{GOLDEN},check="regex"}}': "0+2x10 20+0x50",
+            f'llmslo_quality_failures_total{{{GOLDEN},check="regex"}}': "0 1 2 3+0x50",
+        },
+        {"workload": "golden"},
+    ),
+    Case(
+        "one not sent",
+        "LLMProbeBudgetExhausted",
+        18,
+        {f'llmslo_probes_neutral_total{{{PROBE},reason="over_budget"}}': "0+0x9 1+0x40"},
+        {"workload": "probe"},
+    ),
+    Case(
+        "an hour ago",
+        "LLMProbeBudgetExhausted",
+        60,
+        {f'llmslo_probes_neutral_total{{{PROBE},reason="over_budget"}}': "0+0x9 1+0x60"},
+    ),
+    Case(
+        "it cannot be read",
+        "LLMProberDown",
+        16,
+        {f"up{{{JOB}}}": "1+0x9 0+0x20", f'llmslo_build_info{{{JOB},version="1"}}': "1+0x9 stale"},
+        {"instance": "a"},
+    ),
+    Case("Prometheus does not know it", "LLMProberDown", 8, {"other": "0+0x20"}, {"severity": "critical"}),
+    Case(
+        "down for four minutes",
+        "LLMProberDown",
+        14,
+        {f"up{{{JOB}}}": "1+0x9 0+0x20", f'llmslo_build_info{{{JOB},version="1"}}': "1+0x40"},
+    ),
+    Case("untrusted", "LLMProberUntrusted", 21, {f"llmslo_trusted{{{JOB}}}": "1+0x9 0+0x40"}, {"instance": "a"}),
+    Case("untrusted for nine minutes", "LLMProberUntrusted", 19, {f"llmslo_trusted{{{JOB}}}": "1+0x9 0+0x40"}),
+    Case(
+        "a bad file",
+        "LLMProberConfigReloadFailed",
+        16,
+        {f"llmslo_config_last_reload_successful{{{JOB}}}": "1+0x9 0+0x40"},
+        {"instance": "a"},
+    ),
+    Case(
+        "mended in time",
+        "LLMProberConfigReloadFailed",
+        30,
+        {f"llmslo_config_last_reload_successful{{{JOB}}}": "1+0x9 0+0x2 1+0x40"},
+    ),
+    Case("TTFT drifts", "LLMTTFTP99Drift", 20, drift("ttft", "0+0x9 1+0x40"), {"cause": "unknown", "signal": "ttft"}),
+    Case("it drifted", "LLMTTFTP99Drift", 30, drift("ttft", "0+0x9 1+0x10 0+0x40")),
+    Case("ITL drifts", "LLMITLP99Drift", 20, drift("itl", "0+0x9 1+0x40"), {"cause": "unknown", "signal": "itl"}),
+    Case("TTFT is not ITL", "LLMITLP99Drift", 20, drift("ttft", "0+0x9 1+0x40")),
+    *(Case("all is well", name, 55, QUIET) for name in NAMES),
+    *(Case("no traffic", name, 25, NO_TRAFFIC) for name in NAMES if name not in ("LLMSLONoData",)),
+    *(Case("the prober is down", name, 120, QUIET) for name in NAMES if name != "LLMProberDown"),
+]
+STATELESS = [
+    Case(
+        "p99 half as slow again for hours",
+        "LLMTTFTP99DriftStateless",
+        3 * DAY + 260,
+        {
+            f'llmslo_ttft_seconds_bucket{{{PROBE},le="0.2"}}': "0+12x4440 53280+6x600",
+            f'llmslo_ttft_seconds_bucket{{{PROBE},le="0.4"}}': "0+12x5000",
+            f'llmslo_ttft_seconds_bucket{{{PROBE},le="+Inf"}}': "0+12x5000",
+            f"llmslo_ttft_seconds_count{{{PROBE}}}": "0+12x5000",
+        },
+        {"target": "llama"},
+    ),
+    Case(
+        "as it was",
+        "LLMTTFTP99DriftStateless",
+        3 * DAY + 260,
+        {
+            f'llmslo_ttft_seconds_bucket{{{PROBE},le="0.2"}}': "0+12x5000",
+            f'llmslo_ttft_seconds_bucket{{{PROBE},le="+Inf"}}': "0+12x5000",
+            f"llmslo_ttft_seconds_count{{{PROBE}}}": "0+12x5000",
+        },
+    ),
+]
+
+
+def expression(case: Case) -> dict[str, Any]:
+    """What is asked: the number of firing alerts of this name with these labels; promtool's `ALERTS` is Prometheus's own."""
+    labels = "".join(f',{name}="{value}"' for name, value in (case.fires or case.of).items())
+    samples = [{"labels": "{}", "value": 1}] if case.fires is not None else []
+    asked = f'count(ALERTS{{alertname="{case.alert}",alertstate="firing"{labels}}} == 1)'
+    if case.fires is not None:
+        asked = f"{asked} > bool 0"
+    return {"expr": asked, "eval_time": f"{case.minute}m", "exp_samples": samples}
+
+
+def promtool_test(promtool: Path, rules: Path, cases: list[Case], folder: Path) -> None:
+    """Run all cases, those of one rule group in one go; what does not hold is named by its expression and minute.
+
+    A case of days is evaluated every quarter of an hour: promtool recomputes windows of days at each step.
+    """
+    groups = yaml.safe_load(rules.read_text())["groups"]
+    runs: dict[tuple[str, bool], list[Case]] = {}
+    for case in cases:
+        named = next(
+            (part.split('"')[1] for name in case.series for part in name.split(",") if part.startswith("slo=")), ""
+        )
+        ours = named and any(rule.get("alert") == case.alert for rule in _rules(groups, f"llm-slo-{named}"))
+        group = f"llm-slo-{named}" if ours else "llm-slo-prober"
+        runs.setdefault((group, case.minute > 500), []).append(case)
+    for number, ((group, long), each) in enumerate(runs.items()):
+        part = folder / f"{number}.rules.yaml"
+        part.write_text(json.dumps({"groups": [found for found in groups if found["name"] == group]}))
+        step = "15m" if long else "1m"
+        document = {
+            "rule_files": [str(part)],
+            "evaluation_interval": step,
+            "tests": [
+                {
+                    "name": f"{case.alert}: {case.why}",
+                    "interval": "1m",
+                    "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
+                    "promql_expr_test": [expression(case)],
+                }
+                for case in each
+            ],
+        }
+        path = folder / f"{number}.test.yaml"
+        path.write_text(json.dumps(document))
+        done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _rules(groups: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return next((group["rules"] for group in groups if group["name"] == name), [])
+
+
+def test_every_alert_fires_when_it_should_and_only_then(promtool: Path, tmp_path: Path) -> None:
+    """For each: firing, not firing, no traffic, prober down, and exactly at its guard."""
+    promtool_test(promtool, RULES, CASES, tmp_path)
+
+
+def test_the_second_choice_for_drift(promtool: Path, tmp_path: Path) -> None:
+    """The rule in PromQL alone fires for a p99 that stays half as slow again, and not for one that stays."""
+    from prober.cli.rules import as_yaml
+    from prober.generate.rules import Options, groups
+
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(as_yaml({"groups": groups({}, Options(stateless_drift=True))}))
+    promtool_test(promtool, rules, STATELESS, tmp_path)
+
+
+def test_a_case_that_does_not_hold_fails(promtool: Path, tmp_path: Path) -> None:
+    """The harness itself: an alert that is expected and does not come, or comes and is not expected, is a failure."""
+    for wrong in (
+        Case("expected in vain", BURN, 30, QUIET, burn("1h", "5m", "critical")),
+        Case("not expected", "LLMProberDown", 8, {"other": "0+0x20"}),
+    ):
+        with pytest.raises(AssertionError, match="FAILED"):
+            promtool_test(promtool, RULES, [wrong], tmp_path)
+
+
+def test_every_alert_has_its_cases() -> None:
+    """At least one case in which it fires and one in which it does not."""
+    for name in NAMES:
+        found = [case for case in (*CASES, *STATELESS) if case.alert == name]
+        assert any(case.fires is not None for case in found), name
+        assert any(case.fires is None for case in found), name
+
+
+def alerts() -> list[dict[str, Any]]:
+    document = yaml.safe_load(RULES.read_text())
+    return [rule for group in document["groups"] for rule in group["rules"] if "alert" in rule]
+
+
+def test_every_alert_says_what_and_where_to_look() -> None:
+    """Summary, description, runbook, dashboard and severity; a runbook for each, and none for what does not exist."""
+    for rule in alerts():
+        notes = rule["annotations"]
+        assert {"summary", "description", "runbook_url", "dashboard_url"} == set(notes)
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert notes["runbook_url"].endswith(f"/runbooks/{rule['alert']}")
+    assert {rule["alert"] for rule in alerts()} == set(NAMES) - {"LLMTTFTP99DriftStateless"}
+    pages = {path.stem for path in (ROOT / "deploy/runbooks").glob("*.md")} - {"README"}
+    assert pages == set(NAMES)
+    for name in NAMES:
+        text = (ROOT / f"deploy/runbooks/{name}.md").read_text()
+        for heading in (f"# {name}\n", "## What it means\n", "## Look first\n", "## Do\n"):
+            assert heading in text
+
+
+STATES = [
+    ("met", 60, slo("ttft", "0+12x60", "0+0x60"), "1+0x60"),
+    ("missed", 60, slo("ttft", "0+12x60", "0+1x60"), "1+0x60"),
+    ("no_data", 60, slo("ttft", "0+12x10 120+0x60", "0+0x70"), "1+0x70"),
+    ("no_data", 60, slo("ttft", "0+12x60", "0+0x60"), "1+0x30 0+0x30"),
+]
+
+
+@pytest.mark.parametrize(("state", "minute", "series", "trusted"), STATES)
+def test_an_slo_is_met_missed_or_has_no_data(
+    promtool: Path, tmp_path: Path, state: str, minute: int, series: Series, trusted: str
+) -> None:
+    """Exactly one of the three. A silent target and a prober that does not trust itself are no data, never met."""
+    path = tmp_path / "states.yaml"
+    name = "target_workload_slo:llmslo_slo_state:window"
+    labels = f'{{__name__="{name}",slo="ttft",state="{state}",target="llama",workload="probe"}}'
+    held = {**series, f"llmslo_trusted{{{JOB}}}": trusted}
+    document = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "5m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": each, "values": values} for each, values in held.items()],
+                "promql_expr_test": [
+                    {"expr": name, "eval_time": f"{minute}m", "exp_samples": [{"labels": labels, "value": 1}]}
+                ],
+            }
+        ],
+    }
+    path.write_text(json.dumps(document))
+    done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_is_met_when_the_prober_is_down(promtool: Path, tmp_path: Path) -> None:
+    """Its series are gone and so are the states, though the budget of 30 days can still be computed."""
+    path = tmp_path / "down.yaml"
+    held = {**slo("ttft", "0+12x60", "0+0x60"), f"llmslo_trusted{{{JOB}}}": "1+0x60"}
+    asked = 'target_workload_slo:llmslo_slo_state:window{state="met"}'
+    document = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "5m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": each, "values": values} for each, values in held.items()],
+                "promql_expr_test": [{"expr": asked, "eval_time": "120m", "exp_samples": []}],
+            }
+        ],
+    }
+    path.write_text(json.dumps(document))
+    done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_query_of_a_runbook_is_one(promtool: Path, tmp_path: Path) -> None:
+    """What is in backquotes and has braces or a function is PromQL, and promtool takes it."""
+    queries = sorted(
+        query
+        for path in (ROOT / "deploy/runbooks").glob("*.md")
+        for query in re.findall(r"`([^`]+)`", path.read_text())
+        if re.search(r"\[\w+\]|llmslo_\w+\{|== \d", query) and not query.startswith("[")
+    )
+    assert len(queries) > 20
+    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
+    path = tmp_path / "queries.yaml"
+    path.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
+    done = subprocess.run([promtool, "check", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = {name for query in queries for name in re.findall(r"\bllmslo_\w+", query) if ":" not in name}
+    known = {declared.name for declared in series.ALL}
+    for name in names:
+        assert re.sub(r"_(bucket|count|sum)$", "", name) in known or name.startswith("llmslo_slo_"), name
