@@ -70,38 +70,38 @@ def _residuals(source: Source, count: int) -> Array:
     return source.draw(count)[0] - LEVEL
 
 
-WINDOW, HOLD, EVERY = 720, 10, 12  # samples of an hour; evaluations of ten minutes; samples between evaluations
+HOUR, HOLD, EVERY = 720, 10, 12  # samples of an hour; evaluations of ten minutes; samples between evaluations
 
 
-def firing(logs: Array, limit: Array) -> NDArray[np.bool_]:
-    """Does the rule "p99 over 1 h above `limit` for 10 min", evaluated each minute, fire? (lanes, evaluations).
+def firing(logs: Array, limit: Array, window: int) -> NDArray[np.bool_]:
+    """Does the rule "p99 of `window` samples above `limit` for 10 min", evaluated each minute, fire? (lanes, evaluations).
 
-    The 99th percentile of 720 is the 8th largest: above the limit if 8 are. The first evaluation is of the first 720.
+    The 99th percentile of 720 is the 8th largest: above the limit if 8 are. The first evaluation is of the first window.
     """
     over = np.cumsum(logs > limit[:, None], axis=1, dtype=np.int32)
-    ends = np.arange(WINDOW, logs.shape[1] + 1, EVERY) - 1
-    before = np.where(ends >= WINDOW, over[:, ends - WINDOW], 0)
-    above = over[:, ends] - before >= WINDOW - int(np.ceil(0.99 * WINDOW)) + 1
+    ends = np.arange(window, logs.shape[1] + 1, EVERY) - 1
+    before = np.where(ends >= window, over[:, ends - window], 0)
+    above = over[:, ends] - before >= window - int(np.ceil(0.99 * window)) + 1
     held = np.cumsum(above, axis=1, dtype=np.int32)
     fires: NDArray[np.bool_] = held[:, HOLD:] - np.pad(held[:, : -HOLD - 1], ((0, 0), (1, 0))) == HOLD + 1
     return fires
 
 
-def rule_false_alarms(source: Source, limit: Array, factors: list[float], days: int) -> dict[float, float]:
+def rule_false_alarms(source: Source, limit: Array, factors: list[float], days: int, window: int) -> dict[float, float]:
     """False alarms per 30 days of the rule, by its factor."""
     logs = np.hstack([source.draw(DAY)[0].astype(np.float32) for _ in range(days)])
     found = {}
     for factor in factors:
-        fires = firing(logs, limit + np.log(factor))
+        fires = firing(logs, limit + np.log(factor), window)
         found[factor] = float((fires[:, 1:] & ~fires[:, :-1]).sum() / (len(logs) * days / 30))
     return found
 
 
-def rule_delays(source: Source, limit: Array, change: Change, seed: int) -> dict[str, float]:
+def rule_delays(source: Source, limit: Array, change: Change, seed: int, window: int) -> dict[str, float]:
     """Delays in samples of the rule with this limit on the log; runs in which it fires at the change are left out."""
-    past = source.draw(WINDOW + HOLD * EVERY)[0]
+    past = source.draw(window + HOLD * EVERY)[0]
     logs = np.hstack((past, change(source.draw(DAY)[0], 0, np.random.default_rng(seed))))
-    fires = firing(logs, limit)
+    fires = firing(logs, limit, window)
     fires = fires[~fires[:, 0], 1:]
     first = np.where(fires.any(axis=1), EVERY * (fires.argmax(axis=1) + 1), np.inf)
     return summary(first)

@@ -23,7 +23,8 @@ targets:
     rate: 1/s
 """
 PROMETHEUS = """\
-global: {{scrape_interval: 5s}}
+global: {{scrape_interval: 5s, evaluation_interval: 5s}}
+rule_files: [rules.yaml]
 scrape_configs:
   - job_name: llm-slo-prober
     static_configs: [{{targets: ["127.0.0.1:{prober}"]}}]
@@ -43,6 +44,8 @@ def demo(
         run = [*command, "run", "--config.file", str(config), "--web.listen-address", f"127.0.0.1:{ports['prober']}"]
         commands = [mock, run]
         if server := shutil.which("prometheus"):
+            rules = [*command, "rules", "--config.file", str(config), "--output", str(Path(folder, "rules.yaml"))]
+            subprocess.run(rules, check=True)
             scrape = Path(folder, "prometheus.yml")
             scrape.write_text(PROMETHEUS.format(**ports))
             listen = f"127.0.0.1:{ports['prometheus']}"
@@ -57,7 +60,7 @@ def demo(
         print(f"mock engine  http://127.0.0.1:{ports['mock']}/v1")
         print(f"prober       http://127.0.0.1:{ports['prober']}/ and /metrics")
         if server:
-            print(f"Prometheus   http://127.0.0.1:{ports['prometheus']}/")
+            print(f"Prometheus   http://127.0.0.1:{ports['prometheus']}/ and /alerts")
         else:
             print("Prometheus   not found on the PATH: only the prober's own pages are there")
         print("Ctrl-C ends it all.", flush=True)

@@ -20,8 +20,6 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.probe import run_probe
 from prober.slo.events import events
-from prober.slo.firing import silence_s
-from prober.slo.objective import Slo
 from prober.slo.standing import Standing, standing
 from prober.workload.workloads import Drawer
 
@@ -145,23 +143,20 @@ class Site:
             return web.Response(status=400, text="limit must be a whole number, such as ?limit=100\n")
         return _json([as_json(result) for result in self._fleet.history.probes(request.query.get("target"))[:limit]])
 
-    def _standing(self, name: str, workload: str, slo: Slo, counted: int, bad: int) -> Standing:
+    def _standings(self, name: str, line: Line) -> list[Standing]:
         fleet = self._fleet
-        now, line = fleet.clock.now_ns(), fleet.find(name)
-        uses = (
-            [use for found, use in line.target.spec.uses() if (found, use.workload) == (slo, workload)] if line else []
-        )
-        last = next(
-            (
-                result.timeline.intended_ns
-                for result in fleet.history.probes(name)
-                if result.workload == workload and events(slo, result)[0]
-            ),
-            None,
-        )
-        quiet = None if last is None else (now - last) / 1e9
-        silent = quiet if quiet is not None and uses and quiet > silence_s(uses) else None
-        return standing(slo, workload, counted, bad, trusted=fleet.trust.trusted(now), silent_s=silent)
+        now, probes = fleet.clock.now_ns(), fleet.history.probes(name)
+        trusted = fleet.trust.trusted(now)
+        counted = {(workload, slo): counts for workload, slo, *counts in fleet.recorder.slos(name)}
+        found: list[Standing] = []
+        for slo, use in line.target.spec.uses():
+            seen, bad = counted.get((use.workload, slo), (0, 0))
+            last = next(
+                (p.timeline.intended_ns for p in probes if p.workload == use.workload and events(slo, p)[0]), None
+            )
+            quiet_s = None if last is None else (now - last) / 1e9
+            found.append(standing(slo, use, seen, bad, trusted=trusted, quiet_s=quiet_s))
+        return found
 
     def _view(self, line: Line) -> TargetView:
         name, identity = line.name or "(not found out yet)", line.target.identity
@@ -171,7 +166,7 @@ class Site:
             model=identity.model if identity else line.target.spec.model or "",
             engine=identity.dialect.name if identity else line.target.spec.engine or "",
             state=line.target.state,
-            standings=[self._standing(name, *counted) for counted in self._fleet.recorder.slos(name)],
+            standings=self._standings(name, line),
             outcomes=self._fleet.history.outcomes(name),
             quantiles=self._fleet.history.quantiles(name),
         )

@@ -20,7 +20,7 @@ body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem
 h1 { font-size: 1.3rem } h2 { font-size: 1.05rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100% } th, td { text-align: left; padding: .25rem .6rem; vertical-align: top }
 th { border-bottom: 1px solid #8b949e; font-weight: 600 } tr + tr td { border-top: 1px solid #e1e4e8 }
-td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
 .ok, .ready, .met { color: #116329 } .bad, .failing, .missed { color: #a40e26; font-weight: 600 }
 .neutral, .pending, .starting, .draining, .few, .no_data { color: #6e5400 }
 .few::after { content: " (too few)"; font-size: .85em } small { color: #57606a }
@@ -95,7 +95,8 @@ def _targets(targets: Sequence[TargetView]) -> str:
 
 
 def _standings(targets: Sequence[TargetView]) -> str:
-    head = "".join(f"<th>{n}</th>" for n in ("target", "workload", "SLO", "state", "bad events", "of", "objective"))
+    head = "".join(f"<th>{name}</th>" for name in ("target", "workload", "SLO", "state"))
+    head += "".join(f"<th class=n>{name}</th>" for name in ("bad events", "of", "objective"))
     rows = [
         f"<tr><td>{escape(view.name)}</td><td>{escape(each.workload)}</td><td>{escape(each.slo.name)}</td>"
         f"<td class={each.state}>{each.state.replace('_', ' ')}{f' <small>{escape(each.why)}</small>' if each.why else ''}</td>"
@@ -105,7 +106,10 @@ def _standings(targets: Sequence[TargetView]) -> str:
     ]
     if not rows:
         return "<p>None is configured.</p>"
-    note = "<small>Since the prober's start; over the SLO's own window in Prometheus, by `prober rules`.</small>"
+    note = (
+        "<small>Since the prober's start; over the SLO's own window in Prometheus, by the rules that <code>prober rules</code> "
+        "writes.</small>"
+    )
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>{note}"
 
 

@@ -90,14 +90,19 @@ def percentile_events(slo: Slo) -> int:
     return max(PERCENTILE_LEAST, math.ceil((10 if slo.objective <= Decimal("0.99") else 100) / slo.budget))
 
 
+def judging_events(slo: Slo, uses: Sequence[Use]) -> int:
+    """The same, where the gaps of one probe count as one: they are not independent."""
+    return math.ceil(percentile_events(slo) * min(mean_a_probe(slo, use.mean_tokens) for use in uses))
+
+
 def percentile_window(slo: Slo, uses: Sequence[Use]) -> tuple[int, int] | None:
     """(seconds, events that must be in them) of the percentile alert: the shortest window that holds enough probes of every use.
 
-    Of `itl` probes are counted: the gaps of one probe are not independent. None if no window up to the SLO's own is enough.
+    None if no window up to the SLO's own is enough.
     """
     needed = percentile_events(slo)
     slowest = min(use.rate_per_s for use in uses)
-    events = math.ceil(needed * min(mean_a_probe(slo, use.mean_tokens) for use in uses))
+    events = judging_events(slo, uses)
     for window_s in PERCENTILE_WINDOWS_S:
         if slowest * window_s >= 1.2 * needed and window_s <= slo.window_s:
             return window_s, events

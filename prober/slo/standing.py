@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from prober.slo.firing import percentile_events
+from prober.slo.firing import Use, judging_events, silence_s
 from prober.slo.objective import Slo
 
 State = Literal["met", "missed", "no_data"]
@@ -21,17 +21,20 @@ class Standing:
     why: str
 
 
-def standing(slo: Slo, workload: str, events: int, bad: int, *, trusted: bool, silent_s: float | None) -> Standing:
-    """Judge `bad` of `events`. silent_s: seconds without an event, None if there is no reason to call that silence."""
-    needed = percentile_events(slo)
+def standing(slo: Slo, use: Use, events: int, bad: int, *, trusted: bool, quiet_s: float | None) -> Standing:
+    """Judge `bad` of `events` since they began. quiet_s: seconds since the last one, None if none is known.
+
+    Missed can be known before there are events enough for met: once more are bad than all of them may have.
+    """
+    needed = judging_events(slo, [use])
     why = ""
     if not trusted:
         why = "the prober does not trust itself"
     elif events == 0:
         why = "no event yet"
-    elif silent_s is not None:
-        why = f"no event for {silent_s:.0f} s"
+    elif quiet_s is not None and quiet_s > silence_s([use]):
+        why = f"no event for {quiet_s:.0f} s"
     elif events < needed and bad <= slo.budget * needed:
         why = f"{events:,} of {needed:,} events that it takes to judge"
     state: State = "no_data" if why else "missed" if bad > slo.budget * events else "met"
-    return Standing(slo, workload, events, bad, state, why)
+    return Standing(slo, use.workload, events, bad, state, why)

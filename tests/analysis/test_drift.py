@@ -87,6 +87,19 @@ def day(t: float) -> float:
     return 20 + 10 * math.sin(2 * math.pi * t / 86_400)
 
 
+def test_probes_that_end_in_another_order_than_they_began_are_neighbours() -> None:
+    """A long answer ends after those that were sent later; a baseline is learnt all the same, and a slowdown found."""
+    state, rng = fresh(SETTINGS), Random(3)
+    draw = noise(Random(2))
+    times = [5.0 * i + rng.uniform(0, 20) for i in range(6_000)]
+    assert times != sorted(times)
+    for t in times:
+        step(state, Observation(t, draw()))
+    assert state.baseline is not None
+    verdicts = [step(state, Observation(30_000.0 + 5.0 * i + rng.uniform(0, 20), 2 * draw()))[1] for i in range(200)]
+    assert verdicts[-1].active
+
+
 def test_it_learns_then_judges_roughly_then_settles() -> None:
     """5,000 samples make a provisional baseline, 5,000 spread over three days the final one; nothing alarms on the way."""
     state = fresh(SETTINGS)
