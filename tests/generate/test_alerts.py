@@ -115,11 +115,11 @@ CASES = [
     Case(
         "eight events, the guard, all bad",
         BURN,
-        12,
+        10,
         slo("ttft", "0+1x8 8+0x30", "0+1x8 8+0x30"),
         burn("1h", "5m", "critical"),
     ),
-    Case("seven events, one below the guard, all bad", BURN, 12, slo("ttft", "0+1x7 7+0x30", "0+1x7 7+0x30")),
+    Case("seven events, one below the guard, all bad", BURN, 10, slo("ttft", "0+1x7 7+0x30", "0+1x7 7+0x30")),
     *(
         Case(
             f"the first probe of a slow schedule is bad, {minute} minutes in",
@@ -357,9 +357,12 @@ def _rules(groups: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return next((group["rules"] for group in groups if group["name"] == name), [])
 
 
-def test_every_alert_fires_when_it_should_and_only_then(promtool: Path, tmp_path: Path) -> None:
-    """For each: firing, not firing, no traffic, prober down, and exactly at its guard."""
-    promtool_test(promtool, RULES, CASES, tmp_path)
+@pytest.mark.parametrize("which", ["promtool", "newer_promtool"])
+def test_every_alert_fires_when_it_should_and_only_then(
+    which: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """For each: firing, not firing, no traffic, prober down, and exactly at its guard; in Prometheus 2 and 3."""
+    promtool_test(request.getfixturevalue(which), RULES, CASES, tmp_path)
 
 
 def test_the_second_choice_for_drift(promtool: Path, tmp_path: Path) -> None:
