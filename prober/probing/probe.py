@@ -96,13 +96,14 @@ class Flight:
         spec = target.spec
         if verdict := await target.identify():
             return verdict
-        assert target.identity is not None
+        identity = target.identity  # while this probe is under way others may find that it must be asked for anew
+        assert identity is not None
         secret = target.endpoint.secret
         token = secret.read() if secret else None
         if secret and token is None:
             return Verdict(Outcome.REJECTED, secret.problem)
-        body = self._body(target.identity)
-        path = f"{target.identity.base_path}/{'chat/completions' if spec.api == 'chat' else 'completions'}"
+        body = self._body(identity)
+        path = f"{identity.base_path}/{'chat/completions' if spec.api == 'chat' else 'completions'}"
         head = target.endpoint.head("POST", path, length=len(body), request_id=self._id, token=token)
         try:
             self._connection = await connect(target.endpoint, self._exchange, spec.timeouts.connect_s)
@@ -112,7 +113,7 @@ class Flight:
         self._request = head + body
         self._send_if_ready()
         await self._exchange.ended
-        return self._judge(target.identity)
+        return self._judge(identity)
 
     def _body(self, identity: Identity) -> bytes:
         draw, spec = self._draw, self._target.spec

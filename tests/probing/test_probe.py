@@ -478,6 +478,30 @@ async def test_a_shed_probe_leaves_no_connection() -> None:
     assert target.in_flight == 1
 
 
+async def test_an_outage_of_the_target_is_its_failure_and_not_the_prober_s() -> None:
+    """Probes under way while others find the target failing, and what it is forgotten, end with their own outcome."""
+    came = asyncio.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        came.set()
+        await asyncio.sleep(0.1)
+        writer.close()
+
+    clock = Clock()
+    async with serving(handler) as port:
+        target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
+        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+        under_way = asyncio.create_task(send(target))
+        await came.wait()
+        for _ in range(3):
+            target.ended(Outcome.CONNECT_REFUSED)
+        assert target.identity is None
+        result = await under_way
+    clock.close()
+    assert result.outcome in (Outcome.RESET, Outcome.MALFORMED), result.detail
+
+
 async def test_a_budget_that_is_used_up_sends_nothing() -> None:
     """Tokens are reserved before a request leaves, and given back when fewer were used."""
     from prober.limits.budget import Budget
