@@ -98,9 +98,24 @@ class Daemon:
             self.process = subprocess.Popen([*command, *options], stderr=log)
         until(lambda: get(self.url + "/-/ready"), "the daemon")
 
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(how)
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, mock_port: int) -> Iterator[Callable[..., Daemon]]:
+    """Starts daemons in one folder, one after another; whatever happens none outlives the test."""
+    started: list[Daemon] = []
+
+    def start(prometheus: str = "") -> Daemon:
+        started.append(Daemon(tmp_path, mock_port, prometheus))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait(10)
 
 
 def history(path: Path, end: float, hours: int) -> None:
@@ -148,20 +163,20 @@ def past(tmp_path: Path, prometheus_binary: Path, promtool: Path) -> Iterator[st
     process.wait(10)
 
 
-def test_a_new_pod_compares_with_what_was_before_it(tmp_path: Path, mock_port: int, past: str) -> None:
+def test_a_new_pod_compares_with_what_was_before_it(daemon: Callable[..., Daemon], mock_port: int, past: str) -> None:
     """Without a store the baseline comes from Prometheus, and a slower engine after a rollout is found at once."""
-    daemon = Daemon(tmp_path, mock_port, past)
+    first = daemon(past)
     signal_of = {"target": "one", "workload": "short", "signal": "ttft"}
-    until(lambda: value(daemon.url, "llmslo_drift_phase", **signal_of, phase="provisional") == 1, "the baseline")
-    assert value(daemon.url, "llmslo_drift_phase", **(signal_of | {"signal": "itl"}), phase="learning") == 1
-    assert value(daemon.url, "llmslo_ttft_seconds_count", target="one") < 4_000, "not from its own samples"
+    until(lambda: value(first.url, "llmslo_drift_phase", **signal_of, phase="provisional") == 1, "the baseline")
+    assert value(first.url, "llmslo_drift_phase", **(signal_of | {"signal": "itl"}), phase="learning") == 1
+    assert value(first.url, "llmslo_ttft_seconds_count", target="one") < 4_000, "not from its own samples"
     request = urllib.request.Request(
         f"http://127.0.0.1:{mock_port}/mock/fault", json.dumps({"faults": ["latency:2"]}).encode(), method="POST"
     )
     urllib.request.urlopen(request, timeout=10).close()
-    until(lambda: value(daemon.url, "llmslo_drift_active", **signal_of) == 1, "the drift")
-    assert daemon.stop() == 0
-    again = Daemon(tmp_path, mock_port)
+    until(lambda: value(first.url, "llmslo_drift_active", **signal_of) == 1, "the drift")
+    assert first.stop() == 0
+    again = daemon()
     until(lambda: value(again.url, "llmslo_drift_active", **signal_of) == 1, "the drift to be known again")
     assert value(again.url, "llmslo_ttft_seconds_count", target="one") < 4_000
     assert again.stop() == 0
