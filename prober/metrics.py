@@ -7,13 +7,51 @@ from prober.analysis.drift import Shift, Verdict
 from prober.config.specs import TargetSpec
 from prober.exposition.buckets import COARSE, bounds
 from prober.exposition.families import Family, Histogram, Series
+from prober.measure.devices import Device, Throttle
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.signals import Signals
 from prober.measure.timeline import Timeline
 from prober.slo.events import events
 from prober.slo.objective import Slo
 
 Registry = dict[str, Family]
+_ENGINE_VALUES = (
+    (series.ENGINE_RUNNING, "requests_running"),
+    (series.ENGINE_WAITING, "requests_waiting"),
+    (series.ENGINE_KV_USAGE, "kv_cache_usage_ratio_max"),
+    (series.ENGINE_KV_CAPACITY, "kv_cache_capacity_tokens"),
+    (series.ENGINE_PREEMPTIONS, "preemptions_total"),
+    (series.ENGINE_PREFIX_QUERIES, "prefix_cache_queries_tokens_total"),
+    (series.ENGINE_PREFIX_HITS, "prefix_cache_hits_tokens_total"),
+    (series.ENGINE_PROMPT_TOKENS, "prompt_tokens_total"),
+    (series.ENGINE_GENERATION_TOKENS, "generation_tokens_total"),
+    (series.ENGINE_REQUESTS, "requests_finished_total"),
+)
+_GPU_VALUES: tuple[tuple[Series, str] | tuple[Series, str, str], ...] = (
+    (series.GPU_UTILIZATION, "utilization_ratio"),
+    (series.GPU_MEMORY_USED, "memory_used_bytes"),
+    (series.GPU_MEMORY_TOTAL, "memory_total_bytes"),
+    (series.GPU_BANDWIDTH, "memory_bandwidth_ratio"),
+    (series.GPU_OCCUPANCY, "sm_occupancy_ratio"),
+    (series.GPU_TENSOR, "tensor_active_ratio"),
+    (series.GPU_POWER, "power_watts"),
+    (series.GPU_ENERGY, "energy_joules"),
+    (series.GPU_TEMPERATURE, "temperature_celsius"),
+    (series.GPU_CLOCK, "sm_clock_hertz"),
+    (series.GPU_XID, "xid_errors"),
+    (series.GPU_ECC, "ecc_corrected_errors", "corrected"),
+    (series.GPU_ECC, "ecc_uncorrected_errors", "uncorrected"),
+    (series.GPU_PCIE, "pcie_sent_bytes", "sent"),
+    (series.GPU_PCIE, "pcie_received_bytes", "received"),
+    (series.GPU_NVLINK, "nvlink_sent_bytes", "sent"),
+    (series.GPU_NVLINK, "nvlink_received_bytes", "received"),
+)
+_ENGINE_HISTOGRAMS = (
+    (series.ENGINE_TTFT, "ttft_seconds"),
+    (series.ENGINE_ITL, "itl_seconds"),
+    (series.ENGINE_QUEUE, "queue_seconds"),
+)
 
 
 def registry() -> Registry:
@@ -73,6 +111,60 @@ class Recorder:
                     for s in (series.SLO_EVENTS, series.SLO_BAD_EVENTS)
                 )
                 yield workload, slo, round(seen.value), round(bad.value)
+
+    def declare_engine(self, name: str) -> None:
+        """Make the series that a target whose engine's page is read always has."""
+        self._family(series.ENGINE_UP).value(name)
+        for what in series.ENGINE_CHANGE_KINDS:
+            self._family(series.ENGINE_CHANGES).value(name, what)
+
+    def engine(self, name: str, signals: Signals | None) -> None:
+        """What a target's engine says; what it does not say has no series, and None leaves none but `up`."""
+        self._family(series.ENGINE_UP).value(name).value = float(signals is not None)
+        for declared, field in _ENGINE_VALUES:
+            value = getattr(signals, field) if signals else None
+            if value is None:
+                self._family(declared).children.pop((name,), None)
+            else:
+                self._family(declared).value(name).value = value
+        for declared, field in _ENGINE_HISTOGRAMS:
+            found = getattr(signals, field) if signals else None
+            if found is None:
+                self._family(declared).children.pop((name,), None)
+            else:
+                self._family(declared).histogram(found.bounds, name).take_over(found.counts, found.sum or 0.0)
+        children = self._family(series.ENGINE_INFO).children
+        info = signals.info if signals else None
+        told = (name, info.engine, info.version or "", info.model or "") if info else None
+        for labels in [labels for labels in children if labels[0] == name and labels != told]:
+            del children[labels]
+        if told:
+            self._family(series.ENGINE_INFO).value(*told).value = 1.0
+
+    def engine_changed(self, name: str, what: str) -> None:
+        """A target's engine is another one: `what` is one of series.ENGINE_CHANGE_KINDS."""
+        self._family(series.ENGINE_CHANGES).value(name, what).inc()
+
+    def gpus(self, name: str, devices: Sequence[Device]) -> None:
+        """The GPUs that serve a target as they are now; what a device does not support has no series."""
+        shown: set[tuple[str, tuple[str, ...]]] = set()
+
+        def show(declared: Series, value: float | None, device: Device, *more: str) -> None:
+            if value is not None:
+                labels = (name, device.place, *more)
+                self._family(declared).value(*labels).value = value
+                shown.add((declared.name, labels))
+
+        for device in devices:
+            show(series.GPU_INFO, 1.0, device, device.uuid, device.name)
+            for declared, field, *more in _GPU_VALUES:
+                show(declared, getattr(device, field), device, *more)
+            for reason in Throttle if device.throttled is not None else ():
+                show(series.GPU_THROTTLE, float(reason in (device.throttled or ())), device, reason.value)
+        for declared in (series.GPU_INFO, series.GPU_THROTTLE, *(declared for declared, *_ in _GPU_VALUES)):
+            children = self._family(declared).children
+            for labels in [labels for labels in children if labels[0] == name and (declared.name, labels) not in shown]:
+                del children[labels]
 
     def declare_drift(self, name: str, workload: str, signal: str) -> None:
         """Make the series of one watched signal."""

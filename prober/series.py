@@ -60,6 +60,50 @@ RATE_LIMIT = _gauge(
 )
 CERT_EXPIRY = _gauge("llmslo_tls_cert_expiry_timestamp_seconds", "End of the server certificate's validity.", "target")
 
+ENGINE_UP = _gauge("llmslo_engine_up", "1 while the engine's own page can be read.", "target")
+ENGINE_INFO = _gauge("llmslo_engine_info", "1; who the engine says it is.", "target", "engine", "version", "model")
+ENGINE_RUNNING = _gauge("llmslo_engine_requests_running", "Requests in the batch.", "target")
+ENGINE_WAITING = _gauge("llmslo_engine_requests_waiting", "Requests that wait.", "target")
+ENGINE_KV_USAGE = _gauge("llmslo_engine_kv_cache_usage_ratio", "KV cache in use, of the fullest rank.", "target")
+ENGINE_KV_CAPACITY = _gauge(
+    "llmslo_engine_kv_cache_capacity_tokens", "Tokens that all ranks' KV caches hold.", "target"
+)
+ENGINE_PREEMPTIONS = _counter("llmslo_engine_preemptions_total", "Requests put back for want of KV cache.", "target")
+ENGINE_PREFIX_QUERIES = _counter("llmslo_engine_prefix_cache_queries_total", "Prompt tokens looked up.", "target")
+ENGINE_PREFIX_HITS = _counter("llmslo_engine_prefix_cache_hits_total", "Prompt tokens found in the cache.", "target")
+ENGINE_PROMPT_TOKENS = _counter("llmslo_engine_prompt_tokens_total", "Prompt tokens of all requests.", "target")
+ENGINE_GENERATION_TOKENS = _counter("llmslo_engine_generation_tokens_total", "Tokens generated.", "target")
+ENGINE_REQUESTS = _counter("llmslo_engine_requests_total", "Requests finished, for whatever reason.", "target")
+ENGINE_TTFT = _histogram("llmslo_engine_ttft_seconds", "The engine's own TTFT, in its own buckets.", "target")
+ENGINE_ITL = _histogram("llmslo_engine_itl_seconds", "The engine's own ITL, in its own buckets.", "target")
+ENGINE_QUEUE = _histogram("llmslo_engine_queue_seconds", "The engine's own queue time, in its own buckets.", "target")
+ENGINE_CHANGES = _counter(
+    "llmslo_engine_changes_total",
+    "Times the engine was restarted or said another version, model or flag.",
+    "target",
+    "what",
+)
+
+_GPU = ("target", "gpu")
+GPU_INFO = _gauge(
+    "llmslo_gpu_info", "1; which GPU (or partition, as gpu:partition) serves the target.", *_GPU, "uuid", "name"
+)
+GPU_UTILIZATION = _gauge("llmslo_gpu_utilization_ratio", "Share of time in which a kernel ran.", *_GPU)
+GPU_MEMORY_USED = _gauge("llmslo_gpu_memory_used_bytes", "Memory in use.", *_GPU)
+GPU_MEMORY_TOTAL = _gauge("llmslo_gpu_memory_total_bytes", "Memory there is.", *_GPU)
+GPU_BANDWIDTH = _gauge("llmslo_gpu_memory_bandwidth_ratio", "Share of the memory's bandwidth in use.", *_GPU)
+GPU_OCCUPANCY = _gauge("llmslo_gpu_sm_occupancy_ratio", "Warps resident, of those that could be.", *_GPU)
+GPU_TENSOR = _gauge("llmslo_gpu_tensor_active_ratio", "Share of cycles in which tensor units worked.", *_GPU)
+GPU_POWER = _gauge("llmslo_gpu_power_watts", "Power draw.", *_GPU)
+GPU_ENERGY = _counter("llmslo_gpu_energy_joules_total", "Energy used.", *_GPU)
+GPU_TEMPERATURE = _gauge("llmslo_gpu_temperature_celsius", "Temperature of the chip.", *_GPU)
+GPU_CLOCK = _gauge("llmslo_gpu_sm_clock_hertz", "Clock of the SMs.", *_GPU)
+GPU_THROTTLE = _gauge("llmslo_gpu_throttle_active", "1 while the clock is held down for this reason.", *_GPU, "reason")
+GPU_ECC = _counter("llmslo_gpu_ecc_errors_total", "Memory errors.", *_GPU, "kind")
+GPU_XID = _counter("llmslo_gpu_xid_errors_total", "Errors that the driver reported since the prober's start.", *_GPU)
+GPU_PCIE = _counter("llmslo_gpu_pcie_bytes_total", "Bytes over PCIe.", *_GPU, "direction")
+GPU_NVLINK = _counter("llmslo_gpu_nvlink_bytes_total", "Bytes over NVLink.", *_GPU, "direction")
+
 _SIGNAL = (*_PROBE, "signal")
 DRIFT_EVIDENCE = _gauge(
     "llmslo_drift_evidence_ratio", "Evidence on a log scale that it is slower than its baseline; 1 alarms.", *_SIGNAL
@@ -93,6 +137,7 @@ ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if 
 
 STATES = ("pending", "starting", "ready", "draining", "failing")
 PHASES = ("dns", "tcp", "proxy", "tls")
+ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "restart")
 DRIFT_CAUSES = ("regression", "load", "unknown")
 DRIFT_PHASES = ("learning", "provisional", "settled")
 DRIFT_EVENT_KINDS = ("learnt", "alarm", "recovered", "improved", "accepted")

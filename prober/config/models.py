@@ -237,6 +237,19 @@ class Probe(Block):
     slos: list[str] | None = Field(default=None, description="names from `slos`; all of them if absent")
 
 
+class Metrics(Block):
+    url: str = Field(
+        default="auto", description="auto: where the engine has it on this server; none: never read; else its address"
+    )
+    interval: Duration = Field(default=5.0, description="how often, from 1s up")
+
+
+class Gpus(Block):
+    indices: Literal["all", "none"] | list[int | str] = Field(
+        default="all", description="all that are visible, none, or a list of indices and UUIDs"
+    )
+
+
 class Target(Overridable):
     url: str = Field(description="base address; without a path, /v1 is meant")
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
@@ -251,6 +264,10 @@ class Target(Overridable):
     headers: dict[str, str] = Field(default_factory=dict, description="sent with every request")
     tls: Tls | None = Field(default=None, description="for https")
     proxy_url: str | None = Field(default=None, description="http:// address of a forward proxy")
+    metrics: Metrics = Field(default_factory=Metrics, description="the engine's own page")
+    gpus: Gpus | None = Field(
+        default=None, description="GPUs of this machine that serve it; absent: all if it is the only target, else none"
+    )
     probes: list[Probe] | None = Field(default=None, description="what is sent; one of workload `probe` if absent")
     budget: Budget | None = Field(default=None, description="what probing may cost in any 24 hours")
 

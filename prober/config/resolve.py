@@ -13,6 +13,7 @@ from prober.config.specs import (
     ArrivalsSpec,
     BudgetSpec,
     DriftSpec,
+    MetricsSpec,
     ProbeSpec,
     TargetSpec,
     Timeouts,
@@ -318,6 +319,8 @@ def _target(
         headers=tuple(target.headers.items()),
         tls=TlsSpec(target.tls.ca_file, target.tls.insecure_skip_verify) if target.tls else None,
         proxy_url=_proxy(target.proxy_url, f"{path}.proxy_url", problems),
+        metrics=_metrics(target.metrics, f"{path}.metrics", problems),
+        gpus=_gpus(target.gpus),
         probes=(),
         budget=None,
         timeouts=Timeouts(timeouts.connect, timeouts.first_token, timeouts.stall, timeouts.total),
@@ -440,6 +443,26 @@ def _url(text: str, path: str, problems: Problems) -> str:
         problems.add(path, f"{text!r} has a query or fragment; give the base address only")
     base = text.rstrip("/")
     return base if parts.path.strip("/") else f"{base}/v1"
+
+
+def _gpus(block: models.Gpus | None) -> tuple[int | str, ...] | None:
+    if block is None or isinstance(block.indices, list):
+        return None if block is None else tuple(block.indices)
+    return ("all",) if block.indices == "all" else ()
+
+
+def _metrics(block: models.Metrics, path: str, problems: Problems) -> MetricsSpec | None:
+    if block.interval < 1:
+        problems.add(f"{path}.interval", f"{block.interval:g}s would disturb the engine; use 1s or more")
+    if block.url == "none":
+        return None
+    if block.url != "auto" and (
+        urlsplit(block.url).scheme not in ("http", "https") or not urlsplit(block.url).hostname
+    ):
+        problems.add(
+            f"{path}.url", f"{block.url!r} is not auto, none, or an http or https URL; write http://host:port/metrics"
+        )
+    return MetricsSpec(None if block.url == "auto" else block.url, block.interval)
 
 
 def _proxy(text: str | None, path: str, problems: Problems) -> str | None:

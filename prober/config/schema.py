@@ -38,6 +38,8 @@ _NESTED: dict[str, type[BaseModel]] = {
     "budget": models.Budget,
     "auth": models.Auth,
     "tls": models.Tls,
+    "metrics": models.Metrics,
+    "gpus": models.Gpus,
     "prefix": models.PrefixBlock,
     "prompts": models.PromptsFile,
     "trace": models.TraceFile,

@@ -57,6 +57,14 @@ class TlsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSpec:
+    """The engine's own page. url: None where it is to be found on the target's server; interval_s: between two readings."""
+
+    url: str | None
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetSpec:
     """What a target's probes may use a day: tokens, dollars; prices in dollars per million tokens. None: no limit."""
 
@@ -71,6 +79,7 @@ class TargetSpec:
     """One endpoint. key: name, or URL while it has none; name, model, engine: None where the daemon is to find out.
 
     url: base URL without a slash at its end. Durations in seconds. Files as written in the configuration.
+    gpus: indices and UUIDs of this machine's that serve it, or "all"; None where not configured.
     """
 
     key: str
@@ -89,6 +98,8 @@ class TargetSpec:
     connect_lead_s: float
     max_send_lag_s: float
     timeouts: Timeouts
+    metrics: MetricsSpec | None
+    gpus: tuple[int | str, ...] | None
     probes: tuple[ProbeSpec, ...]
     budget: BudgetSpec | None
 

@@ -17,6 +17,7 @@ from prober.analysis.trust import Trust
 from prober.config.load import ConfigError, load
 from prober.config.specs import Specs
 from prober.daemon.fleet import Fleet
+from prober.daemon.gpus import Gpus
 from prober.daemon.history import History
 from prober.daemon.memory import DRIFT, KEPT_S, Memory
 from prober.daemon.site import Site, serve
@@ -121,6 +122,7 @@ class App:
         self._keep(asyncio.create_task(self._watch()))
         self._keep(asyncio.create_task(self._feel_lag()))
         self._keep(asyncio.create_task(self._memory.recall()))
+        self._keep(asyncio.create_task(Gpus(self._fleet).run()))
         self._keep(asyncio.create_task(self._memory.save_often()))
         gc.collect()
         gc.freeze()  # what is there now stays: the collector need not walk it while stamps are taken

@@ -9,11 +9,13 @@ from random import Random
 
 from prober.analysis.trust import Trust
 from prober.config.specs import ProbeSpec, TargetSpec
+from prober.daemon.enginepage import EnginePage
 from prober.daemon.history import History
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.signals import Signals
 from prober.measure.timeline import Timeline
 from prober.metrics import Recorder
 from prober.probing.pacer import due_times, pace
@@ -34,6 +36,10 @@ class Line:
         self.name: str | None = None
         self._told, self._told_token = self.target.state, ""
         self._fleet = fleet
+        metrics = spec.metrics
+        self._page = (
+            EnginePage(self.target, metrics, fleet.clock, self, lambda: self.name or UNNAMED) if metrics else None
+        )
         self._schedules: list[asyncio.Task[None]] = []
         self._probes: set[asyncio.Task[None]] = set()
         if before is not None:
@@ -45,6 +51,8 @@ class Line:
         """Begin all schedules. The first probe of each is due at once: it is the warm-up."""
         for probe in self.target.spec.probes:
             self._schedules.append(asyncio.create_task(self._run(probe)))
+        if self._page is not None:
+            self._schedules.append(asyncio.create_task(self._page.run()))
 
     async def stop(self, drain_s: float) -> None:
         """End the schedules, let probes under way end within `drain_s`, cancel the rest."""
@@ -73,9 +81,20 @@ class Line:
             fleet.recorder.budget(found, kind, budget.remaining_ratio(fleet.clock.now_ns()))
         fleet.history.add(result)
         fleet.trust.probe(fleet.clock.now_ns(), invalid=result.outcome is Outcome.INVALID)
-        fleet.watch.observe(result)
+        load = self._page.load_at(result.timeline.intended_ns) if self._page else None
+        fleet.watch.observe(result, load)
         if result.outcome in BAD or result.outcome in NEUTRAL:
             log.debug("target=%s workload=%s outcome=%s %s", found, result.workload, result.outcome, result.detail)
+
+    def engine(self, signals: Signals | None) -> None:
+        """The engine's page was read, or cannot be read any more."""
+        if self.name is not None:
+            self._fleet.recorder.engine(self.name, signals)
+
+    def engine_changed(self, what: str) -> None:
+        """The engine is another one."""
+        if self.name is not None:
+            self._fleet.recorder.engine_changed(self.name, what)
 
     def _rename(self, name: str) -> None:
         if self.name not in (None, name) and not self._is_taken(self.name):
@@ -83,6 +102,8 @@ class Line:
         self.name = name
         self._fleet.recorder.declare(name, self.target.spec)
         self._fleet.watch.declare(name, self.target.spec)
+        if self._page is not None:
+            self._fleet.recorder.declare_engine(name)
         self._fleet.recorder.state(name, self.target.state)
 
     def _is_taken(self, name: str) -> bool:

@@ -56,16 +56,19 @@ class Watch:
         for key in [key for key in self._detectors if key[0] == name]:
             self._forget(key)
 
-    def observe(self, result: ProbeResult) -> None:
-        """A probe has ended. Its TTFT, and its own p99 of ITL (of fewer than 100 gaps the longest), are one sample each."""
+    def observe(self, result: ProbeResult, load: float | None) -> None:
+        """A probe has ended, sent under `load` (requests in the engine; None: not known).
+
+        Its TTFT, and its own p99 of ITL (of fewer than 100 gaps the longest), are one sample each.
+        """
         if result.outcome not in ANSWERED or result.warm_up or result.cached:
             return
         ttft, gaps = result.timeline.ttft_s, sorted(result.timeline.itls_s)
         if ttft is not None:
-            self._step((result.target, result.workload, "ttft"), Observation(result.unix_s, ttft))
+            self._step((result.target, result.workload, "ttft"), Observation(result.unix_s, ttft, load))
         if gaps:
             p99 = gaps[math.ceil(0.99 * len(gaps)) - 1]
-            self._step((result.target, result.workload, "itl"), Observation(result.unix_s, max(p99, 1e-9)))
+            self._step((result.target, result.workload, "itl"), Observation(result.unix_s, max(p99, 1e-9), load))
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(key, state) of every detector."""

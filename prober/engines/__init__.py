@@ -1,20 +1,28 @@
 """The engines this prober knows, one file each: data only."""
 
 from prober.engines import (
+    aphrodite,
+    dynamo,
+    kserve,
     litellm,
     llamacpp,
+    llmd,
     lmdeploy,
     mlc,
+    nim,
     ollama,
     openai,
+    ray,
     sglang,
     tabbyapi,
     tgi,
     transformers,
+    triton,
     trtllm,
     vllm,
 )
 from prober.measure.chat import Dialect
+from prober.measure.signals import Table
 
 GENERIC = openai.DIALECT
 DIALECTS: dict[str, Dialect] = {
@@ -34,6 +42,37 @@ DIALECTS: dict[str, Dialect] = {
         openai,
     )
 }
+# Every table, in the order in which a page's shape is tried: an engine's own names come before those of what stands in front of
+# or around it (a Dynamo worker's page has its engine's too), and names without a prefix come last.
+TABLES: tuple[Table, ...] = tuple(
+    table
+    for module in (
+        triton,
+        vllm,
+        sglang,
+        trtllm,
+        tgi,
+        llamacpp,
+        lmdeploy,
+        aphrodite,
+        ray,
+        dynamo,
+        llmd,
+        litellm,
+        mlc,
+        nim,
+        kserve,
+        ollama,
+        tabbyapi,
+        transformers,
+    )
+    for table in module.TABLES
+)
+
+
+def tables(engine: str) -> tuple[Table, ...]:
+    """The tables of an engine by name, one a generation of its page; none for a name without any (`openai`)."""
+    return tuple(table for table in TABLES if table.engine == engine)
 
 
 def detect(owned_by: str | None, headers: dict[str, str]) -> Dialect:

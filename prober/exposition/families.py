@@ -7,8 +7,9 @@ line is made once, and a child whose values did not change keeps its text.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 Labels = tuple[str, ...]
 
@@ -81,6 +82,12 @@ class Histogram:
         for value in values:
             counts[bisect_left(bounds, value)] += 1
         self.sum += total
+        self._text.clear()
+
+    def take_over(self, upto: Sequence[float], total: float) -> None:
+        """Be what another program's histogram says: observations up to each bound, then of all, and their sum."""
+        self.counts = [round(b - a) for a, b in pairwise((0.0, *upto))]
+        self.sum = total
         self._text.clear()
 
     def exemplar(self, value: float, request_id: str, unix_s: float) -> None:

@@ -18,8 +18,11 @@ class Alert:
 
 
 NAMES = (
+    "LLMEngineChanged",
     "LLMErrorBudgetBurn",
+    "LLMGPUThrottling",
     "LLMITLP99Drift",
+    "LLMKVCachePressure",
     "LLMPercentileSLOBreach",
     "LLMProbeBudgetExhausted",
     "LLMProbeRejected",
@@ -27,6 +30,7 @@ NAMES = (
     "LLMProberDown",
     "LLMProberUntrusted",
     "LLMQualityDegraded",
+    "LLMRequestsQueueing",
     "LLMSLONoData",
     "LLMTTFTP99Drift",
     "LLMTTFTP99DriftStateless",
@@ -103,6 +107,52 @@ def of_the_prober(selector: str) -> tuple[Alert, ...]:
             "5m",
             "The prober {{ $labels.instance }} could not take its configuration over",
             "It goes on with the one before. Its log has every mistake with its place; so has `prober check`.",
+        ),
+    )
+
+
+def of_the_engine(selector: str) -> tuple[Alert, ...]:
+    """What the engine's own page and the GPUs say."""
+    usage, waiting, preempted = (
+        f"llmslo_engine_{name}{{{selector}}}"
+        for name in ("kv_cache_usage_ratio", "requests_waiting", "preemptions_total")
+    )
+    reasons = "thermal|thermal_hardware|hardware|power_brake"  # a GPU at its power cap is one that works
+    return (
+        Alert(
+            "LLMKVCachePressure",
+            "warning",
+            f"max by (target) (avg_over_time({usage}[10m])) > 0.9\nand\nmax by (target) (increase({preempted}[10m])) > 0\n",
+            "5m",
+            "The KV cache of {{ $labels.target }} is full and requests are put back",
+            "{{ $value | humanizePercentage }} of the KV cache was in use over 10 minutes, and requests were preempted: their "
+            "prefill is done again and their stream stalls.",
+        ),
+        Alert(
+            "LLMRequestsQueueing",
+            "warning",
+            f"max by (target) (min_over_time({waiting}[10m])) > 0\n",
+            "5m",
+            "Requests of {{ $labels.target }} wait all the time",
+            "At each reading of 10 minutes at least {{ $value | humanize }} requests waited for a place in the batch: TTFT is the "
+            "queue's.",
+        ),
+        Alert(
+            "LLMEngineChanged",
+            "info",
+            f'max by (target, what) (increase(llmslo_engine_changes_total{{{selector},what!="restart"}}[15m])) > 0\n',
+            "",
+            "The engine of {{ $labels.target }} is another one ({{ $labels.what }})",
+            "Its {{ $labels.what }} changed in the last 15 minutes; llmslo_engine_info has what it is now. A drift that begins here "
+            "has its likely cause.",
+        ),
+        Alert(
+            "LLMGPUThrottling",
+            "warning",
+            f'max by (target, gpu, reason) (avg_over_time(llmslo_gpu_throttle_active{{{selector},reason=~"{reasons}"}}[10m])) > 0.5\n',
+            "5m",
+            "GPU {{ $labels.gpu }} of {{ $labels.target }} is throttled ({{ $labels.reason }})",
+            "Its clock was held down for {{ $value | humanizePercentage }} of 10 minutes: every request is slower at the same load.",
         ),
     )
 

@@ -63,6 +63,8 @@ def groups(uses: Mapping[Slo, Sequence[Use]], options: Options) -> list[dict[str
         found.append({"name": f"llm-slo-{slo.name}-budget", "interval": "5m", "rules": budget})
     own = [_alert(alert, options) for alert in alerts.of_the_prober(options.selector)]
     own += [_alert(alert, options) for alert in alerts.of_drift(options.selector)]
+    own += [_alert(alert, options) for alert in alerts.of_the_engine(options.selector)]
+    own += _per_gpu(options)
     if options.stateless_drift:
         own.append(_alert(alerts.stateless_drift(options.selector), options))
     return [*found, {"name": "llm-slo-prober", "rules": own}]
@@ -76,6 +78,20 @@ def as_operator(rule_groups: list[dict[str, Any]], name: str = "llm-slo-prober")
         "metadata": {"name": name, "labels": {"app.kubernetes.io/name": name}},
         "spec": {"groups": rule_groups},
     }
+
+
+def _per_gpu(options: Options) -> list[dict[str, Any]]:
+    """What the engine does for its GPUs: replicas of the prober see the same engine, so the largest is taken, not the sum."""
+    tokens = f"max by (target) (rate(llmslo_engine_generation_tokens_total{{{options.selector}}}[5m]))"
+    gpus = f"count by (target) (group by (target, gpu) (llmslo_gpu_info{{{options.selector}}}))"
+    each = f"max by (target, gpu) (rate(llmslo_gpu_energy_joules_total{{{options.selector}}}[5m]))"
+    return [
+        {"record": "target:llmslo_engine_generation_tokens_per_gpu:rate5m", "expr": f"{tokens}\n/\n{gpus}\n"},
+        {
+            "record": "target:llmslo_gpu_energy_joules_per_1k_tokens:rate5m",
+            "expr": f"1000 * sum by (target) ({each})\n/\n({tokens} > 0)\n",
+        },
+    ]
 
 
 def _ratio_name(window_s: int, slo: Slo) -> str:

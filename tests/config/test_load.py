@@ -101,11 +101,19 @@ def test_equal_text_is_equal_and_a_change_shows() -> None:
 
 
 KNOWN_TARGET = (
-    "known: api, arrivals, auth, budget, connect_lead, engine, headers, max_in_flight, max_send_lag, model, name, probes, "
-    "proxy_url, rate, stream, timeouts, tls, url, warmup"
+    "known: api, arrivals, auth, budget, connect_lead, engine, gpus, headers, max_in_flight, max_send_lag, metrics, model, "
+    "name, probes, proxy_url, rate, stream, timeouts, tls, url, warmup"
 )
 LENGTHS = "a number of tokens, or one of fixed, uniform, lognormal, empirical"
 BAD = [
+    (
+        "targets: [{url: http://h, metrics: {interval: 100ms}}]",
+        "targets[0].metrics.interval: 0.1s would disturb the engine; use 1s or more",
+    ),
+    (
+        "targets: [{url: http://h, metrics: {url: h/metrics}}]",
+        "targets[0].metrics.url: 'h/metrics' is not auto, none, or an http or https URL; write http://host:port/metrics",
+    ),
     ("", "not a mapping; the least that works is `targets: [{url: http://localhost:8000}]`"),
     ("targets: [{url: http://a]", "line 1, column 25: expected ',' or '}', but got ']'; mend the YAML there"),
     ("targets: 5", "targets: needed: a list of targets, such as [{url: http://localhost:8000}]"),

@@ -9,11 +9,13 @@ from prober.analysis.trust import Trust
 from prober.config.load import load
 from prober.config.specs import DriftSpec, TargetSpec
 from prober.daemon.fleet import UNNAMED, Fleet
+from prober.daemon.gpus import Gpus
 from prober.daemon.history import History
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.engines import DIALECTS
 from prober.exposition.families import Histogram, Value
+from prober.measure.devices import Device, Throttle
 from prober.metrics import Recorder, Registry, registry
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
@@ -159,6 +161,32 @@ async def test_a_model_that_is_called_like_another_target_does_not_share_its_ser
         before = seen.probes("llama", "chat")
         await until(lambda: seen.probes("llama", "chat") > before)
         assert seen.named(key) == set()
+
+
+async def test_gpus_stand_beside_the_targets_they_serve() -> None:
+    """All that are visible beside an only target, none beside many unless it is said; what is gone leaves nothing."""
+    first, second = (
+        Device(i, f"GPU-{i}", "H", power_watts=100.0, throttled=frozenset({Throttle.THERMAL})) for i in (0, 1)
+    )
+    part = Device(1, "MIG-1", "H", partition=2, parent="GPU-1", memory_used_bytes=5)
+    async with running(QUICK) as url, watched() as seen:
+        gpus = Gpus(seen.fleet)
+        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        gpus.show([first, second])
+        assert seen.count("llmslo_gpu_power_watts", "a") == 200
+        assert seen.count("llmslo_gpu_throttle_active", "a", "0", "thermal") == 1
+        assert seen.count("llmslo_gpu_throttle_active", "a", "0") == 1
+        many = (f"name: a, url: '{url}'", f"name: b, url: '{url}', gpus: {{indices: [1]}}")
+        await seen.fleet.reconcile(specs(*many), 1.0)
+        gpus.show([first, second, part])
+        assert not [labels for labels in seen.families["llmslo_gpu_info"].children if labels[0] == "a"]
+        places = {labels[1] for labels in seen.families["llmslo_gpu_info"].children}
+        assert places == {"1", "1:2"}
+        assert ("b", "1") not in seen.families["llmslo_gpu_utilization_ratio"].children, (
+            "not supported is absent, not 0"
+        )
+        gpus.show([])
+        assert not seen.families["llmslo_gpu_info"].children
 
 
 async def test_warm_up_is_counted_and_kept_out_of_the_latencies() -> None:

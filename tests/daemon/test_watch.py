@@ -41,7 +41,7 @@ class Stage:
     def feed(self, count: int, factor: float = 1.0, start: int = 0) -> None:
         rng = Random(start)
         for i in range(start, start + count):
-            self.watch.observe(result(float(i), factor * 0.1 * math.exp(rng.gauss(0.0, 0.2))))
+            self.watch.observe(result(float(i), factor * 0.1 * math.exp(rng.gauss(0.0, 0.2))), None)
 
 
 def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
@@ -75,8 +75,8 @@ def test_what_is_no_latency_of_a_warm_engine_is_no_sample() -> None:
     """Failures, warm-up: neither teaches nor alarms."""
     stage = Stage()
     for i in range(6_000):
-        stage.watch.observe(result(float(i), 0.1, Outcome.RESET))
-        stage.watch.observe(result(float(i), 0.1, warm_up=True))
+        stage.watch.observe(result(float(i), 0.1, Outcome.RESET), None)
+        stage.watch.observe(result(float(i), 0.1, warm_up=True), None)
     assert stage.watch.without_baseline("ttft") == [("t", "probe", "ttft")]
 
 

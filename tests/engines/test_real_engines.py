@@ -8,8 +8,10 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +244,58 @@ def test_the_daemons_series_add_up_to_the_engines(
     assert client.sum("llmslo_probes_total") == probes
     assert engine_mean_s <= client_mean_s
     assert tokens == engine_tokens
+
+
+ENGINE_COUNTERS = {
+    "llmslo_engine_preemptions_total": "vllm:num_preemptions_total",
+    "llmslo_engine_prompt_tokens_total": "vllm:prompt_tokens_total",
+    "llmslo_engine_generation_tokens_total": "vllm:generation_tokens_total",
+    "llmslo_engine_prefix_cache_queries_total": "vllm:prefix_cache_queries_total",
+    "llmslo_engine_prefix_cache_hits_total": "vllm:prefix_cache_hits_total",
+    "llmslo_engine_requests_total": "vllm:request_success_total",
+    "llmslo_engine_ttft_seconds_count": "vllm:time_to_first_token_seconds_count",
+    "llmslo_engine_itl_seconds_count": "vllm:inter_token_latency_seconds_count",
+}
+
+
+def test_what_the_engine_says_under_load_is_what_we_show(
+    vllm: Server, daemon: Callable[[Server, str], Server], saw: Saw
+) -> None:
+    """A queue, a full KV cache and preemptions are seen in our series; at rest every counter is the page's."""
+    prober = daemon(vllm, "rate: 0.2/s, warmup: 0, metrics: {interval: 1s}")
+    until(lambda: Page.of(prober).sum("llmslo_engine_up") == 1, 30, "the engine's page")
+    asked = {"model": "tiny", "prompt": "time people way " * 250, "max_tokens": 700, "ignore_eos": True}
+    with ThreadPoolExecutor(24) as users:
+        answers = [users.submit(post, vllm.url + "/v1/completions", asked) for _ in range(24)]
+        seen = {"waiting": 0.0, "running": 0.0, "kv": 0.0}
+        while not all(answer.done() for answer in answers):
+            page = Page.of(prober)
+            for name, series in (
+                ("waiting", "llmslo_engine_requests_waiting"),
+                ("running", "llmslo_engine_requests_running"),
+                ("kv", "llmslo_engine_kv_cache_usage_ratio"),
+            ):
+                seen[name] = max(seen[name], page.sum(series))
+            time.sleep(0.5)
+
+    def at_rest() -> tuple[dict[str, float], dict[str, float]] | None:
+        """Both pages' counters at a moment in which nothing runs and both readings agree that nothing has moved."""
+        before, client, after = Page.of(vllm), Page.of(prober), Page.of(vllm)
+        ours = {name: client.sum(name) for name in ENGINE_COUNTERS}
+        theirs = {name: before.sum(theirs) for name, theirs in ENGINE_COUNTERS.items()}
+        still = all(before.sum(name) == after.sum(name) for name in ENGINE_COUNTERS.values())
+        busy = after.sum("vllm:num_requests_running")
+        return (ours, theirs) if still and not busy and ours == theirs else None
+
+    ours, theirs = until(at_rest, 60, "both pages to say the same at rest")
+    info = [labels for name, labels, _ in Page.of(prober).samples if name == "llmslo_engine_info"]
+    saw(**seen, ours=ours, theirs=theirs, info=info)
+    assert seen["waiting"] > 0
+    assert seen["kv"] > 0.5
+    assert ours["llmslo_engine_preemptions_total"] > 0
+    assert len(info) == 1
+    assert info[0]["engine"] == "vllm"
+    assert info[0]["version"]
 
 
 def test_an_engine_killed_in_mid_stream_is_never_ok(vllm: Server, saw: Saw) -> None:

@@ -21,6 +21,7 @@ RULES = ROOT / "deploy/prometheus/rules.yaml"
 JOB = 'job="llm-slo-prober",instance="a"'
 PROBE = f'{JOB},target="llama",workload="probe"'
 GOLDEN = f'{JOB},target="llama",workload="golden"'
+ENGINE = f'{JOB},target="llama"'
 DAY = 1440
 Series = dict[str, str]
 
@@ -75,6 +76,11 @@ QUIET = {
     f'llmslo_quality_checks_total{{{GOLDEN},check="regex"}}': "0+2x60",
     f'llmslo_quality_failures_total{{{GOLDEN},check="regex"}}': "0+0x60",
     f"llmslo_trusted{{{JOB}}}": "1+0x60",
+    f"llmslo_engine_kv_cache_usage_ratio{{{ENGINE}}}": "0.95+0x60",
+    f"llmslo_engine_preemptions_total{{{ENGINE}}}": "7+0x60",
+    f"llmslo_engine_requests_waiting{{{ENGINE}}}": "0 4 0 3 0 2 0+0x54",
+    f'llmslo_engine_changes_total{{{ENGINE},what="version"}}': "0+0x60",
+    f'llmslo_gpu_throttle_active{{{ENGINE},gpu="0",reason="thermal"}}': "0+0x60",
     f"llmslo_config_last_reload_successful{{{JOB}}}": "1+0x60",
     **slo("ttft", "0+12x60", "0+0x60"),
     **drift("ttft", "0+0x60"),
@@ -276,6 +282,85 @@ CASES = [
     Case("it drifted", "LLMTTFTP99Drift", 30, drift("ttft", "0+0x9 1+0x10 0+0x40")),
     Case("ITL drifts", "LLMITLP99Drift", 20, drift("itl", "0+0x9 1+0x40"), {"cause": "unknown", "signal": "itl"}),
     Case("TTFT is not ITL", "LLMITLP99Drift", 20, drift("ttft", "0+0x9 1+0x40")),
+    Case(
+        "full, and requests are put back",
+        "LLMKVCachePressure",
+        20,
+        {
+            f"llmslo_engine_kv_cache_usage_ratio{{{ENGINE}}}": "0.95+0x60",
+            f"llmslo_engine_preemptions_total{{{ENGINE}}}": "0+1x60",
+        },
+        {"target": "llama"},
+    ),
+    Case(
+        "full, and nobody is put back",
+        "LLMKVCachePressure",
+        40,
+        {
+            f"llmslo_engine_kv_cache_usage_ratio{{{ENGINE}}}": "0.95+0x60",
+            f"llmslo_engine_preemptions_total{{{ENGINE}}}": "9+0x60",
+        },
+    ),
+    Case(
+        "at the guard",
+        "LLMKVCachePressure",
+        40,
+        {
+            f"llmslo_engine_kv_cache_usage_ratio{{{ENGINE}}}": "0.9+0x60",
+            f"llmslo_engine_preemptions_total{{{ENGINE}}}": "0+1x60",
+        },
+    ),
+    Case(
+        "always a queue",
+        "LLMRequestsQueueing",
+        20,
+        {f"llmslo_engine_requests_waiting{{{ENGINE}}}": "3+0x60"},
+        {"target": "llama"},
+    ),
+    Case(
+        "a queue but once in ten minutes",
+        "LLMRequestsQueueing",
+        40,
+        {f"llmslo_engine_requests_waiting{{{ENGINE}}}": " ".join(["3"] * 8 + ["0"]) + " 3 3 3 3 3 3 3 0" * 4},
+    ),
+    Case(
+        "another version",
+        "LLMEngineChanged",
+        15,
+        {f'llmslo_engine_changes_total{{{ENGINE},what="version"}}': "0+0x9 1+0x40"},
+        {"what": "version", "severity": "info"},
+    ),
+    Case(
+        "half an hour ago",
+        "LLMEngineChanged",
+        45,
+        {f'llmslo_engine_changes_total{{{ENGINE},what="version"}}': "0+0x9 1+0x40"},
+    ),
+    Case(
+        "a restart is no change",
+        "LLMEngineChanged",
+        15,
+        {f'llmslo_engine_changes_total{{{ENGINE},what="restart"}}': "0+0x9 1+0x40"},
+    ),
+    Case(
+        "hot for a quarter of an hour",
+        "LLMGPUThrottling",
+        20,
+        {f'llmslo_gpu_throttle_active{{{ENGINE},gpu="0",reason="thermal"}}': "1+0x60"},
+        {"gpu": "0", "reason": "thermal"},
+    ),
+    Case(
+        "at its power cap",
+        "LLMGPUThrottling",
+        20,
+        {f'llmslo_gpu_throttle_active{{{ENGINE},gpu="0",reason="power_cap"}}': "1+0x60"},
+    ),
+    Case(
+        "half of the time, the guard",
+        "LLMGPUThrottling",
+        41,
+        {f'llmslo_gpu_throttle_active{{{ENGINE},gpu="0",reason="thermal"}}': "0 1" + " 0 1" * 20},
+    ),
     *(Case("all is well", name, 55, QUIET) for name in NAMES),
     *(Case("no traffic", name, 25, NO_TRAFFIC) for name in NAMES if name not in ("LLMSLONoData",)),
     *(Case("the prober is down", name, 120, QUIET) for name in NAMES if name != "LLMProberDown"),
