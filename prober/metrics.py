@@ -17,6 +17,7 @@ from prober.slo.objective import Slo
 
 Registry = dict[str, Family]
 _ENGINE_VALUES = (
+    (series.ENGINE_CONTEXT, "context_tokens"),
     (series.ENGINE_RUNNING, "requests_running"),
     (series.ENGINE_WAITING, "requests_waiting"),
     (series.ENGINE_KV_USAGE, "kv_cache_usage_ratio_max"),

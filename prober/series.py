@@ -62,6 +62,7 @@ CERT_EXPIRY = _gauge("llmslo_tls_cert_expiry_timestamp_seconds", "End of the ser
 
 ENGINE_UP = _gauge("llmslo_engine_up", "1 while the engine's own page can be read.", "target")
 ENGINE_INFO = _gauge("llmslo_engine_info", "1; who the engine says it is.", "target", "engine", "version", "model")
+ENGINE_CONTEXT = _gauge("llmslo_engine_context_tokens", "Longest prompt and answer together.", "target")
 ENGINE_RUNNING = _gauge("llmslo_engine_requests_running", "Requests in the batch.", "target")
 ENGINE_WAITING = _gauge("llmslo_engine_requests_waiting", "Requests that wait.", "target")
 ENGINE_KV_USAGE = _gauge("llmslo_engine_kv_cache_usage_ratio", "KV cache in use, of the fullest rank.", "target")
@@ -79,7 +80,7 @@ ENGINE_ITL = _histogram("llmslo_engine_itl_seconds", "The engine's own ITL, in i
 ENGINE_QUEUE = _histogram("llmslo_engine_queue_seconds", "The engine's own queue time, in its own buckets.", "target")
 ENGINE_CHANGES = _counter(
     "llmslo_engine_changes_total",
-    "Times the engine was restarted or said another version, model or flag.",
+    "Times the engine was restarted or said another version, model or flag, or its GPUs another driver.",
     "target",
     "what",
 )
@@ -137,7 +138,7 @@ ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if 
 
 STATES = ("pending", "starting", "ready", "draining", "failing")
 PHASES = ("dns", "tcp", "proxy", "tls")
-ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "restart")
+ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart")
 DRIFT_CAUSES = ("regression", "load", "unknown")
 DRIFT_PHASES = ("learning", "provisional", "settled")
 DRIFT_EVENT_KINDS = ("learnt", "alarm", "recovered", "improved", "accepted")

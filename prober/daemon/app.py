@@ -19,7 +19,7 @@ from prober.config.specs import Specs
 from prober.daemon.fleet import Fleet
 from prober.daemon.gpus import Gpus
 from prober.daemon.history import History
-from prober.daemon.memory import DRIFT, KEPT_S, Memory
+from prober.daemon.memory import DRIFT, ENGINE, KEPT_S, Memory
 from prober.daemon.site import Site, serve
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
@@ -108,11 +108,11 @@ class App:
         recorder = Recorder(self._families)
         path = self._options.storage_path or specs.storage_path
         store = Store(path) if path else None
-        self._drifts = Watch(recorder, specs.drift, store.load(DRIFT, time.time() - KEPT_S) if store else {})
-        self._memory = Memory(
-            self._drifts, store, specs.prometheus_url, self._family(series.STORAGE_FAILURES.name).value()
-        )
-        self._fleet = Fleet(clock, recorder, history, self._drifts, trust, instance)
+        drifts, engines = (store.load(kind, time.time() - KEPT_S) if store else {} for kind in (DRIFT, ENGINE))
+        self._drifts = Watch(recorder, history, specs.drift, drifts)
+        self._fleet = Fleet(clock, recorder, history, self._drifts, trust, instance, engines)
+        failures = self._family(series.STORAGE_FAILURES.name).value()
+        self._memory = Memory(self._drifts, self._fleet, store, specs.prometheus_url, failures)
         site = Site(self._fleet, self._families, self.reload, self._options.external_url, self._options.route_prefix)
         runner = await serve(site, self._options.listen_address)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._keep(asyncio.create_task(self.reload())))

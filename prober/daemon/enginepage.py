@@ -18,7 +18,7 @@ from prober.edge.clock import Clock
 from prober.edge.scrape import Fetched, Unreadable, fetch
 from prober.engines import TABLES, tables
 from prober.exposition.parse import Page, Parser
-from prober.measure.continuity import Change, Continuity
+from prober.measure.continuity import Change, Continuity, Told
 from prober.measure.reading import facts, in_slices, recognise, wanted
 from prober.measure.signals import Signals, Table
 from prober.probing.target import Target
@@ -35,19 +35,21 @@ class Hears(Protocol):
     def engine(self, signals: Signals | None) -> None:
         """What the engine says now; None: it says nothing any more."""
 
-    def engine_changed(self, what: str) -> None:
+    def engine_changed(self, change: Change) -> None:
         """It is another one than before."""
 
 
 class EnginePage:
-    """One target's engine. `name` gives the target's label, for the log."""
+    """One target's engine. told: who it said it was; `name` gives the target's label, for the log."""
 
-    def __init__(self, target: Target, spec: MetricsSpec, clock: Clock, hears: Hears, name: Callable[[], str]) -> None:
+    def __init__(
+        self, target: Target, spec: MetricsSpec, clock: Clock, hears: Hears, told: Told, name: Callable[[], str]
+    ) -> None:
         self._target, self._spec, self._clock, self._hears, self._name = target, spec, clock, hears, name
         self._parser = Parser()  # all names, until it is known whose page this is
         self._table: Table | None = None
         self._tries = 0
-        self._continuity = Continuity()
+        self._continuity = Continuity(told)
         self._facts: dict[str, str] = {}
         self._facts_ns: int | None = None
         self._read_ns: int | None = None
@@ -106,9 +108,9 @@ class EnginePage:
             names, hint = ", ".join(missing.names), f" ({table.needs})" if table.needs else ""
             self._say(f"{release} should have {missing.signal}: its page has no {names}{hint}")
         signals = reading.signals
-        if signals.kv_cache_capacity_tokens is None:
-            signals = replace(signals, kv_cache_capacity_tokens=_number(self._facts.get("capacity_tokens")))
-        self._take(signals, page, at_ns)
+        capacity = signals.kv_cache_capacity_tokens or _number(self._facts.get("capacity_tokens"))
+        context = _number(self._facts.get("context_tokens"))
+        self._take(replace(signals, kv_cache_capacity_tokens=capacity, context_tokens=context), page, at_ns)
         return True
 
     def _recognise(self, page: Page, known: tuple[Table, ...]) -> Table:
@@ -132,9 +134,9 @@ class EnginePage:
             self._say(continued.refused)
         if continued.restarted:
             self._facts_ns = None
-            self._hears.engine_changed("restart")
+            self._hears.engine_changed(Change("restart", "", ""))
         for change in continued.changes:
-            self._changed(change)
+            self._hears.engine_changed(change)
         if page.broken:
             self._say(f"{page.broken} lines of the engine's page cannot be read, the first: {page.first_broken!r}")
         if continued.signals is None:
@@ -144,10 +146,6 @@ class EnginePage:
         running, waiting = continued.signals.requests_running, continued.signals.requests_waiting
         if running is not None:
             self._loads.append((at_ns, running + (waiting or 0.0)))
-
-    def _changed(self, change: Change) -> None:
-        log.info("target=%s engine: %s was %s, is %s", self._name(), change.what, change.old, change.new)
-        self._hears.engine_changed(change.what if change.what in ("engine", "version", "model") else "flags")
 
     def _candidates(self) -> tuple[Table, ...]:
         """The tables of the engine as far as it is known."""

@@ -1,18 +1,25 @@
 """The running targets, reconciled with the configuration by key: what did not change goes on and keeps its statistics."""
 
 import asyncio
+import json
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from random import Random
+from types import MappingProxyType
 
+from prober import series
 from prober.analysis.trust import Trust
 from prober.config.specs import ProbeSpec, TargetSpec
 from prober.daemon.enginepage import EnginePage
 from prober.daemon.history import History
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
+from prober.measure.continuity import Change, Told
+from prober.measure.devices import Device
+from prober.measure.event import Event
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.signals import Signals
@@ -36,9 +43,12 @@ class Line:
         self.name: str | None = None
         self._told, self._told_token = self.target.state, ""
         self._fleet = fleet
+        self.told: Told = before.told if before is not None else Told(fleet.told.get(spec.key))
         metrics = spec.metrics
         self._page = (
-            EnginePage(self.target, metrics, fleet.clock, self, lambda: self.name or UNNAMED) if metrics else None
+            EnginePage(self.target, metrics, fleet.clock, self, self.told, lambda: self.name or UNNAMED)
+            if metrics
+            else None
         )
         self._schedules: list[asyncio.Task[None]] = []
         self._probes: set[asyncio.Task[None]] = set()
@@ -91,10 +101,22 @@ class Line:
         if self.name is not None:
             self._fleet.recorder.engine(self.name, signals)
 
-    def engine_changed(self, what: str) -> None:
-        """The engine is another one."""
+    def engine_changed(self, change: Change) -> None:
+        """The engine, or what it runs on, is another one."""
+        text = change.what if change.what == "restart" else f"{change.what} was {change.old}, is {change.new}"
+        log.info("target=%s engine: %s", self.name or UNNAMED, text)
         if self.name is not None:
-            self._fleet.recorder.engine_changed(self.name, what)
+            kind = change.what if change.what in series.ENGINE_CHANGE_KINDS else "flags"
+            self._fleet.recorder.engine_changed(self.name, kind)
+            self._fleet.history.happened(Event(time.time(), self.name, "engine", text))
+
+    def gpus(self, devices: Sequence[Device], driver: str) -> None:
+        """The GPUs that serve it were read."""
+        if self.name is not None:
+            self._fleet.recorder.gpus(self.name, devices)
+        if devices and driver:
+            for change in self.told.take({"driver": driver}):
+                self.engine_changed(change)
 
     def _rename(self, name: str) -> None:
         if self.name not in (None, name) and not self._is_taken(self.name):
@@ -165,6 +187,8 @@ class Line:
             before, self._told = self._told, self.target.state
             detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
             log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
+            text = f"{self.target.state}, was {before}{detail}"
+            self._fleet.history.happened(Event(time.time(), self.name or UNNAMED, "state", text))
         problem = self.target.endpoint.secret.problem if self.target.endpoint.secret else ""
         if problem != self._told_token:
             self._told_token = problem
@@ -175,11 +199,19 @@ class Line:
 
 
 class Fleet:
-    """All targets. `instance` makes the schedules of two probers different."""
+    """All targets. `instance` makes the schedules of two probers different; kept: `states` of an earlier process."""
 
     def __init__(
-        self, clock: Clock, recorder: Recorder, history: History, watch: Watch, trust: Trust, instance: str
+        self,
+        clock: Clock,
+        recorder: Recorder,
+        history: History,
+        watch: Watch,
+        trust: Trust,
+        instance: str,
+        kept: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
+        self.told: dict[str, dict[str, str]] = {key: json.loads(told) for key, told in kept.items()}
         self.clock, self.recorder, self.history, self.watch, self.trust = clock, recorder, history, watch, trust
         self.instance = instance
         self.rng = Random()
@@ -207,6 +239,12 @@ class Fleet:
     def find(self, name: str) -> Line | None:
         """The target whose label is `name`."""
         return next((line for line in self.lines.values() if line.name == name), None)
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """Who each target's engine said it is, by key, so that a change over a restart of the prober is seen."""
+        for key, line in list(self.lines.items()):
+            if line.told.now:
+                yield key, json.dumps(line.told.now).encode()
 
     def forget(self, name: str) -> None:
         """Take a name's series and history away."""

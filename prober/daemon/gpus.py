@@ -27,21 +27,20 @@ class Gpus:
             self._reader, said = await loop.run_in_executor(self._thread, open_reader)
             log.info("%s", said)
             while self._reader is not None:
-                self.show(await loop.run_in_executor(self._thread, self._reader.read))
+                self.show(await loop.run_in_executor(self._thread, self._reader.read), self._reader.driver)
                 await asyncio.sleep(EVERY_S)
         finally:
             if self._reader is not None:
                 self._thread.submit(self._reader.close)
             self._thread.shutdown(wait=False)
 
-    def show(self, devices: list[Device]) -> None:
+    def show(self, devices: list[Device], driver: str) -> None:
         """Into the series of the targets they serve."""
         lines = self._fleet.lines.values()
         for line in lines:
             # A sidecar sees its pod's GPUs; a prober of many targets has to be told whose this machine's are.
             chosen = line.target.spec.gpus if line.target.spec.gpus is not None else ("all",) if len(lines) == 1 else ()
-            if line.name is not None:
-                self._fleet.recorder.gpus(line.name, [device for device in devices if serves(device, chosen)])
+            line.gpus([device for device in devices if serves(device, chosen)], driver)
 
 
 def serves(device: Device, chosen: tuple[int | str, ...]) -> bool:

@@ -1,14 +1,16 @@
-"""What the page and the API can still tell: the last probes, failures kept longer, and samples enough for quantiles."""
+"""What the page and the API can still tell: the last probes, failures kept longer, samples enough for quantiles, and events."""
 
 from array import array
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from prober.analysis.quantiles import Quantile, quantiles
+from prober.measure.event import Event
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 
 SAMPLES = 4096
+EVENTS = 500  # of all targets together
 FAILURES_KEPT = 4  # times as many as successes: a failure is what one comes to look for
 
 
@@ -45,6 +47,7 @@ class History:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._pasts: dict[str, Past] = {}
+        self._events: deque[Event] = deque(maxlen=EVENTS)
 
     def add(self, result: ProbeResult) -> None:
         """Remember a probe."""
@@ -64,8 +67,16 @@ class History:
                 self._sample(past, result.workload, signal).add(value)
         self._sample(past, result.workload, "itl").add(*timeline.itls_s)
 
+    def happened(self, event: Event) -> None:
+        """Remember an event."""
+        self._events.append(event)
+
+    def events(self, target: str | None = None) -> list[Event]:
+        """Remembered events, latest first."""
+        return [event for event in reversed(self._events) if target in (None, event.target)]
+
     def remove(self, target: str) -> None:
-        """Forget a target."""
+        """Forget a target; what has happened to it has happened."""
         self._pasts.pop(target, None)
 
     def probes(self, target: str | None = None) -> list[ProbeResult]:

@@ -5,6 +5,8 @@ import logging
 import math
 import sqlite3
 import time
+from collections.abc import Iterator
+from typing import Protocol
 
 from prober import series
 from prober.analysis.baseline import BLOCK, BLOCKS
@@ -16,7 +18,7 @@ from prober.exposition.buckets import representatives
 from prober.exposition.families import Value
 
 SAMPLES = BLOCK * BLOCKS
-DRIFT = "drift"  # kind of what is in the store
+DRIFT, ENGINE = "drift", "engine"  # kinds of what is in the store
 SAVE_EVERY_S = 60.0
 KEPT_S = 30 * 86_400.0  # of a target that is not probed any more
 RECALL_HOURS = 7 * 24
@@ -25,12 +27,22 @@ RECALL_TIMES = 60  # a target may take long to be found out; after an hour it is
 log = logging.getLogger(__name__)
 
 
+class Kept(Protocol):
+    """Has something that a restart should not cost."""
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """(key, state) of each part."""
+
+
 class Memory:
     """store: None keeps all in memory; prometheus_url: None asks nobody; failures: counts writes that failed."""
 
-    def __init__(self, watch: Watch, store: Store | None, prometheus_url: str | None, failures: Value) -> None:
+    def __init__(
+        self, watch: Watch, fleet: Kept, store: Store | None, prometheus_url: str | None, failures: Value
+    ) -> None:
         self.prometheus_url = prometheus_url
         self._watch, self._store, self._failures = watch, store, failures
+        self._kept: dict[str, Kept] = {DRIFT: watch, ENGINE: fleet}
         if store is None:
             log.warning("no --storage.path: drift baselines are in memory only and are learnt anew after a restart")
 
@@ -41,16 +53,17 @@ class Memory:
             await self.save(self._store)
 
     async def save(self, store: Store) -> None:
-        """Detectors are copied one by one, so that no stamp waits for all of them; the disk is waited for in a thread."""
-        items = []
-        for item in self._watch.states():
-            items.append(item)
-            await asyncio.sleep(0)
-        try:
-            await asyncio.to_thread(store.save, DRIFT, items, time.time())
-        except sqlite3.Error as problem:
-            self._failures.inc()
-            log.error("drift baselines could not be saved, the next try is in %g s: %s", SAVE_EVERY_S, problem)
+        """States are copied one by one, so that no stamp waits for all of them; the disk is waited for in a thread."""
+        for kind, kept in self._kept.items():
+            items = []
+            for item in kept.states():
+                items.append(item)
+                await asyncio.sleep(0)
+            try:
+                await asyncio.to_thread(store.save, kind, items, time.time())
+            except sqlite3.Error as problem:
+                self._failures.inc()
+                log.error("%s states could not be saved, the next try is in %g s: %s", kind, SAVE_EVERY_S, problem)
 
     async def close(self) -> None:
         """Save once more."""

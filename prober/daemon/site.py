@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
@@ -61,6 +62,7 @@ class Site:
             "/runbooks/{alert}": self.runbook,
             "/api/v1/targets": self.api_targets,
             "/api/v1/probes": self.api_probes,
+            "/api/v1/events": self.api_events,
         }
         found = [web.get(self.prefix + path, handler) for path, handler in get.items()]
         return [*found, *(method(f"{self.prefix}/-/reload", self.reload) for method in (web.post, web.put))]
@@ -121,7 +123,8 @@ class Site:
         """The page for people."""
         views = [self._view(line) for line in self._fleet.lines.values()]
         probes = self._fleet.history.probes()[:100]
-        return web.Response(text=status_page(views, probes, self._external_url), content_type="text/html")
+        events = self._fleet.history.events()[:30]
+        return web.Response(text=status_page(views, events, probes, self._external_url), content_type="text/html")
 
     async def runbook(self, request: web.Request) -> web.Response:
         """What an alert means, what to look at first, what to do."""
@@ -142,6 +145,10 @@ class Site:
         except ValueError:
             return web.Response(status=400, text="limit must be a whole number, such as ?limit=100\n")
         return _json([as_json(result) for result in self._fleet.history.probes(request.query.get("target"))[:limit]])
+
+    async def api_events(self, request: web.Request) -> web.Response:
+        """What happened, latest first: changes of state and engine, drift; `target` narrows it down."""
+        return _json([asdict(event) for event in self._fleet.history.events(request.query.get("target"))])
 
     def _standings(self, name: str, line: Line) -> list[Standing]:
         fleet = self._fleet

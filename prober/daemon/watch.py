@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from prober.analysis.drift import Drift, Observation, Settings, fresh, seed, shifts, step
 from prober.analysis.preserve import dump, restore
 from prober.config.specs import DriftSpec, TargetSpec
+from prober.daemon.history import History
+from prober.measure.event import Event
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.metrics import Recorder
@@ -22,8 +24,8 @@ class Watch:
     kept: states as `states` gave them to an earlier process, by its keys.
     """
 
-    def __init__(self, recorder: Recorder, spec: DriftSpec, kept: Mapping[str, bytes]) -> None:
-        self._recorder, self._spec = recorder, spec
+    def __init__(self, recorder: Recorder, history: History, spec: DriftSpec, kept: Mapping[str, bytes]) -> None:
+        self._recorder, self._history, self._spec = recorder, history, spec
         self._kept = dict(kept)
         self._detectors: dict[Key, Drift] = {}
         self._rates: dict[Key, float] = {}
@@ -92,7 +94,10 @@ class Watch:
         self._detectors[key], verdict = step(state, observation)
         self._recorder.drift(*key, verdict, shifts(state) if verdict.active else ())
         if verdict.event:
-            log.info("target=%s workload=%s signal=%s drift: %s", *key, verdict.event)
+            target, workload, signal = key
+            text = f"{signal} of {workload}: {verdict.event}" + (f", cause {verdict.cause}" if verdict.active else "")
+            log.info("target=%s drift: %s", target, text)
+            self._history.happened(Event(observation.unix_s, target, "drift", text))
 
     def _taken_up(self, key: Key) -> Drift:
         spec = self._spec

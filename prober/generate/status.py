@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 
 from prober.analysis.quantiles import Quantile
 from prober.generate.drawing import in_svg, ms
+from prober.measure.event import Event
 from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.slo.firing import percent
@@ -71,15 +72,18 @@ class TargetView:
         }
 
 
-def status_page(targets: Sequence[TargetView], probes: Sequence[ProbeResult], base: str) -> str:
+def status_page(
+    targets: Sequence[TargetView], events: Sequence[Event], probes: Sequence[ProbeResult], base: str
+) -> str:
     """The whole page; `base` is the address links begin with."""
-    links = "".join(f'<a href="{escape(base)}{p}">{p}</a> ' for p in ("/metrics", "/api/v1/targets", "/api/v1/probes"))
+    paths = ("/metrics", "/api/v1/targets", "/api/v1/probes", "/api/v1/events")
+    links = "".join(f'<a href="{escape(base)}{p}">{p}</a> ' for p in paths)
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>llm-slo-prober</title>'
         f"<style>{_STYLE}</style></head><body><h1>llm-slo-prober</h1><p>{links}</p>"
         f"<h2>Targets</h2>{_targets(targets)}<h2>SLOs</h2>{_standings(targets)}"
         f"<h2>Quantiles of the last successful probes</h2>{_quantiles(targets)}"
-        f"<h2>Last probes</h2>{_probes(probes)}</body></html>"
+        f"<h2>Events</h2>{_events(events)}<h2>Last probes</h2>{_probes(probes)}</body></html>"
     )
 
 
@@ -147,6 +151,20 @@ def _quantile(quantile: Quantile) -> str:
     return f"<td><span{kind}>{ms(quantile.estimate)}</span> <small>[{low}, {high}]</small></td>"
 
 
+def _events(events: Sequence[Event]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in ("time (UTC)", "target", "kind", "what"))
+    rows = [
+        f"<tr><td>{_clock(event.unix_s)}</td><td>{escape(event.target)}</td><td>{escape(event.kind)}</td>"
+        f"<td>{escape(event.text)}</td></tr>"
+        for event in events
+    ]
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>" if rows else "<p>None yet.</p>"
+
+
+def _clock(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%H:%M:%S") if unix_s else "–"
+
+
 def _probes(probes: Sequence[ProbeResult]) -> str:
     ends = [p.timeline.end_ns - p.timeline.intended_ns for p in probes if p.timeline.end_ns]
     scale = max(sorted(ends)[int(0.9 * (len(ends) - 1))], 1) if ends else 1_000_000_000
@@ -156,13 +174,12 @@ def _probes(probes: Sequence[ProbeResult]) -> str:
     rows = []
     for probe in probes:
         kind = "ok" if probe.outcome is Outcome.OK else "neutral" if probe.outcome in NEUTRAL else "bad"
-        at = datetime.fromtimestamp(probe.unix_s, UTC).strftime("%H:%M:%S") if probe.unix_s else "–"
         notes = "".join(
             f" <small>{note}</small>" for note, on in (("warm-up", probe.warm_up), ("cached", probe.cached)) if on
         )
         t = probe.timeline
         rows.append(
-            f"<tr><td title='{escape(probe.request_id)}'>{at}</td><td>{escape(probe.target)}</td>"
+            f"<tr><td title='{escape(probe.request_id)}'>{_clock(probe.unix_s)}</td><td>{escape(probe.target)}</td>"
             f"<td>{escape(probe.workload)}</td><td class={kind}>{probe.outcome.value}{notes}"
             f"{f'<br><small>{escape(probe.detail)}</small>' if probe.detail else ''}</td>"
             f"<td class=n>{ms(t.ttft_s)}</td><td class=n>{ms(t.tpot_s)}</td><td class=n>{ms(t.e2e_s)}</td>"

@@ -1,7 +1,7 @@
 """Successive readings of one page as one story, whatever restarts in between."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -34,6 +34,21 @@ class Continued:
     refused: str | None = None
 
 
+class Told:
+    """What was last said of who the engine is, by what it says: what differs from it is a change. `now` can be kept."""
+
+    def __init__(self, before: Mapping[str, str] | None = None) -> None:
+        self.now = dict(before or {})
+
+    def take(self, said: Mapping[str, str]) -> tuple[Change, ...]:
+        """What changed; what is said for the first time, or is not said now, has not."""
+        changes = tuple(
+            Change(what, self.now[what], new) for what, new in said.items() if self.now.get(what, new) != new
+        )
+        self.now |= said
+        return changes
+
+
 class _Step(Enum):
     ON = auto()
     FELL = auto()
@@ -46,10 +61,11 @@ class Continuity:
     A counter that falls means a restart, or another engine behind the same address. So the reading at which it falls adds
     nothing; if the next one goes on from there it was a restart, and what was counted before is kept as an offset. If start
     times go back, or counters fall again and again, the page is a different engine's each time and is refused until it has been
-    one engine's for `STEADY` readings; then counting goes on from where it stood.
+    one engine's for `STEADY` readings; then counting goes on from where it stood. `told`: by an earlier process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, told: Told | None = None) -> None:
+        self._told = told or Told()
         self._raw: Signals | None = None  # the last reading, believed or not
         self._believed: Signals | None = None  # the last one that was
         self._in_doubt = False  # counters fell at the last reading
@@ -58,7 +74,6 @@ class Continuity:
         self._steady = 0
         self._offsets: dict[str, float | Histogram] = {}
         self._totals: dict[str, Any] = {}  # by name of the signal, float or Histogram
-        self._told: dict[str, str] = {}
 
     def take(self, now: Signals) -> Continued:
         """The next reading."""
@@ -107,8 +122,7 @@ class Continuity:
         return self._go_on(now)
 
     def _go_on(self, now: Signals) -> Continued:
-        changes = tuple(self._changes(now.info)) if self._believed is not None else ()
-        self._told |= _telling(now.info)
+        changes = self._told.take(_telling(now.info))
         self._believed = self._raw
         totals: dict[str, Any] = {}
         for name, raw in _counting(now).items():
@@ -120,12 +134,6 @@ class Continuity:
                 total = last
             totals[name] = self._totals[name] = total
         return Continued(replace(now, **totals), changes=changes)
-
-    def _changes(self, info: Info) -> Iterator[Change]:
-        for what, new in _telling(info).items():
-            old = self._told.get(what)
-            if old is not None and old != new:
-                yield Change(what, old, new)
 
 
 def _telling(info: Info) -> dict[str, str]:

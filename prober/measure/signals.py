@@ -39,6 +39,7 @@ class Signals:
 
     ranks: how many series the running requests came in, so how many ranks or replicas answered
     requests_waiting: all that wait; requests_waiting_for_capacity: those that wait for memory or a slot, where told apart
+    context_tokens: the longest prompt and answer together
     kv_cache_usage_ratio_*: 0 to 1, the fullest rank and the mean; kv_cache_capacity_tokens: of all ranks together
     prefix_cache_*: prompt tokens looked up, and those of them found
     prompt_tokens_total: those from the cache too
@@ -49,6 +50,7 @@ class Signals:
 
     info: Info
     ranks: int | None = None
+    context_tokens: float | None = None
     requests_running: float | None = None
     requests_waiting: float | None = None
     requests_waiting_for_capacity: float | None = None

@@ -13,6 +13,7 @@ from prober.config.specs import MetricsSpec
 from prober.daemon.enginepage import EnginePage
 from prober.edge.clock import Clock
 from prober.engines import DIALECTS
+from prober.measure.continuity import Change, Told
 from prober.measure.signals import Signals
 from prober.probing.target import Identity, Target
 
@@ -28,16 +29,24 @@ vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} %d
 """
 
 
+OLDER = """\
+vllm:num_requests_running{model_name="m"} 1.0
+vllm:num_requests_waiting{model_name="m"} 0.0
+vllm:gpu_cache_usage_perc{model_name="m"} 0.75
+"""
+
+
 class Engine:
     """A server with a vLLM page whose counters, status and version the test sets."""
 
     def __init__(self) -> None:
         self.count, self.status, self.version = 10, 200, "0.32.0"
         self.asked: list[str] = []
+        self.text = PAGE
 
     async def page(self, request: web.Request) -> web.Response:
         self.asked.append(request.headers.get("Authorization", ""))
-        return web.Response(status=self.status, text=PAGE % ((self.count,) * 4))
+        return web.Response(status=self.status, text=self.text % ((self.count,) * self.text.count("%d")))
 
     async def told(self, _: web.Request) -> web.Response:
         return web.json_response({"version": self.version})
@@ -64,8 +73,8 @@ class Heard:
     def engine(self, signals: Signals | None) -> None:
         self.now = signals
 
-    def engine_changed(self, what: str) -> None:
-        self.changes.append(what)
+    def engine_changed(self, change: Change) -> None:
+        self.changes.append(change.what)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -83,7 +92,7 @@ async def reading(
     clock = Clock()
     target = Target(replace(found, **spec), clock)  # type: ignore[arg-type]
     target.identity = Identity("m", DIALECTS["vllm"], "/v1") if found.engine is None and not spec else None
-    page = EnginePage(target, MetricsSpec(None, 0.02), clock, heard, lambda: "t")
+    page = EnginePage(target, MetricsSpec(None, 0.02), clock, heard, Told(), lambda: "t")
     task = asyncio.create_task(page.run())
     try:
         yield page, clock, task
@@ -131,6 +140,46 @@ async def test_a_restart_is_told_and_no_counter_falls() -> None:
         assert heard.now.info.version == "0.33.0"
 
 
+async def test_an_upgrade_that_renames_everything_is_followed() -> None:
+    """The page of another generation of the same engine is known for what it is at the next reading."""
+    engine, heard = Engine(), Heard()
+    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard):
+        await until(lambda: heard.now is not None)
+        engine.text = OLDER
+        await until(lambda: heard.now is not None and heard.now.kv_cache_usage_ratio_max == 0.75)
+
+
+async def test_another_path_is_tried_and_the_server_s_own_answers_fill_what_the_page_lacks() -> None:
+    """LiteLLM's page moved; SGLang tells its capacity beside its page."""
+    asked: list[str] = []
+
+    async def page(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        if request.path == "/metrics/":
+            return web.Response(status=404)
+        if request.path == "/server_info":
+            return web.json_response({"version": "0.5.5", "max_total_num_tokens": 4096, "context_length": 2048})
+        return web.Response(text='sglang:num_running_reqs{model_name="m"} 1.0\nlitellm_in_flight_requests 3.0\n')
+
+    app = web.Application()
+    app.add_routes([web.get("/{any:.*}", page)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        proxy, sglang = Heard(), Heard()
+        async with reading(url, proxy, engine="litellm"), reading(url, sglang, engine="sglang"):
+            await until(lambda: proxy.now is not None and sglang.now is not None)
+    finally:
+        await runner.cleanup()
+    assert proxy.now is not None
+    assert sglang.now is not None
+    assert proxy.now.requests_running == 2
+    assert (sglang.now.kv_cache_capacity_tokens, sglang.now.context_tokens) == (4096, 2048)
+    assert "/metrics/" in asked
+
+
 async def test_an_engine_without_a_page_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """It is said once, and nothing is asked."""
     heard = Heard()
@@ -144,11 +193,7 @@ async def test_an_engine_without_a_page_costs_nothing(caplog: pytest.LogCaptureF
 async def test_a_page_of_no_known_engine_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """With its address, once."""
     engine, heard = Engine(), Heard()
-
-    async def other(_: web.Request) -> web.Response:
-        return web.Response(text="other_thing 1\n")
-
-    engine.page = other  # type: ignore[method-assign, assignment]
+    engine.text = "other_thing 1\n"
     async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard):
         await until(lambda: "a page of no engine that is known" in caplog.text)
         await asyncio.sleep(0.1)

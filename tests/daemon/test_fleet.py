@@ -37,12 +37,13 @@ def specs(*targets: str) -> tuple[TargetSpec, ...]:
 class Watched:
     """A fleet and what it has written."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: dict[str, bytes] | None = None) -> None:
         self.families: Registry = registry()
         self.clock = Clock()
         recorder = Recorder(self.families)
-        watch = Watch(recorder, DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {})
-        self.fleet = Fleet(self.clock, recorder, History(100), watch, Trust(0.01), "test")
+        self.history = History(100)
+        watch = Watch(recorder, self.history, DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {})
+        self.fleet = Fleet(self.clock, recorder, self.history, watch, Trust(0.01), "test", kept or {})
 
     def count(self, name: str, *labels: str) -> float:
         """The value, or the number of observations, of all children whose labels begin with `labels`."""
@@ -65,8 +66,8 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched() -> AsyncIterator[Watched]:
-    found = Watched()
+async def watched(kept: dict[str, bytes] | None = None) -> AsyncIterator[Watched]:
+    found = Watched(kept)
     try:
         yield found
     finally:
@@ -172,21 +173,42 @@ async def test_gpus_stand_beside_the_targets_they_serve() -> None:
     async with running(QUICK) as url, watched() as seen:
         gpus = Gpus(seen.fleet)
         await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
-        gpus.show([first, second])
+        gpus.show([first, second], "570.86")
         assert seen.count("llmslo_gpu_power_watts", "a") == 200
         assert seen.count("llmslo_gpu_throttle_active", "a", "0", "thermal") == 1
         assert seen.count("llmslo_gpu_throttle_active", "a", "0") == 1
         many = (f"name: a, url: '{url}'", f"name: b, url: '{url}', gpus: {{indices: [1]}}")
         await seen.fleet.reconcile(specs(*many), 1.0)
-        gpus.show([first, second, part])
+        gpus.show([first, second, part], "570.86")
         assert not [labels for labels in seen.families["llmslo_gpu_info"].children if labels[0] == "a"]
         places = {labels[1] for labels in seen.families["llmslo_gpu_info"].children}
         assert places == {"1", "1:2"}
         assert ("b", "1") not in seen.families["llmslo_gpu_utilization_ratio"].children, (
             "not supported is absent, not 0"
         )
-        gpus.show([])
+        gpus.show([], "570.86")
         assert not seen.families["llmslo_gpu_info"].children
+
+
+async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_too() -> None:
+    """What was said to an earlier process is compared with; what is said for the first time is no change."""
+    kept = {"a": b'{"version": "1.0", "dtype": "auto"}'}
+    async with running(QUICK) as url, watched(kept) as seen:
+        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        line = seen.fleet.lines["a"]
+        for version, flag, driver in (("1.1", "fp8", "570.1"), ("1.1", "fp8", "575.2")):
+            for change in line.told.take({"version": version, "dtype": flag}):
+                line.engine_changed(change)
+            line.gpus([Device(0, "GPU-0", "H")], driver)
+        changes = [event.text for event in seen.history.events("a") if event.kind == "engine"]
+        assert changes == [
+            "driver was 570.1, is 575.2",
+            "dtype was auto, is fp8",
+            "version was 1.0, is 1.1",
+        ]
+        for kind, count in (("driver", 1), ("version", 1), ("flags", 1), ("restart", 0)):
+            assert seen.count("llmslo_engine_changes_total", "a", kind) == count
+        assert dict(seen.fleet.states()) == {"a": b'{"version": "1.1", "dtype": "fp8", "driver": "575.2"}'}
 
 
 async def test_warm_up_is_counted_and_kept_out_of_the_latencies() -> None:

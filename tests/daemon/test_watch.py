@@ -6,6 +6,7 @@ from random import Random
 
 from prober.config.load import load
 from prober.config.specs import DriftSpec, TargetSpec
+from prober.daemon.history import History
 from prober.daemon.watch import Watch
 from prober.exposition.families import Value
 from prober.measure.outcome import Outcome
@@ -31,7 +32,8 @@ def result(at: float, ttft_s: float, outcome: Outcome = Outcome.OK, *, warm_up: 
 class Stage:
     def __init__(self, kept: dict[str, bytes] | None = None, spec: TargetSpec | None = None) -> None:
         self.families: Registry = registry()
-        self.watch = Watch(Recorder(self.families), SPEC, kept or {})
+        self.history = History(10)
+        self.watch = Watch(Recorder(self.families), self.history, SPEC, kept or {})
         self.watch.declare("t", spec or target())
 
     def value(self, name: str, *labels: str) -> float | None:
