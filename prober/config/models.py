@@ -241,7 +241,7 @@ class Metrics(Block):
     url: str = Field(
         default="auto", description="auto: where the engine has it on this server; none: never read; else its address"
     )
-    interval: Duration = Field(default=5.0, description="how often, from 1s up")
+    interval: Duration = Field(default=5.0, description="how often, from 500ms up")
 
 
 class Gpus(Block):

@@ -452,8 +452,8 @@ def _gpus(block: models.Gpus | None) -> tuple[int | str, ...] | None:
 
 
 def _metrics(block: models.Metrics, path: str, problems: Problems) -> MetricsSpec | None:
-    if block.interval < 1:
-        problems.add(f"{path}.interval", f"{block.interval:g}s would disturb the engine; use 1s or more")
+    if block.interval < 0.5:
+        problems.add(f"{path}.interval", f"{block.interval:g}s would disturb the engine; use 500ms or more")
     if block.url == "none":
         return None
     if block.url != "auto" and (

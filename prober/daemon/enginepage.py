@@ -105,8 +105,8 @@ class EnginePage:
         )
         for missing in reading.missing:
             release = f"{table.engine} {self._facts.get('version', '')}".rstrip()
-            names, hint = ", ".join(missing.names), f" ({table.needs})" if table.needs else ""
-            self._say(f"{release} should have {missing.signal}: its page has no {names}{hint}")
+            names = ", ".join(missing.names)
+            self._say(f"{release} should have {missing.signal}: its page has no {names}")
         signals = reading.signals
         capacity = signals.kv_cache_capacity_tokens or _number(self._facts.get("capacity_tokens"))
         context = _number(self._facts.get("context_tokens"))

@@ -83,7 +83,7 @@ V1 = Table(
     signals=_SIGNALS,
     flags=(("vllm:cache_config_info", _FLAGS),),
     facts=_FACTS,
-    needs="the page lacks vllm: names under --disable-log-stats",
+    needs="start the server without --disable-log-stats",
 )
 # The Rust frontend (VLLM_USE_RUST_FRONTEND=1, 0.33) writes OpenMetrics, and tells neither capacity nor its start.
 RUST = Table(

@@ -71,6 +71,7 @@ class Page:
     ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BOUNDS))
     itl: Histogram = field(default_factory=lambda: Histogram(ITL_BOUNDS))
     e2e: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
+    tpot: Histogram = field(default_factory=lambda: Histogram(ITL_BOUNDS))
     queued: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
     _open: dict[Record, int] = field(default_factory=dict)
 
@@ -86,6 +87,8 @@ class Page:
             return
         self.finished[reason] += 1
         self.e2e.observe((now_ns - record.received_ns) / 1e9)
+        if sum(record.tokens) > 1:
+            self.tpot.observe((record.writes[-1] - record.writes[0]) / 1e9 / (sum(record.tokens) - 1))
         if record.started_ns is not None:
             self.queued.observe((record.started_ns - record.received_ns) / 1e9)
 
@@ -135,12 +138,19 @@ class Page:
         for name, kind, told, value in samples:
             lines += [f"# HELP vllm:{name} {told}", f"# TYPE vllm:{name} {kind}"]
             lines.append(f'vllm:{name}{{engine="0",{labels}}} {float(value)}')
+        lines += ["# HELP vllm:num_requests_waiting_by_reason Requests waiting, by reason."]
+        lines += ["# TYPE vllm:num_requests_waiting_by_reason gauge"]
+        for reason, number in (("capacity", gauges.waiting), ("deferred", 0)):
+            lines.append(
+                f'vllm:num_requests_waiting_by_reason{{engine="0",{labels},reason="{reason}"}} {float(number)}'
+            )
         lines += ["# HELP vllm:request_success_total Count of successfully processed requests."]
         lines += ["# TYPE vllm:request_success_total counter"]
         for reason, count in self.finished.items():
             lines.append(f'vllm:request_success_total{{engine="0",finished_reason="{reason}",{labels}}} {float(count)}')
         lines += self._histograms(labels)
-        blocks = f'block_size="{KV_BLOCK_TOKENS}",engine="0",num_gpu_blocks="{gauges.kv_blocks}"'
+        size = gauges.kv_blocks * KV_BLOCK_TOKENS
+        blocks = f'block_size="{KV_BLOCK_TOKENS}",engine="0",kv_cache_size_tokens="{size}",num_gpu_blocks="{gauges.kv_blocks}"'
         lines += ["# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig"]
         lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{blocks}}} 1.0"]
         return "\n".join(lines) + "\n"
@@ -150,6 +160,7 @@ class Page:
         for name, told, histogram in (
             ("time_to_first_token_seconds", "time to first token in seconds", self.ttft),
             ("inter_token_latency_seconds", "inter-token latency in seconds", self.itl),
+            ("request_time_per_output_token_seconds", "time per output token of requests in seconds", self.tpot),
             ("e2e_request_latency_seconds", "e2e request latency in seconds", self.e2e),
             ("request_queue_time_seconds", "time spent in WAITING phase for request", self.queued),
         ):

@@ -108,7 +108,7 @@ LENGTHS = "a number of tokens, or one of fixed, uniform, lognormal, empirical"
 BAD = [
     (
         "targets: [{url: http://h, metrics: {interval: 100ms}}]",
-        "targets[0].metrics.interval: 0.1s would disturb the engine; use 1s or more",
+        "targets[0].metrics.interval: 0.1s would disturb the engine; use 500ms or more",
     ),
     (
         "targets: [{url: http://h, metrics: {url: h/metrics}}]",
