@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-PROGRAMS = ("accuracy", "footprint", "scrape", "simulation", "drift")
+PROGRAMS = ("accuracy", "footprint", "scrape", "parse", "disturbance", "simulation", "drift", "diagnosis")
 
 
 def main() -> None:

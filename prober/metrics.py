@@ -76,6 +76,10 @@ class Recorder:
         if budget and budget.prompt_price is not None and budget.completion_price is not None:
             self._prices[name] = (budget.prompt_price, budget.completion_price)
             self._family(series.COST).value(name)
+        if spec.gpus.price_per_hour is not None:
+            self._family(series.GPU_PRICE).value(name).value = spec.gpus.price_per_hour
+        else:
+            self._family(series.GPU_PRICE).children.pop((name,), None)
         wanted = {workload for probe in spec.probes for workload in probe.workload.series}
         for target, workload in list(self._bounds):
             gone = (target, workload)
@@ -166,6 +170,18 @@ class Recorder:
             children = self._family(declared).children
             for labels in [labels for labels in children if labels[0] == name and (declared.name, labels) not in shown]:
                 del children[labels]
+
+    def regime(self, name: str, regime: str | None) -> None:
+        """The likely cause of what a target suffers from, one of series.REGIMES; None: nothing is to be explained."""
+        for each in series.REGIMES:
+            self._family(series.REGIME).value(name, each).value = float(each == regime)
+
+    def bound(self, name: str, ratio: float | None) -> None:
+        """Speed of a decode step over what memory bandwidth allows; None: not known."""
+        if ratio is None:
+            self._family(series.BOUND_RATIO).children.pop((name,), None)
+        else:
+            self._family(series.BOUND_RATIO).value(name).value = ratio
 
     def declare_drift(self, name: str, workload: str, signal: str) -> None:
         """Make the series of one watched signal."""

@@ -1,5 +1,8 @@
 """Every series this prober exports, declared once; docs/series.md is written from here."""
 
+from typing import get_args
+
+from prober.analysis.clues import Name
 from prober.exposition.families import Series
 
 _PROBE = ("target", "workload")
@@ -105,6 +108,18 @@ GPU_XID = _counter("llmslo_gpu_xid_errors_total", "Errors that the driver report
 GPU_PCIE = _counter("llmslo_gpu_pcie_bytes_total", "Bytes over PCIe.", *_GPU, "direction")
 GPU_NVLINK = _counter("llmslo_gpu_nvlink_bytes_total", "Bytes over NVLink.", *_GPU, "direction")
 
+GPU_PRICE = _gauge("llmslo_gpu_price_dollars_per_hour", "What an hour of one GPU costs, as configured.", "target")
+
+REGIME = _gauge(
+    "llmslo_regime_active",
+    "1 for the likely cause while an SLO is breached or a latency has drifted.",
+    "target",
+    "regime",
+)
+BOUND_RATIO = _gauge(
+    "llmslo_decode_bandwidth_bound_ratio", "Speed of a decode step over what memory bandwidth allows.", "target"
+)
+
 _SIGNAL = (*_PROBE, "signal")
 DRIFT_EVIDENCE = _gauge(
     "llmslo_drift_evidence_ratio", "Evidence on a log scale that it is slower than its baseline; 1 alarms.", *_SIGNAL
@@ -139,6 +154,7 @@ ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if 
 STATES = ("pending", "starting", "ready", "draining", "failing")
 PHASES = ("dns", "tcp", "proxy", "tls")
 ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart")
+REGIMES: tuple[str, ...] = get_args(Name)
 DRIFT_CAUSES = ("regression", "load", "unknown")
 DRIFT_PHASES = ("learning", "provisional", "settled")
 DRIFT_EVENT_KINDS = ("learnt", "alarm", "recovered", "improved", "accepted")

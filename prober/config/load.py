@@ -8,9 +8,9 @@ from pydantic import BaseModel, ValidationError
 
 from prober.config import models
 from prober.config.document import BadYaml, parse
+from prober.config.problems import Problems
 from prober.config.resolve import (
     Names,
-    Problems,
     resolve_drift,
     resolve_prometheus,
     resolve_slos,
@@ -68,6 +68,7 @@ def load(
         workloads=resolve_workloads(workloads, problems, read),
         engines=frozenset(engines),
         broken=frozenset(set(_keys(raw.get("slos"))) - set(slos) | set(_keys(raw.get("workloads"))) - set(workloads)),
+        read=read,
     )
     specs = Specs(
         resolve_targets(targets, defaults, names, environment, problems),

@@ -245,8 +245,33 @@ class Metrics(Block):
 
 
 class Gpus(Block):
-    indices: Literal["all", "none"] | list[int | str] = Field(
-        default="all", description="all that are visible, none, or a list of indices and UUIDs"
+    indices: Literal["all", "none"] | list[int | str] | None = Field(
+        default=None,
+        description="all that are visible, none, or a list of indices and UUIDs; absent: all if it is the only target, "
+        "else none",
+    )
+    price_per_hour: Annotated[float, Field(ge=0, strict=False)] | None = Field(
+        default=None, description="dollars for an hour of one of them, for the cost of 1,000 tokens"
+    )
+
+
+class DecodeBound(Block):
+    config_file: str | None = Field(default=None, description="the model's config.json, as Hugging Face has it")
+    active_parameters: Annotated[float, Field(gt=0, strict=False)] | None = Field(
+        default=None, description="weights read for one token, else from config_file"
+    )
+    bytes_per_weight: Annotated[float, Field(gt=0, strict=False)] | None = Field(
+        default=None, description="2 for 16 bit, 1 for 8 bit; needed for a quantised model"
+    )
+    kv_bytes_per_token: Annotated[float, Field(ge=0, strict=False)] | None = Field(
+        default=None, description="of one token of context in all layers, else from config_file"
+    )
+    gpu: str | None = Field(default=None, description="NVML's name of the GPU; absent: as the GPU reader sees it")
+    memory_bandwidth: Annotated[float, Field(gt=0, strict=False)] | None = Field(
+        default=None, description="of one GPU in bytes/s, else from a table of data sheets"
+    )
+    gpus: Annotated[Count, Field(ge=1)] | None = Field(
+        default=None, description="that share the weights (tensor parallel); absent: as many as are seen, else 1"
     )
 
 
@@ -265,8 +290,9 @@ class Target(Overridable):
     tls: Tls | None = Field(default=None, description="for https")
     proxy_url: str | None = Field(default=None, description="http:// address of a forward proxy")
     metrics: Metrics = Field(default_factory=Metrics, description="the engine's own page")
-    gpus: Gpus | None = Field(
-        default=None, description="GPUs of this machine that serve it; absent: all if it is the only target, else none"
+    gpus: Gpus = Field(default_factory=Gpus, description="GPUs of this machine that serve it")
+    decode_bound: DecodeBound | None = Field(
+        default=None, description="what a decode step reads, to compare with what the memory allows"
     )
     probes: list[Probe] | None = Field(default=None, description="what is sent; one of workload `probe` if absent")
     budget: Budget | None = Field(default=None, description="what probing may cost in any 24 hours")

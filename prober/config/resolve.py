@@ -3,17 +3,18 @@
 import difflib
 import ipaddress
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
 from prober.config import models
+from prober.config.problems import Problems
+from prober.config.serving import resolve_decode_bound, resolve_gpus, resolve_metrics
 from prober.config.specs import (
     ArrivalsSpec,
     BudgetSpec,
     DriftSpec,
-    MetricsSpec,
     ProbeSpec,
     TargetSpec,
     Timeouts,
@@ -48,18 +49,6 @@ OWN_HEADERS = frozenset(
 )
 
 
-@dataclass(slots=True)
-class Problems:
-    """Collects mistakes as lines of `source: path: message`."""
-
-    source: str
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, path: str, message: str) -> None:
-        """One more mistake."""
-        self.lines.append(f"{self.source}: {path}: {message}" if path else f"{self.source}: {message}")
-
-
 @dataclass(frozen=True, slots=True)
 class Names:
     """What targets may refer to. `broken` names exist but are wrong themselves: that is told once, not at each use."""
@@ -68,6 +57,7 @@ class Names:
     workloads: Mapping[str, Workload | Mix]
     engines: Collection[str]
     broken: frozenset[str]
+    read: Callable[[str], str]
 
 
 def resolve_slos(blocks: Mapping[str, models.Slo], problems: Problems) -> dict[str, Slo]:
@@ -319,8 +309,9 @@ def _target(
         headers=tuple(target.headers.items()),
         tls=TlsSpec(target.tls.ca_file, target.tls.insecure_skip_verify) if target.tls else None,
         proxy_url=_proxy(target.proxy_url, f"{path}.proxy_url", problems),
-        metrics=_metrics(target.metrics, f"{path}.metrics", problems),
-        gpus=_gpus(target.gpus),
+        metrics=resolve_metrics(target.metrics, f"{path}.metrics", problems),
+        gpus=resolve_gpus(target.gpus),
+        decode_bound=resolve_decode_bound(target.decode_bound, f"{path}.decode_bound", problems, names.read),
         probes=(),
         budget=None,
         timeouts=Timeouts(timeouts.connect, timeouts.first_token, timeouts.stall, timeouts.total),
@@ -443,26 +434,6 @@ def _url(text: str, path: str, problems: Problems) -> str:
         problems.add(path, f"{text!r} has a query or fragment; give the base address only")
     base = text.rstrip("/")
     return base if parts.path.strip("/") else f"{base}/v1"
-
-
-def _gpus(block: models.Gpus | None) -> tuple[int | str, ...] | None:
-    if block is None or isinstance(block.indices, list):
-        return None if block is None else tuple(block.indices)
-    return ("all",) if block.indices == "all" else ()
-
-
-def _metrics(block: models.Metrics, path: str, problems: Problems) -> MetricsSpec | None:
-    if block.interval < 0.5:
-        problems.add(f"{path}.interval", f"{block.interval:g}s would disturb the engine; use 500ms or more")
-    if block.url == "none":
-        return None
-    if block.url != "auto" and (
-        urlsplit(block.url).scheme not in ("http", "https") or not urlsplit(block.url).hostname
-    ):
-        problems.add(
-            f"{path}.url", f"{block.url!r} is not auto, none, or an http or https URL; write http://host:port/metrics"
-        )
-    return MetricsSpec(None if block.url == "auto" else block.url, block.interval)
 
 
 def _proxy(text: str | None, path: str, problems: Problems) -> str | None:

@@ -40,6 +40,7 @@ _NESTED: dict[str, type[BaseModel]] = {
     "tls": models.Tls,
     "metrics": models.Metrics,
     "gpus": models.Gpus,
+    "decode_bound": models.DecodeBound,
     "prefix": models.PrefixBlock,
     "prompts": models.PromptsFile,
     "trace": models.TraceFile,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from prober.analysis.roofline import Model
 from prober.slo.firing import Use
 from prober.slo.objective import Slo
 from prober.workload.workloads import Mix, Workload
@@ -65,6 +66,23 @@ class MetricsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GpusSpec:
+    """GPUs of this machine. chosen: indices and UUIDs, or "all"; None where not configured. price_per_hour: dollars each."""
+
+    chosen: tuple[int | str, ...] | None
+    price_per_hour: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSpec:
+    """What a decode step reads. bandwidth: of one GPU in bytes/s; gpus: that share the weights; None: as they are seen."""
+
+    model: Model
+    bandwidth_bytes_per_s: float | None
+    gpus: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetSpec:
     """What a target's probes may use a day: tokens, dollars; prices in dollars per million tokens. None: no limit."""
 
@@ -79,7 +97,6 @@ class TargetSpec:
     """One endpoint. key: name, or URL while it has none; name, model, engine: None where the daemon is to find out.
 
     url: base URL without a slash at its end. Durations in seconds. Files as written in the configuration.
-    gpus: indices and UUIDs of this machine's that serve it, or "all"; None where not configured.
     """
 
     key: str
@@ -99,7 +116,8 @@ class TargetSpec:
     max_send_lag_s: float
     timeouts: Timeouts
     metrics: MetricsSpec | None
-    gpus: tuple[int | str, ...] | None
+    gpus: GpusSpec
+    decode_bound: DecodeSpec | None
     probes: tuple[ProbeSpec, ...]
     budget: BudgetSpec | None
 

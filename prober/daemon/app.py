@@ -123,6 +123,7 @@ class App:
         self._keep(asyncio.create_task(self._feel_lag()))
         self._keep(asyncio.create_task(self._memory.recall()))
         self._keep(asyncio.create_task(Gpus(self._fleet).run()))
+        self._keep(asyncio.create_task(self._fleet.explain()))
         self._keep(asyncio.create_task(self._memory.save_often()))
         gc.collect()
         gc.freeze()  # what is there now stays: the collector need not walk it while stamps are taken

@@ -14,6 +14,7 @@ from prober import series
 from prober.analysis.trust import Trust
 from prober.config.specs import ProbeSpec, TargetSpec
 from prober.daemon.enginepage import EnginePage
+from prober.daemon.explanation import Explanation
 from prober.daemon.history import History
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
@@ -32,6 +33,7 @@ from prober.workload.arrivals import derive_seed
 from prober.workload.workloads import Drawer
 
 UNNAMED = "undiscovered"
+EXPLAIN_EVERY_S = 15.0
 log = logging.getLogger(__name__)
 
 
@@ -93,6 +95,7 @@ class Line:
         fleet.trust.probe(fleet.clock.now_ns(), invalid=result.outcome is Outcome.INVALID)
         load = self._page.load_at(result.timeline.intended_ns) if self._page else None
         fleet.watch.observe(result, load)
+        fleet.explanation.probe(result)
         if result.outcome in BAD or result.outcome in NEUTRAL:
             log.debug("target=%s workload=%s outcome=%s %s", found, result.workload, result.outcome, result.detail)
 
@@ -100,6 +103,8 @@ class Line:
         """The engine's page was read, or cannot be read any more."""
         if self.name is not None:
             self._fleet.recorder.engine(self.name, signals)
+            if signals is not None:
+                self._fleet.explanation.reading(self.name, self._fleet.clock.now_ns() / 1e9, signals)
 
     def engine_changed(self, change: Change) -> None:
         """The engine, or what it runs on, is another one."""
@@ -114,6 +119,7 @@ class Line:
         """The GPUs that serve it were read."""
         if self.name is not None:
             self._fleet.recorder.gpus(self.name, devices)
+            self._fleet.explanation.devices(self.name, self._fleet.clock.now_ns() / 1e9, devices)
         if devices and driver:
             for change in self.told.take({"driver": driver}):
                 self.engine_changed(change)
@@ -124,6 +130,7 @@ class Line:
         self.name = name
         self._fleet.recorder.declare(name, self.target.spec)
         self._fleet.watch.declare(name, self.target.spec)
+        self._fleet.explanation.declare(name, self.target.spec, self._fleet.clock.now_ns() / 1e9)
         if self._page is not None:
             self._fleet.recorder.declare_engine(name)
         self._fleet.recorder.state(name, self.target.state)
@@ -213,6 +220,7 @@ class Fleet:
     ) -> None:
         self.told: dict[str, dict[str, str]] = {key: json.loads(told) for key, told in kept.items()}
         self.clock, self.recorder, self.history, self.watch, self.trust = clock, recorder, history, watch, trust
+        self.explanation = Explanation(recorder, history, watch)
         self.instance = instance
         self.rng = Random()
         self.lines: dict[str, Line] = {}
@@ -240,6 +248,14 @@ class Fleet:
         """The target whose label is `name`."""
         return next((line for line in self.lines.values() if line.name == name), None)
 
+    async def explain(self) -> None:
+        """Look at every target now and then, for ever."""
+        while True:
+            await asyncio.sleep(EXPLAIN_EVERY_S)
+            for name in [line.name for line in self.lines.values() if line.name is not None]:
+                self.explanation.look(name, self.clock.now_ns() / 1e9, time.time())
+                await asyncio.sleep(0)
+
     def states(self) -> Iterator[tuple[str, bytes]]:
         """Who each target's engine said it is, by key, so that a change over a restart of the prober is seen."""
         for key, line in list(self.lines.items()):
@@ -251,3 +267,4 @@ class Fleet:
         self.recorder.remove(name)
         self.history.remove(name)
         self.watch.remove(name)
+        self.explanation.remove(name)

@@ -176,6 +176,7 @@ class Site:
             standings=self._standings(name, line),
             outcomes=self._fleet.history.outcomes(name),
             quantiles=self._fleet.history.quantiles(name),
+            diagnosis=self._fleet.explanation.verdict(name),
         )
 
 

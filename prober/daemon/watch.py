@@ -29,6 +29,7 @@ class Watch:
         self._kept = dict(kept)
         self._detectors: dict[Key, Drift] = {}
         self._rates: dict[Key, float] = {}
+        self._active: set[Key] = set()
 
     def declare(self, name: str, spec: TargetSpec) -> None:
         """Watch what is probed of a target; what was watched already goes on, and what is not probed any more is forgotten."""
@@ -72,6 +73,10 @@ class Watch:
             p99 = gaps[math.ceil(0.99 * len(gaps)) - 1]
             self._step((result.target, result.workload, "itl"), Observation(result.unix_s, max(p99, 1e-9), load))
 
+    def active(self, name: str) -> list[Key]:
+        """Which signals of a target have drifted."""
+        return [key for key in self._active if key[0] == name]
+
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(key, state) of every detector."""
         for key, state in list(self._detectors.items()):
@@ -93,6 +98,7 @@ class Watch:
             return
         self._detectors[key], verdict = step(state, observation)
         self._recorder.drift(*key, verdict, shifts(state) if verdict.active else ())
+        (self._active.add if verdict.active else self._active.discard)(key)
         if verdict.event:
             target, workload, signal = key
             text = f"{signal} of {workload}: {verdict.event}" + (f", cause {verdict.cause}" if verdict.active else "")
@@ -115,3 +121,4 @@ class Watch:
 
     def _forget(self, key: Key) -> None:
         del self._detectors[key], self._rates[key]
+        self._active.discard(key)

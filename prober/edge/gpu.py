@@ -1,7 +1,7 @@
 """NVIDIA's GPUs by NVML, through nvidia-ml-py (module `pynvml`, imported only when a reader is opened).
 
 Everything here blocks: `open_reader`, `Reader.read` and `Reader.close` belong to one worker thread with an executor of its
-own. ctypes lets go of the interpreter's lock during each call, so a slow driver delays that thread and nothing else.
+own; how calls are made, timed and judged is in `nvml`.
 
 What a read asks of each GPU, and what that costs as others have reported it (no GPU was at hand; `Reader.costs` measures it):
 
@@ -20,30 +20,17 @@ A call that a GPU does not support, or that it forbids, is asked once and not ag
 changes between whole and partitioned.
 """
 
-import ctypes
 import importlib
 import math
-import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from prober.edge.nvml import LOST, NO_PERMISSION, UNKNOWN, Cost, Faults, Field, Library, Lost, address
 from prober.measure.devices import Device, Throttle
 
 REOPEN_S = 60.0  # a lost GPU needs the library started afresh; that can take seconds, so it is not done at each read
-_WAIT_MS = 100  # how long the thread that waits for faults sleeps in the driver at a time, so what `close` may take
-
-# Return codes: fixed by the library's ABI. Numbers, so that they can be named without the library.
-_UNINITIALIZED, _INVALID_ARGUMENT, _TIMEOUT, _FUNCTION_NOT_FOUND, _NO_PERMISSION = 1, 2, 10, 13, 4
-_REFUSED = {
-    3,
-    _NO_PERMISSION,
-    _FUNCTION_NOT_FOUND,
-    25,
-    26,
-}  # not supported, ..., version mismatch, deprecated: for good
-_LOST = {_UNINITIALIZED, 15, 16, 28}  # ..., GPU is lost, reset required, GPU not found
 
 _ALL_LINKS = 0xFFFFFFFF  # a scope that asks for the sum over all links
 _THROTTLES = {
@@ -61,29 +48,6 @@ _METRICS = (_GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM)
 _LINK_COUNT = (91, 0)
 _PCIE = ((197, 0), (198, 0))  # bytes sent, received
 _LINK_COUNTERS = ((138, 139, 1024), (202, 204, 1))  # sent, received, bytes of one count; the second pair is NVLink 5's
-_INTEGERS = {
-    1: ("uiVal", 32),
-    2: ("ulVal", 64),
-    3: ("ullVal", 64),
-    4: ("sllVal", 64),
-    5: ("siVal", 32),
-    6: ("usVal", 16),
-}
-
-Field = tuple[int, int]  # field, scope
-
-
-class _Lost(Exception):
-    """The GPU, or the whole library, no longer answers."""
-
-
-@dataclass(slots=True)
-class Cost:
-    """What one kind of call has cost so far, in seconds of the worker thread."""
-
-    calls: int = 0
-    seconds: float = 0.0
-    worst_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -99,147 +63,16 @@ class _Card:
     refused: dict[str, str] = field(default_factory=dict)  # what it will not answer: why
     partitioned: bool | None = None
     partitions: dict[str, "_Card"] = field(default_factory=dict)
-    links: tuple[tuple[Field, ...], int] | None = (
-        None  # the counters that answer: all sent, then all received; bytes of one
-    )
+    links: tuple[tuple[Field, ...], int] | None = None  # counters that answer: all sent, all received; bytes of one
     samples: list[Any] = field(default_factory=list)  # older, newer
     sampled: bool = False
 
 
-class _Library:
-    """The driver's library: each call timed, each error sorted into absent for good, absent now, and lost."""
-
-    def __init__(self, nvml: Any) -> None:
-        self.nvml = nvml
-        self.costs: dict[str, Cost] = {}
-        self.doubtful = False  # a handle was not accepted: it may be of a GPU that has gone and come back
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        """What the call returns. Raises NVMLError."""
-        function = getattr(self.nvml, name, None)
-        if function is None:  # an older nvidia-ml-py
-            raise self.nvml.NVMLError(_FUNCTION_NOT_FOUND)
-        began = time.perf_counter()
-        try:
-            return function(*arguments)
-        finally:
-            took = time.perf_counter() - began
-            cost = self.costs.setdefault(name, Cost())
-            cost.calls += 1
-            cost.seconds += took
-            cost.worst_seconds = max(cost.worst_seconds, took)
-
-    def ask(self, refused: dict[str, str], name: str, *arguments: Any) -> Any:
-        """What the call returns, or None where there is nothing to be had. Raises _Lost."""
-        what = " ".join([name, *(str(argument) for argument in arguments if isinstance(argument, int))])
-        if what in refused:
-            return None
-        try:
-            return self.call(name, *arguments)
-        except self.nvml.NVMLError as error:
-            if error.value in _LOST:
-                raise _Lost from error
-            if error.value in _REFUSED:
-                refused[what] = str(error)
-            self.doubtful |= error.value == _INVALID_ARGUMENT
-            return None
-
-    def release(self, name: str, *arguments: Any) -> None:
-        """Give something back; what is lost already needs no giving back."""
-        try:
-            self.call(name, *arguments)
-        except self.nvml.NVMLError:
-            return
-
-    def fields(self, card: _Card, wanted: Sequence[Field]) -> dict[Field, int]:
-        """The integers among `wanted` that the card tells, in one call."""
-        asked = [one for one in wanted if f"field {one[0]} scope {one[1]}" not in card.refused]
-        values = self.ask(card.refused, "nvmlDeviceGetFieldValues", card.handle, asked) if asked else None
-        found = {}
-        for one, value in zip(asked, values if values is not None else (), strict=False):
-            name, bits = _INTEGERS.get(value.valueType, ("", 0))
-            if value.nvmlReturn in _LOST:
-                raise _Lost
-            if value.nvmlReturn in _REFUSED | {_INVALID_ARGUMENT}:  # the latter: a driver older than the field
-                card.refused[f"field {one[0]} scope {one[1]}"] = f"return code {value.nvmlReturn}"
-            elif value.nvmlReturn == 0 and one in _PCIE and bits < 64:
-                # 32 bits of bytes wrap several times a second on a busy bus: such a counter says nothing.
-                card.refused[f"field {one[0]} scope {one[1]}"] = "too narrow to count bytes"
-            elif value.nvmlReturn == 0 and name:
-                found[one] = int(getattr(value.value, name))
-        return found
-
-
-class _Faults:
-    """A thread that waits in the driver for faults and counts them by GPU. `stop` when the list of GPUs changes."""
-
-    def __init__(self, library: _Library, cards: Collection[_Card], totals: dict[str, int]) -> None:
-        self._library, self._totals = library, totals
-        self._stop = threading.Event()
-        self._uuids: dict[int | None, str] = {}
-        self.cards = {_address(card.handle): card.uuid for card in cards}  # those it was asked to watch
-        self._thread: threading.Thread | None = None
-        nvml = library.nvml
-        try:
-            self._set = library.call("nvmlEventSetCreate")
-        except nvml.NVMLError:
-            return
-        for card in cards:
-            try:
-                library.call("nvmlDeviceRegisterEvents", card.handle, nvml.nvmlEventTypeXidCriticalError, self._set)
-            except nvml.NVMLError as error:
-                card.refused["nvmlDeviceRegisterEvents"] = str(error)
-                continue
-            self._uuids[_address(card.handle)] = card.uuid
-            totals.setdefault(card.uuid, 0)
-        if self._uuids:
-            self._thread = threading.Thread(target=self._run, name="gpu-faults", daemon=True)
-            self._thread.start()
-        else:
-            library.release("nvmlEventSetFree", self._set)
-
-    @property
-    def ended(self) -> bool:
-        """The driver broke off the waiting, as it does when a GPU is lost."""
-        return bool(self._uuids) and self._thread is not None and not self._thread.is_alive()
-
-    def watches(self, uuid: str) -> bool:
-        return uuid in self._uuids.values()
-
-    def stop(self) -> None:
-        """Return when the thread has ended. One that is stuck in the driver is left to it, with its set of events."""
-        self._stop.set()
-        if self._thread is None:
-            return
-        self._thread.join(2.0)
-        if not self._thread.is_alive():
-            self._library.release("nvmlEventSetFree", self._set)
-        self._thread = None
-
-    def _run(self) -> None:
-        nvml = self._library.nvml
-        while not self._stop.is_set():
-            try:
-                event = nvml.nvmlEventSetWait_v2(self._set, _WAIT_MS)
-            except nvml.NVMLError as error:
-                if error.value == _TIMEOUT:
-                    continue
-                if error.value in _REFUSED:
-                    self._uuids = {}  # nothing will be counted here: no zeros, and no second try
-                return
-            uuid = self._uuids.get(_address(event.device))
-            if uuid is not None and event.eventType & nvml.nvmlEventTypeXidCriticalError:
-                self._totals[uuid] += 1
-
-
 class Reader:
-    """The GPUs of this machine, or those named by index or UUID (of a GPU or of a partition) in `only`.
+    """The GPUs of this machine. `trouble`: why the last read found nothing at all, or empty."""
 
-    `missing` are those of `only` that the last read did not find, `trouble` why it found nothing at all (or is empty).
-    """
-
-    def __init__(self, nvml: Any, only: Collection[int | str] | None, now: Callable[[], float]) -> None:
-        self._library, self._only, self._now = _Library(nvml), only, now
+    def __init__(self, nvml: Any, now: Callable[[], float]) -> None:
+        self._library, self._now = Library(nvml), now
         self._cards: list[_Card] = []
         self._count = -1
         self._incomplete = False  # a GPU did not answer when they were listed
@@ -247,10 +80,9 @@ class Reader:
         self._up = True
         self._opened_at = now()
         self._xids: dict[str, int] = {}
-        self._faults: _Faults | None = None
+        self._faults: Faults | None = None
         self._request: Any = None
         self.driver: str = self._library.ask({}, "nvmlSystemGetDriverVersion") or ""
-        self.missing: tuple[int | str, ...] = ()
         self.trouble = ""
 
     @property
@@ -269,17 +101,15 @@ class Reader:
         devices: list[Device] = []
         try:
             self._ready()
-        except (_Lost, self._library.nvml.NVMLError) as error:
+        except (Lost, self._library.nvml.NVMLError) as error:
             self._lost, self.trouble = True, str(error) or str(error.__cause__)
         else:
             for card in list(self._cards):
                 try:
                     devices += self._read(card)
-                except _Lost:
+                except Lost:
                     self._lost = True
                     self._forget(card)
-        found = {one for device in devices for one in (device.uuid, device.index, device.parent)}
-        self.missing = tuple(one for one in self._only or () if one not in found)
         return devices
 
     def close(self) -> None:
@@ -322,8 +152,8 @@ class Reader:
                 uuid = self._library.call("nvmlDeviceGetUUID", handle)
                 name = self._library.call("nvmlDeviceGetName", handle)
             except self._library.nvml.NVMLError as error:
-                self._lost |= error.value in _LOST
-                self._incomplete |= error.value != _NO_PERMISSION  # such a GPU is another container's
+                self._lost |= error.value in LOST
+                self._incomplete |= error.value != NO_PERMISSION  # such a GPU is another container's
                 continue
             card = known.pop(uuid, None) or _Card(index, uuid, name, handle)
             card.index, card.handle = index, handle
@@ -333,15 +163,12 @@ class Reader:
 
     def _watch(self) -> None:
         """Have the thread wait for the faults of these GPUs; it runs on while they are the same."""
-        wanted = [card for card in self._cards if self._wanted(card)]
+        cards = {address(card.handle): card.uuid for card in self._cards}
         if self._faults is not None:
-            if not self._faults.ended and self._faults.cards == {_address(card.handle): card.uuid for card in wanted}:
+            if not self._faults.ended and self._faults.cards == cards:
                 return
             self._faults.stop()
-        self._faults = _Faults(self._library, wanted, self._xids)
-
-    def _wanted(self, card: _Card) -> bool:
-        return self._only is None or card.uuid in self._only or (card.partition is None and card.index in self._only)
+        self._faults = Faults(self._library, self._cards, self._xids)
 
     def _forget(self, card: _Card) -> None:
         self._cards.remove(card)
@@ -369,26 +196,25 @@ class Reader:
             card.refused.clear()  # what a whole GPU answers, a partitioned one may not, and the other way round
             self._free(card)
         card.partitioned = partitioned
-        devices = [self._device(card)] if self._wanted(card) else []
+        devices = [self._device(card)]
         for partition in self._partitions(card):
-            if self._wanted(card) or self._wanted(partition):
-                used, total = self._memory(partition)  # before GPM: a 535 driver is said to confuse the two
-                metrics = self._profile(partition, card)
-                devices.append(
-                    Device(
-                        index=card.index,
-                        uuid=partition.uuid,
-                        name=partition.name,
-                        partition=partition.partition,
-                        parent=card.uuid,
-                        utilization_ratio=metrics.get(_GRAPHICS),
-                        memory_used_bytes=used,
-                        memory_total_bytes=total,
-                        memory_bandwidth_ratio=metrics.get(_DRAM),
-                        sm_occupancy_ratio=metrics.get(_OCCUPANCY),
-                        tensor_active_ratio=metrics.get(_TENSOR),
-                    )
+            used, total = self._memory(partition)  # before GPM: a 535 driver is said to confuse the two
+            metrics = self._profile(partition, card)
+            devices.append(
+                Device(
+                    index=card.index,
+                    uuid=partition.uuid,
+                    name=partition.name,
+                    partition=partition.partition,
+                    parent=card.uuid,
+                    utilization_ratio=metrics.get(_GRAPHICS),
+                    memory_used_bytes=used,
+                    memory_total_bytes=total,
+                    memory_bandwidth_ratio=metrics.get(_DRAM),
+                    sm_occupancy_ratio=metrics.get(_OCCUPANCY),
+                    tensor_active_ratio=metrics.get(_TENSOR),
                 )
+            )
         return devices
 
     def _partitions(self, card: _Card) -> list[_Card]:
@@ -407,8 +233,8 @@ class Reader:
                     known = _Card(card.index, uuid, name, handle)
                 known.instance = self._library.call("nvmlDeviceGetGpuInstanceId", handle)
             except self._library.nvml.NVMLError as error:
-                if error.value in _LOST:
-                    raise _Lost from error
+                if error.value in LOST:
+                    raise Lost from error
                 continue  # an empty slot, or destroyed while it was read
             known.handle, known.partition = handle, number
             found[uuid] = known
@@ -476,7 +302,8 @@ class Reader:
         return None if bits is None else frozenset(reason for bit, reason in _THROTTLES.items() if bits & bit)
 
     def _pcie(self, card: _Card) -> tuple[int | None, int | None]:
-        found = self._library.fields(card, _PCIE)
+        # 32 bits of bytes wrap several times a second on a busy bus: such a counter says nothing.
+        found = self._library.fields(card, _PCIE, bits=64)
         return found.get(_PCIE[0]), found.get(_PCIE[1])
 
     def _nvlink(self, card: _Card) -> tuple[int | None, int | None]:
@@ -545,12 +372,10 @@ class Reader:
         return _ratios(card, [request.metrics[place] for place in range(len(metrics))])
 
 
-def open_reader(
-    only: Collection[int | str] | None = None, now: Callable[[], float] = time.monotonic
-) -> tuple[Reader | None, str]:
+def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | None, str]:
     """A reader of the GPUs that can be seen here, or None, and in either case one line for the log.
 
-    `only`: indices, and UUIDs of GPUs or of partitions; None for all. `now` is in seconds and paces `REOPEN_S`.
+    `now` is in seconds and paces `REOPEN_S`.
     """
     try:
         nvml = importlib.import_module("pynvml")
@@ -563,17 +388,13 @@ def open_reader(
     try:
         count = nvml.nvmlDeviceGetCount()
         if count:
-            reader = Reader(nvml, only, now)
+            reader = Reader(nvml, now)
             return reader, f"{count} GPU{'s' if count > 1 else ''}, driver {reader.driver or 'of unknown version'}"
         why = "the driver shows none"
-    except (nvml.NVMLError, _Lost) as error:
+    except (nvml.NVMLError, Lost) as error:
         why = str(error) or str(error.__cause__)
     nvml.nvmlShutdown()
     return None, f"no GPU series: {why}"
-
-
-def _address(handle: Any) -> int | None:
-    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _thousandths(value: Any) -> float | None:
@@ -583,7 +404,7 @@ def _thousandths(value: Any) -> float | None:
 def _ratios(card: _Card, metrics: Sequence[Any]) -> dict[int, float]:
     found = {}
     for metric in metrics:
-        if metric.nvmlReturn in _REFUSED | {_INVALID_ARGUMENT}:
+        if metric.nvmlReturn in UNKNOWN:
             card.refused[f"metric {metric.metricId}"] = f"return code {metric.nvmlReturn}"
         elif metric.nvmlReturn == 0 and math.isfinite(metric.value):
             found[metric.metricId] = metric.value / 100

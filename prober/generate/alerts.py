@@ -157,6 +157,13 @@ def of_the_engine(selector: str) -> tuple[Alert, ...]:
     )
 
 
+def likely_cause(selector: str) -> str:
+    """A sentence for a description: what the prober's diagnosis names, if it names anything, when the alert is sent."""
+    matchers = selector.replace('"', '\\"')
+    regimes = f'printf "max by (regime) (llmslo_regime_active{{{matchers},target=%q,regime!=\\"unknown\\"}}) == 1" $labels.target'
+    return f"{{{{ range {regimes} | query }}}} Likely cause: {{{{ .Labels.regime }}}}.{{{{ end }}}}"
+
+
 def of_drift(selector: str) -> tuple[Alert, ...]:
     """A latency that is slower than its own baseline, found by the prober's sequential test."""
     return tuple(_drift(signal, name, selector) for signal, name in (("ttft", "TTFT"), ("itl", "ITL")))
@@ -189,7 +196,8 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
         f"{{{{ range {since} | query }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
         f"{{{{ range {estimate} | query }}}} Quantile {{{{ .Labels.quantile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
         "{{ end }}"
-        " Cause regression: slower at the same load; load: the engine is busier; unknown: its load is not known.",
+        " Cause regression: slower at the same load; load: the engine is busier; unknown: its load is not known."
+        + likely_cause(selector),
     )
 
 

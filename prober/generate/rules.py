@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from prober.generate import alerts
-from prober.generate.alerts import Alert
+from prober.generate.alerts import Alert, likely_cause
 from prober.slo.firing import Use, guard, percent, percentile_events, percentile_window, silence_s
 from prober.slo.objective import Slo
 from prober.slo.windows import Pair, pairs, promql
@@ -53,9 +53,9 @@ def groups(uses: Mapping[Slo, Sequence[Use]], options: Options) -> list[dict[str
             if percentile[0] not in windows:
                 rules.append(_ratio(slo, percentile[0], options))
         rules += [_count(slo, window, options) for window in sorted(counted)]
-        rules += [_alert(_burn(slo, pair, using), options) for pair in pairs(slo.window_s)]
+        rules += [_alert(_burn(slo, pair, using, options), options) for pair in pairs(slo.window_s)]
         if percentile:
-            rules.append(_alert(_percentile(slo, *percentile), options))
+            rules.append(_alert(_percentile(slo, *percentile, options), options))
         rules.append(_alert(_no_data(slo, using, options), options))
         found.append({"name": f"llm-slo-{slo.name}", "rules": rules})
         # Over the whole window: dear to evaluate, and slow to change.
@@ -83,13 +83,22 @@ def as_operator(rule_groups: list[dict[str, Any]], name: str = "llm-slo-prober")
 def _per_gpu(options: Options) -> list[dict[str, Any]]:
     """What the engine does for its GPUs: replicas of the prober see the same engine, so the largest is taken, not the sum."""
     tokens = f"max by (target) (rate(llmslo_engine_generation_tokens_total{{{options.selector}}}[5m]))"
-    gpus = f"count by (target) (group by (target, gpu) (llmslo_gpu_info{{{options.selector}}}))"
+    whole = ',gpu!~".+:.+"'  # partitions stand beside their GPU
+    gpus = " or ".join(
+        f"count by (target) (group by (target, gpu) (llmslo_gpu_info{{{options.selector}{more}}}))"
+        for more in (whole, "")
+    )
+    price = f"max by (target) (llmslo_gpu_price_dollars_per_hour{{{options.selector}}})"
     each = f"max by (target, gpu) (rate(llmslo_gpu_energy_joules_total{{{options.selector}}}[5m]))"
     return [
-        {"record": "target:llmslo_engine_generation_tokens_per_gpu:rate5m", "expr": f"{tokens}\n/\n{gpus}\n"},
+        {"record": "target:llmslo_engine_generation_tokens_per_gpu:rate5m", "expr": f"{tokens}\n/\n({gpus})\n"},
         {
             "record": "target:llmslo_gpu_energy_joules_per_1k_tokens:rate5m",
             "expr": f"1000 * sum by (target) ({each})\n/\n({tokens} > 0)\n",
+        },
+        {
+            "record": "target:llmslo_gpu_cost_dollars_per_1k_tokens:rate5m",
+            "expr": f"1000 / 3600 * {price} * ({gpus})\n/\n({tokens} > 0)\n",
         },
     ]
 
@@ -158,7 +167,7 @@ def _states(slo: Slo, uses: Sequence[Use], options: Options) -> Iterator[dict[st
         }
 
 
-def _burn(slo: Slo, pair: Pair, uses: Sequence[Use]) -> Alert:
+def _burn(slo: Slo, pair: Pair, uses: Sequence[Use], options: Options) -> Alert:
     share = pair.burn * slo.budget
     long, short = promql(pair.long_s), promql(pair.short_s)
     tests = (
@@ -174,12 +183,12 @@ def _burn(slo: Slo, pair: Pair, uses: Sequence[Use]) -> Alert:
         f"{{{{ $labels.target }}}} burns the error budget of SLO {slo.name} at over {pair.burn} times the allowed rate",
         f"{{{{ $value | humanizePercentage }}}} of the events of workload {{{{ $labels.workload }}}} in the last {long} were bad "
         f"({judged(slo)}; {percent(slo.budget)} may be), and over {percent(share)} in the last {short}. At this rate "
-        f"{percent(pair.spent)} of the budget of {promql(slo.window_s)} is gone in {long}.",
+        f"{percent(pair.spent)} of the budget of {promql(slo.window_s)} is gone in {long}.{likely_cause(options.selector)}",
         (("slo", slo.name), ("long", long), ("short", short)),
     )
 
 
-def _percentile(slo: Slo, window_s: int, events: int) -> Alert:
+def _percentile(slo: Slo, window_s: int, events: int, options: Options) -> Alert:
     window = promql(window_s)
     return Alert(
         "LLMPercentileSLOBreach",
@@ -189,7 +198,7 @@ def _percentile(slo: Slo, window_s: int, events: int) -> Alert:
         f"{{{{ $labels.target }}}} misses the percentile of SLO {slo.name}",
         f"{{{{ $value | humanizePercentage }}}} of the events of workload {{{{ $labels.workload }}}} in the last {window} were bad "
         f"({judged(slo)}; {percent(slo.budget)} may be). There were at least {percentile_events(slo):,} of them, enough to judge "
-        "this percentile.",
+        f"this percentile.{likely_cause(options.selector)}",
         (("slo", slo.name),),
     )
 

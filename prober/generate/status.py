@@ -8,6 +8,7 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
+from prober.analysis.diagnosis import Diagnosis
 from prober.analysis.quantiles import Quantile
 from prober.generate.drawing import in_svg, ms
 from prober.measure.event import Event
@@ -25,6 +26,7 @@ th { border-bottom: 1px solid #8b949e; font-weight: 600 } tr + tr td { border-to
 .ok, .ready, .met { color: #116329 } .bad, .failing, .missed { color: #a40e26; font-weight: 600 }
 .neutral, .pending, .starting, .draining, .few, .no_data { color: #6e5400 }
 .few::after { content: " (too few)"; font-size: .85em } small { color: #57606a }
+pre { white-space: pre-wrap; font-size: 13px }
 svg .wait { fill: #d0d7de } svg .content { stroke: #0969da } svg .first { fill: #116329 }
 """
 
@@ -41,6 +43,7 @@ class TargetView:
     outcomes: Mapping[str, int]
     standings: Sequence[Standing]
     quantiles: Mapping[tuple[str, str], Sequence[Quantile]]
+    diagnosis: Diagnosis | None
 
     def as_json(self) -> dict[str, Any]:
         """The same for machines."""
@@ -69,6 +72,7 @@ class TargetView:
                 for each in self.standings
             ],
             "quantiles": shown,
+            "diagnosis": asdict(self.diagnosis) if self.diagnosis else None,
         }
 
 
@@ -81,7 +85,7 @@ def status_page(
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>llm-slo-prober</title>'
         f"<style>{_STYLE}</style></head><body><h1>llm-slo-prober</h1><p>{links}</p>"
-        f"<h2>Targets</h2>{_targets(targets)}<h2>SLOs</h2>{_standings(targets)}"
+        f"<h2>Targets</h2>{_targets(targets)}{_diagnoses(targets)}<h2>SLOs</h2>{_standings(targets)}"
         f"<h2>Quantiles of the last successful probes</h2>{_quantiles(targets)}"
         f"<h2>Events</h2>{_events(events)}<h2>Last probes</h2>{_probes(probes)}</body></html>"
     )
@@ -96,6 +100,15 @@ def _targets(targets: Sequence[TargetView]) -> str:
             f"<td>{escape(view.model)}</td><td>{escape(view.engine)}</td><td>{escape(outcomes)}</td></tr>"
         )
     return f"<table>{''.join(rows)}</table>"
+
+
+def _diagnoses(targets: Sequence[TargetView]) -> str:
+    """Of targets in trouble only."""
+    return "".join(
+        f"<h2>Why {escape(view.name)} is slow</h2><pre>{escape(view.diagnosis.text())}</pre>"
+        for view in targets
+        if view.diagnosis
+    )
 
 
 def _standings(targets: Sequence[TargetView]) -> str:

@@ -101,14 +101,29 @@ def test_equal_text_is_equal_and_a_change_shows() -> None:
 
 
 KNOWN_TARGET = (
-    "known: api, arrivals, auth, budget, connect_lead, engine, gpus, headers, max_in_flight, max_send_lag, metrics, model, "
-    "name, probes, proxy_url, rate, stream, timeouts, tls, url, warmup"
+    "known: api, arrivals, auth, budget, connect_lead, decode_bound, engine, gpus, headers, max_in_flight, max_send_lag, "
+    "metrics, model, name, probes, proxy_url, rate, stream, timeouts, tls, url, warmup"
 )
 LENGTHS = "a number of tokens, or one of fixed, uniform, lognormal, empirical"
 BAD = [
     (
         "targets: [{url: http://h, metrics: {interval: 100ms}}]",
         "targets[0].metrics.interval: 0.1s would disturb the engine; use 500ms or more",
+    ),
+    (
+        "targets: [{url: http://h, decode_bound: {config_file: gone}}]",
+        "targets[0].decode_bound.config_file: cannot be read: [Errno 2] No such file or directory: 'gone'; name the model's "
+        "config.json",
+    ),
+    (
+        "targets: [{url: http://h, decode_bound: {active_parameters: 8e9, bytes_per_weight: 2}}]",
+        "targets[0].decode_bound: no config.json: configure the KV bytes per token",
+    ),
+    (
+        "targets: [{url: http://h, decode_bound: {active_parameters: 8e9, bytes_per_weight: 2, kv_bytes_per_token: 131072, "
+        "gpu: Abacus}}]",
+        "targets[0].decode_bound.gpu: memory bandwidth of 'Abacus' is not known (it is in no table here): configure it with "
+        "`memory_bandwidth`, in bytes/s",
     ),
     (
         "targets: [{url: http://h, metrics: {url: h/metrics}}]",

@@ -1,6 +1,6 @@
 """Plays a scenario on a reader: JSON steps in, JSON answers out. Run by test_gpu.py in a process with the stub's library.
 
-Steps: ["set", {key: value}] changes the machine, ["open", only] opens a reader, ["read"] reads, ["advance", seconds] moves the
+Steps: ["set", {key: value}] changes the machine, ["open"] opens a reader, ["read"] reads, ["advance", seconds] moves the
 reader's clock, ["faults", uuid, n] reads until that GPU has n faults, ["calls", f, ...] asks the stub how often it was called,
 ["look", attribute, ...] shows attributes of the reader, ["threads"] names the threads, ["close"] closes.
 """
@@ -33,8 +33,8 @@ class Machine:
         beside.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
         beside.replace(control)
 
-    def open(self, only: list[int | str] | None = None) -> list[Any]:
-        self.reader, line = open_reader(only, lambda: self.seconds)
+    def open(self) -> list[Any]:
+        self.reader, line = open_reader(lambda: self.seconds)
         return [self.reader is not None, line]
 
     def read(self) -> list[dict[str, Any]]:

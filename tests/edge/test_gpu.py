@@ -257,24 +257,6 @@ def test_a_device_that_stops_being_partitioned_is_asked_anew(play: Play) -> None
     assert joined == [whole(0)]
 
 
-@pytest.mark.parametrize(
-    ("only", "seen", "missing"),
-    [
-        ([1], ["GPU-1"], []),
-        (["GPU-0"], ["GPU-0", "MIG-0-3-0"], []),
-        ([0, 5], ["GPU-0", "MIG-0-3-0"], [5]),
-        (["MIG-0-3-0"], ["MIG-0-3-0"], []),
-        (["GPU-9"], [], ["GPU-9"]),
-    ],
-)
-def test_only_the_chosen_are_read(play: Play, only: list[int | str], seen: list[str], missing: list[int | str]) -> None:
-    """By index or UUID; a GPU brings its partitions, a partition comes alone; what is not there is named."""
-    steps = [["set", {"mig.0": 1, "slot.0.3": 11}], ["open", only], ["read"], ["look", "missing"], ["close"]]
-    _, devices, (named,) = play(*steps)
-    assert [device["uuid"] for device in devices] == seen
-    assert named == missing
-
-
 def test_a_lost_gpu_is_absent_and_comes_back(play: Play) -> None:
     """While it is lost the others are read; afterwards its figures are there again, its faults still counted."""
     _, before, faults, gone, still, back, later, calls, created, freed = play(

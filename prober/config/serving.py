@@ -1,0 +1,71 @@
+"""What serves a target, beside its API: the engine's page, GPUs, what they decode."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from prober.analysis.roofline import Configured, Refused, memory_bandwidth, model_of
+from prober.config import models
+from prober.config.problems import Problems
+from prober.config.specs import DecodeSpec, GpusSpec, MetricsSpec
+
+
+def resolve_metrics(block: models.Metrics, path: str, problems: Problems) -> MetricsSpec | None:
+    """Where the engine's page is; None: it is not read."""
+    if block.interval < 0.5:
+        problems.add(f"{path}.interval", f"{block.interval:g}s would disturb the engine; use 500ms or more")
+    if block.url == "none":
+        return None
+    if block.url != "auto" and (
+        urlsplit(block.url).scheme not in ("http", "https") or not urlsplit(block.url).hostname
+    ):
+        problems.add(
+            f"{path}.url", f"{block.url!r} is not auto, none, or an http or https URL; write http://host:port/metrics"
+        )
+    return MetricsSpec(None if block.url == "auto" else block.url, block.interval)
+
+
+def resolve_gpus(block: models.Gpus) -> GpusSpec:
+    """Whose GPUs they are."""
+    chosen: tuple[int | str, ...] | None
+    match block.indices:
+        case None:
+            chosen = None
+        case "all":
+            chosen = ("all",)
+        case "none":
+            chosen = ()
+        case listed:
+            chosen = tuple(listed)
+    return GpusSpec(chosen, block.price_per_hour)
+
+
+def resolve_decode_bound(
+    block: models.DecodeBound | None, path: str, problems: Problems, read: Callable[[str], str]
+) -> DecodeSpec | None:
+    """What a decode step reads, and from which memory; None where it is not configured or cannot be known."""
+    if block is None:
+        return None
+    config: Any = None
+    if block.config_file is not None:
+        try:
+            config = json.loads(read(block.config_file))
+        except (OSError, ValueError) as problem:
+            problems.add(f"{path}.config_file", f"cannot be read: {problem}; name the model's config.json")
+            return None
+        if not isinstance(config, dict):
+            problems.add(f"{path}.config_file", "is no JSON object; name the model's config.json")
+            return None
+    model = model_of(config, Configured(block.active_parameters, block.bytes_per_weight, block.kv_bytes_per_token))
+    if isinstance(model, Refused):
+        problems.add(path, model.reason)
+        return None
+    bandwidth = block.memory_bandwidth
+    if bandwidth is None and block.gpu is not None:
+        found = memory_bandwidth(block.gpu)
+        if isinstance(found, Refused):
+            problems.add(f"{path}.gpu", f"{found.reason} with `memory_bandwidth`, in bytes/s")
+            return None
+        bandwidth = found
+    return DecodeSpec(model, bandwidth, block.gpus)
