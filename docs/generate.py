@@ -11,8 +11,9 @@ from prober import series
 from prober.cli.rules import HEAD, as_yaml
 from prober.config.schema import document, json_schema
 from prober.daemon.app import read_config
-from prober.engines import DIALECTS
+from prober.engines import DIALECTS, TABLES
 from prober.generate.rules import Options, as_operator, groups
+from prober.measure.signals import Table
 
 DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"
@@ -50,6 +51,43 @@ def engines_table() -> str:
     return "\n".join(rows).replace("`–`", "–") + "\n"
 
 
+SHOWN = (
+    ("running", "requests_running"),
+    ("waiting", "requests_waiting"),
+    ("KV", "kv_cache_usage_ratio_max"),
+    ("capacity", "kv_cache_capacity_tokens"),
+    ("preemptions", "preemptions_total"),
+    ("prefix", "prefix_cache_hits_tokens_total"),
+    ("tokens", "generation_tokens_total"),
+    ("TTFT", "ttft_seconds"),
+    ("ITL", "itl_seconds"),
+    ("queue", "queue_seconds"),
+    ("start", "start_time_seconds"),
+)
+
+
+def pages_table() -> str:
+    """Every table of an engine's page, and what it tells."""
+    rows = [
+        f"| engine | names | page | {' | '.join(name for name, _ in SHOWN)} |",
+        "|---|---|---|" + "---|" * len(SHOWN),
+    ]
+    for table in TABLES:
+        names = table.shape.prefixes or table.shape.names[:1] if table.shape else ()
+        port = f":{table.port}" if table.port else ""
+        page = f"`{port}{table.paths[0]}`" if table.paths else "none"
+        told = {*table.signals, *(("kv_cache_capacity_tokens",) if "capacity_tokens" in _facts(table) else ())}
+        told |= {"start_time_seconds"} if table.start_time_header else set()
+        marks = " | ".join("•" if signal in told else "" for _, signal in SHOWN)
+        shown = f"`{names[0]}`" if names else ""
+        rows.append(f"| {table.engine} | {shown} | {page} | {marks} |")
+    return "\n".join(rows) + "\n"
+
+
+def _facts(table: Table) -> set[str]:
+    return {fact.says for fact in table.facts}
+
+
 def between(text: str, content: str) -> str:
     """`text` with `content` between its markers."""
     head, _, rest = text.partition(BEGIN)
@@ -59,6 +97,7 @@ def between(text: str, content: str) -> str:
 def files() -> dict[Path, str]:
     """Each file as it should be."""
     tables = {"series.md": series_table(), "configuration.md": document(), "engines.md": engines_table()}
+    tables["engine-pages.md"] = pages_table()
     wanted = {DOCS / name: between((DOCS / name).read_text(), table) for name, table in tables.items()}
     wanted[DOCS / "config.schema.json"] = json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
     found = groups(read_config(str(DEPLOY / "prober.yaml")).uses(), Options())

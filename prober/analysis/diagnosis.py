@@ -60,7 +60,7 @@ class Diagnosis:
         lines += [f"  not measured: {', '.join(self.missing)}"] if self.missing else []
         lines += [f"  instead? {each.regime}: {each.why}" for each in self.runners_up]
         lines.append(f"next: {self.next_measurement}")
-        lines += [f"- {a.do}{f' ({a.knob})' if a.knob else ''}: {a.trades}" for a in self.advice]
+        lines += [f"- {a.do}{f' ({a.knob})' if a.knob else ''}; the price: {a.trades}" for a in self.advice]
         return "\n".join(lines)
 
 
@@ -121,7 +121,7 @@ def _unknown(
 
 def _findings(regime: Regime, evidence: Evidence) -> tuple[Finding, ...]:
     """Clues that were measured: needs that hold, and all supports."""
-    held = [clue for line in regime.needs for clue in line if clue.holds(evidence)]
+    held = dict.fromkeys(clue for line in regime.needs for clue in line if clue.holds(evidence))
     found = [_finding(clue, evidence, "needed") for clue in held]
     found += [
         _finding(clue, evidence, "supports" if holds else "does not support")

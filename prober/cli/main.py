@@ -8,6 +8,7 @@ COMMANDS = {
     "check": "is a configuration right, and what does its probing cost a day?",
     "rules": "recording rules and alerts from the SLOs, for Prometheus or its operator",
     "once": "one probe against a URL, its timeline drawn",
+    "diagnose": "why is it slow? a few probes of each shape, and the reasoning",
     "mock": "an OpenAI server with the latencies and faults you ask for",
     "demo": "a mock engine, the prober, and Prometheus where there is one",
 }
@@ -24,7 +25,7 @@ def main() -> None:
     if name not in COMMANDS:
         print("Usage: prober COMMAND [OPTIONS]\n\nCommands (prober COMMAND --help says more):")
         for command, text in COMMANDS.items():
-            print(f"  {command:8}{text}")
+            print(f"  {command:10}{text}")
         if name not in ("--help", "-h", "help"):
             print(f"\nprober: no command {name!r}", file=sys.stderr)
             sys.exit(2)

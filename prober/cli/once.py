@@ -11,12 +11,12 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from prober.config.load import ConfigError, load
+from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
+from prober.config.load import ConfigError
 from prober.config.specs import TargetSpec
 from prober.daemon.site import as_json
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint
-from prober.engines import DIALECTS
 from prober.generate.drawing import in_text, ms
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -26,30 +26,30 @@ from prober.workload.workloads import Drawer
 
 
 def once(
-    url: Annotated[str, typer.Argument(help="Base address, such as http://localhost:8000.")],
-    model: Annotated[str, typer.Option(help="auto asks /v1/models.")] = "auto",
-    api: Annotated[str, typer.Option(help="chat or completions.")] = "chat",
-    engine: Annotated[str, typer.Option(help="auto, or a dialect's name.")] = "auto",
+    url: Url,
+    model: Model = "auto",
+    api: Api = "chat",
+    engine: Engine = "auto",
     workload: Annotated[str, typer.Option(help="A built-in workload.")] = "probe",
-    bearer_token_file: Annotated[str, typer.Option(help="File with the bearer token.")] = "",
-    ca_file: Annotated[str, typer.Option(help="Certificate authorities to trust.")] = "",
-    header: Annotated[list[str] | None, typer.Option(help="name: value, as often as needed.")] = None,
+    bearer_token_file: BearerTokenFile = "",
+    ca_file: CaFile = "",
+    header: Header = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Send one probe and show what happened when. Exit code 0 if it ended well."""
-    target: dict[str, object] = {"url": url, "name": "once", "model": model, "api": api, "engine": engine}
-    target["probes"] = [{"workload": workload}]
-    if bearer_token_file:
-        target["auth"] = {"bearer_token_file": bearer_token_file}
-    if ca_file:
-        target["tls"] = {"ca_file": ca_file}
-    if header:
-        target["headers"] = {k.strip(): v.strip() for k, _, v in (item.partition(":") for item in header)}
     try:
-        specs = load(
-            json.dumps({"targets": [target]}), source="prober once", engines=DIALECTS, environment={}, read=_refuse
+        spec = target(
+            "once",
+            url,
+            model=model,
+            api=api,
+            engine=engine,
+            bearer_token_file=bearer_token_file,
+            ca_file=ca_file,
+            header=header,
+            probes=[{"workload": workload}],
         )
-        result = uvloop.run(_send(specs.targets[0]))
+        result = uvloop.run(_send(spec))
     except (ConfigError, BadEndpoint) as problem:
         print(problem, file=sys.stderr)
         sys.exit(2)
@@ -61,10 +61,6 @@ def once(
     else:
         _draw(result)
     sys.exit(0 if result.outcome is Outcome.OK else 1)
-
-
-def _refuse(path: str) -> str:
-    raise OSError(f"{path}: no files here")
 
 
 async def _send(spec: TargetSpec) -> ProbeResult | None:

@@ -28,6 +28,10 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.metrics import Recorder, registry
+from prober.mock.delays import Constant
+from prober.mock.engine import Behaviour
+from prober.mock.server import running
+from prober.mock.settings import Settings
 
 CONFIG = "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_send_lag: 5s}}\n"
 
@@ -218,6 +222,20 @@ def test_check_and_once_at_the_command_line(tmp_path: Path, mock_port: int) -> N
     failed = prober("once", f"http://127.0.0.1:{mock_port}", "--json", "--header", "X-Mock-Fault: truncated")
     assert failed.returncode == 1
     assert json.loads(failed.stdout)["outcome"] == "truncated"
+
+
+async def test_diagnose_at_the_command_line() -> None:
+    """The whole matrix is sent and answered, the engine's page is read, and the verdict has its reasons."""
+    async with running(Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))) as url:
+        command = [sys.executable, "-m", "prober", "diagnose", url, "--json", "--tpot", "10s"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        said, _ = await asyncio.wait_for(process.communicate(), 90)
+    assert process.returncode == 0
+    found = json.loads(said)
+    kinds = {row["kind"]: (row["answered"], row["sent"]) for row in found["phases"]}
+    assert kinds == {"short": (20, 20), "prefill": (22, 22), "prefill_warm": (22, 22), "decode": (6, 6)}
+    assert found["diagnosis"]["regime"] == "unknown", "nothing is missed here"
+    assert found["diagnosis"]["next_measurement"]
 
 
 SLO_S = 0.5

@@ -1,0 +1,141 @@
+"""`prober diagnose`: the phase matrix against a URL, and why it is slow."""
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from random import Random
+from typing import Annotated, Any
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from prober.analysis.diagnosis import Diagnosis
+from prober.analysis.diagnosis import diagnose as judge
+from prober.analysis.window import Hardware, Reading
+from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
+from prober.config.load import ConfigError
+from prober.config.specs import TargetSpec
+from prober.config.units import duration
+from prober.daemon.enginepage import EnginePage
+from prober.edge.clock import Clock
+from prober.edge.endpoint import BadEndpoint
+from prober.experiment.matrix import PHASES, Row, evidence, rows
+from prober.generate.drawing import ms
+from prober.measure.continuity import Change, Told
+from prober.measure.result import ProbeResult
+from prober.measure.signals import Signals
+from prober.probing.probe import run_probe
+from prober.probing.target import Target
+from prober.workload.workloads import Drawer
+
+
+def diagnose(
+    url: Url,
+    model: Model = "auto",
+    api: Api = "chat",
+    engine: Engine = "auto",
+    bearer_token_file: BearerTokenFile = "",
+    ca_file: CaFile = "",
+    header: Header = None,
+    ttft: Annotated[str, typer.Option(help="The TTFT that is wanted and missed, such as 500ms.")] = "",
+    tpot: Annotated[str, typer.Option(help="The TPOT that is wanted and missed, such as 30ms.")] = "",
+    metrics_url: Annotated[str, typer.Option(help="The engine's page; auto finds it on its server; none.")] = "auto",
+    model_config: Annotated[str, typer.Option(help="The model's config.json, for the memory's bound.")] = "",
+    gpu: Annotated[str, typer.Option(help="NVML's name of the GPU, such as 'NVIDIA L4'.")] = "",
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs that share the weights.")] = 1,
+    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Send the phase matrix, about 70 small probes one at a time, and show what it says. Exit code 0 if it was answered."""
+    bound = {"config_file": model_config, "gpu": gpu, "gpus": gpus}
+    try:
+        breached = {signal: duration(text) for signal, text in (("ttft", ttft), ("tpot", tpot)) if text}
+        spec = target(
+            "diagnose",
+            url,
+            model=model,
+            api=api,
+            engine=engine,
+            bearer_token_file=bearer_token_file,
+            ca_file=ca_file,
+            header=header,
+            metrics={"url": metrics_url, "interval": "1s"},
+            **({"decode_bound": bound} if model_config and gpu else {}),
+        )
+        results, readings = uvloop.run(_measure(spec, quiet=as_json_))
+    except (ConfigError, BadEndpoint, ValueError) as problem:
+        print(problem, file=sys.stderr)
+        sys.exit(2)
+    decode = spec.decode_bound
+    hardware = (
+        Hardware(decode.model, decode.bandwidth_bytes_per_s, decode.gpus or 1)
+        if decode is not None and decode.bandwidth_bytes_per_s is not None
+        else None
+    )
+    named = readings[-1][1].info.engine if readings else results[-1].engine or None
+    verdict = judge(evidence(results, readings, hardware, breached, named))
+    if as_json_:
+        print(json.dumps({"phases": [asdict(row) for row in rows(results)], "diagnosis": asdict(verdict)}))
+    else:
+        _draw(rows(results), readings, verdict, breached)
+    sys.exit(0 if any(row.answered for row in rows(results)) else 1)
+
+
+class _Page:
+    """What the engine's page says meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.readings: list[Reading] = []
+
+    def engine(self, signals: Signals | None) -> None:
+        if signals is not None:
+            self.readings.append((self._clock.now_ns() / 1e9, signals))
+
+    def engine_changed(self, change: Change) -> None:
+        print(f"the engine changed meanwhile: {change.what}", file=sys.stderr)
+
+
+async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult], list[Reading]]:
+    """One probe after the other; the first one warms the connection and the engine, and is not counted."""
+    clock, rng = Clock(), Random()
+    heard = _Page(clock)
+    target_ = Target(spec, clock)
+    page: asyncio.Task[Any] | None = None
+    try:
+        await target_.identify()
+        if spec.metrics is not None:
+            reader = EnginePage(target_, spec.metrics, clock, heard, Told(), lambda: spec.url)
+            page = asyncio.create_task(reader.run())
+        await run_probe(target_, Drawer(PHASES[0].workload, rng), clock.now_ns() + 200_000_000)
+        results: list[ProbeResult] = []
+        for phase in PHASES:
+            if not quiet:
+                print(f"{phase.probes} × {phase.workload.name}: {phase.tells}", file=sys.stderr, flush=True)
+            drawer = Drawer(phase.workload, rng)
+            for _ in range(phase.probes):
+                result = await run_probe(target_, drawer, clock.now_ns() + 50_000_000)
+                results += [result] if result is not None else []
+        return results, heard.readings
+    finally:
+        if page is not None:
+            page.cancel()
+            await asyncio.wait([page])
+        clock.close()
+
+
+def _draw(found: list[Row], readings: list[Reading], verdict: Diagnosis, breached: dict[str, float]) -> None:
+    console, table = Console(highlight=False), Table(box=None, pad_edge=False)
+    for column in ("probes", "answered", "prompt tokens", "TTFT p50", "TPOT p50"):
+        table.add_column(column, justify="left" if column == "probes" else "right")
+    for row in found:
+        tokens = "–" if row.prompt_tokens is None else f"{row.prompt_tokens:g}"
+        table.add_row(row.kind, f"{row.answered}/{row.sent}", tokens, ms(row.ttft_s), ms(row.tpot_s))
+    console.print(table)
+    if not readings:
+        console.print("The engine's own page was not read, so queueing, prefill and cache cannot be told apart.")
+    if not breached:
+        console.print("Say what is missed (--ttft 500ms, --tpot 30ms): without it nothing is too slow.")
+    console.print(verdict.text(), markup=False)
