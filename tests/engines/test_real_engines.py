@@ -57,7 +57,7 @@ def start_vllm(log: Path) -> Server:
         "--max-model-len",
         "2048",
     ]
-    small = ["--enforce-eager", "--block-size", "32", "--kv-cache-memory-bytes", "8M", "--max-num-seqs", "8"]
+    small = ["--enforce-eager", "--block-size", "32", "--kv-cache-memory-bytes", "2M", "--max-num-seqs", "8"]
     batch = ["--max-num-batched-tokens", str(MAX_BATCHED_TOKENS)]
     return start(
         [ENGINES / "vllm/bin/vllm", *model, *small, *batch, "--host", "127.0.0.1", "--port", str(port)],
@@ -264,9 +264,10 @@ def test_what_the_engine_says_under_load_is_what_we_show(
     """A queue, a full KV cache and preemptions are seen in our series; at rest every counter is the page's."""
     prober = daemon(vllm, "rate: 0.2/s, warmup: 0, metrics: {interval: 1s}")
     until(lambda: Page.of(prober).sum("llmslo_engine_up") == 1, 30, "the engine's page")
-    asked = {"model": "tiny", "prompt": "time people way " * 250, "max_tokens": 700, "ignore_eos": True}
+    asked = {"model": "tiny", "max_tokens": 600, "ignore_eos": True}  # eight of them are more than the cache holds
     with ThreadPoolExecutor(24) as users:
-        answers = [users.submit(post, vllm.url + "/v1/completions", asked) for _ in range(24)]
+        prompts = [f"{i} {'time people way ' * 20}" for i in range(24)]
+        answers = [users.submit(post, vllm.url + "/v1/completions", {**asked, "prompt": each}) for each in prompts]
         seen = {"waiting": 0.0, "running": 0.0, "kv": 0.0}
         while not all(answer.done() for answer in answers):
             page = Page.of(prober)
