@@ -29,6 +29,7 @@ demo: install ## a mock engine, the prober, and Prometheus where there is one; r
 test: install ## every test; fetches Prometheus from the distribution's packages when it is not there
 	@PATH="$(TOOLS)/usr/bin:$$PATH"; \
 	command -v prometheus promtool prometheus-alertmanager amtool >/dev/null || tools/prometheus.sh $(TOOLS) || true; \
+	command -v chromium >/dev/null || tools/chromium.sh || true; \
 	test -x $(TOOLS)/newer/usr/bin/promtool || tools/prometheus.sh $(TOOLS)/newer sid || true; \
 	$(BIN)/pytest $(ARGS)
 
@@ -38,9 +39,11 @@ check: install ## format, lint, types, layers, generated files unchanged
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_layers.py
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/prober dashboards check
 
 generated: install ## write the files that are generated from the code again
 	$(BIN)/python docs/generate.py
+	$(BIN)/prober dashboards write
 
 bench: install ## the measured goals; each prints one JSON object
 	$(BIN)/python -m bench $(ARGS)

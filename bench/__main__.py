@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-PROGRAMS = ("accuracy", "footprint", "scrape", "parse", "disturbance", "simulation", "drift", "diagnosis")
+PROGRAMS = ("accuracy", "footprint", "scrape", "parse", "disturbance", "simulation", "drift", "diagnosis", "deciding")
 
 
 def main() -> None:

@@ -1,73 +1,139 @@
-"""Does being scraped disturb the stamps? ITL error in seconds with a scrape minus those without, in one run.
+"""Does being scraped disturb the stamps? ITL error in ms in seconds that begin with a scrape minus that in those without one.
 
-One target is probed at 100 rps; silent ones beside it make the page about 30,000 lines long.
+Seconds without a page, with one as text, without, with one as protobuf follow each other, so that other work on a shared machine
+falls on all of them alike; the two kinds of seconds without a page tell what is left of it (`null_ms`). One target is probed at
+100 rps; silent ones beside it make the page over 30,000 lines long. It is read in forms that Prometheus asks for, gzipped as it
+asks for that too: text, and protobuf with classic and native histograms.
+
+Beside it what a page costs, and its longest slice, in processor time of this process over a registry of the same size: between
+slices every stamp that is due is taken, so the longest is what a page can add to any one of them.
 """
 
-import threading
 import time
+import urllib.request
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 from bench.comparison import CONFIG, itl_errors_ms, pairs
 from bench.report import goal, percentile, show
 from bench.stage import Stage, stage
+from prober.config.load import load
+from prober.config.specs import TargetSpec
+from prober.exposition import families, protobuf
+from prober.exposition.families import Family, Histogram
+from prober.exposition.form import Form
+from prober.metrics import Recorder, registry
 
-PERIOD_S = 20
-PERIODS = 4
+PERIOD_S = 1.0
+ROUNDS = 20
+ORDER = (None, Form.TEXT, None, Form.PROTOBUF)  # None: not read
+SILENT = (0, 116)
+NAMES = {0: "small", 116: "large"}
+PAGES = 7  # of which the middle one counts
 
 
 def measure(silent: int) -> dict[str, Any]:
-    """ITL error p99 in ms with and without a scrape a second; periods alternate."""
+    """ITL error in ms by form, and without any page. `null_ms`: p99 of one half of the latter minus the other half's."""
     others = "".join(f'  - {{name: silent-{i}, url: "http://127.0.0.1:9", rate: 0.2/s}}\n' for i in range(silent))
     config = CONFIG.format(rate=100) + others
-    with stage(config, history=100 * PERIOD_S * PERIODS * 2) as running:
+    with stage(config, history=round(100 * PERIOD_S * ROUNDS * len(ORDER) * 2)) as running:
         time.sleep(3)
-        spans: list[tuple[bool, int, int]] = []
-        lines = 0
-        for period in range(PERIODS):
-            scraped = period % 2 == 1
-            begin = time.monotonic_ns()
-            stop = threading.Event()
-            reader = threading.Thread(target=_scrape, args=(running, stop))
-            if scraped:
-                reader.start()
-            time.sleep(PERIOD_S)
-            stop.set()
-            if scraped:
-                reader.join()
-            spans.append((scraped, begin, time.monotonic_ns()))
+        for form in ORDER:
+            _scrape(running, form)  # the first page of each form is the dearest
+        begins: list[int] = []
+        for form in ORDER * ROUNDS:
+            begins.append(time.monotonic_ns())
+            _scrape(running, form)
+            time.sleep(max(0.0, PERIOD_S - (time.monotonic_ns() - begins[-1]) / 1e9))
+        end = time.monotonic_ns()
         lines = running.get("/metrics").count(b"\n")
         time.sleep(1.5)
-        _, good = pairs(running, spans[0][1], spans[-1][2])
-    split: dict[bool, list[float]] = {True: [], False: []}
+        _, good = pairs(running, begins[0], end)
+    split: list[list[float]] = [[] for _ in ORDER]
     for at, error in itl_errors_ms(good):
-        for scraped, begin, end in spans:
-            if begin <= at < end:
-                split[scraped].append(error)
-    with_, without = (percentile(split[scraped], 0.99) for scraped in (True, False))
+        if begins[0] <= at < end:
+            split[(bisect_right(begins, at) - 1) % len(ORDER)].append(error)
+    quiet, text, again, proto = split
     return {
         "lines": lines,
-        "with_ms": with_,
-        "without_ms": without,
-        "samples": {str(k): len(v) for k, v in split.items()},
+        **{"none": _spread(quiet + again), "text": _spread(text), "protobuf": _spread(proto)},
+        "null_ms": round(percentile(again, 0.99) - percentile(quiet, 0.99), 4),
     }
 
 
-def _scrape(running: Stage, stop: threading.Event) -> None:
-    while not stop.wait(1.0):
-        running.get("/metrics")
+def _spread(errors: list[float]) -> dict[str, float]:
+    return {"gaps": len(errors), **{f"p{q * 100:g}": round(percentile(errors, q), 4) for q in (0.5, 0.99, 0.999)}}
+
+
+def _scrape(running: Stage, form: Form | None) -> None:
+    if form:
+        headers = {"Accept": form.value, "Accept-Encoding": "gzip"}
+        with urllib.request.urlopen(urllib.request.Request(running.prober + "/metrics", headers=headers)) as answer:
+            answer.read()
+
+
+def cost(silent: int) -> dict[str, Any]:
+    """Of a page all of whose histograms have changed since the last: processor time in ms, of it the longest slice; bytes."""
+    found = list(_filled(silent + 1).values())
+    histograms = [child for each in found for child in each.children.values() if isinstance(child, Histogram)]
+    rng = Random(1)
+    forms: dict[Form, Callable[[], Iterator[bytes]]] = {
+        Form.TEXT: lambda: families.page(found, openmetrics=False),
+        Form.PROTOBUF: lambda: protobuf.page(found),
+    }
+    told: dict[str, Any] = {}
+    for form, pages in forms.items():
+        whole, longest, size = [], [], 0
+        for _ in range(PAGES):
+            for histogram in histograms:
+                histogram.observe(*(rng.lognormvariate(-3, 0.5) for _ in range(20)))
+            times, size = _timed(pages())
+            whole.append(sum(times))
+            longest.append(max(times))
+        figures = {"ms": percentile(whole, 0.5), "longest_slice_ms": percentile(longest, 0.5)}
+        told[form.name.lower()] = {"bytes": size, **{name: round(value, 3) for name, value in figures.items()}}
+    return told
+
+
+def _filled(targets: int) -> dict[str, Family]:
+    made = registry()
+    recorder = Recorder(made)
+    for i in range(targets):
+        recorder.declare(f"silent-{i}", _spec())
+    return made
+
+
+def _spec() -> TargetSpec:
+    text = CONFIG.format(rate=100).replace("{mock}", "http://127.0.0.1:9")
+    return load(text, source="bench", engines=(), environment={}, read=lambda path: path).targets[0]
+
+
+def _timed(pieces: Iterator[bytes]) -> tuple[list[float], int]:
+    """(processor time of each slice in ms, bytes)."""
+    times: list[float] = []
+    size, begin = 0, time.process_time()
+    for piece in pieces:
+        times.append((time.process_time() - begin) * 1e3)
+        size += len(piece)
+        begin = time.process_time()
+    return times, size
 
 
 def main() -> None:
     """Measure and print."""
-    small, large = measure(0), measure(116)
-    show(
-        "scrape",
-        [
-            goal("ITL error p99, scraped minus not, small page", small["with_ms"] - small["without_ms"], 0.5, "ms"),
-            goal("ITL error p99, scraped minus not, large page", large["with_ms"] - large["without_ms"], 2.0, "ms"),
-        ],
-        runs=[small, large],
-    )
+    goals, runs = [], []
+    for silent, most in zip(SILENT, (0.5, 2.0), strict=True):
+        found, costs = measure(silent), cost(silent)
+        runs.append({**found, "cost": costs})
+        for form in (Form.TEXT, Form.PROTOBUF):
+            name = form.name.lower()
+            more = found[name]["p99"] - found["none"]["p99"]
+            goals.append(goal(f"ITL error p99, scraped minus not, {NAMES[silent]} {name} page", more, most, "ms"))
+            slice_ms = costs[name]["longest_slice_ms"]
+            goals.append(goal(f"longest slice of the {NAMES[silent]} {name} page", slice_ms, 2.0, "ms"))
+    show("scrape", goals, runs=runs)
 
 
 if __name__ == "__main__":

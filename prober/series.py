@@ -120,6 +120,56 @@ BOUND_RATIO = _gauge(
     "llmslo_decode_bandwidth_bound_ratio", "Speed of a decode step over what memory bandwidth allows.", "target"
 )
 
+CAPACITY = _gauge(
+    "llmslo_capacity_requests_per_second",
+    "Rate up to which an SLO holds, as the last sweep that found it says: lower, estimate, upper.",
+    *("target", "slo", "bound"),
+)
+CAPACITY_TOKENS = _gauge(
+    "llmslo_capacity_tokens_per_second",
+    "The same in prompt and output tokens, of the SLO that binds.",
+    "target",
+    "bound",
+)
+CAPACITY_SHAPE = _gauge(
+    "llmslo_capacity_shape_ratio",
+    "Tokens of a request at the capacity over those of one of production now: by so much requests are corrected.",
+    "target",
+)
+DEMAND = _gauge("llmslo_demand_requests_per_second", "Requests that the engine finishes, over five minutes.", "target")
+DEMAND_TOKENS = _gauge("llmslo_demand_tokens_per_second", "The same in prompt and output tokens.", "target")
+HEADROOM = _gauge("llmslo_headroom_ratio", "Share of the capacity that is free.", "target", "unit", "bound")
+SWEEPS = _counter("llmslo_sweeps_total", "Sweeps that ended, by what they found.", "target", "verdict")
+SWEEP_STOPS = _counter("llmslo_sweep_stops_total", "Sweeps that ended, by why the sending ended.", "target", "reason")
+SWEEPS_REFUSED = _counter("llmslo_sweeps_refused_total", "Sweeps that were not begun, by why.", "target", "reason")
+SWEEP_RATE = _gauge("llmslo_sweep_rate_per_second", "Rate that a sweep adds now; 0 without one.", "target")
+SWEEP_REQUESTS = _counter("llmslo_sweep_requests_total", "Requests that sweeps sent.", "target")
+SWEEP_TOKENS = _counter(
+    "llmslo_sweep_tokens_total", "Prompt and output tokens of sweeps, as the server counts.", "target"
+)
+SWEEP_SUCCESS = _gauge("llmslo_sweep_last_success_timestamp_seconds", "When a sweep last found a capacity.", "target")
+SWEEP_STAGE_RATE = _gauge(
+    "llmslo_sweep_stage_rate_per_second", "Total rate in a stage of the last sweep.", "target", "stage"
+)
+SWEEP_STAGE_TOKENS = _gauge(
+    "llmslo_sweep_stage_tokens_per_second", "Output tokens per second of the sweep in a stage.", "target", "stage"
+)
+SWEEP_STAGE_LATENCY = _gauge(
+    "llmslo_sweep_stage_latency_seconds",
+    "Latency in a stage of the last sweep, of quantiles with enough samples and the median.",
+    *("target", "stage", "signal", "quantile"),
+)
+CAPACITY_EXHAUSTION = _gauge(
+    "llmslo_capacity_exhaustion_timestamp_seconds",
+    "Day, by UTC, from which daily peaks of demand reach the capacity, as they grow; absent where that is not foreseen.",
+    *("target", "bound"),
+)
+SWEEP_PERIOD = _gauge(
+    "llmslo_sweep_period_seconds",
+    "Longest time between two sweeps that the schedule lets begin; absent without one.",
+    "target",
+)
+
 _SIGNAL = (*_PROBE, "signal")
 DRIFT_EVIDENCE = _gauge(
     "llmslo_drift_evidence_ratio", "Evidence on a log scale that it is slower than its baseline; 1 alarms.", *_SIGNAL
@@ -155,6 +205,8 @@ STATES = ("pending", "starting", "ready", "draining", "failing")
 PHASES = ("dns", "tcp", "proxy", "tls")
 ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart")
 REGIMES: tuple[str, ...] = get_args(Name)
+SWEEP_VERDICTS = ("found", "not_reached", "below_lowest", "not_enough_data", "void", "failed")
+SWEEP_REFUSALS = ("not_configured", "running", "min_gap", "blackout", "not_ready", "alert_firing", "locked")
 DRIFT_CAUSES = ("regression", "load", "unknown")
 DRIFT_PHASES = ("learning", "provisional", "settled")
 DRIFT_EVENT_KINDS = ("learnt", "alarm", "recovered", "improved", "accepted")

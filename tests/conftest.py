@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+settings.load_profile("untimed")
 
 # Real engines take minutes to install and gigabytes to keep: `make test-engines` names where they are.
 collect_ignore = [] if os.environ.get("ENGINES_DIR") else ["engines/test_real_engines.py"]
@@ -42,6 +46,15 @@ def alertmanager_binary() -> Path:
 @pytest.fixture(scope="session")
 def amtool() -> Path:
     return part("amtool", "`make test` fetches it, or install the package prometheus-alertmanager")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """Not every machine can have a browser, so never a failure."""
+    found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("no chromium on the PATH: install the package chromium")
+    return Path(found)
 
 
 @pytest.fixture(scope="session")

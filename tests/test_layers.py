@@ -19,6 +19,7 @@ RANKS = {
     "series": 1,
     "config": 1,
     "simulation": 1,
+    "results": 1,
     "experiment": 2,
     "metrics": 2,
     "generate": 2,

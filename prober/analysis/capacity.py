@@ -1,6 +1,7 @@
 """What a target can carry, as an interval, and how much of it is left."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Verdict = Literal["found", "not_reached", "below_lowest", "not_enough_data"]
@@ -25,6 +26,39 @@ class Capacity:
     confidence: float = 0.9
     samples: int = 0
     fit: Literal["model", "fractions"] = "fractions"
+
+
+Z = {0.9: 1.645, 0.95: 1.960}  # of a normal interval
+
+
+def agreed(one: Capacity, other: Capacity) -> Capacity:
+    """Two answers to one question as one: `one` as it is where they agree, else between them and as wide as they differ.
+
+    Random effects of two studies on log rates (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986): what they differ
+    by beyond their own errors, τ² = ((a − b)² − s_a² − s_b²) ÷ 2, is in both, and the mean weighs each by 1 ÷ (s² + τ²). Where
+    τ² is 0 the better one stands: that the other says the same makes it no surer.
+    """
+    pairs = [_log(each) for each in (one, other)]
+    if pairs[0] is None or pairs[1] is None:
+        return one
+    (a, s_a), (b, s_b) = pairs[0], pairs[1]
+    between = ((a - b) ** 2 - s_a**2 - s_b**2) / 2
+    if between <= 0:
+        return one
+    weights = 1 / (s_a**2 + between), 1 / (s_b**2 + between)
+    mean = (weights[0] * a + weights[1] * b) / sum(weights)
+    wide = Z[one.confidence] * math.sqrt(1 / sum(weights))
+    at, before = math.exp(mean), math.exp(a)
+    tokens = one.tokens_per_s * at / before if one.tokens_per_s is not None else None
+    return replace(one, lower=at * math.exp(-wide), estimate=at, upper=at * math.exp(wide), tokens_per_s=tokens)
+
+
+def _log(capacity: Capacity) -> tuple[float, float] | None:
+    """Log of the estimate and its standard error."""
+    match capacity:
+        case Capacity(lower=float() as lower, estimate=float() as estimate, upper=float() as upper) if lower > 0:
+            return math.log(estimate), math.log(upper / lower) / 2 / Z[capacity.confidence]
+    return None
 
 
 def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:

@@ -49,7 +49,8 @@ def diagnose(
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Send the phase matrix, about 70 small probes one at a time, and show what it says. Exit code 0 if it was answered."""
-    bound = {"config_file": model_config, "gpu": gpu, "gpus": gpus}
+    bound: dict[str, Any] = {"config_file": model_config, "gpu": gpu, "gpus": gpus}
+    more: dict[str, Any] = {"decode_bound": bound} if model_config and gpu else {}
     try:
         breached = {signal: duration(text) for signal, text in (("ttft", ttft), ("tpot", tpot)) if text}
         spec = target(
@@ -62,7 +63,7 @@ def diagnose(
             ca_file=ca_file,
             header=header,
             metrics={"url": metrics_url, "interval": "1s"},
-            **({"decode_bound": bound} if model_config and gpu else {}),
+            **more,
         )
         results, readings = uvloop.run(_measure(spec, quiet=as_json_))
     except (ConfigError, BadEndpoint, ValueError) as problem:

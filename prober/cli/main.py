@@ -7,8 +7,15 @@ COMMANDS = {
     "run": "probe for ever and export what users would feel to Prometheus",
     "check": "is a configuration right, and what does its probing cost a day?",
     "rules": "recording rules and alerts from the SLOs, for Prometheus or its operator",
+    "dashboards": "Grafana's dashboards, written as files or checked",
     "once": "one probe against a URL, its timeline drawn",
+    "sweep": "up to which rate do the SLOs hold? once, with a result to keep",
     "diagnose": "why is it slow? a few probes of each shape, and the reasoning",
+    "gate": "ready or not: a verdict for a rollout or pipeline, in as few requests as it takes",
+    "compare": "is B faster than A? the same requests for both, turn and turn about",
+    "matrix": "named rows of shapes and rates from a file, one verdict each",
+    "report": "results side by side, with charts; of vLLM's, SGLang's, llmperf's and NVIDIA's clients too",
+    "plan": "how many instances a peak takes, and what they cost",
     "mock": "an OpenAI server with the latencies and faults you ask for",
     "demo": "a mock engine, the prober, and Prometheus where there is one",
 }
@@ -25,7 +32,7 @@ def main() -> None:
     if name not in COMMANDS:
         print("Usage: prober COMMAND [OPTIONS]\n\nCommands (prober COMMAND --help says more):")
         for command, text in COMMANDS.items():
-            print(f"  {command:10}{text}")
+            print(f"  {command:12}{text}")
         if name not in ("--help", "-h", "help"):
             print(f"\nprober: no command {name!r}", file=sys.stderr)
             sys.exit(2)

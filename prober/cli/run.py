@@ -34,6 +34,9 @@ def run(
     listen_address: Annotated[str, typer.Option("--web.listen-address", help="host:port or :port.")] = ":9742",
     external_url: Annotated[str, typer.Option("--web.external-url", help="Address links begin with.")] = "",
     route_prefix: Annotated[str, typer.Option("--web.route-prefix", help="Path all pages are below.")] = "",
+    admin_api: Annotated[
+        bool, typer.Option("--web.enable-admin-api", help="Let sweeps be begun and ended by POST and DELETE.")
+    ] = False,
     history_limit: Annotated[int, typer.Option("--history.limit", min=1, help="Successes kept a target.")] = 100,
     drain_s: Annotated[
         float, typer.Option("--shutdown.timeout", min=0, help="Seconds that probes under way have after SIGTERM.")
@@ -48,7 +51,16 @@ def run(
     _log_to_stderr(log_level, log_format)
     from prober.daemon.app import App, Options
 
-    options = Options(config_file, listen_address, external_url, route_prefix, storage_path, history_limit, drain_s)
+    options = Options(
+        config_file,
+        listen_address,
+        external_url,
+        route_prefix,
+        storage_path,
+        history_limit=history_limit,
+        admin_api=admin_api,
+        drain_s=drain_s,
+    )
 
     async def serve() -> None:
         await App(options).run()

@@ -1,6 +1,7 @@
 """A target from the command line instead of a configuration file."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,9 +30,11 @@ def target(
     bearer_token_file: str = "",
     ca_file: str = "",
     header: list[str] | None = None,
+    slos: Mapping[str, Mapping[str, Any]] | None = None,
+    workloads: Mapping[str, Mapping[str, Any]] | None = None,
     **more: Any,
 ) -> TargetSpec:
-    """The target that these options describe; `more` are keys of the configuration. Raises ConfigError."""
+    """The target that these options describe; `slos`, `workloads` as in a configuration, `more`: target keys. Raises ConfigError."""
     block: dict[str, Any] = {"url": url, "name": command, "model": model, "api": api, "engine": engine, **more}
     if bearer_token_file:
         block["auth"] = {"bearer_token_file": bearer_token_file}
@@ -39,7 +42,7 @@ def target(
         block["tls"] = {"ca_file": ca_file}
     if header:
         block["headers"] = {k.strip(): v.strip() for k, _, v in (item.partition(":") for item in header)}
-    text = json.dumps({"targets": [block]})
+    text = json.dumps({"targets": [block], "slos": slos or {}, "workloads": workloads or {}})
     return load(text, source=f"prober {command}", engines=DIALECTS, environment={}, read=_read).targets[0]
 
 

@@ -79,7 +79,8 @@ def load(
         else None,
     )
     if not problems.lines:
-        unused = set(names.slos) - {slo.name for slo in specs.uses()}
+        swept = {slo.name for target in specs.targets if target.sweep for slo in target.sweep.slos}
+        unused = set(names.slos) - {slo.name for slo in specs.uses()} - swept
         for name in sorted(unused):
             problems.add(f"slos.{name}", "no probe uses it; list it in the `slos` of one, or remove it")
     if problems.lines:

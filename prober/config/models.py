@@ -275,6 +275,51 @@ class DecodeBound(Block):
     )
 
 
+class SweepGuard(Block):
+    waiting: Annotated[float, Field(ge=0, strict=False)] | None = Field(
+        default=None, description="requests in the engine's queue; absent: a wait of 70% of the TTFT threshold"
+    )
+    kv_cache: Percent = Field(default=Decimal("0.98"), description="usage of the KV cache (98%)")
+    production_ttft: Duration | None = Field(
+        default=None, description="a TTFT that more than a tenth of the others' requests must not pass"
+    )
+    burn: Annotated[float, Field(gt=0, strict=False)] = Field(
+        default=14.4, description="of the continuous probes: burn rate over the last 20 of them"
+    )
+
+
+class SweepLimits(Block):
+    requests: Annotated[Count, Field(ge=1)] | None = Field(default=None, description="of one sweep")
+    tokens: Annotated[Count, Field(ge=1)] | None = Field(default=None, description="prompt and output together")
+    time: Duration = Field(default=600.0, description="how long one may send (10m)")
+    cost: Annotated[float, Field(gt=0, strict=False)] | None = Field(
+        default=None, description="dollars, by `budget.price_per_million`"
+    )
+
+
+class Sweep(Block):
+    schedule: str | None = Field(default=None, description="cron, five fields; absent: on demand only")
+    timezone: str = Field(default="UTC", description="of schedule and blackout")
+    mode: Literal["gentle", "adaptive", "grid"] = Field(
+        default="gentle",
+        description="gentle ends before the SLO is breached, adaptive at the knee, grid walks fixed steps",
+    )
+    workload: str = Field(default="chat", description="what is sent")
+    slos: list[str] | None = Field(default=None, description="what is asked; absent: all on TTFT, TPOT, ITL and E2E")
+    min_rate: Rate = Field(default=1.0, description="where it begins")
+    max_rate: Rate = Field(default=50.0, description="where it ends at the latest")
+    max_in_flight: Annotated[Count, Field(ge=1)] = Field(
+        default=2000, description="at once; reached, the target is saturated"
+    )
+    min_gap: Duration = Field(default=21_600.0, description="between two sweeps (6h)")
+    blackout: list[str] = Field(default_factory=list, description="when none may run, such as [Mon-Fri 08:00-20:00]")
+    after_change: bool = Field(
+        default=True, description="another one after a change of engine, version, model or flags"
+    )
+    guard: SweepGuard = Field(default_factory=SweepGuard, description="what ends a sweep at once")
+    limits: SweepLimits = Field(default_factory=SweepLimits, description="what one may use")
+
+
 class Target(Overridable):
     url: str = Field(description="base address; without a path, /v1 is meant")
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
@@ -295,6 +340,7 @@ class Target(Overridable):
         default=None, description="what a decode step reads, to compare with what the memory allows"
     )
     probes: list[Probe] | None = Field(default=None, description="what is sent; one of workload `probe` if absent")
+    sweep: Sweep | None = Field(default=None, description="short sweeps that find out how much it can carry")
     budget: Budget | None = Field(default=None, description="what probing may cost in any 24 hours")
 
 

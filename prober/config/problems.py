@@ -1,5 +1,7 @@
 """What is wrong with a configuration, all of it at once."""
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -13,3 +15,11 @@ class Problems:
     def add(self, path: str, message: str) -> None:
         """One more mistake."""
         self.lines.append(f"{self.source}: {path}: {message}" if path else f"{self.source}: {message}")
+
+
+def no_such(what: str, name: str, known: Iterable[str]) -> str:
+    """There is nothing of that name; what may be meant."""
+    listed = sorted(known)
+    near = difflib.get_close_matches(name, listed, n=1)
+    hint = f'did you mean "{near[0]}"? ' if near else ""
+    return f'no {what} "{name}"; {hint}known: {", ".join(listed) or "none"}'

@@ -1,15 +1,14 @@
 """Blocks to specifications: defaults filled in, names looked up, and what only shows when blocks meet."""
 
-import difflib
 import ipaddress
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
 from prober.config import models
-from prober.config.problems import Problems
+from prober.config.problems import Problems, no_such
 from prober.config.serving import resolve_decode_bound, resolve_gpus, resolve_metrics
 from prober.config.specs import (
     ArrivalsSpec,
@@ -21,6 +20,7 @@ from prober.config.specs import (
     TlsSpec,
     estimate_per_day,
 )
+from prober.config.sweep import resolve_sweep
 from prober.measure.quality import Expectation, flaw
 from prober.slo.objective import WITHOUT_STREAM, WITHOUT_THRESHOLD, Slo
 from prober.slo.windows import SHORTEST_SLO_WINDOW_S, promql
@@ -109,7 +109,7 @@ def _mix(name: str, block: models.WorkloadBlock, known: Mapping[str, Workload | 
         if isinstance(workload, Workload):
             parts.append((workload, part.weight))
         else:
-            problems.add(f"{path}[{index}].workload", _no("workload that is no mix", part.workload, known))
+            problems.add(f"{path}[{index}].workload", no_such("workload that is no mix", part.workload, known))
     if not parts:
         problems.add(path, "needs at least one part, such as {workload: chat, weight: 2}")
     return Mix(name, tuple(parts))
@@ -293,7 +293,7 @@ def _target(
     target: models.Target, defaults: models.Overridable, names: Names, path: str, problems: Problems
 ) -> TargetSpec:
     if target.engine != "auto" and target.engine not in names.engines:
-        problems.add(f"{path}.engine", _no("engine", target.engine, [*names.engines, "auto"]))
+        problems.add(f"{path}.engine", no_such("engine", target.engine, [*names.engines, "auto"]))
     for key, value in target.headers.items():
         _check_header(key, value, target, f"{path}.headers.{key}", problems)
     timeouts = target.timeouts or defaults.timeouts or models.Timeouts()
@@ -313,6 +313,7 @@ def _target(
         gpus=resolve_gpus(target.gpus),
         decode_bound=resolve_decode_bound(target.decode_bound, f"{path}.decode_bound", problems, names.read),
         probes=(),
+        sweep=None,
         budget=None,
         timeouts=Timeouts(timeouts.connect, timeouts.first_token, timeouts.stall, timeouts.total),
         max_in_flight=_inherit(target.max_in_flight, defaults.max_in_flight, 16),
@@ -329,7 +330,7 @@ def _target(
         workload = names.workloads.get(probe.workload)
         if workload is None:
             if probe.workload not in names.broken:
-                problems.add(f"{place}.workload", _no("workload", probe.workload, names.workloads))
+                problems.add(f"{place}.workload", no_such("workload", probe.workload, names.workloads))
             continue
         for name in workload.series:
             if name in series:
@@ -341,7 +342,9 @@ def _target(
     if not probes and target.probes == []:
         problems.add(f"{path}.probes", "is empty; remove it for the default probe, or remove the target")
     base = replace(base, probes=tuple(probes))
-    return replace(base, budget=_budget(target.budget, base, f"{path}.budget", problems))
+    base = replace(base, budget=_budget(target.budget, base, f"{path}.budget", problems))
+    sweep = resolve_sweep(target.sweep, base, names.workloads, names.slos, f"{path}.sweep", problems)
+    return replace(base, sweep=sweep)
 
 
 def _inherit(own: V | None, default: V | None, built_in: V) -> V:
@@ -375,7 +378,7 @@ def _slos(probe: models.Probe, names: Names, target: TargetSpec, path: str, prob
         slo = names.slos.get(name)
         if slo is None:
             if name not in names.broken:
-                problems.add(f"{path}.slos[{index}]", _no("SLO", name, names.slos))
+                problems.add(f"{path}.slos[{index}]", no_such("SLO", name, names.slos))
             continue
         t = target.timeouts
         cut = {"ttft": ("first_token", t.first_token_s), "itl": ("stall", t.stall_s), "tpot": ("stall", t.stall_s)}
@@ -449,10 +452,3 @@ def _check_header(key: str, value: str, target: models.Target, path: str, proble
         problems.add(path, f"{key!r} is not a header name")
     elif any(c in value for c in "\r\n\0") or not value.isascii():
         problems.add(path, "has a line break or a character outside ASCII in its value; remove it")
-
-
-def _no(what: str, name: str, known: Iterable[str]) -> str:
-    listed = sorted(known)
-    near = difflib.get_close_matches(name, listed, n=1)
-    hint = f'did you mean "{near[0]}"? ' if near else ""
-    return f'no {what} "{name}"; {hint}known: {", ".join(listed) or "none"}'

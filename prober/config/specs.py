@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from prober.analysis.roofline import Model
+from prober.limits.calendar import Span
 from prober.slo.firing import Use
 from prober.slo.objective import Slo
 from prober.workload.workloads import Mix, Workload
@@ -83,6 +84,34 @@ class DecodeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepSpec:
+    """Short sweeps of a target. schedule: cron, None on demand only; rates per second; guard_*: see the configuration.
+
+    requests, tokens, cost: of one sweep, None without limit; times in seconds.
+    """
+
+    schedule: str | None
+    timezone: str
+    mode: Literal["gentle", "adaptive", "grid"]
+    workload: Workload | Mix
+    slos: tuple[Slo, ...]
+    min_rate: float
+    max_rate: float
+    max_in_flight: int
+    min_gap_s: float
+    blackout: tuple[Span, ...]
+    after_change: bool
+    guard_waiting: float | None
+    guard_kv_usage: float
+    guard_production_ttft_s: float | None
+    guard_burn: float
+    requests: int | None
+    tokens: int | None
+    time_s: float
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetSpec:
     """What a target's probes may use a day: tokens, dollars; prices in dollars per million tokens. None: no limit."""
 
@@ -119,6 +148,7 @@ class TargetSpec:
     gpus: GpusSpec
     decode_bound: DecodeSpec | None
     probes: tuple[ProbeSpec, ...]
+    sweep: SweepSpec | None
     budget: BudgetSpec | None
 
     def uses(self) -> Iterator[tuple[Slo, Use]]:

@@ -18,14 +18,17 @@ from prober.config.load import ConfigError, load
 from prober.config.specs import Specs
 from prober.daemon.fleet import Fleet
 from prober.daemon.gpus import Gpus
+from prober.daemon.headroom import Headroom
 from prober.daemon.history import History
-from prober.daemon.memory import DRIFT, ENGINE, KEPT_S, Memory
+from prober.daemon.memory import DEMAND, DRIFT, ENGINE, KEPT_S, Memory
 from prober.daemon.site import Site, serve
+from prober.daemon.sweeps import Sweeps
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint, endpoint
 from prober.edge.files import stamp
 from prober.edge.store import Store
+from prober.edge.timetable import BadSchedule, trigger
 from prober.engines import DIALECTS
 from prober.exposition.buckets import COARSE
 from prober.exposition.families import Family
@@ -47,6 +50,7 @@ class Options:
     route_prefix: str = ""
     storage_path: str | None = None
     history_limit: int = 100
+    admin_api: bool = False
     drain_s: float = 20.0
 
 
@@ -58,11 +62,15 @@ def read_config(path: str) -> Specs:
         raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
     specs = load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read)
     problems = []
-    for spec in specs.targets:
+    for index, spec in enumerate(specs.targets):
         try:
             endpoint(spec)
+            if spec.sweep is not None:
+                trigger(spec.sweep.schedule or "0 0 * * *", spec.sweep.timezone)
         except BadEndpoint as problem:
             problems.append(f"{path}: {problem}")
+        except BadSchedule as problem:
+            problems.append(f"{path}: targets[{index}].sweep.{problem.key}: {problem}")
     if problems:
         raise ConfigError("\n".join(problems))
     return specs
@@ -108,12 +116,17 @@ class App:
         recorder = Recorder(self._families)
         path = self._options.storage_path or specs.storage_path
         store = Store(path) if path else None
-        drifts, engines = (store.load(kind, time.time() - KEPT_S) if store else {} for kind in (DRIFT, ENGINE))
+        kinds = (DRIFT, ENGINE, DEMAND)
+        drifts, engines, demands = (store.load(kind, time.time() - KEPT_S) if store else {} for kind in kinds)
         self._drifts = Watch(recorder, history, specs.drift, drifts)
-        self._fleet = Fleet(clock, recorder, history, self._drifts, trust, instance, engines)
+        headroom = Headroom(self._families, demands)
+        self._sweeps = Sweeps(self._families, history, headroom, trust, store)
+        self._sweeps.prometheus_url = specs.prometheus_url
+        self._fleet = Fleet(clock, recorder, history, self._drifts, headroom, self._sweeps, trust, instance, engines)
         failures = self._family(series.STORAGE_FAILURES.name).value()
-        self._memory = Memory(self._drifts, self._fleet, store, specs.prometheus_url, failures)
+        self._memory = Memory(self._drifts, self._fleet, headroom, store, specs.prometheus_url, failures)
         site = Site(self._fleet, self._families, self.reload, self._options.external_url, self._options.route_prefix)
+        site.admin = self._options.admin_api
         runner = await serve(site, self._options.listen_address)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._keep(asyncio.create_task(self.reload())))
         self._family(series.BUILD_INFO.name).value(__version__).value = 1.0
@@ -135,6 +148,7 @@ class App:
         site.ready = False
         for task in list(self._tasks):
             task.cancel()
+        await self._sweeps.close()
         await self._fleet.stop(self._options.drain_s)
         await self._memory.close()
         await runner.cleanup()
@@ -152,7 +166,7 @@ class App:
                 return str(problem)
             self._trust.max_lag_s = min(spec.max_send_lag_s for spec in specs.targets)
             self._drifts.configure(specs.drift)
-            self._memory.prometheus_url = specs.prometheus_url
+            self._memory.prometheus_url = self._sweeps.prometheus_url = specs.prometheus_url
             await self._fleet.reconcile(specs.targets, self._options.drain_s)
             self._applied()
             _warn(specs)

@@ -15,7 +15,9 @@ from prober.analysis.trust import Trust
 from prober.config.specs import ProbeSpec, TargetSpec
 from prober.daemon.enginepage import EnginePage
 from prober.daemon.explanation import Explanation
+from prober.daemon.headroom import Headroom
 from prober.daemon.history import History
+from prober.daemon.sweeps import Sweeps
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.measure.continuity import Change, Told
@@ -96,6 +98,7 @@ class Line:
         load = self._page.load_at(result.timeline.intended_ns) if self._page else None
         fleet.watch.observe(result, load)
         fleet.explanation.probe(result)
+        fleet.sweeps.probe(result)
         if result.outcome in BAD or result.outcome in NEUTRAL:
             log.debug("target=%s workload=%s outcome=%s %s", found, result.workload, result.outcome, result.detail)
 
@@ -104,7 +107,9 @@ class Line:
         if self.name is not None:
             self._fleet.recorder.engine(self.name, signals)
             if signals is not None:
-                self._fleet.explanation.reading(self.name, self._fleet.clock.now_ns() / 1e9, signals)
+                now_s = self._fleet.clock.now_ns() / 1e9
+                self._fleet.explanation.reading(self.name, now_s, signals)
+                self._fleet.headroom.reading(self.name, now_s, signals, time.time())
 
     def engine_changed(self, change: Change) -> None:
         """The engine, or what it runs on, is another one."""
@@ -114,12 +119,14 @@ class Line:
             kind = change.what if change.what in series.ENGINE_CHANGE_KINDS else "flags"
             self._fleet.recorder.engine_changed(self.name, kind)
             self._fleet.history.happened(Event(time.time(), self.name, "engine", text))
+            self._fleet.sweeps.changed(self.name, change.what)
 
     def gpus(self, devices: Sequence[Device], driver: str) -> None:
         """The GPUs that serve it were read."""
         if self.name is not None:
             self._fleet.recorder.gpus(self.name, devices)
             self._fleet.explanation.devices(self.name, self._fleet.clock.now_ns() / 1e9, devices)
+            self._fleet.sweeps.devices(self.name, devices)
         if devices and driver:
             for change in self.told.take({"driver": driver}):
                 self.engine_changed(change)
@@ -131,6 +138,7 @@ class Line:
         self._fleet.recorder.declare(name, self.target.spec)
         self._fleet.watch.declare(name, self.target.spec)
         self._fleet.explanation.declare(name, self.target.spec, self._fleet.clock.now_ns() / 1e9)
+        self._fleet.sweeps.declare(name, self.target)
         if self._page is not None:
             self._fleet.recorder.declare_engine(name)
         self._fleet.recorder.state(name, self.target.state)
@@ -214,13 +222,15 @@ class Fleet:
         recorder: Recorder,
         history: History,
         watch: Watch,
+        headroom: Headroom,
+        sweeps: Sweeps,
         trust: Trust,
         instance: str,
         kept: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
         self.told: dict[str, dict[str, str]] = {key: json.loads(told) for key, told in kept.items()}
         self.clock, self.recorder, self.history, self.watch, self.trust = clock, recorder, history, watch, trust
-        self.explanation = Explanation(recorder, history, watch)
+        self.explanation, self.headroom, self.sweeps = Explanation(recorder, history, watch), headroom, sweeps
         self.instance = instance
         self.rng = Random()
         self.lines: dict[str, Line] = {}
@@ -268,3 +278,5 @@ class Fleet:
         self.history.remove(name)
         self.watch.remove(name)
         self.explanation.remove(name)
+        self.headroom.remove(name)
+        self.sweeps.remove(name)

@@ -18,7 +18,7 @@ from prober.exposition.buckets import representatives
 from prober.exposition.families import Value
 
 SAMPLES = BLOCK * BLOCKS
-DRIFT, ENGINE = "drift", "engine"  # kinds of what is in the store
+DRIFT, ENGINE, DEMAND = "drift", "engine", "demand"  # kinds of what is in the store
 SAVE_EVERY_S = 60.0
 KEPT_S = 30 * 86_400.0  # of a target that is not probed any more
 RECALL_HOURS = 7 * 24
@@ -38,11 +38,17 @@ class Memory:
     """store: None keeps all in memory; prometheus_url: None asks nobody; failures: counts writes that failed."""
 
     def __init__(
-        self, watch: Watch, fleet: Kept, store: Store | None, prometheus_url: str | None, failures: Value
+        self,
+        watch: Watch,
+        fleet: Kept,
+        headroom: Kept,
+        store: Store | None,
+        prometheus_url: str | None,
+        failures: Value,
     ) -> None:
         self.prometheus_url = prometheus_url
         self._watch, self._store, self._failures = watch, store, failures
-        self._kept: dict[str, Kept] = {DRIFT: watch, ENGINE: fleet}
+        self._kept: dict[str, Kept] = {DRIFT: watch, ENGINE: fleet, DEMAND: headroom}
         if store is None:
             log.warning("no --storage.path: drift baselines are in memory only and are learnt anew after a restart")
 

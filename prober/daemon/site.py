@@ -3,8 +3,9 @@
 import asyncio
 import gzip
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
@@ -13,26 +14,30 @@ from prometheus_client.exposition import generate_latest as text_page
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_page
 
 from prober.daemon.fleet import Fleet, Line
+from prober.daemon.sweeps import Refused, words
 from prober.edge.files import runbook
-from prober.exposition.families import Family, page
+from prober.exposition import protobuf
+from prober.exposition.families import Family, Series, page
+from prober.exposition.form import Form, wanted
 from prober.generate.alerts import NAMES
 from prober.generate.status import TargetView, runbook_page, status_page
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.probe import run_probe
+from prober.results.result import Result
+from prober.results.stored import to_json
 from prober.slo.events import events
 from prober.slo.standing import Standing, standing
 from prober.workload.workloads import Drawer
 
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 GZIP_ABOVE = 1 << 15
 PROBE_MARGIN_S = 0.5
+ADMIN_OFF = "sweeps on request are off; start the prober with --web.enable-admin-api\n"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Site:
-    """Handlers; `ready` is the prober's own readiness and does not wait for any engine."""
+    """Handlers; `ready` is the prober's own readiness and does not wait for any engine, `admin`: sweeps may be asked for."""
 
     def __init__(
         self,
@@ -42,7 +47,7 @@ class Site:
         external_url: str,
         route_prefix: str,
     ) -> None:
-        self.ready = False
+        self.ready = self.admin = False
         self.prefix = "/" + route_prefix.strip("/") if route_prefix.strip("/") else ""
         self._fleet, self._families, self._reload = fleet, families, reload
         self._external_url = external_url.rstrip("/") or self.prefix
@@ -63,25 +68,37 @@ class Site:
             "/api/v1/targets": self.api_targets,
             "/api/v1/probes": self.api_probes,
             "/api/v1/events": self.api_events,
+            "/api/v1/sweeps": self.api_sweeps,
+            "/api/v1/sweeps/{id}": self.api_sweep,
         }
         found = [web.get(self.prefix + path, handler) for path, handler in get.items()]
-        return [*found, *(method(f"{self.prefix}/-/reload", self.reload) for method in (web.post, web.put))]
+        found += [method(f"{self.prefix}/-/reload", self.reload) for method in (web.post, web.put)]
+        sweeps = f"{self.prefix}/api/v1/sweeps"
+        return [*found, web.post(sweeps, self.begin_sweep), web.delete(sweeps, self.end_sweep)]
 
     async def metrics(self, request: web.Request) -> web.Response:
         """The page for Prometheus, written in pieces so that no stamp waits for it."""
-        openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
+        form = wanted(",".join(request.headers.getall("Accept", ())))
         pieces: list[bytes] = []
-        for piece in page(list(self._families.values()), openmetrics=openmetrics):
+        for piece in self._pieces(form):
             pieces.append(piece)
             await asyncio.sleep(0)
-        own: bytes = (openmetrics_page if openmetrics else text_page)(self._process)
-        pieces.append(own)  # the library's OpenMetrics page ends with `# EOF`, as the whole one must
         body = b"".join(pieces)
-        headers = {"Content-Type": OPENMETRICS if openmetrics else TEXT}
+        headers = {"Content-Type": form.value}
         if len(body) > GZIP_ABOVE and "gzip" in request.headers.get("Accept-Encoding", ""):
             body = await asyncio.to_thread(gzip.compress, body, 1)
             headers["Content-Encoding"] = "gzip"
         return web.Response(body=body, headers=headers)
+
+    def _pieces(self, form: Form) -> Iterator[bytes]:
+        families = list(self._families.values())
+        if form is Form.PROTOBUF:
+            yield from protobuf.page(families)
+            yield from protobuf.page(_families(self._process))
+        else:
+            yield from page(families, openmetrics=form is Form.OPENMETRICS)
+            # The library's OpenMetrics page ends with `# EOF`, as the whole one must.
+            yield (openmetrics_page if form is Form.OPENMETRICS else text_page)(self._process)
 
     async def healthy(self, request: web.Request) -> web.Response:
         """The process answers."""
@@ -104,7 +121,7 @@ class Site:
             known = ", ".join(sorted(line.name or "" for line in self._fleet.lines.values()))
             return web.Response(status=404, text=f"target {name!r} is not configured; known: {known}\n")
         result = await self._probe_once(line, request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", ""))
-        return web.Response(body=_probe_page(result), headers={"Content-Type": TEXT})
+        return web.Response(body=_probe_page(result), headers={"Content-Type": Form.TEXT.value})
 
     async def _probe_once(self, line: Line, timeout: str) -> ProbeResult | None:
         target = line.target
@@ -150,6 +167,39 @@ class Site:
         """What happened, latest first: changes of state and engine, drift; `target` narrows it down."""
         return _json([asdict(event) for event in self._fleet.history.events(request.query.get("target"))])
 
+    async def api_sweeps(self, request: web.Request) -> web.Response:
+        """Results of sweeps, latest first, without their requests and stages; `target` narrows it down."""
+        found = self._fleet.sweeps.results(request.query.get("target"))
+        return _json([_summary(result) for result in found])
+
+    async def api_sweep(self, request: web.Request) -> web.Response:
+        """One result, whole: what `prober report` reads."""
+        wanted = request.match_info["id"]
+        found = next((result for result in self._fleet.sweeps.results() if result.id == wanted), None)
+        if found is None:
+            return web.Response(status=404, text=f"no sweep {wanted!r}; /api/v1/sweeps lists them\n")
+        return web.Response(text=to_json(found), content_type="application/json")
+
+    async def begin_sweep(self, request: web.Request) -> web.Response:
+        """Begin a sweep of `target` now."""
+        if not self.admin:
+            return web.Response(status=403, text=ADMIN_OFF)
+        try:
+            identity = self._fleet.sweeps.ask(request.query.get("target", ""), "request")
+        except Refused as refusal:
+            status = 404 if refusal.reason == "not_configured" else 409
+            return web.Response(status=status, text=f"{refusal.reason}: {refusal}\n")
+        return web.json_response({"status": "success", "data": {"id": identity}}, status=202)
+
+    async def end_sweep(self, request: web.Request) -> web.Response:
+        """End the sweep of `target`, keeping what was measured."""
+        if not self.admin:
+            return web.Response(status=403, text=ADMIN_OFF)
+        name = request.query.get("target", "")
+        if not self._fleet.sweeps.stop(name):
+            return web.Response(status=404, text=f"no sweep of target {name!r} is under way\n")
+        return web.Response()
+
     def _standings(self, name: str, line: Line) -> list[Standing]:
         fleet = self._fleet
         now, probes = fleet.clock.now_ns(), fleet.history.probes(name)
@@ -165,6 +215,14 @@ class Site:
             found.append(standing(slo, use, seen, bad, trusted=trusted, quiet_s=quiet_s))
         return found
 
+    def _capacity(self, name: str) -> str:
+        """What the last sweep that found something said."""
+        for result in self._fleet.sweeps.results(name):
+            if any(each.estimate is not None for each in result.capacities):
+                at = datetime.fromtimestamp(result.ended_unix_s, UTC)
+                return f"{words(result.capacities)}, as of {at:%Y-%m-%d %H:%M} UTC"
+        return ""
+
     def _view(self, line: Line) -> TargetView:
         name, identity = line.name or "(not found out yet)", line.target.identity
         return TargetView(
@@ -177,7 +235,20 @@ class Site:
             outcomes=self._fleet.history.outcomes(name),
             quantiles=self._fleet.history.quantiles(name),
             diagnosis=self._fleet.explanation.verdict(name),
+            capacity=self._capacity(name),
         )
+
+
+def _families(registry: CollectorRegistry) -> list[Family]:
+    """The counters and gauges of a library's registry."""
+    found: dict[str, Family] = {}
+    for metric in registry.collect():
+        for sample in metric.samples:
+            if metric.type in ("counter", "gauge") and not sample.name.endswith("_created"):
+                declared = Series(sample.name, metric.type, metric.documentation, tuple(sample.labels))
+                family = found.setdefault(sample.name, Family(declared))
+                family.value(*sample.labels.values()).value = sample.value
+    return list(found.values())
 
 
 async def serve(site: Site, address: str) -> web.AppRunner:
@@ -239,6 +310,20 @@ def as_json(result: ProbeResult) -> dict[str, Any]:
             "end": timeline.end_ns,
         },
         "text": result.text,
+    }
+
+
+def _summary(result: Result) -> dict[str, Any]:
+    return {
+        "id": result.id,
+        "kind": result.kind,
+        "target": result.target.url,
+        "started": result.started_unix_s,
+        "ended": result.ended_unix_s,
+        "stop": result.stop,
+        "stop_detail": result.stop_detail,
+        "requests": len(result.requests),
+        "capacities": [asdict(each) for each in result.capacities],
     }
 
 

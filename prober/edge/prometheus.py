@@ -1,6 +1,7 @@
 """The Prometheus that scrapes this prober, asked for what it holds from before."""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import aiohttp
@@ -24,25 +25,44 @@ async def hourly_histograms(
     query = f"sum by (le) (increase({series}_bucket{{{matchers}}}[1h]))"
     end = end_unix_s // HOUR_S * HOUR_S
     asked = {"query": query, "start": str(end - (hours - 1) * HOUR_S), "end": str(end), "step": str(HOUR_S)}
+    found: dict[float, list[tuple[float, float]]] = {}
     try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S)) as session,
-            session.post(f"{url}/api/v1/query_range", data=asked) as answer,
-        ):
-            document: Any = await answer.json(content_type=None)
-        if document["status"] != "success":
-            raise Unanswered(f"{url}: {document.get('error', document)}")
-        found: dict[float, list[tuple[float, float]]] = {}
-        for row in document["data"]["result"]:
+        for row in await _rows(url, "query_range", asked):
             bound = float(row["metric"]["le"])
             for at, value in row["values"]:
                 found.setdefault(float(at), []).append((bound, float(value)))
-    except (TimeoutError, aiohttp.ClientError, OSError) as problem:
-        raise Unanswered(f"{url}: {str(problem) or type(problem).__name__}") from None
     except (KeyError, TypeError, ValueError) as problem:
         raise Unanswered(f"{url}: not the answer of a Prometheus: {problem!r}") from None
     histograms = [(at - HOUR_S / 2, sorted(buckets)) for at, buckets in sorted(found.items())]
     return [(at, buckets) for at, buckets in histograms if buckets[-1][0] == math.inf and buckets[-1][1] > 0]
+
+
+async def firing(url: str, target: str, without: Collection[str] = ()) -> list[str]:
+    """Names of the alerts that fire for a target; those only informed of, and `without`, are left out. Raises Unanswered."""
+    names = _quoted("|".join(sorted(without)))
+    query = f'ALERTS{{alertstate="firing",severity!="info",alertname!~{names},target={_quoted(target)}}}'
+    try:
+        return sorted({str(row["metric"]["alertname"]) for row in await _rows(url, "query", {"query": query})})
+    except (KeyError, TypeError) as problem:
+        raise Unanswered(f"{url}: not the answer of a Prometheus: {problem!r}") from None
+
+
+async def _rows(url: str, path: str, asked: dict[str, str]) -> list[Any]:
+    """Raises Unanswered."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S)) as session,
+            session.post(f"{url}/api/v1/{path}", data=asked) as answer,
+        ):
+            document: Any = await answer.json(content_type=None)
+        if document["status"] != "success":
+            raise Unanswered(f"{url}: {document.get('error', document)}")
+        rows: list[Any] = document["data"]["result"]
+        return rows
+    except (TimeoutError, aiohttp.ClientError, OSError) as problem:
+        raise Unanswered(f"{url}: {str(problem) or type(problem).__name__}") from None
+    except (KeyError, TypeError, ValueError) as problem:
+        raise Unanswered(f"{url}: not the answer of a Prometheus: {problem!r}") from None
 
 
 def _quoted(value: str) -> str:

@@ -73,6 +73,14 @@ class Exchange(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
+    def first_ns(self) -> int | None:
+        """When the first content came; what has arrived is read for it, a few pieces at a time."""
+        if self.recording is None:
+            return None
+        if self.recording.first_ns is None and self._frames and self.end_ns is None:
+            self._digest(SLICE)
+        return self.recording.first_ns
+
     # -- what the transport says ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

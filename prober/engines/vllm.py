@@ -55,6 +55,8 @@ _SIGNALS = {
     "tpot_seconds": (Buckets("vllm:request_time_per_output_token_seconds", since="0.11.0"),),
     "queue_seconds": (Buckets("vllm:request_queue_time_seconds"),),
     "e2e_seconds": (Buckets("vllm:e2e_request_latency_seconds"),),
+    "prompt_tokens": (Buckets("vllm:request_prompt_tokens", expected=False),),
+    "output_tokens": (Buckets("vllm:request_generation_tokens", expected=False),),
     # Absent with several API servers: their registries are merged.
     "start_time_seconds": (Value("process_start_time_seconds", Over.FIRST, expected=False),),
 }
@@ -118,6 +120,8 @@ V0 = Table(
             Buckets("vllm:time_in_queue_requests", since="0.6.6", expected=False),
         ),
         "e2e_seconds": (Buckets("vllm:e2e_request_latency_seconds"),),
+        "prompt_tokens": (Buckets("vllm:request_prompt_tokens", expected=False),),
+        "output_tokens": (Buckets("vllm:request_generation_tokens", expected=False),),
         "start_time_seconds": (Value("process_start_time_seconds", Over.FIRST, expected=False),),
     },
     flags=(("vllm:cache_config_info", _FLAGS),),

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from prober.exposition.exponential import Exponential
+
 Labels = tuple[str, ...]
 
 
@@ -39,13 +41,14 @@ def number(value: float) -> str:
 
 
 class Value:
-    """One counter or gauge."""
+    """One counter or gauge. `packed_labels`: its labels as protobuf, once that page was asked for."""
 
-    __slots__ = ("_line", "value")
+    __slots__ = ("_line", "packed_labels", "value")
 
     def __init__(self, series: Series, labels: Labels) -> None:
         self._line = f"{series.name}{label_text(series.labels, labels)} "
         self.value = 0.0
+        self.packed_labels: bytes | None = None
 
     def inc(self, amount: float = 1.0) -> None:
         """Add to it."""
@@ -57,14 +60,23 @@ class Value:
 
 
 class Histogram:
-    """One classic histogram: counts between bounds, and their sum. A value that is no finite number is refused."""
+    """Counts between bounds, and their sum. A value that is no finite number is refused.
 
-    __slots__ = ("_lines", "_sum_line", "_text", "bounds", "counts", "exemplars", "sum")
+    `native`: the same observations in exponential buckets, for the protobuf page only; None for what another program counted.
+    `packed`: all of it as protobuf, until it changes; `packed_labels`: what does not change.
+    """
+
+    __slots__ = (
+        *("_lines", "_sum_line", "_text", "bounds", "counts", "exemplars", "native", "packed", "packed_labels", "sum"),
+    )
 
     def __init__(self, series: Series, labels: Labels, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
+        self.native: Exponential | None = Exponential()
+        self.packed: bytes | None = None
+        self.packed_labels: bytes | None = None
         self.exemplars: dict[int, tuple[str, float, float]] = {}
         name, names = series.name, series.labels
         self._lines = [
@@ -81,18 +93,23 @@ class Histogram:
         bounds, counts = self.bounds, self.counts
         for value in values:
             counts[bisect_left(bounds, value)] += 1
+        if self.native is not None:
+            self.native.observe(values)
         self.sum += total
+        self.packed = None
         self._text.clear()
 
     def take_over(self, upto: Sequence[float], total: float) -> None:
         """Be what another program's histogram says: observations up to each bound, then of all, and their sum."""
         self.counts = [round(b - a) for a, b in pairwise((0.0, *upto))]
         self.sum = total
+        self.native = self.packed = None
         self._text.clear()
 
     def exemplar(self, value: float, request_id: str, unix_s: float) -> None:
         """Remember which request the latest value of this bucket was."""
         self.exemplars[bisect_left(self.bounds, value)] = (request_id, value, unix_s)
+        self.packed = None
         self._text.pop(True, None)
 
     def text(self, exemplars: bool) -> str:
@@ -144,10 +161,14 @@ class Family:
             name = name.removesuffix("_total")
         text = self.series.help.replace("\\", "\\\\").replace("\n", "\\n")
         head = f"# HELP {name} {text}\n# TYPE {name} {self.series.kind}\n"
-        unit = name.rsplit("_", 1)[-1]
-        if openmetrics and unit in ("seconds", "ratio", "dollars"):
+        if openmetrics and (unit := self.unit()):
             head += f"# UNIT {name} {unit}\n"
         return head
+
+    def unit(self) -> str:
+        """What the name ends with, if it is a unit that is worth telling; else nothing."""
+        unit = self.series.name.removesuffix("_total").rsplit("_", 1)[-1]
+        return unit if unit in ("seconds", "ratio", "dollars") else ""
 
 
 def page(families: list[Family], *, openmetrics: bool, lines: int = 400) -> Iterator[bytes]:

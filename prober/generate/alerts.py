@@ -1,4 +1,4 @@
-"""The alerts that need no SLO: of the prober itself, of targets that fail, and of drift. `names` is the whole catalogue."""
+"""The alerts that need no SLO: of the prober itself, of targets that fail, of drift, of capacity. `NAMES` is the whole catalogue."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,8 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """wait: how long it must hold, empty for not at all; labels: more than the severity."""
+    """wait: how long it must hold, empty for not at all; keep: how long it goes on when it holds no more; labels: more than
+    the severity."""
 
     name: str
     severity: Literal["critical", "warning", "info"]
@@ -15,12 +16,15 @@ class Alert:
     summary: str
     description: str
     labels: tuple[tuple[str, str], ...] = ()
+    keep: str = ""
 
 
 NAMES = (
+    "LLMCapacityExhaustionForecast",
     "LLMEngineChanged",
     "LLMErrorBudgetBurn",
     "LLMGPUThrottling",
+    "LLMHeadroomLow",
     "LLMITLP99Drift",
     "LLMKVCachePressure",
     "LLMPercentileSLOBreach",
@@ -32,6 +36,7 @@ NAMES = (
     "LLMQualityDegraded",
     "LLMRequestsQueueing",
     "LLMSLONoData",
+    "LLMSweepStale",
     "LLMTTFTP99Drift",
     "LLMTTFTP99DriftStateless",
     "LLMTargetFailing",
@@ -155,6 +160,89 @@ def of_the_engine(selector: str) -> tuple[Alert, ...]:
             "Its clock was held down for {{ $value | humanizePercentage }} of 10 minutes: every request is slower at the same load.",
         ),
     )
+
+
+def of_the_capacity(selector: str) -> tuple[Alert, ...]:
+    """What is left of a target's capacity, for how long, and whether it is known at all."""
+    return _headroom(selector), _exhaustion(selector), _stale(selector)
+
+
+def _headroom(selector: str) -> Alert:
+    """Not judged during a sweep and the five minutes over which demand is counted: there the load is the sweep's own."""
+
+    def told(word: str, more: str) -> str:
+        query = _about_the_target(f"min by (target) (llmslo_headroom_ratio{{%s{more}}})", selector)
+        return f"{{{{ range {query} }}}}{word} {{{{ .Value | humanizePercentage }}}}{{{{ end }}}}"
+
+    return Alert(
+        "LLMHeadroomLow",
+        "warning",
+        f'min by (target) (llmslo_headroom_ratio{{{selector},bound="estimate"}}) < 0.2\n'
+        "unless on (target)\n"
+        f"max by (target) (max_over_time(llmslo_sweep_rate_per_second{{{selector}}}[6m])) > 0\n",
+        "15m",
+        "{{ $labels.target }} has little capacity left",
+        "{{ $value | humanizePercentage }} of the capacity that its last sweep found is free (under 20% for 15 minutes; below 0% "
+        "there is more load than it)"
+        + told(", by the lower bound of the capacity", ',unit=\\"requests\\",bound=\\"lower\\"')
+        + told(", in tokens", ',unit=\\"tokens\\",bound=\\"estimate\\"')
+        + ".",
+        keep="30m",  # so that a sweep does not end it
+    )
+
+
+def _exhaustion(selector: str) -> Alert:
+    def told(bound: str) -> str:
+        query = f'min by (target) (llmslo_capacity_exhaustion_timestamp_seconds{{%s,bound=\\"{bound}\\"}})'
+        return f"{{{{ range {_about_the_target(query, selector)} }}}}, {bound} {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}"
+
+    return Alert(
+        "LLMCapacityExhaustionForecast",
+        "warning",
+        f'min by (target) (llmslo_capacity_exhaustion_timestamp_seconds{{{selector},bound="estimate"}})\n'
+        "< time() + 14 * 86400\n",
+        "1h",
+        "{{ $labels.target }} is forecast to reach its capacity within 14 days",
+        "The daily peaks of demand grow towards the capacity that its last sweep found. They are there on "
+        f"{{{{ $value | humanizeTimestamp }}}}{told('earliest')}{told('latest')}: a straight line through at most 35 days.",
+        keep="26h",  # it is made anew once a day: one day without it is not yet an end
+    )
+
+
+def _stale(selector: str) -> Alert:
+    """Seconds without a capacity, by what the prober knows, else by what Prometheus remembers of it, else since it is scheduled.
+
+    A prober that keeps no state forgets at a restart what it found; that is not "never". A new schedule has its three periods:
+    the hours in which it was there are counted, over at most 30 days, so one rarer than every ten days is not judged before its
+    first capacity.
+    """
+    success, period = (
+        f"max by (target) (llmslo_sweep_{name}_seconds{{{selector}}})" for name in ("last_success_timestamp", "period")
+    )
+    verdicts, refusals = (
+        _about_the_target(f"sum by ({label}) (llmslo_{series}_total{{%s}}) > 0", selector)
+        for label, series in (("verdict", "sweeps"), ("reason", "sweeps_refused"))
+    )
+    return Alert(
+        "LLMSweepStale",
+        "warning",
+        f"(\n  time() - {success}\n"
+        f"  or\n  time() - max_over_time(({success})[30d:1h])\n"
+        f"  or\n  3600 * (count_over_time(({period})[30d:1h]) - 1)\n)\n"
+        f"> on (target)\n3 * {period}\n",
+        "15m",
+        "The sweeps of {{ $labels.target }} find no capacity",
+        "None has been found for {{ $value | humanizeDuration }}, over three times what the schedule lets expect: the headroom is "
+        "that of an old capacity, or not known. Since the prober's start, ended:"
+        f"{{{{ range {verdicts} }}}} {{{{ .Labels.verdict }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}; refused:"
+        f"{{{{ range {refusals} }}}} {{{{ .Labels.reason }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}.",
+    )
+
+
+def _about_the_target(query: str, selector: str) -> str:
+    """For a description: the query, with the matchers of the alert's target in place of its %s, sent with the alert."""
+    matchers = selector.replace('"', '\\"')
+    return f'printf "{query.replace("%s", f"{matchers},target=%q")}" $labels.target | query'
 
 
 def likely_cause(selector: str) -> str:

@@ -64,6 +64,7 @@ def groups(uses: Mapping[Slo, Sequence[Use]], options: Options) -> list[dict[str
     own = [_alert(alert, options) for alert in alerts.of_the_prober(options.selector)]
     own += [_alert(alert, options) for alert in alerts.of_drift(options.selector)]
     own += [_alert(alert, options) for alert in alerts.of_the_engine(options.selector)]
+    own += [_alert(alert, options) for alert in alerts.of_the_capacity(options.selector)]
     own += _per_gpu(options)
     if options.stateless_drift:
         own.append(_alert(alerts.stateless_drift(options.selector), options))
@@ -236,6 +237,7 @@ def _alert(alert: Alert, options: Options) -> dict[str, Any]:
         "alert": alert.name,
         "expr": alert.expr,
         **({"for": alert.wait} if alert.wait else {}),
+        **({"keep_firing_for": alert.keep} if alert.keep else {}),
         "labels": {"severity": alert.severity, **dict(alert.labels), **dict(options.labels)},
         "annotations": {
             "summary": alert.summary,

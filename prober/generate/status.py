@@ -44,6 +44,7 @@ class TargetView:
     standings: Sequence[Standing]
     quantiles: Mapping[tuple[str, str], Sequence[Quantile]]
     diagnosis: Diagnosis | None
+    capacity: str
 
     def as_json(self) -> dict[str, Any]:
         """The same for machines."""
@@ -73,6 +74,7 @@ class TargetView:
             ],
             "quantiles": shown,
             "diagnosis": asdict(self.diagnosis) if self.diagnosis else None,
+            "capacity": self.capacity or None,
         }
 
 
@@ -80,7 +82,7 @@ def status_page(
     targets: Sequence[TargetView], events: Sequence[Event], probes: Sequence[ProbeResult], base: str
 ) -> str:
     """The whole page; `base` is the address links begin with."""
-    paths = ("/metrics", "/api/v1/targets", "/api/v1/probes", "/api/v1/events")
+    paths = ("/metrics", "/api/v1/targets", "/api/v1/probes", "/api/v1/events", "/api/v1/sweeps")
     links = "".join(f'<a href="{escape(base)}{p}">{p}</a> ' for p in paths)
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>llm-slo-prober</title>'
@@ -92,12 +94,14 @@ def status_page(
 
 
 def _targets(targets: Sequence[TargetView]) -> str:
-    rows = ["<tr><th>target</th><th>state</th><th>model</th><th>engine</th><th>probes since start</th></tr>"]
+    names = ("target", "state", "model", "engine", "probes since start", "capacity")
+    rows = [f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"]
     for view in targets:
         outcomes = ", ".join(f"{count} {name}" for name, count in view.outcomes.items()) or "none yet"
         rows.append(
             f"<tr><td>{escape(view.name)}<br><small>{escape(view.url)}</small></td><td class={view.state}>{view.state}</td>"
-            f"<td>{escape(view.model)}</td><td>{escape(view.engine)}</td><td>{escape(outcomes)}</td></tr>"
+            f"<td>{escape(view.model)}</td><td>{escape(view.engine)}</td><td>{escape(outcomes)}</td>"
+            f"<td>{escape(view.capacity) or 'not known'}</td></tr>"
         )
     return f"<table>{''.join(rows)}</table>"
 

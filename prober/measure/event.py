@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["state", "engine", "drift", "diagnosis"]
+Kind = Literal["state", "engine", "drift", "diagnosis", "sweep"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class Signals:
     prompt_tokens_total: those from the cache too
     requests_finished_total: for whatever reason
     ttft_seconds … e2e_seconds: the engine's own histograms. itl is an observation a step or token, tpot one a request
+    prompt_tokens, output_tokens: lengths of its requests that are over, as histograms
     start_time_seconds: of the process, Unix; uptime_seconds: where only that is told
     """
 
@@ -68,6 +69,8 @@ class Signals:
     tpot_seconds: Histogram | None = None
     queue_seconds: Histogram | None = None
     e2e_seconds: Histogram | None = None
+    prompt_tokens: Histogram | None = None
+    output_tokens: Histogram | None = None
     start_time_seconds: float | None = None
     uptime_seconds: float | None = None
 
@@ -80,7 +83,10 @@ COUNTERS = (
     "generation_tokens_total",
     "requests_finished_total",
 )
-HISTOGRAMS = ("ttft_seconds", "itl_seconds", "tpot_seconds", "queue_seconds", "e2e_seconds")
+HISTOGRAMS = (
+    *("ttft_seconds", "itl_seconds", "tpot_seconds", "queue_seconds", "e2e_seconds"),
+    *("prompt_tokens", "output_tokens"),
+)
 
 
 class Over(Enum):

@@ -12,6 +12,7 @@ TTFT_BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
 ITL_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 REQUEST_BOUNDS = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
                   960.0, 1920.0, 7680.0)  # fmt: skip
+LENGTH_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0)
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 KV_CACHE_TOKENS = 200_000
 KV_BLOCK_TOKENS = 16
@@ -19,19 +20,19 @@ KV_BLOCK_TOKENS = 16
 
 @dataclass(slots=True)
 class Histogram:
-    """A classic histogram in seconds."""
+    """A classic histogram in seconds or tokens."""
 
     bounds: tuple[float, ...]
-    sum_s: float = 0.0
+    sum: float = 0.0
     counts: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.counts = [0] * (len(self.bounds) + 1)
 
-    def observe(self, value_s: float) -> None:
+    def observe(self, value: float) -> None:
         """Count one value."""
-        self.counts[bisect_left(self.bounds, value_s)] += 1
-        self.sum_s += value_s
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
 
     def lines(self, name: str, labels: str) -> list[str]:
         """The samples of the text format."""
@@ -40,7 +41,7 @@ class Histogram:
             total += count
             lines.append(f'{name}_bucket{{engine="0",le="{bound}",{labels}}} {float(total)}')
         ending = f'{{engine="0",{labels}}}'
-        return [*lines, f"{name}_count{ending} {float(total)}", f"{name}_sum{ending} {self.sum_s}"]
+        return [*lines, f"{name}_count{ending} {float(total)}", f"{name}_sum{ending} {self.sum}"]
 
 
 class Gauges(NamedTuple):
@@ -73,6 +74,8 @@ class Page:
     e2e: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
     tpot: Histogram = field(default_factory=lambda: Histogram(ITL_BOUNDS))
     queued: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
+    prompts: Histogram = field(default_factory=lambda: Histogram(LENGTH_BOUNDS))
+    outputs: Histogram = field(default_factory=lambda: Histogram(LENGTH_BOUNDS))
     _open: dict[Record, int] = field(default_factory=dict)
 
     def begin(self, record: Record) -> None:
@@ -87,6 +90,8 @@ class Page:
             return
         self.finished[reason] += 1
         self.e2e.observe((now_ns - record.received_ns) / 1e9)
+        self.prompts.observe(record.prompt_tokens)
+        self.outputs.observe(sum(record.tokens))
         if sum(record.tokens) > 1:
             self.tpot.observe((record.writes[-1] - record.writes[0]) / 1e9 / (sum(record.tokens) - 1))
         if record.started_ns is not None:
@@ -163,6 +168,8 @@ class Page:
             ("request_time_per_output_token_seconds", "time per output token of requests in seconds", self.tpot),
             ("e2e_request_latency_seconds", "e2e request latency in seconds", self.e2e),
             ("request_queue_time_seconds", "time spent in WAITING phase for request", self.queued),
+            ("request_prompt_tokens", "number of prefill tokens processed", self.prompts),
+            ("request_generation_tokens", "number of generation tokens processed", self.outputs),
         ):
             lines += [f"# HELP vllm:{name} Histogram of {told}.", f"# TYPE vllm:{name} histogram"]
             lines += histogram.lines(f"vllm:{name}", labels)

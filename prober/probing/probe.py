@@ -45,6 +45,26 @@ class Flight:
         self._counted = False
         self._shed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def request_id(self) -> str:
+        """As sent in `X-Request-Id`."""
+        return self._id
+
+    @property
+    def asked(self) -> tuple[int, int]:
+        """Prompt and output tokens, as asked for."""
+        return self._draw.prompt_tokens, self._draw.output_tokens
+
+    def first_ns(self) -> int | None:
+        """When its first content came, as far as it has; reads what has arrived, so not for every chunk."""
+        return self._exchange.first_ns()
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """What the server asked for in `Retry-After`, where it was a number of seconds."""
+        told = self._exchange.headers.get("retry-after", "")
+        return float(told) if told.isdigit() else None
+
     async def fly(self) -> ProbeResult:
         """Connect, wait for the due time, send, and read the answer to its end."""
         target, draw = self._target, self._draw

@@ -102,13 +102,37 @@ def test_equal_text_is_equal_and_a_change_shows() -> None:
 
 KNOWN_TARGET = (
     "known: api, arrivals, auth, budget, connect_lead, decode_bound, engine, gpus, headers, max_in_flight, max_send_lag, "
-    "metrics, model, name, probes, proxy_url, rate, stream, timeouts, tls, url, warmup"
+    "metrics, model, name, probes, proxy_url, rate, stream, sweep, timeouts, tls, url, warmup"
 )
+TTFT = "slos: {a: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
 LENGTHS = "a number of tokens, or one of fixed, uniform, lognormal, empirical"
 BAD = [
     (
         "targets: [{url: http://h, metrics: {interval: 100ms}}]",
         "targets[0].metrics.interval: 0.1s would disturb the engine; use 500ms or more",
+    ),
+    (
+        "targets: [{url: http://h, sweep: {}}]",
+        "targets[0].sweep: there is no SLO to ask about; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
+        "objective: 99%}",
+    ),
+    (
+        TTFT + "targets: [{url: http://h, sweep: {min_rate: 5/s, max_rate: 2/s}}]",
+        "targets[0].sweep.max_rate: 2/s is below min_rate (5/s); raise it",
+    ),
+    (
+        TTFT + "targets: [{url: http://h, sweep: {blackout: [always]}}]",
+        "targets[0].sweep.blackout[0]: 'always' is no span; write it like Mon-Fri 08:00-20:00",
+    ),
+    (
+        TTFT + "targets: [{url: http://h, sweep: {workload: chad}}]",
+        'targets[0].sweep.workload: no workload "chad"; did you mean "chat"? known: chat, code_generation, '
+        "long_context_qa, phase_2048_1024, phase_2048_128, phase_256_1024, phase_256_128, phase_4096_256_warm, probe, "
+        "summarization",
+    ),
+    (
+        TTFT + "targets: [{url: http://h, sweep: {limits: {cost: 2}}}]",
+        "targets[0].sweep.limits.cost: needs prices: budget: {price_per_million: {prompt: 0.60, completion: 0.60}}",
     ),
     (
         "targets: [{url: http://h, decode_bound: {config_file: gone}}]",

@@ -10,7 +10,9 @@ from prober.config.load import load
 from prober.config.specs import DriftSpec, TargetSpec
 from prober.daemon.fleet import UNNAMED, Fleet
 from prober.daemon.gpus import Gpus
+from prober.daemon.headroom import Headroom
 from prober.daemon.history import History
+from prober.daemon.sweeps import Sweeps
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.engines import DIALECTS
@@ -43,7 +45,9 @@ class Watched:
         recorder = Recorder(self.families)
         self.history = History(100)
         watch = Watch(recorder, self.history, DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {})
-        self.fleet = Fleet(self.clock, recorder, self.history, watch, Trust(0.01), "test", kept or {})
+        headroom, trust = Headroom(self.families), Trust(0.01)
+        self.sweeps = Sweeps(self.families, self.history, headroom, trust, None)
+        self.fleet = Fleet(self.clock, recorder, self.history, watch, headroom, self.sweeps, trust, "test", kept or {})
 
     def count(self, name: str, *labels: str) -> float:
         """The value, or the number of observations, of all children whose labels begin with `labels`."""
@@ -71,6 +75,7 @@ async def watched(kept: dict[str, bytes] | None = None) -> AsyncIterator[Watched
     try:
         yield found
     finally:
+        await found.sweeps.close()
         await found.fleet.stop(0.0)
         found.clock.close()
 

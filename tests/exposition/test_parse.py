@@ -142,7 +142,8 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 NAMES = st.from_regex(re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,8}", re.ASCII), fullmatch=True)
-LABELS = st.from_regex(re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,5}", re.ASCII), fullmatch=True)
+# Names that begin with two underscores are Prometheus's own.
+LABELS = st.from_regex(re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,5}", re.ASCII), fullmatch=True)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=12)
 VALUES = st.one_of(st.floats(allow_nan=False), st.integers(-(10**6), 10**6))
 SERIES = st.tuples(NAMES, st.dictionaries(LABELS, TEXTS, max_size=4), VALUES)

@@ -61,6 +61,24 @@ class Case:
     of: dict[str, str] = field(default_factory=dict)
 
 
+def headroom(values: str, bound: str = "estimate", unit: str = "requests") -> Series:
+    return {f'llmslo_headroom_ratio{{{ENGINE},unit="{unit}",bound="{bound}"}}': values}
+
+
+def sweeping(values: str) -> Series:
+    return {f"llmslo_sweep_rate_per_second{{{ENGINE}}}": values}
+
+
+def exhausted(values: str, bound: str = "estimate") -> Series:
+    return {f'llmslo_capacity_exhaustion_timestamp_seconds{{{ENGINE},bound="{bound}"}}': values}
+
+
+def swept(success: str = "", period: str = "21600+0x2000") -> Series:
+    """Unix seconds of the last sweep that found a capacity, and the time between two of them: every six hours."""
+    found = {f"llmslo_sweep_last_success_timestamp_seconds{{{ENGINE}}}": success} if success else {}
+    return found | ({f"llmslo_sweep_period_seconds{{{ENGINE}}}": period} if period else {})
+
+
 BURN = "LLMErrorBudgetBurn"
 
 
@@ -85,6 +103,10 @@ QUIET = {
     **slo("ttft", "0+12x60", "0+0x60"),
     **drift("ttft", "0+0x60"),
     **drift("itl", "0+0x60"),
+    **headroom("0.5+0x60"),
+    **sweeping("0+0x60"),
+    **exhausted("1728000+0x60"),
+    **swept("60+0x60", "21600+0x60"),
     **UP,
 }
 NO_TRAFFIC = {name: "0+0x60" for name in QUIET if "events" in name or "_total" in name} | {
@@ -361,6 +383,86 @@ CASES = [
         41,
         {f'llmslo_gpu_throttle_active{{{ENGINE},gpu="0",reason="thermal"}}': "0 1" + " 0 1" * 20},
     ),
+    *(
+        Case(f"little left, in {unit}", "LLMHeadroomLow", 17, headroom("0.15+0x60", unit=unit), {"target": "llama"})
+        for unit in ("requests", "tokens")
+    ),
+    Case("more load than capacity", "LLMHeadroomLow", 17, headroom("-0.3+0x60"), {"target": "llama"}),
+    Case("little left, and no sweep", "LLMHeadroomLow", 17, headroom("0.15+0x60") | sweeping("0+0x60"), {}),
+    Case("at the guard", "LLMHeadroomLow", 40, headroom("0.2+0x60")),
+    Case("by the lower bound only", "LLMHeadroomLow", 40, headroom("0.1+0x60", "lower") | headroom("0.3+0x60")),
+    Case("for 14 minutes", "LLMHeadroomLow", 25, headroom("0.5+0x9 0.15+0x13 0.5+0x40")),
+    *(
+        Case(
+            "a sweep of 25 minutes is no demand, nor are the five minutes after it",
+            "LLMHeadroomLow",
+            minute,
+            headroom("0.5+0x9 0.05+0x29 0.5+0x60") | sweeping("0+0x9 20+0x24 0+0x60"),
+        )
+        for minute in (26, 34, 38, 42, 56)
+    ),
+    *(
+        Case(
+            "a sweep does not end it",
+            "LLMHeadroomLow",
+            minute,
+            headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60"),
+            {"target": "llama"},
+        )
+        for minute in (29, 35, 45, 50, 70, 80)
+    ),
+    Case("room again for 20 minutes", "LLMHeadroomLow", 50, headroom("0.15+0x29 0.5+0x60"), {"target": "llama"}),
+    Case("room again for over half an hour", "LLMHeadroomLow", 62, headroom("0.15+0x29 0.5+0x60")),
+    Case(
+        "in 11 days",
+        "LLMCapacityExhaustionForecast",
+        65,
+        exhausted("950400+0x100") | exhausted("1728000+0x100", "latest"),
+        {"target": "llama"},
+    ),
+    Case("it was to be yesterday", "LLMCapacityExhaustionForecast", DAY + 90, exhausted("0+0x2000"), {}),
+    Case("in 16 days", "LLMCapacityExhaustionForecast", 80, exhausted("1382400+0x100")),
+    Case(
+        "at the guard",
+        "LLMCapacityExhaustionForecast",
+        80,
+        exhausted(" ".join(str(14 * 86_400 + 60 * i) for i in range(100))),
+    ),
+    Case(
+        "at the earliest in 11 days",
+        "LLMCapacityExhaustionForecast",
+        80,
+        exhausted("950400+0x100", "earliest") | exhausted("1728000+0x100"),
+    ),
+    *(
+        Case(
+            "another day's forecast or none, and it goes on for a day",
+            "LLMCapacityExhaustionForecast",
+            990,
+            exhausted(after),
+            {"target": "llama"},
+        )
+        for after in ("950400+0x99 1728000+0x2000", "950400+0x99 stale")
+    ),
+    *(
+        Case("farther off or gone for over a day", "LLMCapacityExhaustionForecast", 1710, exhausted(after))
+        for after in ("950400+0x99 1728000+0x2000", "950400+0x99 stale")
+    ),
+    Case("the last capacity is 18.5 hours old", "LLMSweepStale", 1110, swept("0+0x2000"), {"target": "llama"}),
+    Case("it is 17.5 hours old", "LLMSweepStale", 1050, swept("0+0x2000")),
+    Case("found again at last", "LLMSweepStale", 1230, swept("0+0x1199 72000+0x200")),
+    Case("it is old, and no schedule is there any more", "LLMSweepStale", 1200, swept("0+0x2000", "")),
+    Case(
+        "the prober forgot at a restart what it found ten hours ago",
+        "LLMSweepStale",
+        1200,
+        swept("0+0x599 36000+0x9 stale"),
+    ),
+    Case("and what it found 19 hours ago", "LLMSweepStale", 1170, swept("0+0x599 stale"), {"target": "llama"}),
+    Case("scheduled for 19.5 hours, and never found", "LLMSweepStale", 1170, swept(), {"target": "llama"}),
+    Case("scheduled for 18 hours", "LLMSweepStale", 1110, swept()),
+    Case("scheduled for 19.5 hours, once a week", "LLMSweepStale", 1170, swept(period="604800+0x2000")),
+    Case("never found, until now", "LLMSweepStale", 1230, swept("_x1199 72000+0x200")),
     *(Case("all is well", name, 55, QUIET) for name in NAMES),
     *(Case("no traffic", name, 25, NO_TRAFFIC) for name in NAMES if name not in ("LLMSLONoData",)),
     *(Case("the prober is down", name, 120, QUIET) for name in NAMES if name != "LLMProberDown"),
@@ -497,6 +599,81 @@ def test_every_alert_says_what_and_where_to_look() -> None:
         text = (ROOT / f"deploy/runbooks/{name}.md").read_text()
         for heading in (f"# {name}\n", "## What it means\n", "## Look first\n", "## Do\n"):
             assert heading in text
+
+
+SAID = [
+    (
+        "LLMHeadroomLow",
+        20,
+        headroom("0.15+0x30") | headroom("0.1+0x30", "lower") | headroom("0.15+0x30", unit="tokens"),
+        "15% of the capacity that its last sweep found is free (under 20% for 15 minutes; below 0% there is more load than it), "
+        "by the lower bound of the capacity 10%, in tokens 15%.",
+    ),
+    (
+        "LLMHeadroomLow",
+        20,
+        headroom("0.15+0x30"),
+        "15% of the capacity that its last sweep found is free (under 20% for 15 minutes; below 0% there is more load than it).",
+    ),
+    (
+        "LLMCapacityExhaustionForecast",
+        70,
+        exhausted("950400+0x99") | exhausted("777600+0x99", "earliest"),
+        "The daily peaks of demand grow towards the capacity that its last sweep found. They are there on "
+        "1970-01-12 00:00:00 +0000 UTC, earliest 1970-01-10 00:00:00 +0000 UTC: a straight line through at most 35 days.",
+    ),
+    (
+        "LLMSweepStale",
+        1110,
+        swept("0+0x2000")
+        | {
+            f'llmslo_sweeps_total{{{ENGINE},verdict="not_reached"}}': "3+0x2000",
+            f'llmslo_sweeps_total{{{ENGINE},verdict="found"}}': "0+0x2000",
+            f'llmslo_sweeps_refused_total{{{ENGINE},reason="blackout"}}': "0+0x2000",
+        },
+        "None has been found for 18h 30m 0s, over three times what the schedule lets expect: the headroom is that of an old "
+        "capacity, or not known. Since the prober's start, ended: not_reached 3; refused: none.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("alert", "minute", "series", "description"), SAID)
+@pytest.mark.parametrize("which", ["promtool", "newer_promtool"])
+def test_what_is_said_of_the_capacity(
+    which: str,
+    alert: str,
+    minute: int,
+    series: Series,
+    description: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    """The figures that are there, and no word of those that are not."""
+    rule = next(each for each in alerts() if each["alert"] == alert)
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(json.dumps({"groups": [{"name": "one", "rules": [rule]}]}))
+    notes = {name: text.replace("{{ $labels.target }}", "llama") for name, text in rule["annotations"].items()}
+    notes["dashboard_url"] = notes["dashboard_url"].replace("{{ $labels.target | urlquery }}", "llama")
+    expected = {
+        "exp_labels": {"severity": "warning", "target": "llama"},
+        "exp_annotations": notes | {"description": description},
+    }
+    document = {
+        "rule_files": [str(rules)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": each, "values": values} for each, values in series.items()],
+                "alert_rule_test": [{"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": [expected]}],
+            }
+        ],
+    }
+    path = tmp_path / "said.yaml"
+    path.write_text(json.dumps(document))
+    command = [request.getfixturevalue(which), "test", "rules", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 STATES = [

@@ -1,0 +1,290 @@
+"""`prober compare`: is B faster than A? The same requests for both, turn and turn about; or two results that were kept."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from prober.analysis.comparison import least_pairs
+from prober.analysis.quantiles import Quantile
+from prober.cli.session import Session
+from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, target
+from prober.config.load import ConfigError
+from prober.config.specs import TargetSpec
+from prober.config.units import duration, percent
+from prober.config.units import rate as parse_rate
+from prober.edge.clock import Clock
+from prober.edge.endpoint import BadEndpoint
+from prober.edge.gpu import Reader, open_reader
+from prober.experiment.comparing import (
+    AXES,
+    Compared,
+    Half,
+    Side,
+    differences,
+    incomparable,
+    plan,
+    reservations,
+    rounds_of,
+    stored_rounds,
+)
+from prober.experiment.comparing import (
+    compare as judge,
+)
+from prober.generate.drawing import ms
+from prober.measure.outcome import ANSWERED
+from prober.measure.result import ProbeResult
+from prober.results.reading import read
+from prober.results.result import Request
+from prober.results.stage import request_of
+from prober.workload.workloads import Drawer
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+WARMER_C, SLOWER = 5.0, 0.02  # apart by more than this, clocks and heat are told beside the figures
+IN_FLIGHT = 256
+
+
+class Unanswered(Exception):
+    """A side does not answer; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of it. differs: (what, A's, B's); said: what the figures do not say."""
+
+    compared: list[Compared]
+    differs: list[tuple[str, str, str]]
+    said: list[str]
+
+
+@dataclass(slots=True)
+class Cards:
+    """Mean temperature (°C) and clock (Hz) of this machine's GPUs at the end of each side's turns."""
+
+    reader: Reader | None = None
+    seen: dict[Side, list[tuple[float, float]]] = field(default_factory=lambda: {"a": [], "b": []})
+
+    def look(self, side: Side) -> None:
+        """Blocks for milliseconds."""
+        devices = self.reader.read() if self.reader is not None else []
+        known = [
+            (each.temperature_celsius, each.sm_clock_hertz)
+            for each in devices
+            if each.temperature_celsius is not None and each.sm_clock_hertz is not None
+        ]
+        if known:
+            self.seen[side].append((fmean(warmth for warmth, _ in known), fmean(clock for _, clock in known)))
+
+    def text(self) -> str:
+        """Alike, apart, or unknown."""
+        if not self.seen["a"] or not self.seen["b"]:
+            return "GPU temperature and clocks are unknown: the engine's GPUs are not on this machine, or tell neither"
+        (warm_a, clock_a), (warm_b, clock_b) = (
+            (fmean(warmth for warmth, _ in self.seen[side]), fmean(clock for _, clock in self.seen[side]))
+            for side in ("a", "b")
+        )
+        apart = abs(warm_a - warm_b) > WARMER_C or abs(clock_a / clock_b - 1) > SLOWER
+        judged = "so the difference may be theirs: take a longer --cool-down" if apart else "alike"
+        return (
+            f"GPUs of this machine: A at {warm_a:.0f} °C and {clock_a / 1e6:.0f} MHz, B at {warm_b:.0f} °C and "
+            f"{clock_b / 1e6:.0f} MHz, {judged}"
+        )
+
+
+def compare(
+    a: Annotated[str, typer.Argument(help="Base address, or a result file.")],
+    b: Annotated[str, typer.Argument(help="The other one.")],
+    rate: Annotated[list[str] | None, typer.Option(help="Mean rate of the requests (2/s), repeatable.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each side at each rate.")] = 12,
+    requests: Annotated[int, typer.Option(min=2, help="Requests of a turn.")] = 20,
+    cool_down: Annotated[str, typer.Option(help="Wait between turns.")] = "3s",
+    warm_up: Annotated[int, typer.Option(min=1, help="Requests before each turn that do not count.")] = 2,
+    error: Annotated[str, typer.Option(help="How often any difference may be claimed where none is.")] = "5%",
+    workload: Annotated[str, typer.Option(help="A built-in workload.")] = "probe",
+    model: Model = "auto",
+    api: Api = "chat",
+    engine: Engine = "auto",
+    bearer_token_file: BearerTokenFile = "",
+    ca_file: CaFile = "",
+    header: Header = None,
+    b_model: Annotated[str, typer.Option(help="B's, where it is called otherwise.")] = "",
+    b_bearer_token_file: Annotated[str, typer.Option(help="B's, where it has another.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Compare two endpoints, or two results. Exit code 0 if they could be compared, 1 if not, 2: called wrongly."""
+    try:
+        level = float(percent(error))
+        if not 0 < level < 1:
+            raise ValueError(f"--error {error!r} must be above 0% and below 100%")
+        rates = [parse_rate(text) for text in rate or ["2/s"]]
+        needed = least_pairs(len(AXES) * len(rates), level)
+        if rounds < needed:
+            raise ValueError(
+                f"--rounds {rounds}: no difference, however large, can be told in fewer than {needed}, as {len(AXES)} axes at each of "
+                f"{len(rates)} rate(s) share an error of {error}"
+            )
+        if Path(a).is_file() != Path(b).is_file():
+            raise ValueError(f"{a} and {b}: give two addresses, or two files that are there")
+        if Path(a).is_file():
+            found = _stored(a, b, rounds, level)
+        else:
+            specs = [
+                target(
+                    f"compare {side}",
+                    url,
+                    model=model_,
+                    api=api,
+                    engine=engine,
+                    bearer_token_file=token_file,
+                    ca_file=ca_file,
+                    header=header,
+                    probes=[{"workload": workload}],
+                    max_in_flight=IN_FLIGHT,
+                    connect_lead="200ms",
+                    warmup=warm_up,
+                    metrics={"url": "auto", "interval": "10s"},
+                )
+                for side, url, model_, token_file in (
+                    ("A", a, model, bearer_token_file),
+                    ("B", b, b_model or model, b_bearer_token_file or bearer_token_file),
+                )
+            ]
+            halves = plan(rates, rounds, requests, Random())
+            pause_s = duration(cool_down)
+            _announce(halves, pause_s)
+            found = uvloop.run(_measured(specs, halves, pause_s, warm_up, level))
+    except Unanswered as problem:
+        print(f"prober compare: {problem}", file=sys.stderr)
+        sys.exit(1)
+    except (ConfigError, BadEndpoint, OSError, ValueError) as problem:
+        print(problem if isinstance(problem, ConfigError) else f"prober compare: {problem}", file=sys.stderr)
+        sys.exit(2)
+    if as_json:
+        print(json.dumps(asdict(found)))
+    else:
+        _draw(found)
+    sys.exit(0 if found.compared else 1)
+
+
+def _announce(halves: Sequence[Half], pause_s: float) -> None:
+    lasts_s = sum(half.offsets_ns[-1] / 1e9 + pause_s + 1 for half in halves)
+    print(f"{len(halves)} turns, about {max(1, round(lasts_s / 60))} minutes", file=sys.stderr, flush=True)
+
+
+def _stored(a: str, b: str, rounds: int, error: float) -> Found:
+    """Of two files. Raises ValueError for what cannot be read, or has too few requests."""
+    one, other = (read(Path(path).read_text(encoding="utf-8"), path) for path in (a, b))
+    differs = differences(one.target, other.target)
+    if said := incomparable(one.load, other.load):
+        return Found([], differs, said)
+    found = stored_rounds(one, other, rounds)
+    compared = judge(found, error)
+    times = [datetime.fromtimestamp(each.started_unix_s, UTC).isoformat(" ", "minutes") for each in (one, other)]
+    said = [
+        f"A was measured at {times[0]}, B at {times[1]}, and not in turn: whatever else changed between is in the difference",
+        *reservations(one.target, other.target, found, compared),
+    ]
+    return Found(compared, differs, said)
+
+
+async def _measured(
+    specs: Sequence[TargetSpec], halves: Sequence[Half], pause_s: float, warm_up: int, error: float
+) -> Found:
+    clock = Clock()
+    cards = Cards()
+    sessions: dict[Side, Session] = {"a": Session(specs[0], clock), "b": Session(specs[1], clock)}
+    try:
+        if any(session.target.endpoint.host in LOOPBACK for session in sessions.values()):
+            cards.reader, _ = await asyncio.to_thread(open_reader)
+        for session in sessions.values():
+            await session.start()
+        measured: dict[Half, Sequence[Request]] = {}
+        for number, half in enumerate(halves):
+            if number:
+                await asyncio.sleep(pause_s)
+            measured[half] = await _turn(sessions[half.side], half, warm_up)
+            await asyncio.to_thread(cards.look, half.side)
+        a, b = sessions["a"].described(), sessions["b"].described()
+        rounds = rounds_of(measured)
+        compared = judge(rounds, error)
+        said = [*reservations(a, b, rounds, compared), cards.text()]
+        said += [f"{side.upper()} {change} meanwhile" for side, each in sessions.items() for change in each.changes]
+        return Found(compared, differences(a, b), said)
+    finally:
+        for session in sessions.values():
+            await session.stop()
+        if cards.reader is not None:
+            await asyncio.to_thread(cards.reader.close)
+        clock.close()
+
+
+async def _turn(session: Session, half: Half, warm_up: int) -> list[Request]:
+    """One side's turn: warm-up, then the round's requests in an open loop."""
+    workload = session.spec.probes[0].workload
+    async with aclosing(session.warm_up(Drawer(workload, Random()), warm_up)) as first:
+        warm = [each async for each in first]
+    if not any(each is not None and each.outcome in ANSWERED for each in warm) and half.round == 0:
+        last = warm[-1]
+        why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
+        raise Unanswered(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
+    start_ns = session.clock.now_ns() + round(session.spec.connect_lead_s * 1e9)
+    drawer = Drawer(workload, Random(half.seed))
+    async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
+        return [_row(each, start_ns) async for each in results]
+
+
+def _row(result: ProbeResult | None, origin_ns: int) -> Request:
+    """None: the engine said that it is loading or shutting down, which is a failure to serve."""
+    if result is None:
+        return Request(stage=0, start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
+    return request_of(result, 0, origin_ns)
+
+
+def _draw(found: Found) -> None:
+    console = Console(highlight=False)
+    for rate in dict.fromkeys(each.rate_per_s for each in found.compared):
+        table = Table(box=None, pad_edge=False)
+        for column in (f"at {rate:g}/s", "A", "B", "B against A", "95% interval", "p", "better"):
+            table.add_column(column, justify="left" if column.startswith("at") else "right")
+        for each in found.compared:
+            if each.rate_per_s == rate:
+                table.add_row(*_cells(each))
+        console.print(table)
+    if found.compared:
+        console.print("p is corrected for the number of axes (Holm). *: too few samples for this quantile by itself.")
+    for what, one, other in found.differs:
+        console.print(f"{what}: A {one or '–'}, B {other or '–'}", markup=False)
+    for sentence in found.said:
+        console.print(sentence, markup=False)
+
+
+def _cells(each: Compared) -> tuple[str, ...]:
+    unit = "%" if each.ratio else " points"
+    interval = "–"
+    if each.lower is not None and each.upper is not None:
+        interval = f"{100 * each.lower:+.1f} to {100 * each.upper:+.1f}{unit}"
+    return (
+        each.axis,
+        _quantile(each.a),
+        _quantile(each.b),
+        f"{100 * each.effect:+.1f}{unit}",
+        interval,
+        f"{each.p_adjusted:.2g}",
+        each.better.upper() if each.better else "–",
+    )
+
+
+def _quantile(found: Quantile | None) -> str:
+    return "" if found is None else ms(found.estimate) + ("" if found.enough else "*")

@@ -1,0 +1,256 @@
+"""`prober gate`: is it ready? One question for a rollout or a pipeline, answered as soon as the evidence is there."""
+
+import json
+import re
+import sys
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from prober import __version__
+from prober.cli.session import Session
+from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
+from prober.config.load import ConfigError
+from prober.config.specs import ProbeSpec, TargetSpec
+from prober.config.units import percent
+from prober.edge.clock import Clock
+from prober.edge.endpoint import BadEndpoint
+from prober.experiment.gate import COMPARED, Finding, Gate, Reference, State, Verdict, reference
+from prober.measure.result import ProbeResult
+from prober.probing.pacer import due_times
+from prober.results.reading import read
+from prober.results.result import Decision, Load, Request, Result, WarmUp
+from prober.results.stage import stage_of
+from prober.results.stored import to_json
+from prober.workload.workloads import Drawer, Workload
+
+# 2 is a wrong call, as of every command. 1 is what a crash exits with: never to be taken for "works".
+EXIT: dict[State, int] = {"ready": 0, "not_ready": 1, "degraded": 3, "not_enough_data": 4}
+COLOUR: dict[State, str] = {"ready": "green", "not_ready": "red", "degraded": "yellow", "not_enough_data": "yellow"}
+PAGE_EVERY = "10s"
+IN_FLIGHT = 256  # far above need: what is slow is to be seen as slow, and not shed
+_SLO = re.compile(r"\s*(\w+)\s*(?:<=?\s*([^:<]+?))?\s*:\s*(\S.*?)\s*")
+
+
+def gate(
+    url: Url,
+    slo: Annotated[list[str] | None, typer.Option(help="'ttft<500ms:99%' or 'success:99%', repeatable.")] = None,
+    rate: Annotated[str, typer.Option(help="Mean rate of the requests.")] = "2/s",
+    max_requests: Annotated[int, typer.Option(min=1, help="The most that are sent.")] = 1_000,
+    error: Annotated[str, typer.Option(help="How often a verdict may be wrong.")] = "5%",
+    failures: Annotated[str, typer.Option(help="Share of failures from which on it is not ready.")] = "10%",
+    baseline: Annotated[str, typer.Option(help="Result file that it shall not be slower than.")] = "",
+    material: Annotated[str, typer.Option(help="How much slower than it matters.")] = "20%",
+    save: Annotated[str, typer.Option(help="File for the result: a baseline for later.")] = "",
+    workload: Annotated[str, typer.Option(help="A built-in workload.")] = "probe",
+    model: Model = "auto",
+    api: Api = "chat",
+    engine: Engine = "auto",
+    bearer_token_file: BearerTokenFile = "",
+    ca_file: CaFile = "",
+    header: Header = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Say ready, degraded, not_ready or not_enough_data. Exit codes 0, 3, 1 and 4; 2: called wrongly."""
+    try:
+        objectives = expressions(slo or [])
+        spec = target(
+            "gate",
+            url,
+            model=model,
+            api=api,
+            engine=engine,
+            bearer_token_file=bearer_token_file,
+            ca_file=ca_file,
+            header=header,
+            slos=objectives,
+            probes=[{"workload": workload, "rate": rate, "slos": list(objectives)}],
+            max_in_flight=IN_FLIGHT,
+            metrics={"url": "auto", "interval": PAGE_EVERY},
+        )
+        probe, before = spec.probes[0], _baseline(baseline)
+        references, said = _references(before, probe, _share(material, "--material"), baseline)
+        judge = Gate(
+            tuple(spec.uses()),
+            most=max_requests,
+            error=_share(error, "--error"),
+            failures=_share(failures, "--failures"),
+            baseline=references,
+        )
+        if save:
+            Path(save).open("a").close()  # to be told now, and not after all the requests
+        verdict, result = uvloop.run(_ask(spec, judge, max_requests))
+        if before is not None and before.target.model != result.target.model:
+            said.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
+        if save:
+            Path(save).write_text(to_json(result), encoding="utf-8")
+    except (ConfigError, BadEndpoint, OSError, ValueError) as problem:
+        print(problem if isinstance(problem, ConfigError) else f"prober gate: {problem}", file=sys.stderr)
+        sys.exit(2)
+    if as_json:
+        told = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": said}
+        told |= {"target": asdict(result.target), "rate_per_s": probe.rate_per_s, "workload": workload}
+        print(json.dumps(told))
+    else:
+        _draw(verdict, said)
+    sys.exit(EXIT[verdict.state])
+
+
+def expressions(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """`ttft<500ms:99%` as the configuration's block of SLOs, which says what is wrong with its parts. Raises ValueError."""
+    found: dict[str, dict[str, str]] = {}
+    for text in texts:
+        match = _SLO.fullmatch(text)
+        if match is None:
+            raise ValueError(
+                f"--slo {text!r}: write signal<threshold:objective, such as 'ttft<500ms:99%' or 'success:99%'"
+            )
+        signal, threshold, objective = match.groups()
+        name, count = signal, 2
+        while name in found:
+            name, count = f"{signal}-{count}", count + 1
+        found[name] = {"signal": signal, "objective": objective} | ({"threshold": threshold} if threshold else {})
+    return found
+
+
+def described(probe: ProbeSpec) -> Load:
+    """What is sent, for a stored result."""
+    workload = probe.workload
+    if not isinstance(workload, Workload):
+        return Load(workload=workload.name, arrivals=probe.arrivals.kind, dataset="generated")
+    return Load(
+        workload=workload.name,
+        prompt_tokens=repr(workload.prompt_tokens),
+        output_tokens=repr(workload.output_tokens),
+        arrivals=probe.arrivals.kind,
+        sampling=workload.sampling,
+        dataset="generated",
+    )
+
+
+def _share(text: str, option: str) -> float:
+    share = float(percent(text))
+    if not 0 < share < 1:
+        raise ValueError(f"{option} {text!r} must be above 0% and below 100%")
+    return share
+
+
+def _baseline(path: str) -> Result | None:
+    return read(Path(path).read_text(encoding="utf-8"), path) if path else None
+
+
+def _references(
+    before: Result | None, probe: ProbeSpec, material: float, source: str
+) -> tuple[list[Reference], list[str]]:
+    """What it shall not be slower than, and what cannot be compared. Raises ValueError."""
+    if before is None:
+        return [], []
+    if before.load.workload != probe.workload.name:
+        raise ValueError(
+            f"--baseline {source} is of workload {before.load.workload!r}, not of {probe.workload.name!r}: latencies of other "
+            "shapes do not compare; say --workload, or keep a baseline of this one"
+        )
+    rates = [stage.rate_per_s for stage in before.stages]
+    if probe.rate_per_s not in rates:
+        known = ", ".join(f"{rate:g}/s" for rate in rates if rate is not None) or "no rate that is known"
+        raise ValueError(f"--baseline {source} is of {known}, not of {probe.rate_per_s:g}/s: say --rate accordingly")
+    rows: list[Request] = [each for each in before.requests if rates[each.stage] == probe.rate_per_s]
+    found: list[Reference] = []
+    said: list[str] = []
+    for latency, q in COMPARED:
+        if latency == "tpot" and all(each.tpot_s is None for each in rows):
+            said.append("the baseline has no TPOT (no usage was told), so it is not compared")
+            continue
+        found.append(reference(rows, latency, q, material))
+    return found, said
+
+
+async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Result]:
+    """Warm it up, then ask in an open loop until the gate knows, at most so many times."""
+    clock, rng, started_s = Clock(), Random(), time.time()
+    origin_ns = clock.now_ns()
+    session = Session(spec, clock)
+    probe = spec.probes[0]
+    drawer = Drawer(probe.workload, rng)
+    try:
+        await session.start()
+        warm, verdict = await _fed(judge, session.warm_up(drawer, min(most, spec.warmup)))
+        begin_ns = clock.now_ns()
+        results: list[ProbeResult | None] = []
+        if verdict is None:
+            start_ns = begin_ns + round(spec.connect_lead_s * 1e9)
+            schedule = islice(due_times(probe, rng, start_ns), most - len(warm))
+            results, verdict = await _fed(judge, session.ordered(drawer, schedule))
+        verdict = verdict or judge.verdict()
+        stage, rows = stage_of(
+            f"{probe.rate_per_s:g}/s",
+            probe.rate_per_s,
+            [each for each in results if each is not None],
+            index=0,
+            origin_ns=origin_ns,
+            begin_ns=begin_ns,
+            sending_s=(clock.now_ns() - begin_ns) / 1e9,
+            slos=probe.slos,
+        )
+        return verdict, Result(
+            id=uuid.uuid4().hex[:12],
+            kind="gate",
+            started_unix_s=started_s,
+            ended_unix_s=time.time(),
+            tool=f"llm-slo-prober {__version__}",
+            target=session.described(),
+            load=described(probe),
+            stages=(stage,),
+            slos=probe.slos,
+            warm_up=WarmUp(len(warm)),
+            decision=Decision(verdict.state == "ready", verdict.why),
+            requests=rows,
+        )
+    finally:
+        await session.stop()
+        clock.close()
+
+
+async def _fed(
+    judge: Gate, results: AsyncGenerator[ProbeResult | None, None]
+) -> tuple[list[ProbeResult | None], Verdict | None]:
+    """The results up to the one that decides, and the verdict if one does; what is then in flight is cut."""
+    taken: list[ProbeResult | None] = []
+    async with aclosing(results):
+        async for result in results:
+            taken.append(result)
+            if (verdict := judge.take(result)) is not None:
+                return taken, verdict
+    return taken, None
+
+
+def _draw(verdict: Verdict, said: Sequence[str]) -> None:
+    console, table = Console(highlight=False), Table(box=None, pad_edge=False)
+    console.print(f"[bold {COLOUR[verdict.state]}]{verdict.state}[/]  {verdict.requests} requests")
+    console.print(verdict.why, markup=False)
+    for column in ("question", "answer", "bad", "of", "share", "allowed", "error at most"):
+        table.add_column(column, justify="left" if column in ("question", "answer") else "right")
+    for each in verdict.findings:
+        table.add_row(*_row(each))
+    console.print(table)
+    if verdict.error is not None:
+        console.print(f"The verdict is wrong with a chance of at most {verdict.error:.2g}.")
+    for sentence in said:
+        console.print(sentence, markup=False)
+
+
+def _row(found: Finding) -> tuple[str, ...]:
+    error = "–" if found.error is None else f"{found.error:.2g}"
+    share = f"{100 * found.lower:.3g}% to {100 * found.upper:.3g}%"
+    return found.name, found.answer, str(found.bad), str(found.events), share, f"{100 * found.budget:.3g}%", error

@@ -1,0 +1,334 @@
+"""`prober matrix`: named rows of a workload matrix, one after the other, with a verdict each."""
+
+import asyncio
+import json
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any, NoReturn
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from prober import __version__
+from prober.cli.sending import Sending, Watched
+from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
+from prober.config.load import ConfigError
+from prober.config.rows import MOST_IN_FLIGHT, Row, load_rows
+from prober.config.specs import TargetSpec
+from prober.edge.clock import Clock
+from prober.edge.endpoint import BadEndpoint
+from prober.experiment.rows import (
+    CLOSED_LOOP,
+    State,
+    Verdict,
+    amount,
+    decision,
+    judge,
+    load_of,
+    loop,
+    missed_error,
+    not_begun,
+    overall,
+    reservations,
+    stage_name,
+    told,
+)
+from prober.generate.drawing import ms
+from prober.results.result import Request, Result, Stage, WarmUp
+from prober.results.result import Target as Described
+from prober.results.stage import stage_of
+from prober.results.stored import to_json
+
+# 2 is a wrong call, as of every command.
+EXIT: dict[State, int] = {"accepted": 0, "rejected": 1, "not_enough_data": 4}
+COLOUR: dict[State, str] = {"accepted": "green", "rejected": "red", "not_enough_data": "yellow"}
+PAGE_EVERY = "1s"
+
+
+class Unmeasurable(Exception):
+    """The target does not even say who it is; the message says why."""
+
+
+def matrix(
+    url: Url,
+    file: Annotated[Path, typer.Option("--file", help="YAML file of the rows.")],
+    output: Annotated[Path | None, typer.Option(help="File for the result, which `prober report` reads.")] = None,
+    model: Model = "auto",
+    api: Api = "chat",
+    engine: Engine = "auto",
+    bearer_token_file: BearerTokenFile = "",
+    ca_file: CaFile = "",
+    header: Header = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Send the rows, judge each, and keep what was measured on Ctrl-C. Exit codes: 0 all accepted, 1 one rejected, 4 not enough
+    data, 2 called wrongly."""
+    try:
+        text = _read(file)
+        rows = load_rows(text, source=str(file))
+        _check_writable(output)
+        spec = target(
+            "matrix",
+            url,
+            model=model,
+            api=api,
+            engine=engine,
+            bearer_token_file=bearer_token_file,
+            ca_file=ca_file,
+            header=header,
+            max_in_flight=MOST_IN_FLIGHT,
+            metrics={"url": "auto", "interval": PAGE_EVERY},
+        )
+    except (ConfigError, ValueError) as problem:
+        _end(2, str(problem))
+    try:
+        measured = uvloop.run(_measure(spec, rows))
+    except BadEndpoint as problem:
+        _end(2, f"prober matrix: {problem}")
+    except Unmeasurable as problem:
+        _end(EXIT["not_enough_data"], f"prober matrix: {problem}")
+    result = _result(spec, rows, measured, text)
+    verdicts = _verdicts(rows, measured)
+    if output is not None:
+        output.write_text(to_json(result), encoding="utf-8")
+    if as_json:
+        print(json.dumps(_object(rows, verdicts, result)))
+    else:
+        _draw(rows, verdicts, result)
+    sys.exit(EXIT[overall(verdicts)])
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A row that was begun. whole: it ran to its end."""
+
+    row: Row
+    sending: Sending
+    verdict: Verdict
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """sent: the rows that were begun, in their order; origin_ns: the start, on the clock of the timelines; warmed: requests."""
+
+    sent: list[Sent]
+    described: Described
+    origin_ns: int
+    started_unix_s: float
+    ended_unix_s: float
+    warmed: int
+
+
+async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
+    """Row after row; an interrupted one is the last. Raises Unmeasurable, BadEndpoint."""
+    clock, rng, started_s = Clock(), Random(), time.time()
+    origin_ns = clock.now_ns()
+    session = Watched(spec, clock)
+    interrupted = _interruption()
+    sent: list[Sent] = []
+    warmed = 0
+    try:
+        await session.start()
+        if (problem := await session.target.identify()) is not None:
+            raise Unmeasurable(f"{spec.url}: {problem.detail}")
+        with _progress() as progress:
+            say = progress.console.print
+            for text in (text for row in rows for text in reservations(row)):
+                say(text, markup=False)
+            for number, row in enumerate(rows, 1):
+                if interrupted.is_set():
+                    break
+                said = f"; expected: {row.hypothesis}" if row.hypothesis else ""
+                say(f"{number}/{len(rows)} {row.name}: {amount(row)}, {loop(row)}{said}", markup=False)
+                bar = progress.add_task(row.name, total=row.requests)
+                sending = Sending(session, row, rng, partial(progress.advance, bar))
+                whole = await _unless(interrupted, sending.run())
+                progress.remove_task(bar)
+                warmed += sending.warmed
+                if sending.begin_ns is not None:
+                    verdict = judge(
+                        row,
+                        sending.results,
+                        missed=missed_error(rows),
+                        loading=sending.loading,
+                        interrupted=not whole,
+                    )
+                    sent.append(Sent(row, sending, verdict, whole))
+                    say(told([verdict]), markup=False)
+        described = replace(session.described(), url=spec.url)
+        return Measured(sent, described, origin_ns, started_s, time.time(), warmed)
+    finally:
+        await session.stop()
+        clock.close()
+
+
+def _interruption() -> asyncio.Event:
+    """Set by Ctrl-C; a second one ends the program at once."""
+    interrupted, loop_ = asyncio.Event(), asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        interrupted.set()
+        loop_.remove_signal_handler(signal.SIGINT)
+
+    loop_.add_signal_handler(signal.SIGINT, interrupt)
+    return interrupted
+
+
+async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Did the work end by itself?"""
+    working, waiting = asyncio.create_task(work), asyncio.create_task(interrupted.wait())
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+            return True
+        return False
+    finally:
+        for task in (working, waiting):
+            task.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True, highlight=False, soft_wrap=True))
+
+
+def _verdicts(rows: Sequence[Row], measured: Measured) -> list[Verdict]:
+    return [*(each.verdict for each in measured.sent), *(not_begun(row) for row in rows[len(measured.sent) :])]
+
+
+def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configuration: str) -> Result:
+    """For the file: a stage a row that was begun."""
+    stages: list[Stage] = []
+    requests: list[Request] = []
+    for index, each in enumerate(measured.sent):
+        sending = each.sending
+        assert sending.begin_ns is not None
+        stage, its = stage_of(
+            stage_name(each.row),
+            each.row.rate_per_s,
+            sending.results,
+            index=index,
+            origin_ns=measured.origin_ns,
+            begin_ns=sending.begin_ns,
+            sending_s=sending.sending_s(whole=each.whole),
+            slos=each.row.slos,
+            readings=sending.readings,
+            ended="complete" if each.whole else "interrupted",
+        )
+        stages.append(stage)
+        requests += its
+    verdicts = _verdicts(rows, measured)
+    decided = decision(verdicts)
+    whole = len(stages) == len(rows) and all(each.whole for each in measured.sent)
+    return Result(
+        id=uuid.uuid4().hex[:12],
+        kind="run",
+        started_unix_s=measured.started_unix_s,
+        ended_unix_s=measured.ended_unix_s,
+        tool=f"llm-slo-prober {__version__}",
+        target=measured.described,
+        load=load_of(rows, spec.max_in_flight),
+        stages=tuple(stages),
+        configuration=configuration,
+        slos=tuple({slo.name: slo for row in rows for slo in row.slos}.values()),
+        warm_up=WarmUp(measured.warmed),
+        stop="complete" if whole else "interrupted",
+        stop_detail="" if decided else told(verdicts),
+        decision=decided,
+        differs=tuple(f"{stage_name(row)}: {CLOSED_LOOP}" for row in rows if row.closed),
+        requests=tuple(requests),
+    )
+
+
+def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> dict[str, Any]:
+    """What --json prints."""
+    state = overall(verdicts)
+    stages: list[Stage | None] = [*result.stages, *[None] * (len(rows) - len(result.stages))]
+    return {
+        "state": state,
+        "exit_code": EXIT[state],
+        "target": asdict(result.target),
+        "rows": [
+            {
+                **asdict(verdict),
+                "name": row.name,
+                "hypothesis": row.hypothesis,
+                "loop": "closed" if row.closed else "open",
+                "rate_per_s": row.rate_per_s,
+                "concurrency": row.concurrency,
+                "sent": stage.sent if stage else 0,
+                "answered": stage.answered if stage else 0,
+                "outcomes": stage.outcomes if stage else {},
+                "latencies": {name: [asdict(each) for each in found] for name, found in stage.latencies.items()}
+                if stage
+                else {},
+            }
+            for row, verdict, stage in zip(rows, verdicts, stages, strict=True)
+        ],
+        "reservations": [*result.differs, *(text for row in rows for text in reservations(row))],
+    }
+
+
+def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> None:
+    """A line a row, then what was seen of each."""
+    console = Console(highlight=False, soft_wrap=True)
+    width = max(len(each) for row in rows for each in (row.name, loop(row)))
+    head = f"{'row':{width}}  {'sent as':{width}}  {'verdict':15}"
+    console.print(f"{head}{'ok':>7}{'sent':>7}{'TTFT p50':>11}{'p99':>11}{'TPOT p50':>11}", markup=False)
+    for place, (row, verdict) in enumerate(zip(rows, verdicts, strict=True)):
+        stage = result.stages[place] if place < len(result.stages) else None
+        counts = (stage.answered, stage.sent) if stage else ("–", "–")
+        line = Text(f"{row.name:{width}}  {loop(row):{width}}  ")
+        line.append(f"{verdict.state.replace('_', ' '):15}", COLOUR[verdict.state])
+        line.append("".join(f"{each:>7}" for each in counts) + "".join(f"{each:>11}" for each in _latencies(stage)))
+        console.print(line)
+    console.print("* of too few requests to judge by", markup=False)
+    for row, verdict in zip(rows, verdicts, strict=True):
+        said = f" Expected: {row.hypothesis}" if row.hypothesis else ""
+        console.print(f"{told([verdict])}.{said}", markup=False)
+    for text in result.differs:
+        console.print(f"{text}.", markup=False)
+
+
+def _latencies(stage: Stage | None) -> list[str]:
+    """TTFT p50 and p99, TPOT p50."""
+    asked = (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5))
+    found = [stage.quantile(latency, q) if stage else None for latency, q in asked]
+    return ["–" if each is None else f"{ms(each.estimate)}{'' if each.enough else '*'}" for each in found]
+
+
+def _read(file: Path) -> str:
+    """Raises ValueError."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise ValueError(f"--file {file}: cannot be read: {problem.strerror}; name a file that is there") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"--file {file}: is no text; name a YAML file of rows") from None
+
+
+def _check_writable(output: Path | None) -> None:
+    """Before anything is sent, or what was measured would be lost. Raises ValueError."""
+    try:
+        if output is not None:
+            output.open("ab").close()
+    except OSError as problem:
+        raise ValueError(f"--output {output}: cannot be written: {problem.strerror}") from None
+
+
+def _end(code: int, said: str) -> NoReturn:
+    print(said, file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,131 @@
+"""`prober plan`: how many instances a peak takes and what they cost, from the capacity that sweeps have found."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from prober.cli.report import results_of
+from prober.config.units import UnitError, percent, rate
+from prober.results.result import Result
+from prober.results.sizing import Demand, Refused, Size, size
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """One kind of instance. price: dollars a GPU and hour."""
+
+    name: str
+    gpus: int
+    price: float | None
+    result: Result
+
+
+def plan(
+    sweep: Annotated[list[Path], typer.Option(help="A sweep's result; as often as there are kinds of instances.")],
+    peak: Annotated[str, typer.Option(help="Requests of the sweep's shape at the peak, such as 100/s.")],
+    gpu: Annotated[list[str] | None, typer.Option(help="Name of its GPU, one a --sweep.")] = None,
+    gpus_per_instance: Annotated[
+        list[int] | None, typer.Option(min=1, help="One for all, or one a --sweep; else as the sweep saw, else 1.")
+    ] = None,
+    gpu_price: Annotated[
+        list[float] | None, typer.Option(min=0, help="Dollars a GPU and hour, one for all or one a --sweep.")
+    ] = None,
+    headroom: Annotated[str, typer.Option(help="Share of the capacity that stays free at the peak.")] = "20%",
+    min_instances: Annotated[int, typer.Option(help="Fewest.")] = 1,
+    max_instances: Annotated[int | None, typer.Option(help="Most that can be had.")] = None,
+    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Size a deployment for a peak, by the lower bound of what one instance carries at all SLOs. Exit code 0 if it can be."""
+    results = results_of(sweep)
+    try:
+        demand = Demand(rate(peak), float(percent(headroom)), min_instances, max_instances)
+        names = _one_each("--gpu", gpu, len(results))
+        gpus = _one_each("--gpus-per-instance", gpus_per_instance, len(results))
+        prices = _one_each("--gpu-price", gpu_price, len(results))
+        offers = [
+            _Offer(
+                names[i] or result.context.gpu or result.id,
+                gpus[i] or _seen(result) or 1,
+                prices[i] if gpu_price else result.prices.gpu_per_hour,
+                result,
+            )
+            for i, result in enumerate(results)
+        ]
+        answers = [size(each.result, demand, each.gpus, each.price) for each in offers]
+    except (UnitError, ValueError) as problem:
+        print(problem, file=sys.stderr)
+        sys.exit(2)
+    if as_json_:
+        rows = [{"gpu": offer.name, **asdict(answer)} for offer, answer in zip(offers, answers, strict=True)]
+        print(json.dumps({"demand": asdict(demand), "plans": rows}))
+    else:
+        _draw(demand, offers, answers)
+    sys.exit(0 if any(isinstance(each, Size) for each in answers) else 1)
+
+
+def _seen(result: Result) -> int | None:
+    return max((stage.gpus for stage in result.stages if stage.gpus is not None), default=None)
+
+
+def _one_each(option: str, given: list[T] | None, count: int) -> Sequence[T | None]:
+    """One value for each sweep. Raises ValueError."""
+    if not given:
+        return [None] * count
+    if len(given) not in (1, count):
+        raise ValueError(f"{option}: {len(given)} are given for {count} sweeps; give one for all, or one for each")
+    return given if len(given) == count else given * count
+
+
+def _draw(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) -> None:
+    console, table = Console(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
+    found = [(offer, answer) for offer, answer in zip(offers, answers, strict=True) if isinstance(answer, Size)]
+    table.add_column("GPU")
+    for offer, _ in found:
+        table.add_column(f"{offer.gpus} × {offer.name}", justify="right", overflow="fold")
+    for label, cells in _rows([answer for _, answer in found]):
+        table.add_row(label, *cells)
+    if found:
+        console.print(table)
+    for offer, answer in zip(offers, answers, strict=True):
+        if isinstance(answer, Refused):
+            console.print(f"{offer.name}: {answer.reason}", markup=False)
+    if not found:
+        return
+    console.print(
+        f"instances = ceil({demand.peak_per_s:g}/s ÷ (what one carries × {1 - demand.headroom:g})): {demand.headroom:.0%} of the "
+        "capacity stays free. What one carries is the lower bound of the sweep's interval, at all SLOs.",
+        markup=False,
+    )
+    if any(not answer.reached for _, answer in found):
+        console.print("≥: the sweep did not reach the knee, so fewer may do.", markup=False)
+    if any(answer.dollars_per_hour is not None for _, answer in found):
+        console.print("Prompt, output and all tokens at the peak each bear the whole price.", markup=False)
+
+
+def _rows(answers: list[Size]) -> Iterator[tuple[str, list[str]]]:
+    yield "one carries", [f"{'' if each.reached else '≥ '}{each.per_instance:.3g}/s" for each in answers]
+    yield "gives way first", [each.slo for each in answers]
+    yield "instances", [f"{each.instances:,}" for each in answers]
+    yield "GPUs", [f"{each.gpus:,}" for each in answers]
+    yield "free at the peak", [f"{each.free:.0%}" for each in answers]
+    for label, field in _DOLLARS.items():
+        values = [getattr(each, field) for each in answers]
+        if any(value is not None for value in values):
+            yield label, ["–" if value is None else f"${value:,.4g}" for value in values]
+
+
+_DOLLARS = {
+    "an hour": "dollars_per_hour",
+    "a million prompt tokens": "dollars_per_million_prompt",
+    "a million output tokens": "dollars_per_million_output",
+    "a million tokens": "dollars_per_million",
+}

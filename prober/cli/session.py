@@ -1,0 +1,117 @@
+"""A target while a command asks it: who answers there, what its page says meanwhile, and its probes in the order they were due."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
+from typing import Any
+
+from prober.config.specs import TargetSpec
+from prober.daemon.enginepage import EnginePage
+from prober.edge.clock import Clock
+from prober.measure.continuity import Change, Told
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.signals import Signals
+from prober.measure.timeline import Timeline
+from prober.probing.pacer import pace
+from prober.probing.probe import run_probe
+from prober.probing.target import Target
+from prober.results.result import Target as Described
+from prober.workload.workloads import Drawer
+
+PAGE_WAIT_S = 2.0
+SHORT_LEAD_NS = 100_000_000
+
+
+class Session:
+    """One target and its engine's page, where the specification names one. `stop` when done.
+
+    changes: what became of the engine meanwhile, in words
+    """
+
+    def __init__(self, spec: TargetSpec, clock: Clock) -> None:
+        self.spec, self.clock = spec, clock
+        self.target = Target(spec, clock)
+        self.changes: list[str] = []
+        self._signals: Signals | None = None
+        self._heard = asyncio.Event()
+        self._page: asyncio.Task[Any] | None = None
+
+    async def start(self) -> None:
+        """Find out who answers; a failure to is that of the probes, which try again."""
+        await self.target.identify()
+        if self.spec.metrics is not None:
+            reader = EnginePage(self.target, self.spec.metrics, self.clock, self, Told(), lambda: self.spec.url)
+            self._page = asyncio.create_task(reader.run())
+            heard = asyncio.create_task(self._heard.wait())
+            await asyncio.wait([heard, self._page], timeout=PAGE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            heard.cancel()
+
+    async def stop(self) -> None:
+        """Leave its page alone."""
+        if self._page is not None:
+            self._page.cancel()
+            await asyncio.wait([self._page])
+
+    def engine(self, signals: Signals | None) -> None:
+        """Its page was read."""
+        if signals is not None:
+            self._signals = signals
+            self._heard.set()
+
+    def engine_changed(self, change: Change) -> None:
+        """It is another one than before."""
+        self.changes.append(
+            "restarted" if change.what == "restart" else f"{change.what} was {change.old}, is {change.new}"
+        )
+
+    def described(self) -> Described:
+        """What it says of itself."""
+        identity, info = self.target.identity, self._signals.info if self._signals else None
+        said = Described(url=self.spec.url, model=self.spec.model, engine=self.spec.engine, api=self.spec.api)
+        if identity is not None:
+            said = replace(said, model=identity.model, engine=identity.dialect.name)
+        if info is not None:
+            said = replace(said, engine=info.engine, engine_version=info.version, flags=dict(info.flags))
+        return said
+
+    async def warm_up(self, drawer: Drawer, count: int) -> AsyncGenerator[ProbeResult | None, None]:
+        """Results of `count` probes one after the other, so that what is cold delays no other."""
+        for _ in range(count):
+            yield await run_probe(self.target, drawer, self.clock.now_ns() + min(self._lead_ns, SHORT_LEAD_NS))
+
+    async def ordered(self, drawer: Drawer, due_times: Iterable[int]) -> AsyncGenerator[ProbeResult | None, None]:
+        """Results in the order of due times, in an open loop. Closing it cuts what is in flight."""
+        begun: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
+
+        def launch(due_ns: int) -> None:
+            begun.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns)))
+
+        def missed(due_ns: int) -> None:
+            drawer.draw("")  # so that the next one is what it would have been
+            begun.put_nowait(asyncio.create_task(_unsent(due_ns)))
+
+        async def send() -> None:
+            await pace(due_times, self.clock, self._lead_ns, launch, missed)
+            begun.put_nowait(None)
+
+        sending = asyncio.create_task(send())
+        probe: asyncio.Task[ProbeResult | None] | None = None
+        try:
+            while (probe := await begun.get()) is not None:
+                yield await probe
+        finally:
+            sending.cancel()
+            left = [each for each in (probe, *(begun.get_nowait() for _ in range(begun.qsize()))) if each is not None]
+            for each in left:
+                each.cancel()
+            await asyncio.gather(sending, *left, return_exceptions=True)
+
+    @property
+    def _lead_ns(self) -> int:
+        return round(self.spec.connect_lead_s * 1e9)
+
+
+async def _unsent(due_ns: int) -> ProbeResult:
+    detail = "the prober woke over a second after the due time and did not send"
+    return ProbeResult("", "", "", 0.0, Outcome.INVALID, detail, Timeline(intended_ns=due_ns))

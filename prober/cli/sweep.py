@@ -1,0 +1,226 @@
+"""`prober sweep`: up to which rate do the SLOs hold? Once, from the command line, with a result to keep."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from statistics import fmean, pstdev
+from typing import Annotated, Any
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from prober.cli.gate import expressions
+from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
+from prober.config.load import ConfigError
+from prober.config.specs import SweepSpec, TargetSpec
+from prober.config.units import duration, rate
+from prober.daemon.drive import Drive, Unmeasurable
+from prober.daemon.sweepresult import result_of
+from prober.daemon.sweeps import configuration_of, plan_of, verdict_of, words
+from prober.edge.clock import Clock
+from prober.edge.endpoint import BadEndpoint
+from prober.edge.lock import Held, Lock
+from prober.experiment.plan import Plan
+from prober.experiment.sweep import Estimate, Finished, Run
+from prober.generate.drawing import ms
+from prober.probing.target import Target
+from prober.results.result import Result
+from prober.results.stored import to_json
+
+# 2 is the answer that no rate will do, so a wrong call is 64, as sysexits.h has it.
+EXIT = {"found": 0, "not_reached": 0, "below_lowest": 2, "not_enough_data": 1, "void": 1}
+WRONG_CALL = 64
+DEFAULT_SLO = "ttft<500ms:99%"
+
+
+def sweep(
+    url: Url,
+    slo: Annotated[list[str] | None, typer.Option(help="'ttft<500ms:99%', as often as needed.")] = None,
+    mode: Annotated[str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached).")] = "adaptive",
+    workload: Annotated[str, typer.Option(help="A built-in workload.")] = "chat",
+    prompt_tokens: Annotated[int, typer.Option(min=0, help="Instead of the workload's; with --output-tokens.")] = 0,
+    output_tokens: Annotated[int, typer.Option(min=0, help="Instead of the workload's; with --prompt-tokens.")] = 0,
+    min_rate: Annotated[str, typer.Option(help="Where it begins.")] = "1/s",
+    max_rate: Annotated[str, typer.Option(help="Where it ends at the latest.")] = "50/s",
+    step: Annotated[str, typer.Option(help="How long a stage lasts; default 4s, of a grid 60s.")] = "",
+    warm_up: Annotated[int, typer.Option(min=0, help="Requests before anything counts; fewer if it is warm.")] = 50,
+    sustain: Annotated[str, typer.Option(help="A run at the knee afterwards; 0s: none.")] = "5m",
+    max_in_flight: Annotated[int, typer.Option(min=1, help="At once; reached, the target is saturated.")] = 2_000,
+    max_requests: Annotated[int, typer.Option(min=0, help="The most of one sweep; 0: no limit.")] = 0,
+    max_time: Annotated[str, typer.Option(help="The longest that one may send.")] = "1h",
+    repeat: Annotated[int, typer.Option(min=1, help="How often, for the variance over runs.")] = 1,
+    output: Annotated[str, typer.Option(help="File for the result, which `prober report` reads.")] = "",
+    model: Model = "auto",
+    api: Api = "chat",
+    engine: Engine = "auto",
+    metrics_url: Annotated[str, typer.Option(help="The engine's page; auto finds it on its server; none.")] = "auto",
+    bearer_token_file: BearerTokenFile = "",
+    ca_file: CaFile = "",
+    header: Header = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on standard output.")] = False,
+) -> None:
+    """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 found, 1 not, 2 fails at the lowest rate, 64 usage."""
+    shape = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+    given = bool(prompt_tokens or output_tokens)
+    try:
+        for name, value in (("--min-rate", min_rate), ("--max-rate", max_rate)):
+            _checked(name, value, rate)
+        block: dict[str, Any] = {
+            "mode": mode,
+            "workload": "asked" if given else workload,
+            "min_rate": min_rate,
+            "max_rate": max_rate,
+            "max_in_flight": max_in_flight,
+            "limits": {"time": max_time} | ({"requests": max_requests} if max_requests else {}),
+        }
+        spec = target(
+            "sweep",
+            url,
+            model=model,
+            api=api,
+            engine=engine,
+            bearer_token_file=bearer_token_file,
+            ca_file=ca_file,
+            header=header,
+            slos=expressions(slo or [DEFAULT_SLO]),
+            workloads={"asked": shape} if given else {},
+            metrics={"url": metrics_url},
+            sweep=block,
+        )
+        assert spec.sweep is not None
+        plan = replace(
+            plan_of(spec.sweep, spec),
+            warm_up=warm_up,
+            sustain_s=_checked("--sustain", sustain, duration),
+            stage_s=_checked("--step", step, duration) if step else None,
+        )
+        with Lock(spec.url):
+            ended = uvloop.run(_repeated(spec, spec.sweep, plan, repeat, quiet=as_json))
+    except Held:
+        print(f"prober sweep: another prober of this machine sweeps {url}; wait for it to end", file=sys.stderr)
+        sys.exit(1)
+    except Unmeasurable as problem:
+        print(f"prober sweep: {problem}", file=sys.stderr)
+        sys.exit(1)
+    except (ConfigError, BadEndpoint, ValueError) as problem:
+        print(f"prober sweep: {problem}", file=sys.stderr)
+        sys.exit(WRONG_CALL)
+    for number, (_, result) in enumerate(ended, 1):
+        if output:
+            path = Path(output)
+            path = path.with_stem(f"{path.stem}-{number}") if len(ended) > 1 else path
+            path.write_text(to_json(result), encoding="utf-8")
+        if as_json:
+            print(to_json(result))
+        else:
+            _draw(result)
+    if len(ended) > 1 and not as_json:
+        _spread([finished for finished, _ in ended])
+    sys.exit(max(EXIT[verdict_of(finished)] for finished, _ in ended))
+
+
+def _checked(name: str, text: str, parse: Any) -> float:
+    try:
+        return float(parse(text))
+    except ValueError as problem:
+        raise ValueError(f"{name}: {problem}") from None
+
+
+async def _repeated(
+    spec: TargetSpec, sweep_spec: SweepSpec, plan: Plan, times: int, *, quiet: bool
+) -> list[tuple[Finished, Result]]:
+    """One sweep after the other; an interrupted one is the last."""
+    clock = Clock()
+    interrupted = asyncio.Event()
+    found: list[tuple[Finished, Result]] = []
+    try:
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            disable=quiet,
+        ) as progress:
+            for number in range(times):
+                task = progress.add_task("looking at the load that is there", total=None)
+
+                def heard(order: Run | Estimate | Finished, task: Any = task) -> None:
+                    progress.update(task, description=_told(order))
+
+                began = time.time()
+                drive = Drive(Target(spec, clock), sweep_spec.workload, plan, Random(), heard)
+                asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, drive, interrupted)
+                driven = await drive.run()
+                progress.stop_task(task)
+                result = result_of(
+                    driven,
+                    spec,
+                    sweep_spec.workload,
+                    sweep_spec.slos,
+                    started_unix_s=began,
+                    ended_unix_s=time.time(),
+                    configuration=configuration_of(sweep_spec) | {"run": number + 1, "of": times},
+                )
+                found.append((driven.finished, result))
+                if interrupted.is_set():
+                    break
+        return found
+    finally:
+        clock.close()
+
+
+def _interrupt(drive: Drive, interrupted: asyncio.Event) -> None:
+    """Ctrl-C: what was measured is kept; a second one ends at once."""
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+    interrupted.set()
+    drive.guard("interrupted")
+
+
+def _told(order: Run | Estimate | Finished) -> str:
+    match order:
+        case Run(phase=phase, rate_per_s=per_s):
+            return f"{phase.replace('_', ' ')} at {per_s:.3g}/s"
+        case Estimate(reason=reason):
+            return f"ended by {reason}; reading the knee off"
+        case Finished(reason=reason):
+            return f"ended by {reason}"
+
+
+def _draw(result: Result) -> None:
+    """The stages, and what they come to."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"{'stage':16}{'there/s':>8}{'sent':>6}{'ok':>6}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
+    )
+    for stage in result.stages:
+        ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
+        tpot = stage.quantile("tpot", 0.5)
+        marks = [
+            f"{ms(each.estimate)}{'' if each.enough or each.q == 0.5 else '*'}" if each else "–"
+            for each in (*ttft, tpot)
+        ]
+        there = "–" if stage.demand_per_s is None else f"{stage.demand_per_s:.2f}"
+        tokens = "–" if stage.output_tokens_per_s is None else f"{stage.output_tokens_per_s:.0f}"
+        cells = "".join(f"{mark:>10}" for mark in marks)
+        console.print(f"{stage.name:16}{there:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}", markup=False)
+    console.print("* of too few requests to judge by", markup=False)
+    console.print(f"{words(result.capacities)}.", markup=False)
+    console.print(f"It ended by {result.stop}{f' ({result.stop_detail})' if result.stop_detail else ''}.", markup=False)
+
+
+def _spread(ended: Sequence[Finished]) -> None:
+    """The variance over runs."""
+    found = [least.estimate for each in ended if (least := each.binding) is not None and least.estimate is not None]
+    if len(found) > 1:
+        mean = fmean(found)
+        print(
+            f"{len(found)} of {len(ended)} runs found a knee: mean {mean:.3g}/s, spread {pstdev(found) / mean:.1%} of it"
+        )

@@ -1,0 +1,205 @@
+"""Carries a sweep out: paces its requests, reads the engine's page beside them, and cuts what is in flight when it is over."""
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from random import Random
+
+from prober.analysis.capacity import Capacity
+from prober.config.specs import MetricsSpec
+from prober.daemon.enginepage import EnginePage
+from prober.experiment.estimate import estimated
+from prober.experiment.fitting import Fit, Prior
+from prober.experiment.plan import Plan
+from prober.experiment.record import Record
+from prober.experiment.sweep import Estimate, Finished, Run, Sweep
+from prober.measure.continuity import Change, Told
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.signals import Signals
+from prober.measure.timeline import Timeline
+from prober.probing.probe import Flight
+from prober.probing.target import Target
+from prober.workload.arrivals import poisson
+from prober.workload.workloads import Drawer, Mix, Workload
+
+TICK_NS = 250_000_000
+LEAD_NS = 200_000_000  # a connection is begun so long before its request is due
+PAGE_EVERY_S = 0.5
+BEFORE_S = 3.0  # how long the load that is there is looked at first
+
+
+class Unmeasurable(Exception):
+    """The target does not even say who it is; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """A sweep as it went. probes: (stage, result) in the order they ended; readings: (seconds of the monotonic clock, page).
+
+    model: of the engine, fitted to what was seen; None where it could not be, or is not to be believed
+    """
+
+    finished: Finished
+    model: Fit | None
+    began_ns: int
+    probes: tuple[tuple[int, ProbeResult], ...]
+    readings: tuple[tuple[float, Signals], ...]
+
+
+class Drive:
+    """One sweep of one target. `on_order` hears of each new stage, and of the end; prior: what earlier sweeps fitted."""
+
+    def __init__(
+        self,
+        target: Target,
+        workload: Workload | Mix,
+        plan: Plan,
+        rng: Random,
+        on_order: Callable[[Run | Estimate | Finished], None],
+        prior: Prior | None = None,
+    ) -> None:
+        # Its own view of the target: what the sweep sends is limited by the plan, and counts in nobody's state.
+        spec = replace(target.spec, max_in_flight=plan.guards.in_flight, budget=None, warmup=0)
+        self._target = Target(spec, target.clock)
+        self._target.identity, self._target.state = target.identity, target.state
+        self._clock = target.clock
+        self._drawer, self._plan, self._rng, self._on_order = Drawer(workload, rng), plan, rng, on_order
+        self._prior = prior
+        self._model: Fit | None = None
+        self._sweep: Sweep | None = None
+        self._flights: dict[asyncio.Task[None], Flight] = {}
+        self._probes: list[tuple[int, ProbeResult]] = []
+        self._readings: list[tuple[float, Signals]] = []
+
+    def guard(self, name: str) -> None:
+        """Something outside speaks against going on: the sweep ends, and what was measured is kept."""
+        if self._sweep is not None:
+            self._sweep.guard(name, self._now_s())
+
+    def engine(self, signals: Signals | None) -> None:
+        """The engine's page was read."""
+        if signals is not None:
+            self._readings.append((self._now_s(), signals))
+            if self._sweep is not None:
+                self._sweep.page(self._now_s(), signals)
+
+    def engine_changed(self, change: Change) -> None:
+        """The machine sees a changed engine on its page by itself."""
+
+    async def run(self) -> Driven:
+        """Sweep to the end. Raises Unmeasurable. Cancelled, it leaves nothing in flight."""
+        if (verdict := await self._target.identify()) is not None:
+            raise Unmeasurable(f"{self._target.spec.url}: {verdict.detail}")
+        page = self._page()
+        try:
+            if page is not None:
+                await asyncio.wait([page], timeout=BEFORE_S)
+            began_ns = self._clock.now_ns()
+            sweep = self._sweep = Sweep(self._plan, began_ns / 1e9)
+            for at_s, signals in self._readings:
+                sweep.page(at_s, signals)
+            finished = await self._send(sweep)
+            return Driven(finished, self._model, began_ns, tuple(self._probes), tuple(self._readings))
+        finally:
+            await self._cut()
+            if page is not None:
+                page.cancel()
+                await asyncio.wait([page])
+
+    def _page(self) -> "asyncio.Task[None] | None":
+        metrics = self._target.spec.metrics
+        if metrics is None:
+            return None
+        spec = MetricsSpec(metrics.url, PAGE_EVERY_S)
+        name = self._target.spec.name or self._target.spec.url
+        return asyncio.create_task(EnginePage(self._target, spec, self._clock, self, Told(), lambda: name).run())
+
+    async def _send(self, sweep: Sweep) -> Finished:
+        """Do what the machine orders until it has finished."""
+        order: Run | Estimate | Finished | None = None
+        due: Iterator[int] = iter(())
+        due_ns, tick_ns = 0, self._clock.now_ns()
+        while True:
+            now_ns = self._clock.now_ns()
+            if now_ns >= tick_ns:
+                self._look(sweep, now_ns)
+                tick_ns = now_ns + TICK_NS
+            if sweep.order != order:
+                order = sweep.order
+                self._on_order(order)
+                if isinstance(order, Finished):
+                    return order
+                if isinstance(order, Estimate):
+                    await self._cut()
+                    sweep.estimated(await self._estimate(order.record), self._now_s())
+                    continue
+                due = poisson(order.rate_per_s, self._rng, now_ns + LEAD_NS)
+                due_ns = next(due)
+            assert isinstance(order, Run)
+            if now_ns >= due_ns - LEAD_NS:
+                self._launch(sweep, order.stage, due_ns)
+                due_ns = next(due)
+            else:
+                await self._clock.sleep_until(min(tick_ns, due_ns - LEAD_NS))
+
+    def _look(self, sweep: Sweep, now_ns: int) -> None:
+        """First tokens that have come, and time that has passed."""
+        for flight in list(self._flights.values()):
+            if (first_ns := flight.first_ns()) is not None:
+                sweep.first_token(flight.request_id, first_ns / 1e9)
+        sweep.tick(now_ns / 1e9)
+
+    def _launch(self, sweep: Sweep, stage: int, due_ns: int) -> None:
+        flight = Flight(self._target, self._drawer, due_ns)
+        task = asyncio.create_task(self._fly(sweep, flight, stage, due_ns))
+        self._flights[task] = flight
+        task.add_done_callback(lambda done: self._flights.pop(done, None))
+
+    async def _fly(self, sweep: Sweep, flight: Flight, stage: int, due_ns: int) -> None:
+        flying = asyncio.create_task(flight.fly())
+        try:
+            await self._clock.sleep_until(due_ns)
+            sweep.sent(flight.request_id, due_ns / 1e9, *flight.asked)
+            result = await flying
+        except asyncio.CancelledError:
+            flying.cancel()
+            await asyncio.wait([flying])
+            timeline = Timeline(due_ns)
+            detail = "cut when the sweep ended"
+            cut = ProbeResult("", "", flight.request_id, 0.0, Outcome.CANCELLED, detail, timeline)
+            self._probes.append((stage, cut))
+            sweep.result(cut, self._now_s())  # else it would be waited for in what follows
+            raise
+        self._probes.append((stage, result))
+        if (seconds := flight.retry_after_s) is not None and result.outcome not in (Outcome.OK,):
+            sweep.retry_after(self._now_s(), seconds)
+        sweep.result(result, self._now_s())
+
+    async def _cut(self) -> None:
+        """Nothing of the sweep is in flight any more."""
+        tasks = list(self._flights)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _estimate(self, record: Record) -> tuple[Capacity, ...]:
+        """In another process, as it takes seconds of a processor that stamps need."""
+        seed = self._rng.getrandbits(32)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_stand_back) as pool:
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(pool, estimated, record, seed, self._prior)
+        self._model = found.found
+        return found.capacities
+
+    def _now_s(self) -> float:
+        return self._clock.now_ns() / 1e9
+
+
+def _stand_back() -> None:
+    """What measures goes before what computes."""
+    os.nice(10)

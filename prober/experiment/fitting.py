@@ -1,0 +1,373 @@
+"""The engine that a sweep has met, as parameters of the simulated one: fitted so that a replay shows what was seen.
+
+Least squares on logarithms (Levenberg–Marquardt, the derivatives by replay), robust (Huber), each kind of observation weighed
+by its own spread. Batch limits are not smooth: they are tried. Seconds of CPU; pure.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import exp, inf, log, sqrt
+from random import Random
+
+from prober.experiment.record import Record
+from prober.experiment.replay import Background, Look, Pair, Scene, Shown, background, blocks_of, replay, scene
+from prober.simulation.parameters import Parameters
+
+BLOCK_TOKENS = 16
+UNSEEN = 2_048  # a batch limit that nothing shows
+SMOOTH = ("step_s", "sequence_s", "prefill_token_s", "kv_token_s", "max_batched_tokens", "front_s")
+STEP = (0.04, 0.3, 0.04, 0.3, 0.15, 0.3)  # of log parameters, for derivatives
+SPREAD = (2.0, 1.2, 2.0, 1.2, 1.0, 1.5)  # of what is taken for granted before anything is seen, of log parameters
+# Spread below which no observation is trusted: what no engine repeats, and what phases of steps hide.
+FLOOR = {"ttft": 0.03, "tpot": 0.01, "gap": 0.01, "gap_most": 0.05, "running": 0.15, "waiting": 0.15}
+WEIGHT = {"ttft": 1.0, "tpot": 1.0, "gap": 1.0, "gap_most": 0.5, "running": 0.3, "waiting": 0.3}
+HUBER = 1.5
+BEFORE_S = 10.0  # of the load before the sweep is replayed
+BLOCK_S = 4.0  # neighbours are not independent: they get one random weight
+
+Vector = list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What earlier sweeps found. It fades: after a day it is trusted to `spread` + `a_day` (log units), and so on."""
+
+    parameters: Parameters
+    front_s: float
+    age_s: float
+    spread: float = 0.1
+    a_day: float = 0.3
+
+    @property
+    def deviation(self) -> float:
+        """Of each log parameter."""
+        return self.spread + self.a_day * self.age_s / 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A fitted engine.
+
+    front_s: what lies before it (network, gateway); repeats: engines that fit the same record under random weights
+    error: median of |log(TTFT seen ÷ replayed)|; predicted, observed: breaches of the record, by the replay and in truth
+    slots_seen: the limit of sequences showed itself; background: what was put beside the sweep's requests
+    """
+
+    parameters: Parameters
+    front_s: float
+    repeats: tuple[tuple[Parameters, float], ...]
+    error: float
+    predicted: int
+    observed: int
+    slots_seen: bool
+    background: Background
+
+    @property
+    def good(self) -> bool:
+        """The replay shows what was seen, well enough to be believed about rates that were not tried."""
+        return self.error < 0.3 and abs(self.predicted - self.observed) <= 3 + 3 * sqrt(self.observed + 1)
+
+
+def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 8) -> Fit | None:
+    """The engine of a record; None where there is too little to fit (fewer than 20 answers)."""
+    answered = [each for each in record.asked if each.valid and each.first_s is not None and each.stage > 0]
+    if len(answered) < 20:
+        return None
+    others = background(record, rng)
+    late = _lately(record)
+    return _Fitting(late, scene(late, others, rng), others, prior).fitted(rng, repeats)
+
+
+def _lately(record: Record) -> Record:
+    """Without what was long before the sweep: it tells of the load that was there, and takes time to replay."""
+    from_s = record.asked[0].at_s - BEFORE_S
+    others = None if record.others is None else tuple(each for each in record.others if each.at_s >= from_s)
+    return replace(record, readings=tuple(each for each in record.readings if each[0] >= from_s), others=others)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One observation: its kind, when, and what picks the replay's value of it. least: it is at least this, not this."""
+
+    kind: str
+    at_s: float
+    value: float
+    of: Callable[[list[Shown], list[Look], float], float | None]
+    least: bool = False
+
+
+class _Fitting:
+    def __init__(self, record: Record, what: Scene, others: Background, prior: Prior | None) -> None:
+        self.record, self.scene, self.others = record, what, others
+        self.seen = _observations(record)
+        self.kv_blocks = _kv_blocks(record)
+        most = max(each.prompt_tokens + each.output_tokens for each in what.requests)
+        self.kv_blocks = max(self.kv_blocks, blocks_of(Pair(most, 0), BLOCK_TOKENS))
+        self.slots = UNSEEN
+        self.center, self.spread = _start(record), list(SPREAD)
+        if prior is not None:
+            self.center = [log(getattr(prior.parameters, name)) for name in SMOOTH[:-1]] + [log(prior.front_s)]
+            self.spread = [min(prior.deviation, wide) for wide in SPREAD]
+        self.scale = dict.fromkeys(FLOOR, 0.2)
+
+    def fitted(self, rng: Random, repeats: int) -> Fit:
+        at = self._begun()
+        for rounds in (3, 2):
+            self.slots = self._slots(at)
+            at = self._descend(at, rounds)
+        residuals = self._residuals(at)
+        jacobian = self._jacobian(at, residuals)
+        found = [self._nudged(at, residuals, jacobian, rng) for _ in range(repeats)]
+        ttfts = sorted(abs(r) * self.scale["ttft"] for r, each in zip(residuals, self.seen, strict=True) if each.kind == "ttft")
+        predicted, observed = self._breaches(at)
+        parameters, front_s = self._engine(at)
+        return Fit(
+            parameters,
+            front_s,
+            tuple(self._engine(each) for each in found),
+            ttfts[len(ttfts) // 2],
+            predicted,
+            observed,
+            self.slots < UNSEEN,
+            self.others,
+        )
+
+    def _begun(self) -> Vector:
+        """The better of two beginnings: the token budget has more than one valley. A prior has told which."""
+        if self.spread[4] < SPREAD[4]:
+            return self._descend(self.center, 2)
+        ends = []
+        for budget in (2_048, 512):
+            self.scale = dict.fromkeys(FLOOR, 0.2)
+            ends.append(self._descend([*self.center[:4], log(budget), self.center[5]], 2))
+        self.scale = dict.fromkeys(FLOOR, 0.1)
+        return min(ends, key=lambda at: self._cost(at, self._residuals(at)))
+
+    def _engine(self, at: Vector) -> tuple[Parameters, float]:
+        step, sequence, prefill, kv, budget, front = (exp(min(20.0, each)) for each in at)
+        tokens = max(16, round(budget))
+        slots = min(self.slots, max(tokens, 1))
+        engine = Parameters(
+            step_s=step,
+            sequence_s=sequence,
+            prefill_token_s=prefill,
+            kv_token_s=kv,
+            max_batched_tokens=tokens,
+            max_sequences=slots,
+            kv_blocks=self.kv_blocks,
+            block_tokens=BLOCK_TOKENS,
+        )
+        return engine, front
+
+    def _replayed(self, at: Vector) -> tuple[list[Shown], list[Look], float]:
+        engine, front_s = self._engine(at)
+        return (*replay(engine, self.scene), front_s)
+
+    def _residuals(self, at: Vector) -> Vector:
+        """(log seen - log replayed) ÷ spread of its kind, one an observation; 0 where the replay says nothing of it."""
+        shown, looks, front_s = self._replayed(at)
+        found = []
+        for each in self.seen:
+            value = each.of(shown, looks, front_s)
+            if value is None:
+                # Not even begun when the record ends: far later than what was seen.
+                found.append(0.0 if each.least or each.kind != "ttft" else -HUBER * 2)
+                continue
+            r = (each.value - value) / self.scale[each.kind]
+            found.append(max(0.0, r) if each.least else r)
+        return found
+
+    def _cost(self, at: Vector, residuals: Vector) -> float:
+        cost = sum(WEIGHT[each.kind] * _huber(r) for r, each in zip(residuals, self.seen, strict=True))
+        return cost + sum(0.5 * ((a - c) / s) ** 2 for a, c, s in zip(at, self.center, self.spread, strict=True))
+
+    def _rescale(self, residuals: Vector) -> None:
+        for kind, floor in FLOOR.items():
+            sizes = sorted(abs(r) for r, each in zip(residuals, self.seen, strict=True) if each.kind == kind)
+            if sizes:
+                self.scale[kind] = min(1.0, max(floor, 1.48 * sizes[len(sizes) // 2] * self.scale[kind]))
+
+    def _jacobian(self, at: Vector, residuals: Vector) -> list[Vector]:
+        """Of the replayed values, in units of spread: a list for each parameter."""
+        columns = []
+        for number, size in enumerate(STEP):
+            there = list(at)
+            there[number] += size
+            columns.append([(b - a) / size for a, b in zip(self._residuals(there), residuals, strict=True)])
+        return columns
+
+    def _descend(self, at: Vector, rounds: int) -> Vector:
+        residuals = self._residuals(at)
+        damp = 0.1
+        for _ in range(rounds):
+            self._rescale(residuals)
+            residuals = self._residuals(at)
+            cost = self._cost(at, residuals)
+            jacobian = self._jacobian(at, residuals)
+            for _ in range(3):
+                tried = self._moved(at, residuals, jacobian, damp, None)
+                there = self._residuals(tried)
+                if self._cost(tried, there) < cost:
+                    at, residuals, damp = tried, there, damp / 5
+                    break
+                damp *= 6
+            else:
+                break
+        return at
+
+    def _moved(
+        self, at: Vector, residuals: Vector, jacobian: list[Vector], damp: float, weights: Vector | None
+    ) -> Vector:
+        """One step of weighted, damped, regularised Gauss–Newton; at most a factor of e."""
+        size = len(at)
+        each_weight = [
+            WEIGHT[seen.kind] * min(1.0, HUBER / max(1e-9, abs(r))) * (1.0 if weights is None else weights[n])
+            for n, (r, seen) in enumerate(zip(residuals, self.seen, strict=True))
+        ]
+        weighted = [[w * j for w, j in zip(each_weight, column, strict=True)] for column in jacobian]
+        normal = [[sum(map(float.__mul__, a, b)) for b in jacobian] for a in weighted]
+        right = [sum(map(float.__mul__, column, residuals)) for column in weighted]
+        for n in range(size):
+            normal[n][n] += 1 / self.spread[n] ** 2
+            right[n] += (self.center[n] - at[n]) / self.spread[n] ** 2
+            normal[n][n] *= 1 + damp
+        step = solved(normal, right)
+        return [a + max(-1.0, min(1.0, s)) for a, s in zip(at, step, strict=True)]
+
+    def _nudged(self, at: Vector, residuals: Vector, jacobian: list[Vector], rng: Random) -> Vector:
+        """The fit under exponential weights, one a block of neighbours, as far as one step goes (weighted bootstrap)."""
+        blocks: dict[int, float] = {}
+        weights = [blocks.setdefault(int(each.at_s / BLOCK_S), rng.expovariate(1.0)) for each in self.seen]
+        return self._moved(at, residuals, jacobian, 0.0, weights)
+
+    def _slots(self, at: Vector) -> int:
+        """The limit of sequences: what runs while others wait. Near the most that ran, or none that showed."""
+        before, best = self.slots, (inf, self.slots)
+        peak = max((int(s.requests_running or 0) for _, s in self.record.readings), default=0) or self._own_peak()
+        tries = sorted({*(round(peak * share) for share in (0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25)), peak - 1, peak + 1})
+        for slots in (*(each for each in tries if each > 0), UNSEEN):
+            self.slots = slots
+            best = min(best, (self._cost(at, self._residuals(at)) - 4 * (slots == UNSEEN), slots))
+        self.slots = before
+        return best[1]
+
+    def _own_peak(self) -> int:
+        """The most of the sweep's own that decoded at once."""
+        steps = sorted(
+            [(each.first_s, 1) for each in self.record.asked if each.first_s is not None]
+            + [(each.end_s or each.known_s, -1) for each in self.record.asked if each.first_s is not None]
+        )
+        now = most = 0
+        for _, step in steps:
+            now += step
+            most = max(most, now)
+        return most
+
+    def _breaches(self, at: Vector) -> tuple[int, int]:
+        """TTFTs above the threshold, replayed and seen."""
+        threshold_s = min((each.threshold_s for each in self.record.slos if each.signal == "ttft" and each.threshold_s), default=None)
+        if threshold_s is None:
+            return 0, 0
+        shown, _, front_s = self._replayed(at)
+        predicted = observed = 0
+        for each, there in zip(self.record.asked, shown, strict=True):
+            age_s = each.known_s - each.at_s
+            if not each.valid or (each.first_s is None and age_s <= threshold_s):
+                continue
+            observed += each.ttft_s is None or each.ttft_s > threshold_s
+            predicted += there.ttft_s is None or there.ttft_s + front_s > threshold_s
+        return predicted, observed
+
+
+def solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> Vector:
+    """The solution of a symmetric positive system (Gaussian elimination with pivots)."""
+    size = len(right)
+    rows = [[*row, r] for row, r in zip(matrix, right, strict=True)]
+    for n in range(size):
+        pivot = max(range(n, size), key=lambda row: abs(rows[row][n]))
+        rows[n], rows[pivot] = rows[pivot], rows[n]
+        for below in range(n + 1, size):
+            factor = rows[below][n] / rows[n][n]
+            rows[below] = [b - factor * a for a, b in zip(rows[n], rows[below], strict=True)]
+    found = [0.0] * size
+    for n in reversed(range(size)):
+        found[n] = (rows[n][size] - sum(rows[n][k] * found[k] for k in range(n + 1, size))) / rows[n][n]
+    return found
+
+
+def _huber(r: float) -> float:
+    size = abs(r)
+    return 0.5 * size * size if size <= HUBER else HUBER * (size - 0.5 * HUBER)
+
+
+def _observations(record: Record) -> list[_Seen]:
+    found: list[_Seen] = []
+    origin = record.from_s
+    for number, each in enumerate(record.asked):
+        if not each.valid or each.failed or (record.stages and record.stages[each.stage].phase == "warm_up"):
+            continue
+        at_s = each.at_s - origin
+        if each.ttft_s is not None and each.ttft_s > 0:
+            found.append(_Seen("ttft", at_s, log(each.ttft_s), _ttft(number)))
+        elif each.known_s > each.at_s:
+            found.append(_Seen("ttft", at_s, log(each.known_s - each.at_s), _ttft(number), least=True))
+        for kind, value in (("tpot", each.tpot_s), ("gap", each.gap_s), ("gap_most", each.gap_most_s)):
+            if value and each.end_s is not None and each.output_tokens > 2:
+                found.append(_Seen(kind, at_s, log(value), _shown(number, kind)))
+    for number, (when, signals) in enumerate(record.readings):
+        if signals.requests_running is not None:
+            found.append(_Seen("running", when - origin, sqrt(signals.requests_running + 0.5), _page(number, 0)))
+        if signals.requests_waiting is not None:
+            found.append(_Seen("waiting", when - origin, sqrt(signals.requests_waiting + 0.5), _page(number, 1)))
+    return found
+
+
+def _ttft(number: int) -> Callable[[list[Shown], list[Look], float], float | None]:
+    def of(shown: list[Shown], looks: list[Look], front_s: float) -> float | None:
+        value = shown[number].ttft_s
+        return None if value is None else log(value + front_s)
+
+    return of
+
+
+def _shown(number: int, kind: str) -> Callable[[list[Shown], list[Look], float], float | None]:
+    place = ("", "tpot", "gap", "gap_most").index(kind)
+
+    def of(shown: list[Shown], looks: list[Look], front_s: float) -> float | None:
+        value = shown[number][place]
+        return log(value) if value else None
+
+    return of
+
+
+def _page(number: int, place: int) -> Callable[[list[Shown], list[Look], float], float | None]:
+    def of(shown: list[Shown], looks: list[Look], front_s: float) -> float | None:
+        return sqrt(looks[number][place] + 0.5) if number < len(looks) else None
+
+    return of
+
+
+def _start(record: Record) -> Vector:
+    """A rough engine: its fastest gaps, and what a prompt token cost the fastest."""
+    good = [each for each in record.asked if each.valid and each.ttft_s]
+    gaps = sorted(each.gap_s for each in good if each.gap_s)
+    step_s = gaps[len(gaps) // 10] * 0.9 if gaps else sorted(each.ttft_s or 0.0 for each in good)[0] / 2
+    costs = sorted(max(0.02 * (each.ttft_s or 0.0), (each.ttft_s or 0.0) - 1.5 * step_s) / each.prompt_tokens for each in good)
+    prefill_s = costs[len(costs) // 4]
+    return [log(step_s), log(step_s * 0.004), log(prefill_s), log(step_s * 1e-5), log(2_048), log(step_s * 0.1)]
+
+
+def _kv_blocks(record: Record) -> int:
+    """As the page says; else room for anything."""
+    told = [s.kv_cache_capacity_tokens for _, s in record.readings if s.kv_cache_capacity_tokens]
+    return round(told[-1] / BLOCK_TOKENS) if told else 10_000_000
+
+
+def changed(found: Fit, **changes: float) -> Fit:
+    """The same engine with other parameters, for what-ifs."""
+    whole = {name: (round(v) if name.startswith(("max", "kv_b")) else v) for name, v in changes.items()}
+    return replace(
+        found,
+        parameters=replace(found.parameters, **whole),  # type: ignore[arg-type]
+        repeats=tuple((replace(each, **whole), front_s) for each, front_s in found.repeats),  # type: ignore[arg-type]
+    )

@@ -1,0 +1,167 @@
+"""The page as length-delimited `io.prometheus.client.MetricFamily` messages: the only form that carries native histograms.
+
+Written by hand: ten small messages, no dependency, and a library would hold the event loop for the whole page. Field numbers are
+those of client_model's io/prometheus/client/metrics.proto; each key below is `number << 3 | wire type`. A family begins with its
+length, so it is put together when its last child is written; a histogram is not packed again before it changes.
+
+Histograms carry classic and native buckets. Exemplars are those of the classic ones: Prometheus takes them for the native ones
+too. There are no created timestamps, as the text has no `_created`: counters here start at 0 when their target appears.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from struct import Struct
+
+from prober.exposition.exponential import ZERO_S, Exponential
+from prober.exposition.families import Family, Histogram, Labels, Value
+
+_TYPES = {"counter": 0, "gauge": 1, "histogram": 4}
+_DOUBLE = Struct("<d").pack
+_SMALL = [bytes([number]) for number in range(128)]
+
+
+def page(families: list[Family], *, buckets: int = 400) -> Iterator[bytes]:
+    """The page in pieces, some of them empty: after about `buckets` buckets or values other work can run."""
+    size = 0
+    for family in families:
+        if not family.children:
+            continue
+        metrics = [_head(family)]
+        for labels, child in list(family.children.items()):
+            if isinstance(child, Histogram):
+                metrics.append(_histogram(family, labels, child))
+                size += len(child.counts) + (len(child.native.counts) if child.native is not None else 0)
+            else:
+                metrics.append(_value(family, labels, child))
+                size += 1
+            if size >= buckets:
+                yield b""
+                size = 0
+        yield _varint(sum(map(len, metrics)))
+        yield b"".join(metrics)
+
+
+def _head(family: Family) -> bytes:
+    """MetricFamily: name, help, type, unit."""
+    series = family.series
+    unit = family.unit()
+    return (
+        _text(b"\x0a", series.name)
+        + _text(b"\x12", series.help)
+        + b"\x18"
+        + _SMALL[_TYPES[series.kind]]
+        + (_text(b"\x2a", unit) if unit else b"")
+    )
+
+
+def _value(family: Family, labels: Labels, child: Value) -> bytes:
+    """MetricFamily.metric with its Counter or Gauge."""
+    kind = b"\x1a\x09\x09" if family.series.kind == "counter" else b"\x12\x09\x09"
+    return _message(b"\x22", _named(family, labels, child) + kind + _DOUBLE(child.value))
+
+
+def _histogram(family: Family, labels: Labels, child: Histogram) -> bytes:
+    """MetricFamily.metric with its Histogram."""
+    if child.packed is None:
+        body = _classic(child) + (_native(child.native) if child.native is not None else b"")
+        child.packed = _message(b"\x22", _named(family, labels, child) + _message(b"\x3a", body))
+    return child.packed
+
+
+def _named(family: Family, labels: Labels, child: Value | Histogram) -> bytes:
+    """Metric.label, kept with the child."""
+    if child.packed_labels is None:
+        child.packed_labels = _labels(family.series.labels, labels)
+    return child.packed_labels
+
+
+def _classic(child: Histogram) -> bytes:
+    """Histogram: bucket, each with cumulative_count, upper_bound, exemplar; sample_count, sample_sum."""
+    total, counted, exemplars = 0, b"\x08\x00", child.exemplars
+    begin = _begin(counted)
+    out: list[bytes] = []
+    for index, (count, bound) in enumerate(zip(child.counts, _upper(child.bounds), strict=True)):
+        if count:
+            total += count
+            counted = b"\x08" + _varint(max(0, total))
+            begin = _begin(counted)
+        if index in exemplars:
+            out.append(_message(b"\x1a", counted + bound + _exemplar(*exemplars[index])))
+        else:
+            out += (begin, bound)
+    out.append(counted + b"\x11" + _DOUBLE(child.sum))
+    return b"".join(out)
+
+
+def _begin(counted: bytes) -> bytes:
+    """Of a Bucket with this count and without exemplar: all before its bound of nine bytes."""
+    return b"\x1a" + _SMALL[len(counted) + 9] + counted
+
+
+def _native(native: Exponential) -> bytes:
+    """Histogram: schema, zero_threshold, zero_count, positive_span (offset, length), positive_delta.
+
+    The threshold, which is never 0, tells a native histogram without observations from a classic one.
+    """
+    out = [b"\x28", _varint(_zigzag(native.schema)), b"\x31", _DOUBLE(ZERO_S), b"\x38", _varint(native.zero)]
+    deltas = bytearray()
+    before = 0
+    for offset, counts in native.spans():
+        out.append(_message(b"\x62", b"\x08" + _varint(_zigzag(offset)) + b"\x10" + _varint(len(counts))))
+        for count in counts:
+            delta = _zigzag(count - before)
+            if delta < 128:
+                deltas.append(delta)
+            else:
+                deltas += _varint(delta)
+            before = count
+    if deltas:
+        out.append(_message(b"\x6a", bytes(deltas)))
+    return b"".join(out)
+
+
+def _exemplar(request_id: str, value: float, unix_s: float) -> bytes:
+    """Bucket.exemplar: label, value, timestamp (seconds, nanos), to the millisecond as in the text."""
+    seconds, ms = divmod(round(unix_s * 1000), 1000)
+    moment = b"\x08" + _varint(seconds) + b"\x10" + _varint(ms * 1_000_000)
+    label = _labels(("request_id",), (request_id,))
+    return _message(b"\x1a", label + b"\x11" + _DOUBLE(value) + _message(b"\x1a", moment))
+
+
+def _labels(names: tuple[str, ...], values: Labels) -> bytes:
+    """LabelPairs (name, value) of a Metric or Exemplar."""
+    return b"".join(
+        _message(b"\x0a", _text(b"\x0a", name) + _text(b"\x12", value))
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+@lru_cache(maxsize=256)
+def _upper(bounds: tuple[float, ...]) -> list[bytes]:
+    return [b"\x11" + _DOUBLE(bound) for bound in (*bounds, math.inf)]
+
+
+def _text(key: bytes, text: str) -> bytes:
+    return _message(key, text.encode())
+
+
+def _message(key: bytes, body: bytes) -> bytes:
+    return key + _varint(len(body)) + body
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first."""
+    if number < 128:
+        return _SMALL[number]
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _zigzag(number: int) -> int:
+    """Signed as unsigned: 0, −1, 1, −2 become 0, 1, 2, 3."""
+    return number * 2 if number >= 0 else -number * 2 - 1

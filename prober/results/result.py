@@ -1,0 +1,256 @@
+"""The result of one experiment: who measured what against which target, and what came of it. None everywhere: not known.
+
+`stage.stage_of` makes stages and rows from probes, `stored.to_json` and `from_json` write and read a result's file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from prober.analysis.capacity import Capacity
+from prober.analysis.quantiles import Quantile
+from prober.slo.objective import Slo
+
+Kind = Literal["sweep", "grid", "compare", "gate", "run"]
+LATENCIES = ("ttft", "tpot", "itl", "e2e")
+OPEN_LOOP = ("poisson", "constant", "gamma", "trace")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. stage: its place in `Result.stages`; start_s: intended time, in seconds since the result's start.
+
+    ttft_s, tpot_s, e2e_s: seconds; itls_s: shape (chunks − 1,); output_tokens: as the server's usage counts. outcome: a value of
+    `Outcome`; error: what was seen, "" if it is ok. warm_up, cached: answered, but its latencies are nobody's.
+    """
+
+    stage: int
+    start_s: float | None
+    outcome: str = "ok"
+    error: str = ""
+    ttft_s: float | None = None
+    itls_s: tuple[float, ...] = ()
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    send_lag_s: float | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    warm_up: bool = False
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What engine and GPUs said during a stage: the batch and what it used. Ratios are 0 to 1; power is of all GPUs together."""
+
+    running_mean: float | None = None
+    waiting_mean: float | None = None
+    waiting_peak: float | None = None
+    kv_usage_peak_ratio: float | None = None
+    preemptions: float | None = None
+    gpu_utilization_mean_ratio: float | None = None
+    gpu_utilization_peak_ratio: float | None = None
+    gpu_memory_peak_ratio: float | None = None
+    memory_bandwidth_peak_ratio: float | None = None
+    power_mean_watts: float | None = None
+    power_peak_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A time at one rate.
+
+    rate_per_s: intended rate added by the prober; demand_per_s: load that was there already, in requests of the same shape
+    begin_s: since the result's start; sending_s: how long was sent; duration_s: from its begin to the last answer's end
+    repeat: 1 for the first time at this rate; outcomes: outcome → requests; answered: those answered properly
+    latencies: of LATENCIES, in seconds, those with samples, each with all its quantiles (1.0 is the maximum)
+    prompt_tokens, output_tokens: of the answered ones, in all; gpus: that serve the target
+    slos: SLO → (events, bad events); good: answered requests that missed no SLO; ended: why, by name
+    """
+
+    name: str
+    rate_per_s: float | None
+    begin_s: float | None
+    sending_s: float | None
+    duration_s: float | None
+    sent: int
+    answered: int
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    latencies: Mapping[str, tuple[Quantile, ...]] = field(default_factory=dict)
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
+    demand_per_s: float | None = None
+    gpus: int | None = None
+    use: Use = Use()
+    slos: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    good: int | None = None
+    repeat: int = 1
+    ended: str = ""
+
+    def quantile(self, latency: str, q: float) -> Quantile | None:
+        """The quantile `q` of "ttft", "tpot", "itl" or "e2e"."""
+        return next((each for each in self.latencies.get(latency, ()) if each.q == q), None)
+
+    def tail_ratio(self, latency: str) -> float | None:
+        """p99 ÷ p50."""
+        p50, p99 = self.quantile(latency, 0.5), self.quantile(latency, 0.99)
+        return p99.estimate / p50.estimate if p50 and p99 and p50.estimate > 0 else None
+
+    @property
+    def requests_per_s(self) -> float | None:
+        """Answered requests per second of its whole duration."""
+        return self._per_s(self.answered)
+
+    @property
+    def goodput_per_s(self) -> float | None:
+        """Requests per second that missed no SLO."""
+        return self._per_s(self.good)
+
+    @property
+    def prompt_tokens_per_s(self) -> float | None:
+        """Prompt tokens of answered requests per second, in all."""
+        return self._per_s(self.prompt_tokens)
+
+    @property
+    def output_tokens_per_s(self) -> float | None:
+        """Output tokens of answered requests per second, in all."""
+        return self._per_s(self.output_tokens)
+
+    @property
+    def prompt_tokens_per_request(self) -> float | None:
+        """Mean over the answered requests."""
+        return self.prompt_tokens / self.answered if self.prompt_tokens is not None and self.answered else None
+
+    @property
+    def output_tokens_per_request(self) -> float | None:
+        """Mean over the answered requests."""
+        return self.output_tokens / self.answered if self.output_tokens is not None and self.answered else None
+
+    @property
+    def output_tokens_per_s_per_gpu(self) -> float | None:
+        """Output tokens per second and GPU."""
+        per_s = self.output_tokens_per_s
+        return per_s / self.gpus if per_s is not None and self.gpus else None
+
+    @property
+    def prompt_tokens_per_s_per_gpu(self) -> float | None:
+        """Prompt tokens per second and GPU."""
+        per_s = self.prompt_tokens_per_s
+        return per_s / self.gpus if per_s is not None and self.gpus else None
+
+    def _per_s(self, amount: float | None) -> float | None:
+        return amount / self.duration_s if amount is not None and self.duration_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What was measured. url: without user, password and query; flags: settings of the engine, by its own names."""
+
+    url: str | None = None
+    model: str | None = None
+    engine: str | None = None
+    engine_version: str | None = None
+    api: str | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What was sent. prompt_tokens, output_tokens: their distributions in words; varied: neither is one fixed number.
+
+    arrivals: one of OPEN_LOOP, or "closed" where a request waits for another one's answer; max_in_flight: the cap on requests
+    in flight; sampling: request fields; dataset: "generated" or a name
+    """
+
+    workload: str | None = None
+    prompt_tokens: str | None = None
+    output_tokens: str | None = None
+    varied: bool | None = None
+    arrivals: str | None = None
+    max_in_flight: int | None = None
+    seed: int | None = None
+    sampling: Mapping[str, Any] | None = None
+    dataset: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What was sent before anything counted."""
+
+    requests: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What nobody can measure from outside, each in words: told by engine, driver or configuration, or not known."""
+
+    gpu: str | None = None
+    gpu_count: str | None = None
+    gpu_memory: str | None = None
+    interconnect: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    cpu: str | None = None
+    host_ram: str | None = None
+    engine_commit: str | None = None
+    parallelism: str | None = None
+    attention_backend: str | None = None
+    scheduling_policy: str | None = None
+    max_batch: str | None = None
+    model_revision: str | None = None
+    tokenizer: str | None = None
+    chat_template: str | None = None
+    precision: str | None = None
+    quantization: str | None = None
+    speculation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """In dollars: of a GPU for an hour, and of a million tokens as an API sells them."""
+
+    gpu_per_hour: float | None = None
+    prompt_per_million: float | None = None
+    completion_per_million: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the result supports: accepted or rejected, why, and what going back would cost."""
+
+    accepted: bool
+    why: str
+    rollback_risk: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One experiment. started, ended: Unix seconds; tool: who measured, with version; configuration: exactly what it was told.
+
+    slos: the contract; stop: why the whole ended, by name; capacities: of a sweep, one an SLO
+    repeats: times that each rate was measured; interference: what else was seen on the target, None if nobody looked
+    differs: what the tool's figures mean differently from ours; requests may be empty where only figures were kept
+    """
+
+    id: str
+    kind: Kind
+    started_unix_s: float
+    ended_unix_s: float
+    tool: str
+    target: Target
+    load: Load
+    stages: tuple[Stage, ...]
+    configuration: str | None = None
+    slos: tuple[Slo, ...] = ()
+    warm_up: WarmUp | None = None
+    capacities: tuple[Capacity, ...] = ()
+    stop: str | None = None
+    stop_detail: str = ""
+    repeats: int = 1
+    prices: Prices = Prices()
+    context: Context = Context()
+    interference: tuple[str, ...] | None = None
+    decision: Decision | None = None
+    differs: tuple[str, ...] = ()
+    requests: tuple[Request, ...] = ()

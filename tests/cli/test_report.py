@@ -1,0 +1,137 @@
+"""`prober report` and `prober plan` as people run them."""
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prober.analysis.capacity import Capacity
+from prober.results.result import Prices
+from prober.results.stored import from_json, to_json
+from tests.results.samples import TTFT, sweep
+
+
+def prober(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "prober", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.json"
+    path.write_text(to_json(sweep()))
+    return path
+
+
+def test_a_report_in_each_format(file: Path, tmp_path: Path) -> None:
+    """Markdown on standard output by default; others into a file."""
+    done = prober("report", file)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("# Sweep: org/model-7b\n")
+    page = tmp_path / "report.html"
+    done = prober("report", file, "--format", "html", "--output", page)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert page.read_text().count("<svg") == 9
+    rows = list(csv.DictReader(prober("report", file, "--format", "csv").stdout.splitlines()))
+    assert [each["stage"] for each in rows] == ["1/s", "4/s", "16/s"]
+    requests = prober("report", file, "--format", "csv", "--requests").stdout.splitlines()
+    assert len(requests) == 361
+    again = prober("report", file, "--format", "json").stdout
+    assert from_json(again, "again") == sweep()
+
+
+def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
+    """Side by side, with what its figures mean."""
+    other = tmp_path / "vllm.json"
+    told = {"model_id": "m", "request_throughput": 1.0, "total_input_tokens": 5, "output_throughput": 2.0}
+    other.write_text(json.dumps(told | {"completed": 2, "duration": 2.0, "median_ttft_ms": 50.0}))
+    done = prober("report", file, other)
+    assert done.returncode == 0, done.stderr
+    assert "| sweep-1 |" in done.stdout
+    assert "vllm bench serve: ITL is the gap between chunks" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["{file}", "--requests"], 2, "--requests: only --format csv has rows of requests"),
+        (["{file}", "{file}", "--format", "json"], 2, "--format json: writes one result, 2 files are named"),
+        (["{folder}/none.json"], 1, "none.json: cannot be read: No such file or directory"),
+        (["{folder}/bad.json", "{folder}/none.json"], 1, "bad.json: is a file of no tool that is known"),
+        (["{folder}/binary", "{file}"], 1, "binary: is no text"),
+        (["{file}", "--output", "{folder}/no/report.md"], 1, "report.md: cannot be written: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int, said: str) -> None:
+    """In a line, with the exit code of its kind; every file that cannot be read is named."""
+    (file.parent / "bad.json").write_text('{"a": 1}')
+    (file.parent / "binary").write_bytes(b"\xff\xfe\x00")
+    done = prober("report", *(each.format(file=file, folder=file.parent) for each in arguments))
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_plan_of_two_kinds_of_gpu(file: Path, tmp_path: Path) -> None:
+    """Side by side, in the order given."""
+    faster = tmp_path / "faster.json"
+    capacities = (Capacity("ttft", "found", 20.0, 24.0, 26.0, samples=2000), sweep().capacities[1])
+    faster.write_text(to_json(replace(sweep("faster"), capacities=capacities)))
+    arguments = ("--sweep", file, "--sweep", faster, "--peak", "100/s", "--gpu", "L4", "--gpu", "H100")
+    done = prober("plan", *arguments, "--gpu-price", "0.8", "--gpu-price", "2.5")
+    assert done.returncode == 0, done.stderr
+    lines = {line.split("  ")[0]: line.split()[-2:] for line in done.stdout.splitlines()}
+    assert lines["instances"] == ["13", "8"]
+    assert lines["GPUs"] == ["26", "16"]
+    assert lines["one carries"] == ["≥", "16.5/s"]  # of the second, by its TPOT
+    assert lines["an hour"] == ["$20.8", "$40"]
+    assert "the sweep did not reach the knee" in done.stdout
+    assert "lower bound of the sweep's interval" in done.stdout
+
+
+def test_a_plan_for_machines(file: Path) -> None:
+    """What was asked, and each answer."""
+    done = prober("plan", "--sweep", file, "--peak", "100/s", "--headroom", "0%", "--gpus-per-instance", "1", "--json")
+    found = json.loads(done.stdout)
+    assert found["demand"] == {"peak_per_s": 100.0, "headroom": 0.0, "fewest": 1, "most": None}
+    (plan,) = found["plans"]
+    assert (plan["gpu"], plan["instances"], plan["gpus"], plan["slo"]) == ("NVIDIA L4", 10, 10, "ttft")
+    assert plan["dollars_per_hour"] == 20.0  # the price that the sweep was told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--peak", "100"], 2, "'100' is not a rate"),
+        (["--peak", "100/s", "--headroom", "20"], 2, "'20' is not a percentage"),
+        (["--peak", "100/s", "--headroom", "100%"], 2, "a headroom of 100%"),
+        (
+            ["--peak", "100/s", "--min-instances", "3", "--max-instances", "2"],
+            2,
+            "at most 2 instances are fewer than at least 3",
+        ),
+        (["--peak", "100/s", "--gpu", "A", "--gpu", "B"], 2, "--gpu: 2 are given for 1 sweeps"),
+        (["--peak", "100/s", "--max-instances", "2"], 1, "13 instances are needed, 2 are allowed"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(file: Path, arguments: list[str], code: int, said: str) -> None:
+    """With the reason."""
+    done = prober("plan", "--sweep", file, *arguments)
+    assert done.returncode == code
+    assert said in (done.stderr if code == 2 else done.stdout)
+    assert "Traceback" not in done.stderr
+
+
+def test_no_rate_meets_the_slo(tmp_path: Path) -> None:
+    """Nothing is divided by zero; without a price nothing is said of money."""
+    path = tmp_path / "s.json"
+    failed = (Capacity("ttft", "below_lowest", upper=1.5, samples=900),)
+    path.write_text(to_json(replace(sweep(), slos=(TTFT,), capacities=failed, prices=Prices())))
+    done = prober("plan", "--sweep", path, "--peak", "10/s")
+    assert done.returncode == 1
+    assert done.stdout == "NVIDIA L4: no rate meets the SLO 'ttft': it failed at the lowest, 1.5/s\n"

@@ -1,0 +1,139 @@
+"""The file of a workload matrix."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from prober.config.load import ConfigError
+from prober.config.rows import load_rows
+from prober.workload.shapes import Fixed, Uniform
+from prober.workload.workloads import Prefix
+
+EXAMPLE = Path(__file__).parents[2] / "deploy/matrix.yaml"
+GOOD = {
+    "name": "a",
+    "prompt_tokens": "100",
+    "output_tokens": "{uniform: {min: 4, max: 8}}",
+    "rate": "2/s",
+    "requests": "60",
+    "accept": "['ttft<500ms:99%']",
+}
+
+
+def row(**changed: str | None) -> str:
+    keys = {key: value for key, value in {**GOOD, **changed}.items() if value is not None}
+    return "{" + ", ".join(f"{key}: {value}" for key, value in keys.items()) + "}"
+
+
+def mistakes(*rows: str) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        load_rows(f"rows: [{', '.join(rows)}]", source="f")
+    return [line.removeprefix("f: ") for line in str(error.value).splitlines()]
+
+
+def test_rows_are_read_in_their_order() -> None:
+    """Lengths, prefix, loop, amount and objectives; what is alike in two rows is one objective."""
+    first, second = load_rows(
+        "rows:\n- "
+        + row(accept="['ttft<500ms:99%', 'success:99%']", hypothesis="text")
+        + "\n- "
+        + row(
+            name="b",
+            rate=None,
+            concurrency="4",
+            requests=None,
+            duration="30s",
+            prefix="{tokens: 50, reuse: 30%}",
+            accept="[ttft<1s:95%, 'success:99%']",
+        ),
+        source="f",
+    )
+    assert (first.name, first.workload.name, first.hypothesis, first.closed) == ("a", "a", "text", False)
+    assert (first.workload.prompt_tokens, first.workload.output_tokens) == (Fixed(100), Uniform(4, 8))
+    assert (first.rate_per_s, first.concurrency, first.requests, first.duration_s) == (2.0, None, 60, None)
+    assert [(each.name, each.threshold_s, each.objective) for each in first.slos] == [
+        ("ttft", 0.5, Decimal("0.99")),
+        ("success", None, Decimal("0.99")),
+    ]
+    assert (second.rate_per_s, second.concurrency, second.requests, second.duration_s) == (None, 4, None, 30.0)
+    assert (second.closed, second.workload.prefix) == (True, Prefix(50, 0.3))
+    assert [each.name for each in second.slos] == ["ttft-2", "success"]
+
+
+def test_the_example_is_a_good_one() -> None:
+    """It has open and closed loops, lengths of both kinds and a prefix."""
+    rows = load_rows(EXAMPLE.read_text(), source="deploy/matrix.yaml")
+    assert [each.closed for each in rows] == [False] * 5 + [True]
+    assert {each.name for each in rows if each.workload.prefix} == {"shared_prefix"}
+    assert all(each.slos and each.hypothesis for each in rows)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"concurrency": "4"}, "rows[0]: has `rate` and `concurrency`; keep one of them"),
+        ({"rate": None}, "rows[0]: needs `rate` or `concurrency`"),
+        ({"duration": "3s"}, "rows[0]: has `requests` and `duration`; keep one of them"),
+        ({"requests": None}, "rows[0]: needs `requests` or `duration`"),
+        ({"rate": "2"}, "rows[0].rate: 2 is not a rate; write a positive number per time"),
+        ({"rate": None, "concurrency": "0"}, "rows[0].concurrency: 0 in flight cannot be kept; use 1 to 2,000"),
+        ({"requests": "0"}, "rows[0].requests: 0 shows nothing"),
+        ({"requests": None, "duration": "0s"}, "rows[0].duration: '0s' shows nothing"),
+        ({"hypothesis": "[x]"}, "rows[0].hypothesis: ['x'] is not text"),
+        ({"hypotesis": "x"}, 'rows[0].hypotesis: no key "hypotesis"; did you mean "hypothesis"? known: '),
+        ({"name": None}, "rows[0].name: needed, but not given"),
+        ({"name": "'a b'"}, "rows[0].name: 'a b' cannot be a name"),
+        ({"prompt_tokens": None}, "rows[0].prompt_tokens: needed: a number of tokens or a distribution"),
+        ({"prompt_tokens": "{fixed: 0}"}, "rows[0].prompt_tokens.fixed: 0: input should be greater than"),
+        (
+            {"output_tokens": "{uniform: {min: 9, max: 3}}"},
+            "rows[0].output_tokens: min, median and max are not in order",
+        ),
+        ({"output_tokens": "!!set {1}"}, "rows[0].output_tokens: {1} is not a count"),
+        ({"prefix": "{tokens: 5, reuse: hot}"}, "rows[0].prefix.reuse: 'hot' is not a share of reuse"),
+        ({"prefix": "{tokens: 5, reus: warm}"}, "rows[0].prefix.reuse: needed, but not given"),
+        ({"accept": None}, "rows[0].accept: needed: a list of what must hold"),
+        ({"accept": "ttft<500ms:99%"}, "rows[0].accept: needed: a list of what must hold"),
+        ({"accept": "['ttft']"}, "rows[0].accept[0]: 'ttft' is no objective; write signal<threshold:share"),
+        ({"accept": "['success:99%', 'ttft<500:99%']"}, "rows[0].accept[1]: '500' is not a duration"),
+        ({"accept": "['ttft:99%']"}, "rows[0].accept[0]: needed for signal `ttft`: a duration above 0"),
+        ({"accept": "['success:100%']"}, "rows[0].accept[0]: 100% leaves nothing to judge"),
+        ({"accept": "['speed<1s:99%']"}, "rows[0].accept[0]: 'speed' is not one of 'ttft'"),
+        ({"accept": "['quality:99%']"}, "rows[0].accept[0]: 'quality:99%' judges golden prompts, which a row has not"),
+        ({"accept": "['ttft<30s:99%']"}, "rows[0].accept[0]: 30s is not below timeouts.first_token of 30s"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(changed: dict[str, str | None], said: str) -> None:
+    """Where it is, what is wrong, what to write."""
+    assert mistakes(row(**changed))[0].startswith(said)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    """Those of each row, those that are a configuration's too, and names that come twice."""
+    found = mistakes(row(rate="2", prompt_tokens="x"), row(accept="['success:100%']"), "5")
+    assert [line.split(": ")[0] for line in found] == [
+        "rows[0].rate",
+        "rows[1].name",
+        "rows[2]",
+        "rows[0].prompt_tokens",
+        "rows[1].accept[0]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "f: not a mapping; the least that works is `rows: "),
+        ("[]", "f: not a mapping"),
+        ("rows: []", "f: rows: needed: a list of rows"),
+        ("rows: [", "f: line 1, column 8: "),
+        (f"{{rows: [{row()}], row: 1}}", 'f: no key "row"; did you mean "rows"?'),
+        (f"rows: [{row()[:-1]}, rate: 3/s}}]", "f: line 1, column "),
+    ],
+)
+def test_a_file_that_is_none_says_what_to_write(text: str, said: str) -> None:
+    """Empty, of another shape, no YAML, keys unknown or twice."""
+    with pytest.raises(ConfigError) as error:
+        load_rows(text, source="f")
+    assert str(error.value).startswith(said)

@@ -1,0 +1,123 @@
+"""What is left of a capacity, by the newest demand."""
+
+from prober.analysis.capacity import Capacity
+from prober.daemon.headroom import Headroom
+from prober.exposition.families import Value
+from prober.measure.signals import Info, Signals
+from prober.metrics import registry
+
+FOUND = Capacity("ttft", "found", lower=8.0, estimate=10.0, upper=12.0, tokens_per_s=5_000.0)
+
+
+class Shown:
+    def __init__(self, kept: dict[str, bytes] | None = None) -> None:
+        self.families = registry()
+        self.headroom = Headroom(self.families, kept or {})
+
+    def read(self, at_s: float, requests: float, tokens: float | None) -> None:
+        said = Signals(
+            Info("vllm"),
+            requests_finished_total=requests,
+            prompt_tokens_total=tokens,
+            generation_tokens_total=None if tokens is None else 0.0,
+        )
+        self.headroom.reading("t", at_s, said, 1e9 + at_s)
+
+    def value(self, name: str, *labels: str) -> float | None:
+        child = self.families[name].children.get(("t", *labels))
+        return child.value if isinstance(child, Value) else None
+
+
+def test_headroom_follows_the_demand() -> None:
+    """In requests and tokens, with the capacity's interval; over the last five minutes only."""
+    shown = Shown()
+    shown.headroom.found("t", [FOUND], 1e9)
+    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") is None, "nothing is known of the demand"
+    shown.read(0.0, 0, 0)
+    shown.read(100.0, 400, 200_000)
+    assert shown.value("llmslo_demand_requests_per_second") == 4
+    assert shown.value("llmslo_demand_tokens_per_second") == 2_000
+    assert shown.value("llmslo_capacity_shape_ratio") == 1, "500 tokens a request in both"
+    for bound, free in (("lower", 0.5), ("estimate", 0.6), ("upper", 1 - 4 / 12)):
+        assert shown.value("llmslo_headroom_ratio", "requests", bound) == free
+    assert shown.value("llmslo_headroom_ratio", "tokens", "estimate") == 0.6
+    for at_s in range(200, 700, 100):
+        shown.read(float(at_s), 400, 200_000)
+    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 1
+
+
+def test_requests_are_corrected_for_their_size() -> None:
+    """Production's requests of twice the tokens: half as many of them can be carried; tokens say the same by themselves."""
+    shown = Shown()
+    shown.headroom.found("t", [FOUND], 1e9)
+    shown.read(0.0, 0, 0)
+    shown.read(100.0, 200, 200_000)
+    assert shown.value("llmslo_capacity_shape_ratio") == 0.5
+    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 0.6
+    assert shown.value("llmslo_headroom_ratio", "tokens", "estimate") == 0.6
+    assert shown.value("llmslo_capacity_requests_per_second", "ttft", "estimate") == 10, "the sweep's own answer stays"
+
+
+def test_the_slo_that_binds_counts_and_another_answer_takes_its_place() -> None:
+    """What the last sweep did not say has no series left of the one before."""
+    shown = Shown()
+    shown.read(0.0, 0, None)
+    shown.read(100.0, 400, None)
+    tpot = Capacity("tpot", "found", lower=15.0, estimate=20.0, upper=25.0)
+    shown.headroom.found("t", [FOUND, tpot], 1e9)
+    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 0.6
+    shown.headroom.found("t", [tpot], 1e9)
+    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 0.8
+    assert shown.value("llmslo_capacity_requests_per_second", "ttft", "estimate") is None
+    assert shown.value("llmslo_headroom_ratio", "tokens", "estimate") is None, "its tokens are not known"
+
+
+def test_what_was_not_reached_gives_no_headroom() -> None:
+    """A rate that held is not a capacity: how much more there is nobody knows."""
+    shown = Shown()
+    shown.read(0.0, 0, None)
+    shown.read(100.0, 400, None)
+    shown.headroom.found("t", [Capacity("ttft", "not_reached", lower=50.0)], 1e9)
+    assert shown.value("llmslo_capacity_requests_per_second", "ttft", "lower") == 50
+    assert shown.value("llmslo_headroom_ratio", "requests", "lower") is None
+
+
+def test_what_a_sweep_adds_is_nobodys_demand() -> None:
+    """While it runs the last demand stands; after it a new window begins."""
+    shown = Shown()
+    shown.headroom.found("t", [FOUND], 1e9)
+    shown.read(0.0, 0, 0)
+    shown.read(100.0, 400, 200_000)
+    shown.headroom.sweeping("t", begins=True)
+    shown.read(110.0, 900, 500_000)
+    assert shown.value("llmslo_demand_requests_per_second") == 4
+    shown.headroom.sweeping("t", begins=False)
+    shown.read(150.0, 2_000, 900_000)
+    assert shown.value("llmslo_demand_requests_per_second") == 4
+    shown.read(200.0, 2_100, 950_000)
+    assert shown.value("llmslo_demand_requests_per_second") == 2
+
+
+def test_growing_demand_is_seen_to_reach_the_capacity() -> None:
+    """After weeks of it, over a restart; without growth nothing is foreseen."""
+    day = 86_400
+    for growth, foreseen in ((100.0, True), (0.0, False)):
+        shown = Shown()
+        total, at = 0.0, 0.0
+        for hour in range(24 * 21):
+            per_s = 1_000 + growth * (hour // 24) + 20 * (hour // 24 % 2)
+            for _ in range(12):
+                at += 300.0
+                total += 300.0 * per_s
+                shown.headroom.reading("t", at, tokens(total), 20_000 * day + at)
+        ((name, rows),) = shown.headroom.states()
+        again = Shown({name: rows})
+        again.headroom.found("t", [FOUND], 20_000 * day + at)
+        reached = again.value("llmslo_capacity_exhaustion_timestamp_seconds", "estimate")
+        assert (reached is not None) is foreseen
+        if reached is not None:
+            assert 15 * day < reached - (20_000 * day + at) < 25 * day, "from 3,000 to 5,000 at 100 a day"
+
+
+def tokens(total: float) -> Signals:
+    return Signals(Info("vllm"), prompt_tokens_total=total, generation_tokens_total=0.0)

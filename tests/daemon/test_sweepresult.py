@@ -1,0 +1,89 @@
+"""A driven sweep as a stored result."""
+
+from prober.analysis.capacity import Capacity
+from prober.config.load import load
+from prober.config.specs import TargetSpec
+from prober.daemon.drive import Driven
+from prober.daemon.sweepresult import result_of, without_gaps
+from prober.experiment.record import Stage
+from prober.experiment.sweep import Finished
+from prober.measure.chat import Usage
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.results.result import Result
+from prober.results.stored import from_json, to_json
+
+TEXT = """
+slos: {quick: {signal: ttft, threshold: 200ms, objective: 90%}}
+targets: [{name: t, url: 'https://h/v1', sweep: {}, gpus: {price_per_hour: 2}}]
+"""
+
+
+def probe(at_s: float, outcome: Outcome = Outcome.OK) -> ProbeResult:
+    at = round(at_s * 1e9)
+    stamps = tuple(at + 50_000_000 + 10_000_000 * i for i in range(4))
+    answered = outcome is Outcome.OK
+    timeline = Timeline(
+        at,
+        sent_ns=at,
+        first_ns=stamps[0] if answered else None,
+        content_ns=stamps if answered else (),
+        end_ns=stamps[-1] if answered else None,
+        usage=Usage(100, 4, None) if answered else None,
+    )
+    return ProbeResult("t", "chat", f"id-{at_s}", 0.0, outcome, "", timeline, model="m", engine="vllm")
+
+
+def of(last: list[ProbeResult]) -> Result:
+    spec: TargetSpec = load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
+    assert spec.sweep is not None
+    stages = (
+        Stage(0, "warm_up", 1.0, 10.0, 12.0, sent=2, answered=2),
+        Stage(1, "ramp", 1.0, 12.0, 16.0, other_per_s=0.5),
+        Stage(2, "ramp", 2.0, 16.0, 18.0, other_per_s=0.6),
+    )
+    found = Capacity("quick", "found", 1.0, 2.0, 3.0, 300.0)
+    finished = Finished("knee_passed", "two of six", (found,), stages)
+    probes = [
+        (0, probe(10.0)),
+        (0, probe(11.0)),
+        *((1, probe(12.0 + i / 10)) for i in range(40)),
+        *((2, p) for p in last),
+    ]
+    driven = Driven(finished, None, 10 * 10**9, tuple(probes), ())
+    return result_of(
+        driven, spec, spec.sweep.workload, spec.sweep.slos, started_unix_s=1e9, ended_unix_s=1e9 + 8,
+        configuration={"mode": "adaptive"},
+    )  # fmt: skip
+
+
+def test_a_result_has_its_stages_rows_and_contract_and_can_be_stored() -> None:
+    """The warm-up is told and not a stage; what the target carries and why it ended stand in it."""
+    result = of([probe(16.0 + i / 10) for i in range(20)])
+    assert [(stage.name, stage.sent, stage.answered, stage.demand_per_s) for stage in result.stages] == [
+        ("ramp 1/s", 40, 40, 0.5),
+        ("ramp 2/s", 20, 20, 0.6),
+    ]
+    assert result.warm_up is not None
+    assert result.warm_up.requests == 2
+    assert result.stop == "knee_passed"
+    assert result.capacities[0].estimate == 2.0
+    assert result.target.url == "https://h/v1"
+    assert result.prices.gpu_per_hour == 2
+    assert result.interference == ("other load of 0.5 to 0.6 requests/s",)
+    assert len(result.requests) == 60
+    kept = without_gaps(result)
+    assert all(not each.itls_s for each in kept.requests)
+    assert from_json(to_json(kept), "x").capacities == result.capacities
+
+
+def test_a_stage_whose_requests_were_cut_has_no_latencies() -> None:
+    """Those answered before the end were the quick ones."""
+    cut = of(
+        [*(probe(16.0 + i / 10) for i in range(10)), *(probe(17.0 + i / 10, Outcome.CANCELLED) for i in range(10))]
+    )
+    assert cut.stages[0].latencies
+    assert cut.stages[1].latencies == {}
+    assert cut.stages[1].ended == "knee_passed, 10 cut in flight"
+    assert cut.stages[1].outcomes == {"ok": 10, "cancelled": 10}

@@ -1,0 +1,220 @@
+"""`prober gate` and `prober compare` as a pipeline runs them, against a real server."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from prober.cli.compare import Cards
+from prober.edge.gpu import Reader
+from prober.measure.devices import Device
+from prober.mock.delays import Constant, Delay, Lognormal
+from prober.mock.engine import Behaviour
+from prober.mock.faults import Fault
+from prober.mock.server import running
+from prober.mock.settings import Settings
+
+RATE = ("--rate", "50/s")
+QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
+
+
+def settings(ttft: Delay, itl: Delay, *, model: str = "mock") -> Settings:
+    return Settings(model=model, behaviour=Behaviour(ttft=ttft, itl=itl), seed=3)
+
+
+async def prober(*arguments: str) -> tuple[int, Any, str]:
+    """Exit code, the JSON object printed, standard error."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "prober", *arguments, "--json"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 100)
+    return process.returncode or 0, json.loads(out) if out else None, err.decode()
+
+
+async def test_a_good_target_is_ready() -> None:
+    """Exit code 0 within the requests it takes, each question answered, the engine named."""
+    async with running(QUICK) as url:
+        code, said, err = await prober("gate", url, "--slo", "ttft<2s:90%", "--slo", "success:90%", *RATE)
+    assert (code, said["state"], said["exit_code"]) == (0, "ready", 0), (said, err)
+    assert 34 <= said["requests"] <= 100
+    assert [(each["name"], each["answer"]) for each in said["findings"]] == [
+        ("answers", "met"),
+        ("ttft", "met"),
+        ("success", "met"),
+    ]
+    assert 0 < said["error"] <= 0.05
+    assert (said["target"]["model"], said["target"]["engine_version"]) == ("mock", "0.32.0")
+
+
+async def test_a_slow_target_is_degraded() -> None:
+    """Exit code 3: it answers, but an SLO is missed."""
+    async with running(QUICK) as url:
+        code, said, _ = await prober("gate", url, "--slo", "ttft<5ms:90%", *RATE)
+    assert (code, said["state"]) == (3, "degraded")
+    assert said["why"].startswith("missed: ttft")
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen"), [("http:500", "http_5xx"), ("truncated", "truncated"), ("http:401", "rejected")]
+)
+async def test_a_failing_target_is_not_ready(fault: str, seen: str) -> None:
+    """Exit code 1 after a few requests, with what failed."""
+    async with running(QUICK) as url:
+        code, said, _ = await prober("gate", url, *RATE, "--header", f"X-Mock-Fault: {fault}")
+    assert (code, said["state"]) == (1, "not_ready")
+    assert said["requests"] <= 6
+    assert seen in said["why"]
+
+
+@pytest.mark.parametrize("status", [401, 429])
+async def test_a_target_that_rejects_half_is_not_ready(status: int) -> None:
+    """Whether the status counts in an SLO or not; it answers the other half well, and the warm-up."""
+    half = tuple(Fault("http", status, start_s=0.08 * n, end_s=0.08 * n + 0.04) for n in range(600))
+    async with running(Settings(behaviour=QUICK.behaviour, faults=half)) as url:
+        code, said, _ = await prober("gate", url, "--slo", "ttft<2s:90%", *RATE)
+    assert (code, said["state"]) == (1, "not_ready")
+    assert said["findings"][0]["bad"] >= 2
+
+
+async def test_what_cannot_be_told_is_not_enough_data(tmp_path: Path) -> None:
+    """Exit code 4, and not a request more than allowed: a threshold at the median is missed by half, which is what may be."""
+    behaviour = Behaviour(ttft=Lognormal(0.05, 0.5), itl=Constant(0.001))
+    truth = tmp_path / "truth.jsonl"
+    async with running(Settings(behaviour=behaviour, seed=3, truth=truth)) as url:
+        code, said, _ = await prober("gate", url, "--slo", "ttft<51ms:50%", "--max-requests", "50", *RATE)
+    assert (code, said["state"], said["requests"], said["error"]) == (4, "not_enough_data", 50, None)
+    assert len(truth.read_text().splitlines()) == 50
+
+
+async def test_a_wrong_call_is_none_of_the_verdicts(tmp_path: Path) -> None:
+    """Exit code 2, with what to write: an expression, an impossible budget, a file that is no baseline."""
+    nothing = tmp_path / "empty.json"
+    nothing.write_text("{}")
+    wrong = (
+        (("--slo", "ttft<500:99%"), "is not a duration"),
+        (("--slo", "ttft"), "write signal<threshold:objective"),
+        (("--slo", "ttft<500ms:99.9%"), "takes 3,475 requests"),
+        (("--error", "0%"), "above 0%"),
+        (("--baseline", str(nothing)), "empty.json"),
+        (("--unknown",), "No such option"),
+    )
+    ended = await asyncio.gather(*(prober("gate", "http://127.0.0.1:1", *arguments) for arguments, _ in wrong))
+    for (code, said, err), (_, what) in zip(ended, wrong, strict=True):
+        assert (code, said) == (2, None)
+        assert what in err
+
+
+async def test_slower_than_its_baseline_is_degraded(tmp_path: Path) -> None:
+    """A kept result is a baseline; as fast as it is ready, half as slow again is degraded; of another shape it is none."""
+    kept = str(tmp_path / "baseline.json")
+    fast, slow = (settings(Lognormal(f * 0.05, 0.1), Lognormal(f * 0.004, 0.1)) for f in (1.0, 2.0))
+    async with running(fast) as url, running(slow) as slower:
+        code, _, err = await prober("gate", url, "--slo", "success:95%", "--save", kept, *RATE)
+        assert code == 0, err
+        against = ("--baseline", kept, *RATE)
+        (again, said, err), (late, why, _), (shape, _, other) = await asyncio.gather(
+            prober("gate", url, *against, "--material", "60%"),
+            prober("gate", slower, *against, "--material", "10%"),
+            prober("gate", url, *against, "--workload", "chat"),
+        )
+    assert again == 0, (said, err)
+    assert {each["name"] for each in said["findings"][1:]} == {
+        "ttft p50 of baseline",
+        "ttft p90 of baseline",
+        "tpot p50 of baseline",
+    }
+    assert (late, why["state"]) == (3, "degraded")
+    assert "of baseline" in why["why"]
+    assert shape == 2
+    assert "of workload 'probe'" in other
+
+
+TURNS = ("--rate", "100/s", "--requests", "10", "--cool-down", "1ms", "--warm-up", "1")
+
+
+async def test_equals_show_no_difference_and_30_percent_is_found() -> None:
+    """Of itself nothing is claimed, on any axis; of the slower one TTFT, TPOT and E2E, and that it is another model."""
+    a, b = (
+        settings(Lognormal(factor * 0.03, 0.1), Lognormal(factor * 0.002, 0.1), model=model)
+        for factor, model in ((1.0, "one"), (1.3, "two"))
+    )
+    async with running(a) as first, running(b) as second, running(a) as alone:
+        (code, equal, err), (status, slower, why) = await asyncio.gather(
+            prober("compare", alone, alone, *TURNS, "--rounds", "11", "--error", "1%"),
+            prober("compare", first, second, *TURNS, "--rounds", "9"),
+        )
+    assert (code, status) == (0, 0), err + why
+    axes = {each["axis"]: each for each in equal["compared"]}
+    assert [each["better"] for each in axes.values()] == [None] * 7, equal
+    assert axes["ttft_p50"]["lower"] < axes["ttft_p50"]["effect"] < axes["ttft_p50"]["upper"]
+    counts = [axes["ttft_p50"][side]["count"] for side in "ab"]
+    assert max(counts) <= 110
+    assert min(counts) == 110 or any("do not count" in each for each in equal["said"]), "what is late is told"
+    assert equal["differs"] == []
+    axes = {each["axis"]: each for each in slower["compared"]}
+    for axis in ("ttft_p50", "tpot_p50", "e2e_p50"):
+        assert axes[axis]["better"] == "a", axes[axis]
+        assert axes[axis]["effect"] == pytest.approx(0.3, abs=0.12)
+    assert ["model", "one", "two"] in slower["differs"]
+    assert any("models" in each for each in slower["said"])
+
+
+async def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
+    """A side that does not answer: 1. Too few rounds for any claim, or a file against an address: 2."""
+    async with running(QUICK) as url:
+        code, _, err = await prober("compare", url, "http://127.0.0.1:1", *TURNS)
+        assert code == 1
+        assert "B (http://127.0.0.1:1/v1) answers nothing: connect_refused" in err
+        code, _, err = await prober("compare", url, url, "--rounds", "8")
+        assert code == 2
+        assert "fewer than 9" in err
+        kept = tmp_path / "kept.json"
+        kept.write_text("{}")
+        code, _, err = await prober("compare", url, str(kept))
+        assert code == 2
+        assert "two addresses, or two files" in err
+
+
+class Card:
+    """A GPU reader that says what it is told."""
+
+    warmth_c, clock_hertz = 60.0, 1.9e9
+
+    def read(self) -> list[Device]:
+        return [Device(0, "u", "n", temperature_celsius=self.warmth_c, sm_clock_hertz=self.clock_hertz)]
+
+
+def test_heat_and_clocks_are_told_beside_the_figures() -> None:
+    """Alike, apart, and unknown where no GPU of this machine tells."""
+    card = Card()
+    cards = Cards(cast(Reader, card))
+    assert "unknown" in cards.text()
+    cards.look("a")
+    cards.look("b")
+    assert cards.text() == "GPUs of this machine: A at 60 °C and 1900 MHz, B at 60 °C and 1900 MHz, alike"
+    card.clock_hertz = 1.5e9
+    cards.look("b")
+    assert "B at 60 °C and 1700 MHz, so the difference may be theirs" in cards.text()
+
+
+async def test_two_kept_results_are_compared(tmp_path: Path) -> None:
+    """Of the same shape and rate; that they were not taken in turn is said."""
+    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+
+    async def keep(factor: float, kept: str) -> int:
+        async with running(settings(Lognormal(factor * 0.02, 0.1), Constant(factor * 0.002))) as url:
+            code, _, _ = await prober("gate", url, "--slo", "success:97%", "--save", kept, *RATE)
+            return code
+
+    codes = await asyncio.gather(keep(1.0, files[0]), keep(2.0, files[1]))
+    assert set(codes) == {0}
+    code, said, err = await prober("compare", *files, "--rounds", "10")
+    assert code == 0, err
+    axes = {each["axis"]: each["better"] for each in said["compared"]}
+    assert axes["tpot_p50"] == "a"
+    assert "not in turn" in said["said"][0]

@@ -1,0 +1,261 @@
+"""Native histograms in real Prometheuses: what each release stores of the daemon's page, as it is configured."""
+
+import asyncio
+import contextlib
+import json
+import math
+import re
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+
+from prober import series
+from prober.config.load import load
+from prober.daemon.site import Site
+from prober.exposition.buckets import COARSE
+from prober.exposition.families import Histogram
+from prober.exposition.form import Form
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.metrics import Recorder, Registry, registry
+
+SLO_S = 0.5
+SAMPLES = 6000
+# More buckets than a native histogram keeps at its first schema: its schema falls between the first and the second page.
+WIDE = [10 ** (8 * i / SAMPLES - 5) for i in range(SAMPLES)]
+
+
+SPEC = load(
+    "slos: {t: {signal: ttft, threshold: 500ms, objective: 99%}}\ntargets: [{name: t, url: http://h}]",
+    source="c",
+    engines=(),
+    environment={},
+    read=lambda path: path,
+).targets[0]
+
+
+@dataclass(slots=True)
+class Prober:
+    """The daemon's page: of a registry without observations when it is read first, then of one with all of them."""
+
+    samples: list[float]
+    families: Registry
+    port: int = 0
+    forms: list[str] = field(default_factory=list)  # Content-Types of the pages served
+
+
+def recorded(samples: list[float], wide: list[float]) -> Registry:
+    """`samples` as TTFTs, `wide` as chunk gaps, four children of one family, and an engine's own histogram."""
+    families = registry()
+    recorder, now = Recorder(families), time.time()
+    recorder.declare("t", SPEC)
+    for i, value in enumerate(samples):
+        first = round(value * 1e9)
+        timeline = Timeline(0, first_ns=first, first_answer_ns=first, end_ns=2 * first)
+        recorder.record(ProbeResult("t", "probe", f"id-{i}", now + i / 1e6, Outcome.OK, "", timeline))
+    for gaps in families[series.CHUNK_GAP.name].children.values():
+        assert isinstance(gaps, Histogram)
+        gaps.observe(*wide)
+    for phase in series.PHASES:
+        families[series.CONNECT.name].histogram(COARSE, "t", phase).observe(0.001)
+    families[series.ENGINE_TTFT.name].histogram((0.1, 1.0), "t").take_over((1, 3, 4), 2.0)
+    return families
+
+
+@pytest.fixture
+async def prober() -> AsyncIterator[Prober]:
+    rng = Random(11)
+    samples = [0.22 * math.exp(0.4 * rng.gauss(0, 1)) for _ in range(SAMPLES)]
+    shown = recorded([], [])
+    found = Prober(samples, recorded(samples, WIDE))
+    site = Site(cast(Any, None), shown, cast(Any, None), "", "")
+
+    async def metrics(request: web.Request) -> web.Response:
+        answer = await site.metrics(request)
+        shown.update(found.families)
+        found.forms.append(answer.headers["Content-Type"])
+        return answer
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    found.port = runner.addresses[0][1]
+    yield found
+    await runner.cleanup()
+
+
+@pytest.fixture(scope="session")
+def newer_prometheus() -> Path:
+    """Prometheus 3, from a newer suite of the distribution: not every machine can have it, so never a failure."""
+    found = Path(__file__).parents[2] / ".tools/newer/usr/bin/prometheus"
+    if not found.exists():
+        pytest.skip("no Prometheus 3: `make test` fetches it where the distribution has one")
+    return found
+
+
+class Prometheus:
+    """A running one that reads the prober twice a second."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, path: str, **parameters: str) -> list[Any]:
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as answer:
+            found = json.loads(answer.read())["data"]
+        return cast("list[Any]", found["result"] if isinstance(found, dict) else found)
+
+    def value(self, query: str) -> float | None:
+        """Of the one series that the query gives; None: it gives none."""
+        found = self.ask("query", query=query)
+        assert len(found) <= 1, (query, found)
+        return float(found[0]["value"][1]) if found else None
+
+    def exemplars(self, query: str) -> list[dict[str, Any]]:
+        now = time.time()
+        found = self.ask("query_exemplars", query=query, start=f"{now - 600:.0f}", end=f"{now + 600:.0f}")
+        return [exemplar for entry in found for exemplar in entry["exemplars"]]
+
+
+def options(binary: Path, native: bool, classic: bool) -> tuple[str, str]:
+    """(features, keys of the scrape job) of this release that ask for native histograms, and for classic ones beside them."""
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+    found = re.search(r"version (\d+)\.(\d+)", said.stdout + said.stderr)
+    assert found is not None
+    version = int(found[1]), int(found[2])
+    features, keys = ["exemplar-storage"], ""
+    if native and version >= (3, 8):
+        keys += ", scrape_native_histograms: true"
+    elif native:
+        features.append("native-histograms")
+    if version >= (3, 0):
+        keys += f", always_scrape_classic_histograms: {str(classic).lower()}"
+    elif version >= (2, 45):
+        keys += f", scrape_classic_histograms: {str(classic).lower()}"
+    return ",".join(features), keys
+
+
+@contextlib.contextmanager
+def running(binary: Path, folder: Path, port: int, native: bool, classic: bool) -> Iterator[Prometheus]:
+    features, keys = options(binary, native, classic)
+    config = folder / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 500ms}\nscrape_configs:\n"
+        f"  - {{job_name: t, static_configs: [{{targets: ['127.0.0.1:{port}']}}]{keys}}}\n"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [str(binary), f"--config.file={config}", f"--storage.tsdb.path={folder}/tsdb"]
+    command += [f"--web.listen-address={listen}", f"--enable-feature={features}"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield Prometheus(f"http://{listen}")
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def wait_for(prometheus: Prometheus, query: str, value: float) -> None:
+    end = time.monotonic() + 20
+    while True:
+        with contextlib.suppress(OSError):
+            if prometheus.value(query) == value:
+                return
+        assert time.monotonic() < end, f"waited for {query} to be {value}"
+        time.sleep(0.05)
+
+
+def exact(samples: list[float], q: float) -> float:
+    return sorted(samples)[math.ceil(q * len(samples)) - 1]
+
+
+def check_native(prometheus: Prometheus, prober: Prober) -> None:
+    """All observations, quantiles, exemplars; and a histogram whose schema fell between two scrapes."""
+    wait_for(prometheus, "histogram_count(llmslo_ttft_seconds)", SAMPLES)
+    assert prometheus.value("histogram_sum(llmslo_ttft_seconds)") == pytest.approx(sum(prober.samples))
+    for of in ("llmslo_ttft_seconds", "rate(llmslo_ttft_seconds[1m])"):
+        for q in (0.5, 0.9, 0.99, 0.999):
+            assert prometheus.value(f"histogram_quantile({q}, {of})") == pytest.approx(
+                exact(prober.samples, q), rel=0.05
+            )
+    assert prometheus.value("histogram_count(llmslo_chunk_gap_seconds)") == SAMPLES
+    wide = prometheus.value("histogram_quantile(0.5, rate(llmslo_chunk_gap_seconds[1m]))")
+    assert wide == pytest.approx(exact(WIDE, 0.5), rel=0.10)
+    assert prometheus.value("count(llmslo_connect_seconds)") == len(series.PHASES)
+    assert prometheus.ask("query", query="llmslo_tpot_seconds"), "one without observations is native too"
+    found = prometheus.exemplars("llmslo_ttft_seconds")
+    assert found
+    for exemplar in found:
+        number = int(exemplar["labels"]["request_id"].removeprefix("id-"))
+        assert float(exemplar["value"]) == pytest.approx(prober.samples[number])
+
+
+def check_classic(prometheus: Prometheus, prober: Prober) -> None:
+    """The same series, counts and quantiles as from the text."""
+    wait_for(prometheus, "llmslo_ttft_seconds_count", SAMPLES)
+    assert prometheus.value("llmslo_ttft_seconds_sum") == pytest.approx(sum(prober.samples))
+    assert prometheus.value("count(llmslo_connect_seconds_count)") == len(series.PHASES)
+    (child,) = prober.families["llmslo_ttft_seconds"].children.values()
+    shown = {entry["metric"]["le"] for entry in prometheus.ask("query", query="llmslo_ttft_seconds_bucket")}
+    written = set(re.findall(r'le="(.*?)"', child.text(False)))
+    assert {float(le) for le in shown} == {float(le) for le in written}
+    good = prometheus.value('llmslo_ttft_seconds_bucket{le="0.5"}')
+    assert good == sum(value <= SLO_S for value in prober.samples)
+    for q in (0.5, 0.9, 0.99):
+        found = prometheus.value(f"histogram_quantile({q}, sum by (le) (rate(llmslo_ttft_seconds_bucket[1m])))")
+        value = exact(prober.samples, q)
+        assert found == pytest.approx(value, rel=0.06 if SLO_S / 2 < value < SLO_S * 2 else 0.13)
+    assert prometheus.exemplars("llmslo_ttft_seconds_bucket")
+
+
+@pytest.mark.parametrize(
+    ("which", "native", "classic"),
+    [
+        pytest.param("prometheus_binary", False, False, id="off"),
+        pytest.param("prometheus_binary", True, False, id="native"),
+        pytest.param("newer_prometheus", False, False, id="newer-off"),
+        pytest.param("newer_prometheus", True, False, id="newer-native"),
+        pytest.param("newer_prometheus", True, True, id="newer-both"),
+    ],
+)
+async def test_prometheus_stores_what_it_is_set_to(
+    tmp_path: Path, request: pytest.FixtureRequest, prober: Prober, which: str, native: bool, classic: bool
+) -> None:
+    """Classic histograms, native ones, or both; counters, gauges and the engine's own histograms in every case."""
+
+    def check() -> None:
+        with running(request.getfixturevalue(which), tmp_path, prober.port, native, classic) as prometheus:
+            for asked, checked in ((native, check_native), (classic or not native, check_classic)):
+                if asked:
+                    checked(prometheus, prober)
+            there = {
+                entry["metric"]["__name__"]
+                for entry in prometheus.ask("query", query='count by (__name__) ({__name__=~"llmslo_ttft_seconds.*"})')
+            }
+            parts = {f"llmslo_ttft_seconds_{part}" for part in ("bucket", "count", "sum")}
+            wanted = (parts if classic or not native else set()) | ({"llmslo_ttft_seconds"} if native else set())
+            assert there == wanted
+            assert prometheus.value('llmslo_engine_ttft_seconds_bucket{le="+Inf"}') == 4
+            assert prometheus.value("llmslo_engine_ttft_seconds_count") == 4
+            assert prometheus.value('llmslo_slo_events_total{slo="t"}') == SAMPLES
+            assert prometheus.value('llmslo_slo_threshold_seconds{slo="t"}') == SLO_S
+            assert prometheus.ask("query", query="process_cpu_seconds_total")
+            assert prometheus.value("min_over_time(up[1m])") == 1
+
+    await asyncio.to_thread(check)
+    assert set(prober.forms) == {(Form.PROTOBUF if native else Form.OPENMETRICS).value}

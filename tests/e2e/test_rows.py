@@ -1,0 +1,189 @@
+"""`prober matrix` as people run it, against a real server."""
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from prober.generate.report import html, markdown
+from prober.mock.delays import Constant
+from prober.mock.engine import Behaviour
+from prober.mock.server import running
+from prober.mock.settings import Settings
+from prober.results.reading import read
+
+SHAPE = "prompt_tokens: 32, output_tokens: {uniform: {min: 4, max: 8}}"
+QUICK = Behaviour(ttft=Constant(0.02), itl=Constant(0.001))
+
+
+def file(folder: Path, *rows: str) -> Path:
+    path = folder / "rows.yaml"
+    path.write_text("rows:\n" + "".join(f"- {{{row}, {SHAPE}}}\n" for row in rows))
+    return path
+
+
+async def begun(*arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "prober", "matrix", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def matrix(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error."""
+    process = await begun(*arguments)
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_a_verdict_a_row(tmp_path: Path) -> None:
+    """Accepted, rejected and too few in one run: exit code 1, a stage a row in a file that the report reads."""
+    path = file(
+        tmp_path,
+        "name: good, rate: 50/s, requests: 70, hypothesis: it is fast, accept: ['ttft<2s:90%', 'success:90%']",
+        "name: slow, rate: 50/s, duration: 1s, accept: ['ttft<5ms:90%']",
+        "name: few, rate: 50/s, requests: 10, accept: ['ttft<2s:99%']",
+    )
+    kept = tmp_path / "result.json"
+    async with running(Settings(behaviour=QUICK)) as url:
+        code, out, err = await matrix(url, "--file", str(path), "--output", str(kept), "--json")
+    assert code == 1, err
+    said: Any = json.loads(out)
+    assert (said["state"], said["exit_code"], said["target"]["model"]) == ("rejected", 1, "mock")
+    assert [(each["name"], each["state"]) for each in said["rows"]] == [
+        ("good", "accepted"),
+        ("slow", "rejected"),
+        ("few", "not_enough_data"),
+    ], said
+    assert (said["rows"][0]["hypothesis"], said["rows"][0]["loop"], said["rows"][0]["sent"]) == (
+        "it is fast",
+        "open",
+        70,
+    )
+    assert "few: ttft<2s:99% takes 346 requests" in err
+    assert "1/3 good: 70 requests, 50/s; expected: it is fast" in err
+    stored = read(kept.read_text(), "result.json")
+    assert (stored.kind, stored.load.arrivals, stored.stop, stored.configuration) == (
+        "run",
+        "poisson",
+        "complete",
+        path.read_text(),
+    )
+    assert [(stage.name, stage.sent, stage.rate_per_s) for stage in stored.stages if stage.name != "slow"] == [
+        ("good", 70, 50.0),
+        ("few", 10, 50.0),
+    ]
+    assert set(stored.stages[0].slos) == {"ttft", "success"}
+    assert stored.warm_up is not None
+    assert stored.warm_up.requests == 9
+    assert not any(each.warm_up for each in stored.requests)
+    assert stored.decision is not None
+    assert not stored.decision.accepted
+    assert "slow: rejected" in markdown([stored])
+    assert "<svg" in html([stored])
+
+
+async def test_a_closed_loop_keeps_so_many_in_flight_and_hides_the_queue(tmp_path: Path) -> None:
+    """Four at any time, by the server's own record. Where an open loop sees the queue, it is accepted, and says what it is."""
+    objective = "accept: ['ttft<150ms:75%']"
+    path = file(
+        tmp_path,
+        f"name: users, rate: 110/s, requests: 110, {objective}",
+        f"name: tool, concurrency: 4, requests: 60, {objective}",
+    )
+    kept, truth = tmp_path / "result.json", tmp_path / "truth.jsonl"
+    behaviour = Behaviour(ttft=Constant(0.06), itl=Constant(0.001), slots=4)  # about 62 requests a second
+    async with running(Settings(behaviour=behaviour, truth=truth)) as url:
+        code, out, err = await matrix(url, "--file", str(path), "--output", str(kept))
+    assert code == 1, err
+    assert "users: rejected" in out
+    assert "tool (closed loop of 4): accepted" in out
+    assert "coordinated omission" in out
+    stored = read(kept.read_text(), "result.json")
+    assert [stage.name for stage in stored.stages] == ["users", "tool (closed loop of 4)"]
+    assert stored.load.arrivals == "poisson, and closed in tool"
+    assert "coordinated omission" in markdown([stored])
+
+    records = sorted(
+        (json.loads(line) for line in truth.read_text().splitlines()), key=lambda each: each["received_ns"]
+    )
+    loop = [(each["received_ns"], each["end_ns"]) for each in records[-60:]]
+    changes = sorted([(begin, 1) for begin, _ in loop] + [(end, -1) for _, end in loop])
+    in_flight, most, area, last_ns = 0, 0, 0, loop[0][0]
+    end_ns = loop[-1][0]  # from the last request on it drains
+    for at_ns, change in changes:
+        if at_ns <= end_ns:
+            area += in_flight * (at_ns - last_ns)
+            last_ns = at_ns
+        in_flight += change
+        most = max(most, in_flight)
+    assert most == 4
+    assert area / (end_ns - loop[0][0]) > 3.4
+
+
+async def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    """Exit code 4: the row that ended keeps its verdict, the interrupted one has none, the third one was not begun."""
+    objective = "accept: ['ttft<2s:80%']"
+    path = file(
+        tmp_path,
+        f"name: one, rate: 100/s, requests: 40, {objective}",
+        f"name: two, rate: 50/s, duration: 10m, {objective}",
+        f"name: three, concurrency: 2, duration: 10m, {objective}",
+    )
+    kept = tmp_path / "result.json"
+    async with running(Settings(behaviour=QUICK)) as url:
+        process = await begun(url, "--file", str(path), "--output", str(kept), "--json")
+        assert process.stderr is not None
+        while not (await asyncio.wait_for(process.stderr.readline(), 30)).startswith(b"2/3 two"):
+            pass
+        await asyncio.sleep(3)
+        process.send_signal(signal.SIGINT)
+        out, _ = await asyncio.wait_for(process.communicate(), 10)
+    assert process.returncode == 4
+    said = json.loads(out)
+    assert [(each["name"], each["state"]) for each in said["rows"]] == [
+        ("one", "accepted"),
+        ("two", "not_enough_data"),
+        ("three", "not_enough_data"),
+    ]
+    assert said["rows"][1]["why"].startswith("interrupted after ")
+    assert said["rows"][2]["why"] == "not begun"
+    stored = read(kept.read_text(), "result.json")
+    assert [(stage.name, stage.ended) for stage in stored.stages] == [("one", "complete"), ("two", "interrupted")]
+    assert stored.stages[1].answered > 20
+    assert (stored.stop, stored.decision) == ("interrupted", None)
+
+
+async def test_a_closed_loop_for_a_time_ends_with_it_and_rests_when_refused(tmp_path: Path) -> None:
+    """A server that fails at once is not hammered: each of two asks ten times a second, not a thousand."""
+    path = file(tmp_path, "name: a, concurrency: 2, duration: 1s, accept: ['success:90%']")
+    async with running(Settings(behaviour=QUICK)) as url:
+        code, out, _ = await matrix(url, "--file", str(path), "--json", "--header", "X-Mock-Fault: http:500")
+    said = json.loads(out)
+    assert (code, said["rows"][0]["state"]) == (1, "rejected")
+    assert said["rows"][0]["outcomes"] == {"http_5xx": said["rows"][0]["sent"]}
+    assert 4 <= said["rows"][0]["sent"] <= 22
+
+
+async def test_a_wrong_call_and_a_target_that_is_not_there(tmp_path: Path) -> None:
+    """2 with every mistake of the file; 4 where nobody answers: that is no verdict on any row."""
+    good = file(tmp_path, "name: a, rate: 1/s, requests: 1, accept: ['success:90%']")
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("rows: [{name: a, rate: 1, accept: [], promt_tokens: 5}]")
+    url = "http://127.0.0.1:1"
+    calls = (
+        ((url, "--file", str(bad)), 2, (f"{bad}: rows[0].rate: ", 'did you mean "prompt_tokens"', "rows[0].accept")),
+        ((url, "--file", str(tmp_path / "none.yaml")), 2, ("cannot be read: No such file",)),
+        ((url,), 2, ("--file",)),
+        ((url, "--file", str(good), "--output", str(tmp_path / "no/where.json")), 2, ("--output", "cannot be written")),
+        ((url, "--file", str(good), "--engine", "nothing"), 2, ("no engine",)),
+        ((url, "--file", str(good)), 4, ("Connection refused",)),
+    )
+    ended = await asyncio.gather(*(matrix(*arguments) for arguments, _, _ in calls))
+    for (_, code, whats), (found, out, err) in zip(calls, ended, strict=True):
+        assert (found, out) == (code, ""), err
+        for what in whats:
+            assert what in err

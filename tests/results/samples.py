@@ -1,0 +1,89 @@
+"""A sweep with known figures, for tests of what is made of it."""
+
+from decimal import Decimal
+from random import Random
+
+from prober.analysis.capacity import Capacity
+from prober.results.result import Context, Decision, Load, Prices, Request, Result, Stage, Target, Use, WarmUp
+from prober.results.stage import stage_of_requests
+from prober.slo.objective import Slo
+
+TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 2_592_000.0)
+TPOT = Slo("tpot", "tpot", 0.03, Decimal("0.95"), 2_592_000.0)
+RATES = (1.0, 4.0, 16.0)
+
+
+def requests(stage: int, rate_per_s: float, begin_s: float, count: int, rng: Random) -> tuple[Request, ...]:
+    """Slower at a higher rate; of 16/s a tenth fails."""
+    found = []
+    for i in range(count):
+        start_s = begin_s + i / rate_per_s
+        if rate_per_s > 10 and i % 10 == 0:
+            found.append(Request(stage, start_s, "http_5xx", "HTTP 503: busy", e2e_s=0.01))
+            continue
+        ttft_s = rng.uniform(0.05, 0.1) * (1 + rate_per_s / 4)
+        itls_s = tuple(rng.uniform(0.008, 0.012) for _ in range(7))
+        found.append(
+            Request(
+                stage,
+                start_s,
+                ttft_s=ttft_s,
+                itls_s=itls_s,
+                tpot_s=sum(itls_s) / 7,
+                e2e_s=ttft_s + sum(itls_s),
+                send_lag_s=0.0004,
+                prompt_tokens=100 + i % 50,
+                output_tokens=8,
+            )
+        )
+    return tuple(found)
+
+
+def sweep(name: str = "sweep-1", seed: int = 1, count: int = 120) -> Result:
+    """Three stages, with everything a sweep can know."""
+    rng, stages, rows, begin_s = Random(seed), list[Stage](), list[Request](), 0.0
+    for index, rate in enumerate(RATES):
+        part = requests(index, rate, begin_s, count, rng)
+        failed = sum(each.outcome != "ok" for each in part)
+        stages.append(
+            stage_of_requests(
+                f"{rate:g}/s",
+                rate,
+                part,
+                begin_s=begin_s,
+                sending_s=count / rate,
+                slos={"ttft": (count, failed), "tpot": (count - failed, 0)},
+                good=count - failed,
+                use=Use(running_mean=rate * 2, waiting_mean=0.0, kv_usage_peak_ratio=0.4),
+                demand_per_s=0.5,
+                gpus=2,
+                ended="decided",
+            )
+        )
+        rows += part
+        begin_s += count / rate + 1
+    return Result(
+        id=name,
+        kind="sweep",
+        started_unix_s=1_760_000_000.0,
+        ended_unix_s=1_760_000_000.0 + begin_s,
+        tool="llm-slo-prober 9.9.9",
+        target=Target(
+            "http://llm.example:8000", "org/model-7b", "vllm", "0.32.0", "chat", {"tensor_parallel_size": "2"}
+        ),
+        load=Load("chat", "lognormal", "lognormal", True, "poisson", 2000, 7, {"temperature": 0}, "generated"),
+        stages=tuple(stages),
+        configuration='{"mode": "adaptive"}',
+        slos=(TTFT, TPOT),
+        warm_up=WarmUp(20, 8.2),
+        capacities=(
+            Capacity("ttft", "found", 10.0, 12.0, 13.0, 1500.0, 0.9, 2000, "model"),
+            Capacity("tpot", "not_reached", lower=16.5, samples=2000),
+        ),
+        stop="decided",
+        prices=Prices(gpu_per_hour=2.0),
+        context=Context(gpu="NVIDIA L4", gpu_count="2", driver="570.86", precision="bf16"),
+        interference=(),
+        decision=Decision(True, "it is faster.", "low"),
+        requests=tuple(rows),
+    )

@@ -1,0 +1,202 @@
+"""What a result proves: the contract stage by stage, the checklist, the size of a deployment."""
+
+import re
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from prober.analysis.capacity import Capacity
+from prober.analysis.quantiles import Quantile
+from prober.results.audit import audit
+from prober.results.result import Context, Load, Result, Stage, Target, WarmUp
+from prober.results.sizing import Demand, Refused, Size, size
+from prober.results.verdict import contract, kept
+from prober.slo.objective import Slo
+from tests.results.samples import TTFT, sweep
+
+
+def stage(events: int, bad: int) -> Stage:
+    return Stage("s", 1.0, 0.0, 1.0, 1.0, events, events - bad, slos={"ttft": (events, bad)})
+
+
+@pytest.mark.parametrize(
+    ("events", "bad", "state"),
+    [
+        (0, 0, "no_data"),
+        (1, 0, "undecided"),
+        (267, 0, "undecided"),
+        (268, 0, "met"),
+        (1000, 10, "undecided"),
+        (1000, 4, "met"),
+        (1000, 30, "missed"),
+        (20, 10, "missed"),
+    ],
+)
+def test_a_contract_is_met_or_missed_only_where_the_events_say_so(events: int, bad: int, state: str) -> None:
+    """Exactly at the budget nothing can be said; no data is never met."""
+    assert kept(TTFT, stage(events, bad)).state == state
+
+
+def test_an_slo_that_a_stage_did_not_count_has_no_data() -> None:
+    """By its name."""
+    other = Slo("other", "e2e", 1.0, Decimal("0.9"), 60.0)
+    assert kept(other, stage(100, 0)).state == "no_data"
+
+
+def test_each_stage_is_judged() -> None:
+    """By each SLO of the contract."""
+    judged = contract(sweep())
+    assert [[each.state for each in found] for _, found in judged] == [
+        ["undecided", "met"],
+        ["undecided", "met"],
+        ["missed", "met"],
+    ]
+
+
+def done(result: Result) -> dict[str, bool | None]:
+    return {each.name: each.done for each in audit(result)}
+
+
+def test_the_checklist_of_a_sweep() -> None:
+    """In its order; 120 requests are too few for a tail, and 120 s long enough."""
+    assert done(sweep()) == {
+        "warm-up": True,
+        "open loop": True,
+        "tails": False,
+        "realistic lengths": True,
+        "several rates": True,
+        "duration": True,
+        "hardware": True,
+        "precision": True,
+        "batch": True,
+        "both phases": True,
+    }
+
+
+def test_the_checklist_of_a_result_that_knows_nothing() -> None:
+    """Nothing is claimed: what is not told is unknown or not done."""
+    found = done(Result("x", "run", 0.0, 0.0, "t", Target(), Load(), ()))
+    assert found["open loop"] is None
+    assert found["realistic lengths"] is None
+    assert True not in found.values()
+
+
+def thousand(latency: str) -> dict[str, tuple[Quantile, ...]]:
+    return {latency: (Quantile(0.5, 0.1, None, None, 1000), Quantile(0.99, 0.2, None, None, 1000))}
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "expected"),
+    [
+        ("warm-up", replace(sweep(), warm_up=None), None),
+        ("warm-up", replace(sweep(), warm_up=WarmUp(0)), False),
+        ("warm-up", replace(sweep(), warm_up=None, requests=(replace(sweep().requests[0], warm_up=True),)), True),
+        ("open loop", replace(sweep(), load=Load(arrivals="closed")), False),
+        ("tails", replace(sweep(), stages=(replace(stage(1, 0), latencies=thousand("ttft")),)), True),
+        ("realistic lengths", replace(sweep(), load=Load(varied=False)), False),
+        ("several rates", replace(sweep(), stages=sweep().stages[:2]), False),
+        ("duration", replace(sweep(), stages=sweep().stages[2:]), False),
+        ("duration", replace(sweep(), stages=(replace(stage(1, 0), duration_s=None),)), None),
+        ("hardware", replace(sweep(), context=Context(gpu="L4")), False),
+        ("precision", replace(sweep(), context=Context(quantization="awq, group size 128")), True),
+        ("precision", replace(sweep(), context=Context()), False),
+        ("batch", replace(sweep(), stages=(*sweep().stages, stage(1, 0))), False),
+        ("both phases", replace(sweep(), stages=(replace(stage(1, 0), latencies=thousand("ttft")),)), False),
+        ("both phases", replace(sweep(), stages=(replace(stage(1, 0), latencies=thousand("tpot")),)), False),
+        ("both phases", replace(sweep(), stages=(stage(1, 0),)), False),
+    ],
+)
+def test_each_check_follows_from_the_data(name: str, result: Result, expected: bool | None) -> None:
+    """Done, not done, or not told."""
+    assert done(result)[name] is expected
+
+
+def sized(demand: Demand, result: Result | None = None, gpus: int = 2, price: float | None = 2.0) -> Size:
+    found = size(result or sweep(), demand, gpus, price)
+    assert isinstance(found, Size), found
+    return found
+
+
+def test_instances_gpus_and_cost() -> None:
+    """ceil(100 ÷ (10 × 0.8)) = 13, by the lower bound of the SLO that gives way first."""
+    found = sized(Demand(100.0))
+    assert (found.instances, found.gpus, found.per_instance, found.slo, found.reached) == (13, 26, 10.0, "ttft", True)
+    assert found.free == pytest.approx(1 - 100 / 130)
+    assert found.dollars_per_hour == 52.0
+    # 8 output tokens a request, so 800/s: 52 $/h ÷ 2.88 M tokens/h
+    assert found.dollars_per_million_output == pytest.approx(52 / 2.88)
+    prompt = found.dollars_per_million_prompt
+    assert prompt is not None
+    assert found.dollars_per_million is not None
+    assert found.dollars_per_million < prompt < 52 / 2.88
+
+
+def test_an_exact_fit_takes_no_more() -> None:
+    """80/s are ten times what 8/s with headroom are; rounding does not add an eleventh."""
+    assert sized(Demand(80.0)).instances == 10
+    assert sized(Demand(80.1)).instances == 11
+    assert sized(Demand(30.0, headroom=0.0)).instances == 3
+    assert sized(Demand(0.1, fewest=3)).instances == 3
+
+
+def test_a_knee_that_was_not_reached_is_a_lower_bound() -> None:
+    """Its highest rate is what is known to hold."""
+    found = sized(Demand(100.0), replace(sweep(), slos=(), capacities=sweep().capacities[1:]))
+    assert (found.per_instance, found.reached) == (16.5, False)
+
+
+@pytest.mark.parametrize(
+    ("capacities", "said"),
+    [
+        ((), "holds no capacity: run `prober sweep`"),
+        ((Capacity("ttft", "below_lowest", upper=1.0),), "no rate meets the SLO 'ttft': it failed at the lowest, 1/s"),
+        (
+            (Capacity("ttft", "not_enough_data", samples=30),),
+            "not enough data for the SLO 'ttft' .30 requests.: sweep longer",
+        ),
+        ((Capacity("ttft", "found", lower=0.0, estimate=1.0, upper=2.0),), "not enough data"),
+        ((Capacity("tpot", "found", 5.0, 6.0, 7.0),), "says nothing of the SLO 'ttft': sweep again with it"),
+    ],
+)
+def test_no_capacity_no_answer(capacities: tuple[Capacity, ...], said: str) -> None:
+    """With the reason."""
+    result = replace(sweep(), slos=(TTFT,), capacities=capacities)
+    found = size(result, Demand(10.0), 1)
+    assert isinstance(found, Refused)
+    assert re.search(said, found.reason)
+
+
+def test_a_price_needs_tokens() -> None:
+    """Refused where the answers had no usage; without a price there is an answer."""
+    bare = replace(sweep(), stages=tuple(replace(each, output_tokens=None) for each in sweep().stages))
+    found = size(bare, Demand(10.0), 1, 2.0)
+    assert isinstance(found, Refused)
+    assert "no usage" in found.reason
+    assert sized(Demand(10.0), bare, price=None).dollars_per_million is None
+
+
+def test_more_than_can_be_had_is_refused() -> None:
+    """With what can be carried."""
+    found = size(sweep(), Demand(100.0, most=5), 2)
+    assert isinstance(found, Refused)
+    assert (
+        found.reason == "13 instances are needed, 5 are allowed: they keep ttft up to 40/s with the headroom, not 100/s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("demand", "said"),
+    [
+        (Demand(0.0), "a peak of 0/s: it must be above 0"),
+        (Demand(float("nan")), "a peak of nan/s: it must be above 0"),
+        (Demand(1.0, headroom=1.0), "a headroom of 100%"),
+        (Demand(1.0, headroom=-0.1), "a headroom of -10%"),
+        (Demand(1.0, fewest=0), "at least 0 instances"),
+        (Demand(1.0, fewest=4, most=3), "at most 3 instances are fewer than at least 4"),
+    ],
+)
+def test_a_demand_that_cannot_be_is_an_error(demand: Demand, said: str) -> None:
+    """Named."""
+    with pytest.raises(ValueError, match=said):
+        size(sweep(), demand, 1)

@@ -1,0 +1,114 @@
+"""A stage as built from probes, pages and GPUs."""
+
+from dataclasses import replace
+
+import pytest
+
+from prober.measure.chat import Usage
+from prober.measure.devices import Device
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.signals import Info, Signals
+from prober.measure.timeline import Timeline
+from prober.results.stage import stage_of, use_of
+from tests.results.samples import TPOT, TTFT
+
+MS = 1_000_000
+BEGIN = 5_000 * MS
+USAGE = Usage(50, 5)
+
+
+def probe(at_ms: int, ttft_ms: int = 100, outcome: Outcome = Outcome.OK, usage: Usage | None = USAGE) -> ProbeResult:
+    """Five tokens, 10 ms apart."""
+    due = BEGIN + at_ms * MS
+    stamps = tuple(due + (ttft_ms + 10 * i) * MS for i in range(5))
+    timeline = Timeline(due, sent_ns=due + MS, first_ns=stamps[0], content_ns=stamps, end_ns=stamps[-1], usage=usage)
+    return ProbeResult("t", "w", f"id{at_ms}", 0.0, outcome, "" if outcome is Outcome.OK else "why", timeline)
+
+
+def test_a_stage_of_probes() -> None:
+    """Rows in seconds since the experiment's start; quantiles of what counts; throughput up to the last answer's end."""
+    probes = [
+        probe(0),
+        probe(1000, 200),
+        probe(2000, 700),
+        probe(3000, outcome=Outcome.RESET),
+        replace(probe(3500, 9000), warm_up=True),
+    ]
+    stage, rows = stage_of(
+        "1/s",
+        1.0,
+        probes,
+        index=3,
+        origin_ns=0,
+        begin_ns=BEGIN,
+        sending_s=4.0,
+        slos=(TTFT, TPOT),
+        demand_per_s=2.0,
+        gpus=2,
+        ended="decided",
+    )
+    assert [each.start_s for each in rows] == [5.0, 6.0, 7.0, 8.0, 8.5]
+    assert {each.stage for each in rows} == {3}
+    assert rows[0].ttft_s == 0.1
+    assert rows[0].itls_s == (0.01,) * 4
+    assert rows[0].tpot_s == pytest.approx(0.01)
+    assert rows[0].e2e_s == pytest.approx(0.14)
+    assert rows[0].send_lag_s == 0.001
+    assert (rows[0].prompt_tokens, rows[0].output_tokens) == (50, 5)
+    assert (stage.begin_s, stage.sending_s, stage.sent, stage.answered) == (5.0, 4.0, 5, 4)
+    assert stage.outcomes == {"ok": 4, "reset": 1}
+    ttft = stage.quantile("ttft", 0.5)
+    assert ttft is not None
+    assert (ttft.estimate, ttft.count) == (0.2, 3)  # the warm-up and the failure have none
+    assert stage.tail_ratio("ttft") == pytest.approx(3.5)
+    assert stage.duration_s == pytest.approx(12.54)  # the slow warm-up ended last
+    assert stage.slos == {"ttft": (4, 2), "tpot": (4, 0)}  # what died had kept its pace
+    assert stage.good == 2 + 1  # two in time, and the warm-up, which is nobody's
+    assert stage.output_tokens == 20
+    assert stage.output_tokens_per_s == pytest.approx(20 / 12.54)
+    assert stage.output_tokens_per_s_per_gpu == pytest.approx(10 / 12.54)
+    assert stage.prompt_tokens_per_request == 50
+
+
+def test_tokens_that_one_answer_did_not_tell_are_unknown() -> None:
+    """A sum that leaves some out looks like a small one."""
+    stage, _ = stage_of(
+        "1/s", 1.0, [probe(0), probe(1, usage=None)], index=0, origin_ns=0, begin_ns=BEGIN, sending_s=1.0
+    )
+    assert stage.output_tokens is None
+    assert stage.output_tokens_per_s is None
+    assert stage.output_tokens_per_s_per_gpu is None
+
+
+def test_a_stage_without_requests_has_no_figures() -> None:
+    """No data is not zero."""
+    stage, rows = stage_of("1/s", 1.0, [], index=0, origin_ns=0, begin_ns=0, sending_s=0.0)
+    assert rows == ()
+    assert stage.latencies == {}
+    assert stage.requests_per_s is None
+    assert stage.tail_ratio("ttft") is None
+    assert stage.good is None
+
+
+def test_what_engine_and_gpus_said() -> None:
+    """Means and peaks of what was told; power of all GPUs together; a counter's fall is a new start."""
+    info = Info("vllm")
+    readings = [
+        Signals(info, requests_running=2, requests_waiting=0, kv_cache_usage_ratio_max=0.2, preemptions_total=7),
+        Signals(info, requests_running=4, requests_waiting=6, kv_cache_usage_ratio_max=0.9, preemptions_total=9),
+        Signals(info, requests_running=None, preemptions_total=1),
+    ]
+    gpus = [
+        Device(i, f"u{i}", "GPU", utilization_ratio=0.5, power_watts=300.0, memory_used_bytes=8, memory_total_bytes=10)
+        for i in (0, 1)
+    ]
+    hot = [replace(each, utilization_ratio=1.0, power_watts=350.0) for each in gpus]
+    use = use_of(readings, [gpus, hot])
+    assert (use.running_mean, use.waiting_mean, use.waiting_peak) == (3, 3, 6)
+    assert (use.kv_usage_peak_ratio, use.preemptions) == (0.9, 2)
+    assert (use.gpu_utilization_mean_ratio, use.gpu_utilization_peak_ratio) == (0.75, 1.0)
+    assert (use.power_mean_watts, use.power_peak_watts) == (650.0, 700.0)
+    assert use.gpu_memory_peak_ratio == 0.8
+    assert use.memory_bandwidth_peak_ratio is None
+    assert use_of([], []) == type(use)()

@@ -1,0 +1,148 @@
+"""A result's file: read again it is the same, and vLLM's readers find what they look for."""
+
+import json
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from prober.results.reading import read
+from prober.results.result import Load, Request, Result, Target
+from prober.results.stage import stage_of_requests
+from prober.results.stored import KEY, Unreadable, from_json, to_json
+from tests.results.samples import sweep
+
+
+def one_stage() -> Result:
+    """As `vllm bench serve` has one."""
+    whole = sweep()
+    return replace(whole, stages=whole.stages[:1], requests=tuple(each for each in whole.requests if each.stage == 0))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        sweep(),
+        one_stage(),
+        replace(sweep(), requests=()),
+        Result("bare", "run", 0.0, 0.0, "tool", Target(), Load(), ()),
+    ],
+    ids=["sweep", "one stage", "figures only", "bare"],
+)
+def test_what_was_written_is_read(result: Result) -> None:
+    """Every field, with its type; by the reader that finds out whose file it is, too."""
+    assert from_json(to_json(result), "r.json") == result
+    assert read(to_json(result), "r.json") == result
+
+
+def test_odd_requests_survive() -> None:
+    """Zero tokens, no tokens, no time, an error that is named like its outcome: what is unknown stays unknown."""
+    rows = (
+        Request(0, 0.0, "empty", "the answer had no content", output_tokens=0, prompt_tokens=4),
+        Request(0, None, "shed"),
+        Request(0, 1.0, "reset", "reset"),
+        Request(0, 2.0, "ok", ttft_s=0.1, e2e_s=0.2, warm_up=True),
+    )
+    stage = stage_of_requests("s", None, rows, begin_s=0.0, sending_s=3.0)
+    result = Result("odd", "run", 0.0, 3.0, "tool", Target(), Load(), (stage,), requests=rows)
+    again = from_json(to_json(result), "r.json")
+    assert again.requests[:2] == rows[:2]
+    assert again.requests[2].outcome == "reset"
+    assert again.requests[3] == rows[3]
+
+
+def test_vllms_readers_find_their_keys() -> None:
+    """Per-request lists in seconds, statistics in milliseconds, an empty error for a success."""
+    result = one_stage()
+    file = json.loads(to_json(result))
+    ttfts = [each.ttft_s for each in result.requests]
+    assert file["ttfts"] == ttfts
+    assert file["itls"][0] == list(result.requests[0].itls_s)
+    assert file["input_lens"][:2] == [100, 101]
+    assert set(file["errors"]) == {""}
+    assert file["completed"] == file["num_prompts"] == 120
+    assert file["failed"] == 0
+    assert file["mean_ttft_ms"] == pytest.approx(fmean(each or 0 for each in ttfts) * 1e3)
+    assert file["p99_ttft_ms"] == sorted(each or 0 for each in ttfts)[118] * 1e3
+    assert file["median_e2el_ms"] == file["p50_e2el_ms"]
+    assert {"p99.9_itl_ms", "std_tpot_ms", "request_throughput", "request_goodput", "total_token_throughput"} <= set(
+        file
+    )
+    assert file["output_throughput"] == pytest.approx(file["total_output_tokens"] / file["duration"])
+    assert file["model_id"] == "org/model-7b"
+    assert file["burstiness"] == 1.0
+
+
+def test_stages_of_several_rates_are_never_pooled() -> None:
+    """Percentiles of different rates together mean nothing: each stage has its own."""
+    file = json.loads(to_json(sweep()))
+    assert not [key for key in file if key.endswith("_ms")]
+    assert [each["request_rate"] for each in file[KEY]["stages"]] == [1.0, 4.0, 16.0]
+    assert all(each["p99_ttft_ms"] > 0 for each in file[KEY]["stages"])
+    assert file["num_prompts"] == 360
+    assert file["failed"] == 12
+    assert file["errors"][240] == "HTTP 503: busy"
+
+
+def broken(change: str) -> Any:
+    file = json.loads(to_json(sweep()))
+    own = file[KEY]
+    match change:
+        case "version":
+            own["format"] = 2
+        case "missing":
+            del own["result"]["target"]["engine_version"]
+        case "type":
+            own["result"]["stages"][1]["sent"] = "many"
+        case "kind":
+            own["result"]["kind"] = "test"
+        case "list":
+            del file["ttfts"]
+        case "length":
+            file["itls"].pop()
+        case "stage":
+            own["requests"]["stage"][3] = 9
+        case "pair":
+            own["result"]["stages"][0]["slos"]["ttft"] = [1]
+        case "nothing":
+            del own["result"]
+        case "decimal":
+            own["result"]["slos"][0]["objective"] = "most"
+    return file
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("version", "r.json: llm_slo_prober.format: is 2, this prober reads 1; use the version that wrote it"),
+        ("missing", "r.json: llm_slo_prober.result.target.engine_version: is missing"),
+        ("type", "r.json: llm_slo_prober.result.stages[1].sent: is 'many', not a whole number"),
+        ("kind", "r.json: llm_slo_prober.result.kind: is 'test', not one of sweep, grid, compare, gate, run"),
+        ("list", "r.json: ttfts: is missing"),
+        ("length", "r.json: itls: has 359 values, llm_slo_prober.requests.stage has 360"),
+        ("stage", "r.json: llm_slo_prober.requests.stage[3]: is 9, but there are 3 stages"),
+        ("pair", "r.json: llm_slo_prober.result.stages[0].slos.ttft: has 1 values, not 2"),
+        ("nothing", "r.json: llm_slo_prober.result: is missing"),
+        ("decimal", "r.json: llm_slo_prober.result.slos[0].objective: is 'most', not a decimal number"),
+    ],
+)
+def test_a_file_that_is_not_right_is_named_with_its_key(change: str, said: str) -> None:
+    """File, key, what stands there, what should."""
+    with pytest.raises(Unreadable) as raised:
+        from_json(json.dumps(broken(change)), "r.json")
+    assert str(raised.value) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "r.json: is no JSON"),
+        ("[]", "r.json: llm_slo_prober: is missing"),
+        ("{}", "r.json: llm_slo_prober: is missing"),
+    ],
+)
+def test_what_is_no_result_is_refused(text: str, said: str) -> None:
+    """Not guessed at."""
+    with pytest.raises(Unreadable, match=said):
+        from_json(text, "r.json")
