@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-PROGRAMS = ("accuracy", "footprint", "scrape", "parse", "disturbance", "simulation", "drift", "diagnosis", "deciding")
+PROGRAMS = ("accuracy", "footprint", "scrape", "parse", "disturbance", "simulation", "drift", "diagnosis", "deciding", "knee")
 
 
 def main() -> None:

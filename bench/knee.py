@@ -21,7 +21,7 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-from bench.driven import CLOCK_S, Driven, Driver, Telemetry, breaches, longest_run_s, within
+from bench.driven import CLOCK_S, PAGE_S, Driven, Driver, Telemetry, breaches, longest_run_s, within
 from bench.report import goal, percentile, show
 from bench.worlds import SHARE, World, knees, restored, share_at
 from prober.analysis.capacity import Capacity
@@ -157,10 +157,11 @@ def faulty(known: dict[str, Any]) -> dict[str, Any]:
 class Watched(Driver):
     """A driver beside which somebody watches the engine itself, a hundred times a second, for what a guard could see: a tenth of a
     stage lost (two at least), a TTFT of three times the threshold, four of the last eight late, a full cache, a queue of more
-    than 1.4 thresholds.
+    than 1.4 thresholds. Cache and queue for half a second: what is over before the page is read again, no guard can see.
     """
 
     evidence_s: float | None = None
+    full_s: float | None = None  # since when cache or queue are over their limit
 
     def _to(self, at_s: float) -> None:
         while self.now + 0.01 < at_s and self.sweep is not None:
@@ -174,9 +175,15 @@ class Watched(Driver):
         threshold_s, now = self.world.threshold_s, self.now
         began_s = self.sweep.stages[-1].began_s - CLOCK_S
         recent = [each for each in self.own[-400:] if each.request.arrival_s >= self.sweep.stages[1].began_s - CLOCK_S]
-        lost = sum(each.end is not None and each.end.value == "lost" for each in recent if each.request.arrival_s >= began_s)
+        lost = sum(
+            each.end is not None and each.end.value == "lost" for each in recent if each.request.arrival_s >= began_s
+        )
         sent = sum(each.request.arrival_s >= began_s for each in recent)
-        ages = [(each.first_token_s or now) - each.request.arrival_s for each in recent if each.end is None or each.first_token_s]
+        ages = [
+            (each.first_token_s or now) - each.request.arrival_s
+            for each in recent
+            if each.end is None or each.first_token_s
+        ]
         known = [
             age > threshold_s
             for each, age in ((each, (each.first_token_s or now) - each.request.arrival_s) for each in recent)
@@ -184,14 +191,12 @@ class Watched(Driver):
         ]
         state = self.engine.state
         rate = self.sweep.stages[-1].rate_per_s + self.world.others_per_s
-        if (
-            (lost > 1 and lost > 0.1 * sent)
-            or max(ages, default=0.0) > 3 * threshold_s
-            or sum(known[-8:]) >= 4
-            or state.kv_usage_ratio > 0.98
-            or state.waiting > max(4.0, 1.4 * threshold_s * rate)
-        ):
+        full = state.kv_usage_ratio > 0.98 or state.waiting > max(4.0, 1.4 * threshold_s * rate)
+        self.full_s = (self.full_s or now) if full else None
+        if (lost > 1 and lost > 0.1 * sent) or max(ages, default=0.0) > 3 * threshold_s or sum(known[-8:]) >= 4:
             self.evidence_s = now
+        elif self.full_s is not None and now - self.full_s >= PAGE_S:
+            self.evidence_s = self.full_s
 
 
 def engine(known: dict[str, Any]) -> dict[str, Any]:
@@ -245,11 +250,22 @@ def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for kind, of in kinds.items():
             said = [row[name]["covered"] for row in rows if of(row["slope"]) and "covered" in row[name]]
             if said:
-                found.append(between(f"coverage of 90%, {kind} ({len(said)}), {title}", sum(said) / len(said), 0.85, 0.95, "share"))
+                found.append(
+                    between(
+                        f"coverage of 90%, {kind} ({len(said)}), {title}", sum(said) / len(said), 0.85, 0.95, "share"
+                    )
+                )
     for name, title in (("arrivals", "telemetry seen"), ("counters", "counters")):
         inside = [0.005 <= row[name].get("share", 0.0) <= 0.02 for row in rows]
         found.append(at_least(f"true breach share within 0.5–2%, {title}", sum(inside) / len(inside), 0.8, "share"))
-    found.append(goal("requests ÷ grid's, median", median(r["counters"]["requests"] / r["grid"]["requests"] for r in rows), 0.1, ""))
+    found.append(
+        goal(
+            "requests ÷ grid's, median",
+            median(r["counters"]["requests"] / r["grid"]["requests"] for r in rows),
+            0.1,
+            "",
+        )
+    )
     harmed, gridded = sum(r["counters"]["harmed"] for r in rows), sum(r["grid"]["harmed"] for r in rows)
     found.append(goal("harmed ÷ grid's, all engines", harmed / max(1, gridded), 0.5, ""))
     shares = [max(0, r["counters"]["harmed"]) / max(1, r["counters"]["others"]) for r in rows]
@@ -289,7 +305,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", type=int, default=200, help="the first so many of those whose knee is known")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--rows", type=Path, help="keep each engine's figures here; those that are there are not run again")
+    parser.add_argument(
+        "--rows", type=Path, help="keep each engine's figures here; those that are there are not run again"
+    )
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     if options.rows and options.rows.exists():

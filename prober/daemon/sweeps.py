@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
 from prober import series
 from prober.analysis.capacity import Capacity
@@ -27,7 +27,7 @@ from prober.edge.store import Store
 from prober.edge.timetable import Timetable, longest_gap_s, zone
 from prober.experiment.fitting import Fit, Prior
 from prober.experiment.plan import Budget, Guards, Plan
-from prober.experiment.sweep import Estimate, Finished, Run
+from prober.experiment.sweep import Estimate, Finished, Reason, Run
 from prober.generate.alerts import of_the_capacity
 from prober.measure.devices import Device
 from prober.measure.event import Event
@@ -38,9 +38,11 @@ from prober.results.result import Result
 from prober.results.stored import from_json, to_json
 from prober.slo.events import events
 from prober.workload.arrivals import derive_seed
+from prober.workload.workloads import lengths
 
 SWEEP = "sweep"  # kind of what is in the store
 KEPT, KEPT_S = 20, 90 * 86_400.0  # results of a target, and how long they are kept
+LENGTHS = 3_000  # draws of the workload that a forecast rests on
 GUARD_EVERY_S = 1.0
 ALERTS_EVERY_S = 15.0
 CONTINUOUS = 20  # results of the continuous probes that a burn is judged by
@@ -107,6 +109,8 @@ class Sweeps:
             self._families[series.SWEEPS_REFUSED.name].value(name, reason)
         for verdict in series.SWEEP_VERDICTS:
             self._families[series.SWEEPS.name].value(name, verdict)
+        for reason in (reason for part in get_args(Reason) for reason in get_args(part)):
+            self._families[series.SWEEP_STOPS.name].value(name, reason)
         self._families[series.SWEEP_RATE.name].value(name)
         periods = self._families[series.SWEEP_PERIOD.name]
         periods.children.pop((name,), None)
@@ -415,6 +419,7 @@ def plan_of(spec: SweepSpec, target: TargetSpec) -> Plan:
             in_flight=spec.max_in_flight,
         ),
         budget=Budget(spec.requests, spec.tokens, spec.time_s, spec.cost, prompt / 1e6, completion / 1e6),
+        lengths=lengths(spec.workload, Random(0), LENGTHS),
     )
 
 

@@ -18,8 +18,8 @@ from prober.slo.objective import Slo
 Z = 1.645  # of the 90% interval
 # Standard errors of log K that no record shows: what the model leaves out, by how well the background was known. Calibrated by
 # `python -m bench.knee`.
-MODEL, COUNTED, UNKNOWN = 0.02, 0.05, 0.10
-FLAT = 0.12  # more, divided by the local slope: an error of the share moves a flat knee far
+MODEL, COUNTED, UNKNOWN = 0.03, 0.06, 0.10
+FLAT = 0.2  # more, divided by the local slope: an error of the share moves a flat knee far
 EARLY = 0.08  # more where the sending ended before the target gave way: a limit may be near and unseen
 # How much too high a knee a stage of that kind shows, in logs: its queue had no time to grow; and the spread of that.
 LATE: dict[Phase, float] = {"ramp": 0.2, "climb": 0.12}
@@ -82,9 +82,7 @@ def what_if(
     )
 
 
-def _capacity(
-    record: Record, slo: Slo, found: Fit | None, rng: Random, effort: float
-) -> tuple[Capacity, Knee | None]:
+def _capacity(record: Record, slo: Slo, found: Fit | None, rng: Random, effort: float) -> tuple[Capacity, Knee | None]:
     judged = [each for each in record.asked if each.valid and slo.name in each.events and _ramp(record, each)]
     if not judged:
         return Capacity(slo.name, "not_enough_data"), None

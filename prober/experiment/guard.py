@@ -6,7 +6,9 @@ from typing import Literal
 from prober.experiment.plan import Guards
 from prober.measure.signals import COUNTERS, Histogram, Signals
 
-Trip = Literal["waiting", "kv_usage", "preemptions", "production_ttft", "restarted", "replicas_changed", "engine_changed"]
+Trip = Literal[
+    "waiting", "kv_usage", "preemptions", "production_ttft", "restarted", "replicas_changed", "engine_changed"
+]
 VOID: frozenset[Trip] = frozenset({"restarted", "replicas_changed", "engine_changed"})
 
 _PREEMPTIONS_S, _PRODUCTION_S = 2.0, 5.0
@@ -35,7 +37,9 @@ class Guard:
         """The sweep sends from now on: what preempts before it is not its doing."""
         self._before_per_s = self._preemptions_per_s(None) or 0.0
 
-    def reading(self, at_s: float, signals: Signals, total_per_s: float, own_ttfts: list[tuple[float, float]]) -> Trip | None:
+    def reading(
+        self, at_s: float, signals: Signals, total_per_s: float, own_ttfts: list[tuple[float, float]]
+    ) -> Trip | None:
         """The page at `at_s`; total_per_s: all requests that come now; own_ttfts: (first token at, TTFT) of the sweep's own."""
         changed = self._changed(signals)
         self._first = self._first or (at_s, signals)

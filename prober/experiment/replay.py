@@ -77,7 +77,9 @@ def background(record: Record, rng: Random) -> Background:
     if rate is None:
         return Background(0.0, (), known=False)
     if record.others is not None:
-        return Background(rate, tuple(Pair(each.prompt_tokens, each.output_tokens) for each in record.others), known=True)
+        return Background(
+            rate, tuple(Pair(each.prompt_tokens, each.output_tokens) for each in record.others), known=True
+        )
     own = [each for each in record.asked if each.end_s is not None]
     prompts = _told([s.prompt_tokens for _, s in record.readings], [each.prompt_tokens for each in own], rng)
     outputs = _told([s.output_tokens for _, s in record.readings], [each.output_tokens for each in own], rng)
@@ -218,8 +220,6 @@ def _mean_lengths(record: Record) -> tuple[float, float]:
 
 def _middle(values: Sequence[float]) -> float | None:
     return sorted(values)[len(values) // 2] if values else None
-
-
 
 
 def blocks_of(most: Pair, block_tokens: int) -> int:

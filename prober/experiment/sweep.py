@@ -66,8 +66,12 @@ GENTLE_LAST = 12
 # Without a page there is no model to undo that short stages show a knee too high: after the ramp, a slower climb from below.
 CLIMB_FROM, CLIMB, CLIMB_S = 0.55, 1.1, 8.0
 REST_S = (3.0, 20.0)  # until next to nothing is in flight
-GROWTH_S = 20.0  # in-flight that grows: over at least so long, as it does in any ramp while the first answers are written
-ITL_SHARE = 3.0  # a request breaches an ITL objective with so many times the share of bad gaps that the objective allows
+GROWTH_S = (
+    20.0  # in-flight that grows: over at least so long, as it does in any ramp while the first answers are written
+)
+ITL_SHARE = (
+    3.0  # a request breaches an ITL objective with so many times the share of bad gaps that the objective allows
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +161,14 @@ class Sweep:
     def __init__(self, plan: Plan, at_s: float) -> None:
         """A sweep that begins at `at_s` with its warm-up (or its first stage, if the plan has none)."""
         self._plan = plan
-        thresholds = [each.threshold_s for each in plan.slos if each.signal in ("ttft", "ttft_answer") and each.threshold_s]
+        thresholds = [
+            each.threshold_s for each in plan.slos if each.signal in ("ttft", "ttft_answer") and each.threshold_s
+        ]
         self._ttft_s = min(thresholds, default=None)
         self._first_token_says_all = all(each.signal == "ttft" for each in plan.slos)
-        guards = replace(plan.guards, waiting_share=plan.guards.waiting_share / 4) if plan.mode == "gentle" else plan.guards
+        guards = (
+            replace(plan.guards, waiting_share=plan.guards.waiting_share / 4) if plan.mode == "gentle" else plan.guards
+        )
         self._guard = Guard(guards, self._ttft_s)
         self._now = self._began_s = at_s
         self._requests: dict[str, _Request] = {}
@@ -339,7 +347,10 @@ class Sweep:
         ttft_s = (at_s if request.first_s is None else request.first_s) - request.at_s
         e2e_s = (at_s if request.end_s is None else request.end_s) - request.at_s
         value = {"ttft": ttft_s, "ttft_answer": ttft_s, "e2e": e2e_s, "tpot": request.tpot_s or 0.0}
-        return max((value.get(each.signal, 0.0) / each.threshold_s for each in self._plan.slos if each.threshold_s), default=0.0)
+        return max(
+            (value.get(each.signal, 0.0) / each.threshold_s for each in self._plan.slos if each.threshold_s),
+            default=0.0,
+        )
 
     def _age(self, at_s: float) -> None:
         """What is pending for longer than its threshold is a breach already."""
@@ -418,7 +429,12 @@ class Sweep:
         if sum(self._last) >= BREACHES:
             self._stop("breaching", at_s, f"{sum(self._last)} of the last {len(self._last)} requests")
         elif stage.phase in ("ramp", "climb") and breached >= IN_A_STAGE and self._probably(breached, stage.sent):
-            if stage.phase == "ramp" and self._plan.mode == "adaptive" and not self._readings and isinstance(self._order, Run):
+            if (
+                stage.phase == "ramp"
+                and self._plan.mode == "adaptive"
+                and not self._readings
+                and isinstance(self._order, Run)
+            ):
                 self._peak_per_s = stage.rate_per_s
                 self._last.clear()
                 self._order = self._begin("rest", self._plan.start_per_s, at_s)
@@ -515,7 +531,9 @@ class Sweep:
             for name, (count, bad) in request.events.items() if request.valid else ():
                 before = found[request.stage].get(name, (0, 0))
                 found[request.stage][name] = (before[0] + count, before[1] + bad)
-        whole = Record(self._plan.slos, tuple(each.asked() for each in self._requests.values()), (), tuple(self._readings))
+        whole = Record(
+            self._plan.slos, tuple(each.asked() for each in self._requests.values()), (), tuple(self._readings)
+        )
         counts = other_counts(whole)
         stages = []
         for stage in self._stages:

@@ -116,7 +116,7 @@ class Flight:
         spec = target.spec
         if verdict := await target.identify():
             return verdict
-        identity = target.identity  # while this probe is under way others may find that it must be asked for anew
+        identity = target.known  # others may find meanwhile that it must be asked for anew
         assert identity is not None
         secret = target.endpoint.secret
         token = secret.read() if secret else None

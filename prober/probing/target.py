@@ -50,7 +50,7 @@ class Target:
         self.spec = spec
         self.endpoint: Endpoint = endpoint(spec)
         self.clock = clock
-        self.identity: Identity | None = None
+        self._identity: Identity | None = None
         self.state = "pending"
         self.in_flight = 0
         slowest = min((probe.rate_per_s for probe in spec.probes), default=1.0)
@@ -60,11 +60,22 @@ class Target:
             self.budgets["tokens"] = Budget(spec.budget.tokens_per_day)
         if spec.budget and spec.budget.cost_per_day:
             self.budgets["cost"] = Budget(spec.budget.cost_per_day)
+        self.known: Identity | None = None  # the last identity, also while it is asked for anew
         self._bad_in_a_row = 0
         self._was_ready = False
         self._identifying: asyncio.Task[Verdict | None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._health_ns = 0
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who it says it is; None while that is to be found out."""
+        return self._identity
+
+    @identity.setter
+    def identity(self, identity: Identity | None) -> None:
+        self._identity = identity
+        self.known = identity or self.known
 
     async def identify(self) -> Verdict | None:
         """Find out model, engine and base path once; a verdict says why that failed. Callers at a time share one attempt."""

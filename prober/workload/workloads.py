@@ -178,6 +178,26 @@ class Drawer:
         return Draw(part.name, prompt, output, (("user", " ".join(texts)),), bool(blocks), part.sampling)
 
 
+def lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[tuple[int, int], ...]:
+    """(prompt, output) tokens of about `count` requests, without their texts."""
+    found: list[tuple[int, int]] = []
+    for _, part, share in workload.shares():
+        for at in range(max(1, round(count * share))):
+            if part.trace is not None:
+                row = at % len(part.trace.offsets_ns)
+                found.append((part.trace.prompt_tokens[row], part.trace.output_tokens[row]))
+                continue
+            output = max(1, part.output_tokens.draw(rng))
+            if part.golden:
+                found.append((len(part.golden[at % len(part.golden)].prompt.split()), output))
+            elif part.prompts:
+                prompt = part.prompts[at % len(part.prompts)]
+                found.append((sum(len(content.split()) for _, content in prompt), output))
+            else:
+                found.append((max(1, part.prompt_tokens.draw(rng)), output))
+    return tuple(found)
+
+
 def _lognormal(median: int, low: int, high: int) -> Lognormal:
     return Lognormal(median, 0.8, low, high)
 

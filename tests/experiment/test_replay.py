@@ -18,6 +18,7 @@ from prober.experiment.plan import Plan
 from prober.experiment.record import Asked, Record, Stage
 from prober.experiment.replay import Background, Pair, background, replay, scene
 from prober.experiment.sweep import Estimate
+from prober.measure.signals import Histogram, Info, Signals
 from prober.simulation.parameters import Parameters
 from prober.slo.objective import Slo
 from prober.workload.shapes import Lognormal
@@ -56,6 +57,36 @@ def fitted() -> Fit:
     return found
 
 
+def test_lengths_of_others_are_drawn_from_the_engine_s_histograms() -> None:
+    """Where it has them, less the sweep's own: a tenth of long prompts stays a tenth, and the mean is the page's."""
+    bounds = (100.0, 200.0, 500.0, 1_000.0, 5_000.0, 10_000.0)
+    own = tuple(Asked(float(i), 150, 20, 1, i + 0.1, i + 0.2, i + 0.2) for i in range(10))
+
+    def page(at_s: float, requests: float) -> tuple[float, Signals]:
+        prompts = Histogram(
+            bounds, (0.0, 910.0, 910.0, 910.0, 1_010.0, 1_010.0, 1_010.0), 900 * 150.0 + 10 * 150 + 100 * 3_000
+        )
+        outputs = Histogram(bounds, (1_010.0,) * 7, 1_010 * 20.0)
+        return at_s, Signals(
+            Info("vllm"),
+            requests_running=0.0,
+            requests_finished_total=requests,
+            prompt_tokens_total=300 * requests,
+            generation_tokens_total=20 * requests,
+            prompt_tokens=prompts,
+            output_tokens=outputs,
+        )
+
+    seen = Record((TTFT,), own, (), (page(-10.0, 1_000.0), page(10.0, 1_040.0)))
+    found = background(seen, Random(1))
+    prompts = [each.prompt for each in found.lengths]
+    assert 0.07 < sum(each > 700 for each in prompts) / len(prompts) < 0.13
+    assert sum(prompts) / len(prompts) == pytest.approx((900 * 150 + 100 * 3_000) / 1_000, rel=0.01)
+    assert found.per_s == pytest.approx(1.5)
+    without = replace(seen, readings=tuple((at, replace(s, prompt_tokens=None)) for at, s in seen.readings))
+    assert max(each.prompt for each in background(without, Random(1)).lengths) < 5_000, "of the mean alone"
+
+
 def test_a_replay_with_the_true_engine_shows_what_was_seen() -> None:
     """TTFTs and TPOTs of a sweep, from its record and the engine's parameters, to within a step."""
     seen = record("arrivals")
@@ -84,7 +115,9 @@ def test_counters_tell_the_background() -> None:
     found = background(record("counters"), Random(1))
     assert found.known
     assert found.per_s == pytest.approx(2.0, rel=0.3)
-    assert sum(each.prompt for each in found.lengths) / len(found.lengths) == pytest.approx(WORLD.others.prompt.mean(), rel=0.3)
+    assert sum(each.prompt for each in found.lengths) / len(found.lengths) == pytest.approx(
+        WORLD.others.prompt.mean(), rel=0.3
+    )
     assert not background(record("none"), Random(1)).known
 
 
@@ -116,7 +149,9 @@ def test_a_poor_fit_falls_back_to_fractions() -> None:
     rng = Random(5)
     seen = record("counters")
     odd = tuple(
-        each if each.first_s is None else replace(each, first_s=each.at_s + (each.ttft_s or 0.1) * rng.lognormvariate(0, 1.5))
+        each
+        if each.first_s is None
+        else replace(each, first_s=each.at_s + (each.ttft_s or 0.1) * rng.lognormvariate(0, 1.5))
         for each in seen.asked[:80]
     )
     found = estimated(replace(seen, asked=odd, readings=seen.readings[:100]))
@@ -168,7 +203,8 @@ def test_nothing_is_said_of_too_little() -> None:
 def test_an_slo_that_fails_at_the_lowest_rate_is_said_to() -> None:
     """Two breaches of four at 1/s are no accident."""
     asked = tuple(
-        Asked(float(n), 100, 10, 0, first_s=n + 1.0, end_s=n + 2.0, known_s=n + 2.0, events={"ttft": (1, 1)}) for n in range(4)
+        Asked(float(n), 100, 10, 0, first_s=n + 1.0, end_s=n + 2.0, known_s=n + 2.0, events={"ttft": (1, 1)})
+        for n in range(4)
     )
     stage = Stage(0, "ramp", 1.0, 0.0, 4.0, 4, 4, 0, {"ttft": (4, 4)}, other_per_s=2.0)
     (found,) = estimate(Record((TTFT,), asked, (stage,)))

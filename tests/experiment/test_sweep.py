@@ -40,7 +40,9 @@ def plan(mode: str = "adaptive", **changes: object) -> Plan:
     return replace(Plan((TTFT,), warm_up=0), mode=mode, **changes)  # type: ignore[arg-type]
 
 
-def result(name: str, at_s: float, ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, e2e_s: float = 0.4) -> ProbeResult:
+def result(
+    name: str, at_s: float, ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, e2e_s: float = 0.4
+) -> ProbeResult:
     begin = round(at_s * 1e9)
     stamps = tuple(begin + round((ttft_s + i * (e2e_s - ttft_s) / 4) * 1e9) for i in range(5))
     ok = outcome is Outcome.OK
@@ -332,7 +334,9 @@ def test_a_grid_walks_its_steps() -> None:
     assert hand.reason == "highest_rate"
 
 
-@pytest.mark.parametrize(("signal", "ttft_s", "stops"), [("tpot", 0.1, True), ("e2e", 0.1, True), ("success", 0.1, False)])
+@pytest.mark.parametrize(
+    ("signal", "ttft_s", "stops"), [("tpot", 0.1, True), ("e2e", 0.1, True), ("success", 0.1, False)]
+)
 def test_other_slos_are_judged_by_their_own_events(signal: Signal, ttft_s: float, stops: bool) -> None:
     """TPOT and E2E breach by their thresholds; a slow answer is no failure."""
     slo = Slo("x", signal, None if signal == "success" else 0.05, Decimal("0.99"), 3_600.0)

@@ -584,3 +584,19 @@ async def test_three_failures_in_a_row_are_failing() -> None:
         states = [(await send(target), target.state)[1] for _ in range(3)]
     clock.close()
     assert states == ["pending", "pending", "failing"]
+
+
+async def test_a_target_that_is_found_failing_meanwhile_is_still_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another probe's failure may have its identity forgotten between finding it out and asking: that is no fault of ours."""
+    clock = Clock()
+    async with running(QUICK) as url:
+        target = Target(spec(url), clock)
+
+        async def forgotten() -> None:
+            target.identity = Identity("mock", DIALECTS["vllm"], "/v1")
+            target.identity = None
+
+        monkeypatch.setattr(target, "identify", forgotten)
+        result = await send(target)
+    clock.close()
+    assert result.outcome is Outcome.OK

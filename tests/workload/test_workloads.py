@@ -7,7 +7,7 @@ import pytest
 from prober.workload.prompts import BadPrompts, parse_prompts
 from prober.workload.shapes import Empirical, Fixed, Lognormal, Shape, Uniform
 from prober.workload.trace import BadTrace, parse_trace
-from prober.workload.workloads import BUILT_IN, Drawer, Mix, Prefix, Workload
+from prober.workload.workloads import BUILT_IN, Drawer, Mix, Prefix, Workload, lengths
 
 MOONCAKE = '{"timestamp": 0, "input_length": 1024, "output_length": 5, "hash_ids": [1, 2]}\n' + (
     '{"timestamp": 1500, "input_length": 600, "output_length": 7, "hash_ids": [1, 3]}\n'
@@ -34,6 +34,19 @@ def test_a_shape_knows_its_mean_and_its_bounds(shape: Shape) -> None:
     assert sum(draws) / len(draws) == pytest.approx(shape.mean(), rel=0.02, abs=0.6)
     assert min(draws) >= 1
     assert max(draws) <= shape.maximum
+
+
+def test_lengths_are_those_of_what_would_be_drawn() -> None:
+    """Shapes by their weight in a mix, a trace's rows in turn, a file's prompts by their words."""
+    short, long = Workload("a", Fixed(10), Fixed(3)), Workload("b", Uniform(100, 200), Fixed(5))
+    found = lengths(Mix("m", ((short, 3.0), (long, 1.0))), Random(1), 400)
+    assert len(found) == 400
+    assert found.count((10, 3)) == 300
+    assert all(100 <= prompt <= 200 and output == 5 for prompt, output in found[300:])
+    trace = Workload("t", Fixed(1), Fixed(1), trace=parse_trace(MOONCAKE, "x"))
+    assert lengths(trace, Random(1), 4) == ((1024, 5), (600, 7), (1024, 5), (600, 7))
+    texts = Workload("p", Fixed(1), Fixed(9), prompts=((("user", "one two three"),),))
+    assert lengths(texts, Random(1), 2) == ((3, 9), (3, 9))
 
 
 def test_the_default_probe_is_cheap() -> None:
