@@ -3,7 +3,18 @@
 import subprocess
 import sys
 
-PROGRAMS = ("accuracy", "footprint", "scrape", "parse", "disturbance", "simulation", "drift", "diagnosis", "deciding", "knee")
+PROGRAMS = (
+    "accuracy",
+    "footprint",
+    "scrape",
+    "parse",
+    "disturbance",
+    "simulation",
+    "drift",
+    "diagnosis",
+    "deciding",
+    "knee",
+)
 
 
 def main() -> None:
