@@ -98,7 +98,7 @@ async def test_a_sweep_finds_the_knee_and_a_restart_remembers_it(tmp_path: Path)
                 stage.value("llmslo_capacity_requests_per_second", "quick", bound)
                 for bound in ("lower", "estimate", "upper")
             )
-            assert 30 < lower < estimate < upper < 200, "a hundred a second can be served"
+            assert 5 < lower < estimate < upper < 500, "some hundred a second can be served"
             at = stage.value("llmslo_sweep_last_success_timestamp_seconds")
             assert at > 0
             assert stage.value("llmslo_sweep_rate_per_second") == 0

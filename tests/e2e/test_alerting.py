@@ -48,13 +48,19 @@ def shrunk(text: str) -> str:
     return f"{max(1, round(seconds / FASTER))}s"
 
 
+def ranges(text: str) -> str:
+    """What stands in brackets: a range, and in a subquery its step."""
+    return ":".join(shrunk(part) if part else "" for part in text.split(":"))
+
+
 def hastened(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for group in groups:
         group.pop("interval", None)
         for rule in group["rules"]:
-            rule["expr"] = re.sub(r"\[([^]]+)\]", lambda found: f"[{shrunk(found[1])}]", rule["expr"])
-            if "for" in rule:
-                rule["for"] = shrunk(rule["for"])
+            rule["expr"] = re.sub(r"\[([^]]+)\]", lambda found: f"[{ranges(found[1])}]", rule["expr"])
+            for key in ("for", "keep_firing_for"):
+                if key in rule:
+                    rule[key] = shrunk(rule[key])
     return groups
 
 
