@@ -1,19 +1,20 @@
 """A sweep driven in virtual time against a simulated engine, as a driver would do it on the real clock."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 from typing import Any, Literal
 
 from bench.worlds import World
+from prober.experiment.order import Estimate, Finished, Order, Run
 from prober.experiment.plan import Plan
-from prober.experiment.sweep import Estimate, Finished, Order, Run, Sweep
+from prober.experiment.sweep import PAGE_S, Sweep
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Info, Signals
+from prober.measure.signals import Histogram, Info, Signals
 from prober.measure.timeline import Timeline
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault
@@ -21,8 +22,9 @@ from prober.simulation.request import End, Request, Truth
 
 Telemetry = Literal["arrivals", "counters", "none"]
 LEAD_S, READ_LEAD_S, AFTER_S = 90.0, 60.0, 60.0
-TICK_S, PAGE_S, IDLE_PAGE_S, LOOK_S = 0.25, 0.5, 5.0, 0.05
+TICK_S, IDLE_PAGE_S, LOOK_S = 0.25, 5.0, 0.05
 CLOCK_S = 1_000.0  # what the prober's clock shows at time 0 of the engine
+BOUNDS = tuple(float(digit * 10**power) for power in range(5) for digit in (1, 2, 5))
 FRONT_S, JITTER_S = 0.0002, 0.0002  # network: constant, and the mean of what comes on top
 
 
@@ -46,8 +48,35 @@ class Driven:
         return next((order for _, order in self.orders if isinstance(order, Estimate)), None)
 
 
+@dataclass
+class Page:
+    """The engine's page; told of every request that is submitted, it has the histograms of lengths that real engines show."""
+
+    engine: Engine
+    open: list[Truth] = field(default_factory=list)
+    prompts: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+    def signals(self) -> Signals:
+        """As it is at `engine.at_s`."""
+        for truth in self.open:
+            if truth.end is End.COMPLETE:
+                insort(self.prompts, truth.request.prompt_tokens)
+                insort(self.outputs, truth.request.output_tokens)
+        self.open = [truth for truth in self.open if truth.end is None]
+        return replace(
+            signals(self.engine), prompt_tokens=_histogram(self.prompts), output_tokens=_histogram(self.outputs)
+        )
+
+
+def _histogram(ordered: list[int]) -> Histogram:
+    """With the buckets of vLLM: 1, 2, 5 of each power of ten."""
+    counts = [float(bisect_right(ordered, bound)) for bound in BOUNDS]
+    return Histogram(BOUNDS, (*counts, float(len(ordered))), float(sum(ordered)))
+
+
 def signals(engine: Engine, began_s: float = 1.0) -> Signals:
-    """The page at `engine.at_s`."""
+    """The page at `engine.at_s`, without histograms."""
     state, total = engine.state, engine.parameters.kv_blocks
     return Signals(
         info=Info("vllm", "0.1"),
@@ -92,6 +121,7 @@ class Driver:
     ) -> None:
         self.world, self.telemetry = world, telemetry
         self.engine = Engine(world.parameters, Random(0), faults)
+        self.page = Page(self.engine)
         self.rng = Random(f"own {world.seed} {seed}")
         self.everyone = background(world, seed, inf)
         self.next_other = next(self.everyone, None)
@@ -106,7 +136,7 @@ class Driver:
         pages = []
         while self.now < LEAD_S:
             self._to(self.now + IDLE_PAGE_S)
-            pages.append((self.now, signals(self.engine)))
+            pages.append((self.now, self.page.signals()))
         self.sweep = Sweep(plan, CLOCK_S + self.now)
         self.page_s = self.now + PAGE_S
         for at_s, page in pages if telemetry != "none" else ():
@@ -139,8 +169,9 @@ class Driver:
                 tick_s += TICK_S
             if next_s == self.page_s:
                 if self.telemetry != "none":
-                    self.sweep.page(CLOCK_S + self.now, signals(self.engine))
-                self.page_s += PAGE_S
+                    self.sweep.page(CLOCK_S + self.now, self.page.signals())
+                self.page_s = self.now + self.sweep.page_every_s
+            self.page_s = min(self.page_s, self.now + self.sweep.page_every_s)
         ended_s = self.now
         for each in self.open:
             self.engine.cancel(each.truth)
@@ -151,6 +182,7 @@ class Driver:
         while self.next_other is not None and self.next_other.arrival_s <= at_s:
             other = self.next_other
             self.others.append(self.engine.submit(other))
+            self.page.open.append(self.others[-1])
             if self.telemetry == "arrivals" and self.sweep is not None:
                 self.sweep.other(CLOCK_S + other.arrival_s, other.prompt_tokens, other.output_tokens)
             self.next_other = next(self.everyone, None)
@@ -162,6 +194,7 @@ class Driver:
         truth = self.engine.submit(Request(at_s, prompt, output))
         name = f"r{len(self.own)}"
         self.own.append(truth)
+        self.page.open.append(truth)
         self.open.append(_Own(name, truth, FRONT_S + self.rng.expovariate(1 / JITTER_S)))
         self.sweep.sent(name, CLOCK_S + at_s, prompt, output)
 

@@ -21,13 +21,14 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-from bench.driven import CLOCK_S, PAGE_S, Driven, Driver, Telemetry, breaches, longest_run_s, within
+from bench.driven import CLOCK_S, Driven, Driver, Telemetry, breaches, longest_run_s, within
 from bench.report import goal, percentile, show
 from bench.worlds import SHARE, World, knees, restored, share_at
 from prober.analysis.capacity import Capacity
 from prober.experiment.estimate import estimated
+from prober.experiment.order import Estimate, Finished
 from prober.experiment.plan import Plan
-from prober.experiment.sweep import Estimate, Finished
+from prober.experiment.sweep import PAGE_S
 from prober.simulation.faults import Crash, Fault, KvLost, Slow
 from prober.slo.objective import Slo
 

@@ -1,6 +1,7 @@
 """What a target can carry, as an interval, and how much of it is left."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -73,3 +74,19 @@ def headroom(demand_per_s: float, capacity_per_s: float) -> float:
     if capacity_per_s <= 0 or demand_per_s < 0:
         raise ValueError(f"a demand of {demand_per_s}/s and a capacity of {capacity_per_s}/s: there is no such target")
     return 1 - demand_per_s / capacity_per_s
+
+
+def words(capacities: Sequence[Capacity]) -> str:
+    """What was found, for people."""
+    told = []
+    for each in capacities:
+        match each.verdict, each.lower, each.estimate, each.upper:
+            case "found", float() as lower, float() as estimate, float() as upper:
+                told.append(f"{each.slo} holds up to {estimate:.3g}/s ({lower:.3g} to {upper:.3g})")
+            case "not_reached", float() as lower, _, _:
+                told.append(f"{each.slo} holds at {lower:.3g}/s and was not pushed further")
+            case "below_lowest", _, _, float() as upper:
+                told.append(f"{each.slo} does not hold at {upper:.3g}/s, the lowest rate")
+            case _:
+                told.append(f"{each.slo}: not enough data")
+    return "; ".join(told) or "nothing can be said"

@@ -16,19 +16,30 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from prober.cli.gate import expressions
-from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
+from prober.analysis.capacity import words
+from prober.cli.target import (
+    Api,
+    BearerTokenFile,
+    CaFile,
+    Engine,
+    Header,
+    Model,
+    OutputTokens,
+    PromptTokens,
+    Url,
+    target,
+)
 from prober.config.load import ConfigError
+from prober.config.objectives import expressions
 from prober.config.specs import SweepSpec, TargetSpec
 from prober.config.units import duration, rate
 from prober.daemon.drive import Drive, Unmeasurable
 from prober.daemon.sweepresult import result_of
-from prober.daemon.sweeps import configuration_of, plan_of, verdict_of, words
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint
 from prober.edge.lock import Held, Lock
-from prober.experiment.plan import Plan
-from prober.experiment.sweep import Estimate, Finished, Run
+from prober.experiment.order import Estimate, Finished, Run
+from prober.experiment.plan import Plan, plan_of
 from prober.generate.drawing import ms
 from prober.probing.target import Target
 from prober.results.result import Result
@@ -45,8 +56,8 @@ def sweep(
     slo: Annotated[list[str] | None, typer.Option(help="'ttft<500ms:99%', as often as needed.")] = None,
     mode: Annotated[str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached).")] = "adaptive",
     workload: Annotated[str, typer.Option(help="A built-in workload.")] = "chat",
-    prompt_tokens: Annotated[int, typer.Option(min=0, help="Instead of the workload's; with --output-tokens.")] = 0,
-    output_tokens: Annotated[int, typer.Option(min=0, help="Instead of the workload's; with --prompt-tokens.")] = 0,
+    prompt_tokens: PromptTokens = 0,
+    output_tokens: OutputTokens = 0,
     min_rate: Annotated[str, typer.Option(help="Where it begins.")] = "1/s",
     max_rate: Annotated[str, typer.Option(help="Where it ends at the latest.")] = "50/s",
     step: Annotated[str, typer.Option(help="How long a stage lasts; default 4s, of a grid 60s.")] = "",
@@ -101,16 +112,16 @@ def sweep(
             sustain_s=_checked("--sustain", sustain, duration),
             stage_s=_checked("--step", step, duration) if step else None,
         )
-        with Lock(spec.url):
+        with Lock(spec.url, "prober sweep"):
             ended = uvloop.run(_repeated(spec, spec.sweep, plan, repeat, quiet=as_json))
-    except Held:
-        print(f"prober sweep: another prober of this machine sweeps {url}; wait for it to end", file=sys.stderr)
+    except Held as other:
+        print(f"prober sweep: {url} is loaded by {other} on this machine; wait for it to end", file=sys.stderr)
         sys.exit(1)
     except Unmeasurable as problem:
         print(f"prober sweep: {problem}", file=sys.stderr)
         sys.exit(1)
     except (ConfigError, BadEndpoint, ValueError) as problem:
-        print(f"prober sweep: {problem}", file=sys.stderr)
+        print(problem if isinstance(problem, ConfigError) else f"prober sweep: {problem}", file=sys.stderr)
         sys.exit(WRONG_CALL)
     for number, (_, result) in enumerate(ended, 1):
         if output:
@@ -123,7 +134,7 @@ def sweep(
             _draw(result)
     if len(ended) > 1 and not as_json:
         _spread([finished for finished, _ in ended])
-    sys.exit(max(EXIT[verdict_of(finished)] for finished, _ in ended))
+    sys.exit(max(EXIT[finished.verdict] for finished, _ in ended))
 
 
 def _checked(name: str, text: str, parse: Any) -> float:
@@ -162,15 +173,21 @@ async def _repeated(
                 result = result_of(
                     driven,
                     spec,
-                    sweep_spec.workload,
-                    sweep_spec.slos,
+                    sweep_spec,
+                    identity=f"sweep-{int(began)}",
                     started_unix_s=began,
                     ended_unix_s=time.time(),
-                    configuration=configuration_of(sweep_spec) | {"run": number + 1, "of": times},
+                    told={
+                        "run": number + 1,
+                        "of": times,
+                        "warm_up": plan.warm_up,
+                        "stage_s": plan.stage_length_s,
+                        "sustain_s": plan.sustain_s,
+                    },
                 )
                 found.append((driven.finished, result))
-                if interrupted.is_set():
-                    break
+                if interrupted.is_set() or driven.quiet_s:
+                    break  # on request, or the target asked to be left alone
         return found
     finally:
         clock.close()
@@ -212,6 +229,10 @@ def _draw(result: Result) -> None:
         cells = "".join(f"{mark:>10}" for mark in marks)
         console.print(f"{stage.name:16}{there:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}", markup=False)
     console.print("* of too few requests to judge by", markup=False)
+    for there in result.interference or ():
+        console.print(f"There was {there}.", markup=False)
+    if result.interference is None:
+        console.print("Nobody tells what else the target served: rates are those of the sweep alone.", markup=False)
     console.print(f"{words(result.capacities)}.", markup=False)
     console.print(f"It ended by {result.stop}{f' ({result.stop_detail})' if result.stop_detail else ''}.", markup=False)
 

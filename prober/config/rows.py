@@ -14,6 +14,7 @@ import yaml
 from prober.config import units
 from prober.config.document import BadYaml, parse
 from prober.config.load import ConfigError, load
+from prober.config.objectives import WRITE, Objective, block, named, objective
 from prober.config.problems import Problems, no_such
 from prober.slo.objective import Slo
 from prober.workload.workloads import Workload
@@ -23,7 +24,6 @@ MOST_IN_FLIGHT = 2_000
 _SHAPE = ("prompt_tokens", "output_tokens", "prefix")
 KEYS = ("name", *_SHAPE, "rate", "concurrency", "requests", "duration", "hypothesis", "accept")
 _NAME = re.compile(r"[\w.-]{1,100}")
-_OBJECTIVE = re.compile(r"\s*(\w+)\s*(?:<=?\s*([^:<]+?))?\s*:\s*(\S.*?)\s*")
 _LEAST = "the least that works is `rows: [{name: a, prompt_tokens: 256, output_tokens: 64, rate: 2/s, requests: 400, "
 _LEAST += "accept: ['ttft<500ms:99%']}]`"
 
@@ -84,9 +84,8 @@ class _Reader:
         self._problems = problems
         self._own: dict[int, dict[str, Any]] = {}
         self._workloads: dict[str, dict[str, Any]] = {}
-        self._probes: dict[str, list[str]] = {}
-        self._slos: dict[tuple[str, str | None, str], str] = {}
-        self._places: dict[str, str] = {}  # of each objective, where it stands first
+        self._accepted: dict[str, list[Objective]] = {}
+        self._places: dict[Objective, str] = {}  # where each one stands first
         self._names: dict[str, int] = {}
 
     def row(self, index: int, raw: Any) -> None:
@@ -110,19 +109,19 @@ class _Reader:
             "hypothesis": self._read(given, "hypothesis", _text, place) or "",
         }
         self._workloads[str(index)] = {key: given[key] for key in _SHAPE if key in given}
-        self._probes[str(index)] = self._accept(given.get("accept"), f"{place}.accept")
+        self._accepted[str(index)] = self._accept(given.get("accept"), f"{place}.accept")
 
     def rows(self) -> tuple[Row, ...]:
         """All of them, with what `load` makes of them and says of them; not to be used where there are problems."""
         if not self._own:
             return ()
-        slos = {
-            name: {"signal": signal, "objective": objective} | ({} if threshold is None else {"threshold": threshold})
-            for (signal, threshold, objective), name in self._slos.items()
-        }
-        probes = [{"workload": workload, "slos": names} for workload, names in self._probes.items()]
+        names = named(self._places)
+        probes = [
+            {"workload": workload, "slos": [names[each] for each in accepted]}
+            for workload, accepted in self._accepted.items()
+        ]
         target = {"url": "http://localhost", "name": "rows", "probes": probes}
-        document = {"targets": [target], "slos": slos, "workloads": self._workloads}
+        document = {"targets": [target], "slos": block(self._places), "workloads": self._workloads}
         try:
             specs = load(yaml.safe_dump(document), source="", engines=(), environment={}, read=_no_file)
         except ConfigError as problem:
@@ -163,37 +162,28 @@ class _Reader:
             self._problems.add(f"{place}.{key}", str(problem))
             return None
 
-    def _accept(self, texts: Any, place: str) -> list[str]:
-        """Names of the row's objectives."""
+    def _accept(self, texts: Any, place: str) -> list[Objective]:
+        """The row's objectives."""
         if not isinstance(texts, list) or not texts:
             self._problems.add(place, "needed: a list of what must hold, such as ['ttft<500ms:99%', 'success:99%']")
             return []
-        found: list[str] = []
+        found: list[Objective] = []
         for index, text in enumerate(texts):
-            match = _OBJECTIVE.fullmatch(text) if isinstance(text, str) else None
-            if match is None or match[1] == "quality":
-                why = "judges golden prompts, which a row has not" if match else "is no objective"
-                write = "write signal<threshold:share, such as 'ttft<500ms:99%' or 'success:99%'"
-                self._problems.add(f"{place}[{index}]", f"{text!r} {why}; {write}")
+            read = objective(text)
+            if read is None or read.signal == "quality":
+                why = "judges golden prompts, which a row has not" if read else "is no objective"
+                self._problems.add(f"{place}[{index}]", f"{text!r} {why}; {WRITE}")
                 continue
-            found.append(self._objective(match[1], match[2], match[3], f"{place}[{index}]"))
+            self._places.setdefault(read, f"{place}[{index}]")
+            found.append(read)
         return list(dict.fromkeys(found))
-
-    def _objective(self, signal: str, threshold: str | None, share: str, place: str) -> str:
-        """The name of an objective: its signal, and a number if there is another one of that."""
-        key = (signal, threshold, share)
-        if key not in self._slos:
-            others = sum(each[0] == signal for each in self._slos)
-            self._slos[key] = f"{signal}-{others + 1}" if others else signal
-            self._places[self._slos[key]] = place
-        return self._slos[key]
 
     def _place(self, where: str) -> str:
         """A path of the configuration as one of the file."""
         if match := re.match(r"workloads\.(\d+)", where):
             return f"rows[{match[1]}]{where[match.end() :]}"
         if match := re.match(r"slos\.([\w-]+)", where):
-            return self._places[match[1]]
+            return next(self._places[each] for each, name in named(self._places).items() if name == match[1])
         return where
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from random import Random
@@ -13,9 +13,11 @@ from prober.config.specs import MetricsSpec
 from prober.daemon.enginepage import EnginePage
 from prober.experiment.estimate import estimated
 from prober.experiment.fitting import Fit, Prior
-from prober.experiment.plan import Plan
+from prober.experiment.order import Estimate, Finished, Run
+from prober.experiment.plan import Plan, Spent
 from prober.experiment.record import Record
-from prober.experiment.sweep import Estimate, Finished, Run, Sweep
+from prober.experiment.sweep import PAGE_NEAR_S, PAGE_S, Sweep
+from prober.generate.page.view import Sweeping
 from prober.measure.continuity import Change, Told
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -28,7 +30,6 @@ from prober.workload.workloads import Drawer, Mix, Workload
 
 TICK_NS = 250_000_000
 LEAD_NS = 200_000_000  # a connection is begun so long before its request is due
-PAGE_EVERY_S = 0.5
 BEFORE_S = 3.0  # how long the load that is there is looked at first
 
 
@@ -41,6 +42,7 @@ class Driven:
     """A sweep as it went. probes: (stage, result) in the order they ended; readings: (seconds of the monotonic clock, page).
 
     model: of the engine, fitted to what was seen; None where it could not be, or is not to be believed
+    quiet_s: how long the target still asks to be left alone
     """
 
     finished: Finished
@@ -48,10 +50,19 @@ class Driven:
     began_ns: int
     probes: tuple[tuple[int, ProbeResult], ...]
     readings: tuple[tuple[float, Signals], ...]
+    quiet_s: float = 0.0
+
+
+async def nobody() -> None:
+    """No demand is known."""
 
 
 class Drive:
-    """One sweep of one target. `on_order` hears of each new stage, and of the end; prior: what earlier sweeps fitted."""
+    """One sweep of one target. `on_order` hears of each new stage, and of the end; prior: what earlier sweeps fitted.
+
+    demand: says what the target's users ask of it, per second, None where it does not know; it is asked before the first request,
+    as what it counts later may be the sweep's own
+    """
 
     def __init__(
         self,
@@ -61,6 +72,7 @@ class Drive:
         rng: Random,
         on_order: Callable[[Run | Estimate | Finished], None],
         prior: Prior | None = None,
+        demand: Callable[[], Awaitable[float | None]] = nobody,
     ) -> None:
         # Its own view of the target: what the sweep sends is limited by the plan, and counts in nobody's state.
         spec = replace(target.spec, max_in_flight=plan.guards.in_flight, budget=None, warmup=0)
@@ -68,17 +80,31 @@ class Drive:
         self._target.identity, self._target.state = target.identity, target.state
         self._clock = target.clock
         self._drawer, self._plan, self._rng, self._on_order = Drawer(workload, rng), plan, rng, on_order
-        self._prior = prior
+        self._prior, self._demand = prior, demand
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
+        self._stopped: str | None = None  # before it began
+        self._quiet_until_s = 0.0
+        self._begun = [0, 0, 0]  # requests, prompt tokens, output tokens, before they are due
+        self._began_s = self._now_s()
         self._flights: dict[asyncio.Task[None], Flight] = {}
         self._probes: list[tuple[int, ProbeResult]] = []
         self._readings: list[tuple[float, Signals]] = []
 
     def guard(self, name: str) -> None:
         """Something outside speaks against going on: the sweep ends, and what was measured is kept."""
-        if self._sweep is not None:
+        if self._sweep is None:
+            self._stopped = name
+        else:
             self._sweep.guard(name, self._now_s())
+
+    def progress(self) -> Sweeping:
+        """How far it is."""
+        order = self._sweep.order if self._sweep is not None else None
+        phase = order.phase if isinstance(order, Run) else "looking at the target" if order is None else "estimate"
+        stage, rate = (order.stage, order.rate_per_s) if isinstance(order, Run) else (None, None)
+        sent = len(self._probes) + len(self._flights)
+        return Sweeping(phase, stage, rate, sent, len(self._flights), self._now_s() - self._began_s)
 
     def engine(self, signals: Signals | None) -> None:
         """The engine's page was read."""
@@ -96,14 +122,20 @@ class Drive:
             raise Unmeasurable(f"{self._target.spec.url}: {verdict.detail}")
         page = self._page()
         try:
+            demand = await self._demand()
             if page is not None:
                 await asyncio.wait([page], timeout=BEFORE_S)
             began_ns = self._clock.now_ns()
             sweep = self._sweep = Sweep(self._plan, began_ns / 1e9)
+            if demand is not None:
+                sweep.demand(demand)
             for at_s, signals in self._readings:
                 sweep.page(at_s, signals)
+            if self._stopped is not None:
+                sweep.guard(self._stopped, self._now_s())
             finished = await self._send(sweep)
-            return Driven(finished, self._model, began_ns, tuple(self._probes), tuple(self._readings))
+            quiet_s = max(0.0, self._quiet_until_s - self._now_s())
+            return Driven(finished, self._model, began_ns, tuple(self._probes), tuple(self._readings), quiet_s)
         finally:
             await self._cut()
             if page is not None:
@@ -114,9 +146,17 @@ class Drive:
         metrics = self._target.spec.metrics
         if metrics is None:
             return None
-        spec = MetricsSpec(metrics.url, PAGE_EVERY_S)
+        spec = MetricsSpec(metrics.url, PAGE_S)
         name = self._target.spec.name or self._target.spec.url
-        return asyncio.create_task(EnginePage(self._target, spec, self._clock, self, Told(), lambda: name).run())
+        return asyncio.create_task(self._read(EnginePage(self._target, spec, self._clock, self, Told(), lambda: name)))
+
+    async def _read(self, page: EnginePage) -> None:
+        """As often as the machine wants, which may change its mind meanwhile."""
+        while await page.read():
+            read_ns = now_ns = self._clock.now_ns()
+            while now_ns < (due_ns := read_ns + round((self._sweep.page_every_s if self._sweep else PAGE_S) * 1e9)):
+                await self._clock.sleep_until(min(due_ns, now_ns + round(PAGE_NEAR_S * 1e9)))
+                now_ns = self._clock.now_ns()
 
     async def _send(self, sweep: Sweep) -> Finished:
         """Do what the machine orders until it has finished."""
@@ -141,7 +181,7 @@ class Drive:
                 due_ns = next(due)
             assert isinstance(order, Run)
             if now_ns >= due_ns - LEAD_NS:
-                self._launch(sweep, order.stage, due_ns)
+                self._launch(sweep, due_ns)
                 due_ns = next(due)
             else:
                 await self._clock.sleep_until(min(tick_ns, due_ns - LEAD_NS))
@@ -153,37 +193,63 @@ class Drive:
                 sweep.first_token(flight.request_id, first_ns / 1e9)
         sweep.tick(now_ns / 1e9)
 
-    def _launch(self, sweep: Sweep, stage: int, due_ns: int) -> None:
+    def _launch(self, sweep: Sweep, due_ns: int) -> None:
         flight = Flight(self._target, self._drawer, due_ns)
-        task = asyncio.create_task(self._fly(sweep, flight, stage, due_ns))
+        begun = [before + more for before, more in zip(self._begun, (1, *flight.asked), strict=True)]
+        share, limit = self._plan.budget.used(*begun)
+        if share > 1:
+            task = asyncio.create_task(self._refrain(sweep, limit, due_ns))
+        else:
+            self._begun = begun
+            task = asyncio.create_task(self._fly(sweep, flight, due_ns))
         self._flights[task] = flight
         task.add_done_callback(lambda done: self._flights.pop(done, None))
 
-    async def _fly(self, sweep: Sweep, flight: Flight, stage: int, due_ns: int) -> None:
+    async def _refrain(self, sweep: Sweep, limit: Spent, due_ns: int) -> None:
+        """What is begun before is sent still."""
+        await self._clock.sleep_until(due_ns)
+        sweep.spent(limit, self._now_s())
+
+    async def _fly(self, sweep: Sweep, flight: Flight, due_ns: int) -> None:
         flying = asyncio.create_task(flight.fly())
+        stage = None
         try:
             await self._clock.sleep_until(due_ns)
+            if isinstance(sweep.order, Run):
+                stage = sweep.order.stage  # at its due time, as the machine has it
             sweep.sent(flight.request_id, due_ns / 1e9, *flight.asked)
+            self._heed(sweep)
             result = await flying
         except asyncio.CancelledError:
             flying.cancel()
             await asyncio.wait([flying])
-            timeline = Timeline(due_ns)
-            detail = "cut when the sweep ended"
-            cut = ProbeResult("", "", flight.request_id, 0.0, Outcome.CANCELLED, detail, timeline)
-            self._probes.append((stage, cut))
-            sweep.result(cut, self._now_s())  # else it would be waited for in what follows
+            if stage is not None:
+                detail = "cut when the sweep ended"
+                cut = ProbeResult("", "", flight.request_id, 0.0, Outcome.CANCELLED, detail, Timeline(due_ns))
+                self._probes.append((stage, cut))
+                sweep.result(cut, self._now_s())  # else it would be waited for in what follows
             raise
-        self._probes.append((stage, result))
-        if (seconds := flight.retry_after_s) is not None and result.outcome not in (Outcome.OK,):
+        if stage is not None:
+            self._probes.append((stage, result))
+        if (seconds := flight.retry_after_s) is not None and result.outcome is not Outcome.OK:
+            self._quiet_until_s = max(self._quiet_until_s, self._now_s() + seconds)
             sweep.retry_after(self._now_s(), seconds)
         sweep.result(result, self._now_s())
+        self._heed(sweep)
+
+    def _heed(self, sweep: Sweep) -> None:
+        """The sending has ended: what is begun and not yet due does not leave any more."""
+        if not isinstance(sweep.order, Run):
+            for task in self._flights:
+                if task is not asyncio.current_task() and not task.cancelling():
+                    task.cancel()
 
     async def _cut(self) -> None:
         """Nothing of the sweep is in flight any more."""
         tasks = list(self._flights)
         for task in tasks:
-            task.cancel()
+            if not task.cancelling():  # a second time would break off what the first one says
+                task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 

@@ -59,18 +59,22 @@ class EnginePage:
     async def run(self) -> None:
         """Read for ever, or until it is known that this engine has no page."""
         due = self._clock.now_ns()
-        while True:
-            try:
-                if not await self._once():
-                    return
-            except Unreadable as problem:
-                self._tries += 1
-                self._say(f"the engine's page cannot be read: {problem}")
-            stale_ns = STALE_READINGS * round(self._spec.interval_s * 1e9)
-            if self._read_ns is None or self._clock.now_ns() - self._read_ns > stale_ns:
-                self._hears.engine(None)
+        while await self.read():
             due = max(due + round(self._spec.interval_s * 1e9), self._clock.now_ns())
             await self._clock.sleep_until(due)
+
+    async def read(self) -> bool:
+        """Read once, and tell; False if it is known that this engine has no page."""
+        try:
+            if not await self._once():
+                return False
+        except Unreadable as problem:
+            self._tries += 1
+            self._say(f"the engine's page cannot be read: {problem}")
+        stale_ns = STALE_READINGS * round(self._spec.interval_s * 1e9)
+        if self._read_ns is None or self._clock.now_ns() - self._read_ns > stale_ns:
+            self._hears.engine(None)
+        return True
 
     def load_at(self, at_ns: int) -> float | None:
         """Requests running and waiting at the reading before `at_ns`; None if that is older than a few readings."""

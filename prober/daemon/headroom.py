@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,12 +39,18 @@ class Demand:
 class _Load:
     """Counters of the last minutes: (seconds, requests, tokens). swept: a sweep adds to them now, so they are not taken.
 
+    queried: demand is not counted, but told; told_s: when it last was; settling: a sweep has ended since, and what is told may
+    have its requests in it until settled_s
     peaks: of each day, in tokens where the engine counts them, else in requests; day: that of the last forecast
     """
 
     counts: deque[tuple[float, float | None, float | None]] = field(default_factory=deque)
     capacities: tuple[Capacity, ...] = ()
     swept: bool = False
+    queried: bool = False
+    told_s: float = -math.inf
+    settling: bool = False
+    settled_s: float = -math.inf
     last: Demand = Demand(None, None)
     peaks: dict[str, Peaks] = field(default_factory=dict)
     day: int = -1
@@ -73,7 +80,7 @@ class Headroom:
     def reading(self, name: str, at_s: float, signals: Signals, unix_s: float) -> None:
         """The engine's page was read: newest demand, newest headroom. What a sweep adds is nobody's demand."""
         load = self._load(name)
-        if load.swept:
+        if load.swept or load.queried:
             return
         prompt, generated = signals.prompt_tokens_total, signals.generation_tokens_total
         tokens = None if prompt is None or generated is None else prompt + generated
@@ -85,15 +92,36 @@ class Headroom:
             for unit, per_s in (("tokens", demand.tokens_per_s), ("requests", demand.requests_per_s)):
                 if per_s is not None:
                     load.peaks.setdefault(unit, Peaks()).take(unix_s, per_s)
-        self._show(name, load)
-        if int(unix_s // DAY_S) != load.day:
-            self._foresee(name, load, unix_s)
+        self._now(name, load, unix_s)
+
+    def queried(self, name: str, *, on: bool) -> None:
+        """Whether a target's demand is `told` from now on, and not counted by its engine."""
+        if not on and name not in self._loads:
+            return
+        load = self._load(name)
+        if load.queried != on:
+            load.queried, load.last, load.told_s = on, Demand(None, None), -math.inf
+            load.counts.clear()
+
+    def told(self, name: str, at_s: float, per_s: float | None, unix_s: float) -> None:
+        """Demand in requests per second as somebody else counts it; None: not known, which after some minutes it is here too."""
+        load = self._load(name)
+        if load.settling:
+            load.settling, load.settled_s = False, at_s + WINDOW_S
+        if load.swept or at_s < load.settled_s:
+            return
+        if per_s is not None:
+            load.last, load.told_s = Demand(per_s, None), at_s
+            load.peaks.setdefault("requests", Peaks()).take(unix_s, per_s)
+        elif at_s - load.told_s > WINDOW_S:
+            load.last = Demand(None, None)
+        self._now(name, load, unix_s)
 
     def sweeping(self, name: str, *, begins: bool) -> None:
         """A sweep of the target begins or has ended: what the engine counts meanwhile is not its users'."""
         load = self._load(name)
         load.demand()
-        load.swept = begins
+        load.swept, load.settling = begins, not begins
         load.counts.clear()
 
     def found(self, name: str, capacities: Sequence[Capacity], unix_s: float) -> None:
@@ -136,13 +164,19 @@ class Headroom:
                 log.error("target=%s: the kept peaks of its demand are begun anew: %s", name, problem)
         return load
 
+    def _now(self, name: str, load: _Load, unix_s: float) -> None:
+        self._show(name, load)
+        if int(unix_s // DAY_S) != load.day:
+            self._foresee(name, load, unix_s)
+
     def _foresee(self, name: str, load: _Load, unix_s: float) -> None:
         """When demand reaches the capacity, once a day and after each sweep: in tokens where both are known in them."""
         load.day = int(unix_s // DAY_S)
         least, found = binding(load.capacities), None
         if least is not None and least.estimate is not None and least.lower is not None and least.upper is not None:
-            by = least.tokens_per_s / least.estimate if least.tokens_per_s and "tokens" in load.peaks else 1.0
-            peaks = load.peaks.get("tokens" if by != 1.0 else "requests")
+            counted = least.tokens_per_s and "tokens" in load.peaks and not load.queried
+            by = least.tokens_per_s / least.estimate if least.tokens_per_s and counted else 1.0
+            peaks = load.peaks.get("tokens" if counted else "requests")
             if peaks is not None:
                 bounds = (least.lower * by, least.estimate * by, least.upper * by)
                 found = forecast(peaks.whole(unix_s), bounds, unix_s)
@@ -157,16 +191,16 @@ class Headroom:
         least = binding(load.capacities)
         if least is None or least.estimate is None:
             return
-        shape = 1.0
+        shape = None
         if least.tokens_per_s and demand.tokens_per_request:
             # A production request is not the sweep's: its own rate at the same tokens is what the target can carry of it.
             shape = least.tokens_per_s / least.estimate / demand.tokens_per_request
-            self._set(series.CAPACITY_SHAPE, shape, name)
+        self._set(series.CAPACITY_SHAPE, shape, name)
         tokens = scaled(least, least.tokens_per_s / least.estimate) if least.tokens_per_s else None
         for bound in BOUNDS:
             tokens_per_s = getattr(tokens, bound) if tokens else None
             self._set(series.CAPACITY_TOKENS, tokens_per_s, name, bound)
-            requests_per_s = getattr(scaled(least, shape), bound)
+            requests_per_s = getattr(scaled(least, shape or 1.0), bound)
             for unit, load_per_s, capacity_per_s in (
                 ("requests", demand.requests_per_s, requests_per_s),
                 ("tokens", demand.tokens_per_s, tokens_per_s),

@@ -3,19 +3,19 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from prober import __version__
-from prober.config.specs import TargetSpec
+from prober.config.specs import SweepSpec, TargetSpec
 from prober.daemon.drive import Driven
+from prober.experiment.order import Finished
 from prober.measure.devices import Device
 from prober.measure.outcome import Outcome
 from prober.measure.signals import Signals
 from prober.results.result import Context, Load, Prices, Request, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of
-from prober.slo.objective import Slo
-from prober.workload.workloads import Mix, Workload
+from prober.workload.workloads import Mix
 
 MOST_CUT = 0.05  # of a stage's requests, for its latencies to count
 
@@ -23,15 +23,15 @@ MOST_CUT = 0.05  # of a stage's requests, for its latencies to count
 def result_of(
     driven: Driven,
     spec: TargetSpec,
-    workload: Workload | Mix,
-    slos: Sequence[Slo],
+    sweep: SweepSpec,
     *,
+    identity: str,
     started_unix_s: float,
     ended_unix_s: float,
-    configuration: Mapping[str, Any],
+    told: Mapping[str, object] = MappingProxyType({}),
     devices: Sequence[Device] = (),
 ) -> Result:
-    """Of all that is known. configuration: what the sweep was told, as it was written; devices: the GPUs that serve the target."""
+    """Of all that is known. told: what the configuration does not say; devices: the GPUs that serve the target."""
     finished = driven.finished
     stages: list[Stage] = []
     requests: list[Request] = []
@@ -47,13 +47,15 @@ def result_of(
             origin_ns=driven.began_ns,
             begin_ns=round(stage.began_s * 1e9),
             sending_s=stage.ended_s - stage.began_s,
-            slos=slos,
+            slos=sweep.slos,
             readings=seen,
             devices=[devices] if devices else (),
             demand_per_s=stage.other_per_s,
             gpus=len(devices) or None,
             ended=finished.reason if stage is finished.stages[-1] else "",
         )
+        # Those that had waited too long when they were cut are bad, which their probes do not say.
+        built = replace(built, slos=dict(stage.events) or built.slos)
         cut = sum(each.outcome is Outcome.CANCELLED for each in probes)
         if cut > MOST_CUT * len(probes):
             # Those that were answered before the end are the quick ones: their quantiles would be a good day's.
@@ -62,16 +64,16 @@ def result_of(
         requests += rows
     last = driven.readings[-1][1] if driven.readings else None
     return Result(
-        id=f"{spec.name or 'sweep'}-{int(started_unix_s)}",
-        kind="grid" if configuration.get("mode") == "grid" else "sweep",
+        id=identity,
+        kind="grid" if sweep.mode == "grid" else "sweep",
         started_unix_s=started_unix_s,
         ended_unix_s=ended_unix_s,
         tool=f"llm-slo-prober {__version__}",
         target=_target(spec, driven, last),
-        load=_load(workload, spec, configuration),
+        load=_load(sweep),
         stages=tuple(stages),
-        configuration=json.dumps(dict(configuration), sort_keys=True),
-        slos=tuple(slos),
+        configuration=json.dumps(_configuration(sweep) | dict(told), sort_keys=True),
+        slos=sweep.slos,
         warm_up=WarmUp(sum(each.sent for each in warm), sum(each.ended_s - each.began_s for each in warm))
         if warm
         else None,
@@ -80,7 +82,7 @@ def result_of(
         stop_detail=finished.detail,
         prices=_prices(spec),
         context=_context(devices),
-        interference=_interference(finished.stages),
+        interference=_interference(finished),
         requests=tuple(requests),
     )
 
@@ -105,13 +107,27 @@ def _target(spec: TargetSpec, driven: Driven, last: Signals | None) -> Target:
     )
 
 
-def _load(workload: Workload | Mix, spec: TargetSpec, configuration: Mapping[str, Any]) -> Load:
+def _configuration(sweep: SweepSpec) -> dict[str, object]:
+    """What the sweep was told."""
+    return {
+        "mode": sweep.mode,
+        "workload": sweep.workload.name,
+        "slos": [slo.name for slo in sweep.slos],
+        "min_rate": sweep.min_rate,
+        "max_rate": sweep.max_rate,
+        "max_in_flight": sweep.max_in_flight,
+        "limits": {"requests": sweep.requests, "tokens": sweep.tokens, "time_s": sweep.time_s, "cost": sweep.cost},
+        "demand_query": sweep.demand_query,
+    }
+
+
+def _load(sweep: SweepSpec) -> Load:
+    workload = sweep.workload
     parts = workload.parts if isinstance(workload, Mix) else ((workload, 1.0),)
     prompt, output = (
         ", ".join(str(getattr(part, name)) for part, _ in parts) for name in ("prompt_tokens", "output_tokens")
     )
     first = parts[0][0]
-    most = configuration.get("max_in_flight")
     return Load(
         workload=workload.name,
         prompt_tokens=prompt,
@@ -119,7 +135,7 @@ def _load(workload: Workload | Mix, spec: TargetSpec, configuration: Mapping[str
         varied=len(parts) > 1
         or any("Fixed" not in str(getattr(first, name)) for name in ("prompt_tokens", "output_tokens")),
         arrivals="poisson",
-        max_in_flight=most if isinstance(most, int) else spec.max_in_flight,
+        max_in_flight=sweep.max_in_flight,
         sampling=dict(first.sampling),
         dataset="trace" if first.trace else "file" if first.prompts else "generated",
     )
@@ -145,9 +161,12 @@ def _context(devices: Sequence[Device]) -> Context:
     )
 
 
-def _interference(stages: Sequence[Any]) -> tuple[str, ...] | None:
-    """Other load on the target, where anybody counted it."""
-    known = [each.other_per_s for each in stages if each.other_per_s is not None]
-    if not known:
+def _interference(finished: Finished) -> tuple[str, ...] | None:
+    """Other load on the target, and who told of it; None where nobody did."""
+    known = [each.other_per_s for each in finished.stages if each.other_per_s is not None]
+    if not known or finished.teller is None:
         return None
-    return (f"other load of {min(known):.3g} to {max(known):.3g} requests/s",) if max(known) > 0.05 else ()
+    if max(known) <= 0.05:
+        return ()
+    teller = {"engine": "the engine's page", "prometheus": "Prometheus, before the sweep"}[finished.teller]
+    return (f"other load of {min(known):.3g} to {max(known):.3g} requests/s, by {teller}",)

@@ -47,8 +47,25 @@ async def firing(url: str, target: str, without: Collection[str] = ()) -> list[s
         raise Unanswered(f"{url}: not the answer of a Prometheus: {problem!r}") from None
 
 
+async def instant(url: str, query: str) -> float:
+    """The one value that a query has now, a scalar's or that of its only series. Raises Unanswered, also for NaN and no data."""
+    rows = await _rows(url, "query", {"query": query})
+    try:
+        values = (
+            [float(row["value"][1]) for row in rows] if all(isinstance(row, dict) for row in rows) else [float(rows[1])]
+        )
+    except (IndexError, KeyError, TypeError, ValueError) as problem:
+        raise Unanswered(f"{url}: {query!r} does not give a number now: {problem!r}") from None
+    if len(values) != 1:
+        said = f"{len(values)} series; sum() makes them one" if values else "no data"
+        raise Unanswered(f"{url}: {query!r} gives {said}")
+    if not math.isfinite(values[0]):
+        raise Unanswered(f"{url}: {query!r} gives {values[0]}, which is not known")
+    return values[0]
+
+
 async def _rows(url: str, path: str, asked: dict[str, str]) -> list[Any]:
-    """Raises Unanswered."""
+    """`result` of the answer: series, or of a scalar [time, value]. Raises Unanswered."""
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S)) as session,

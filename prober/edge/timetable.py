@@ -63,8 +63,12 @@ class Timetable:
 
     def set(self, key: str, schedule: str, timezone: str, ring: Callable[[], None]) -> None:
         """Ring for `key` from now on by this schedule, and by no other. Raises BadSchedule."""
+
+        async def on_the_loop() -> None:  # the scheduler runs plain functions in threads, where no task can begin
+            ring()
+
         self._scheduler.add_job(
-            ring,
+            on_the_loop,
             trigger(schedule, timezone),
             id=key,
             replace_existing=True,

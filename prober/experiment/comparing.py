@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from itertools import islice
 from random import Random
 from statistics import fmean, median
-from typing import Literal
 
 from prober.analysis.comparison import hodges_lehmann, holm, signed_rank
-from prober.analysis.quantiles import Quantile, quantiles
+from prober.analysis.quantiles import Quantile
 from prober.measure.outcome import ANSWERED, NEUTRAL, Outcome
+from prober.results.comparison import Compared, Side
 from prober.results.result import Load, Request, Result, Target
-from prober.results.stage import samples
+from prober.results.stage import quantiles_of
 from prober.workload.arrivals import poisson
 
-Side = Literal["a", "b"]
 Requests = Sequence[Request]
 CONFIDENCE = 0.95
 SHAPE_APART = 0.05  # ratio of mean tokens above which it is not the same work
@@ -43,12 +42,16 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What both sides came to. Requests are in the order of their draws; alike: the same draws on both sides, failed ones too."""
+    """What both sides came to. Requests are in the order of their draws; alike: the same draws on both sides, failed ones too.
+
+    workload: where there are several, which are never pooled
+    """
 
     rate_per_s: float
     a: Requests
     b: Requests
     alike: bool = True
+    workload: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +67,6 @@ class Axis:
     of: Callable[[Round], float | None]
     latency: str | None = None
     q: float = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One axis at one rate.
-
-    effect, lower, upper: B ÷ A − 1 (`ratio`), or B − A; with the interval at CONFIDENCE for this axis alone, None: too few rounds
-    p: Wilcoxon's, p_adjusted: for all axes and rates; better: who, if the adjusted p is at most the error, else None
-    a, b: the quantity over all rounds, with its samples and interval (latencies only)
-    """
-
-    axis: str
-    rate_per_s: float
-    ratio: bool
-    rounds: int
-    effect: float
-    lower: float | None
-    upper: float | None
-    p: float
-    p_adjusted: float
-    better: Side | None
-    a: Quantile | None = None
-    b: Quantile | None = None
 
 
 def plan(rates_per_s: Sequence[float], rounds: int, requests: int, rng: Random) -> tuple[Half, ...]:
@@ -115,10 +95,11 @@ def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:
     They were not taken in turn, so what changed between the two is in the difference. Raises ValueError if no rate has enough.
     """
     found: list[Round] = []
-    for rate in sorted(set(_by_rate(a)) & set(_by_rate(b))):
-        sides = [_blocks(_by_rate(each)[rate], rounds) for each in (a, b)]
+    one, other = _by_rate(a), _by_rate(b)
+    for workload, rate in sorted(set(one) & set(other)):
+        sides = [_blocks(each[workload, rate], rounds) for each in (one, other)]
         if all(sides):
-            found += [Round(rate, x, y, alike=False) for x, y in zip(*sides, strict=True)]
+            found += [Round(rate, x, y, False, workload) for x, y in zip(*sides, strict=True)]
     if not found:
         raise ValueError(
             f"there is no rate at which both have {rounds * LEAST_BLOCK} requests ({rounds} rounds of {LEAST_BLOCK}); A has "
@@ -129,14 +110,14 @@ def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:
 
 def compare(rounds: Sequence[Round], error: float = 0.05) -> list[Compared]:
     """Every axis at every rate. Differences claimed err, in any of them, with a chance of at most `error` (Holm)."""
-    rows: list[tuple[Axis, float, list[float], list[Round]]] = []
-    for rate in dict.fromkeys(each.rate_per_s for each in rounds):
-        same = [each for each in rounds if each.rate_per_s == rate]
+    rows: list[tuple[Axis, list[float], list[Round]]] = []
+    for kind in dict.fromkeys((each.workload, each.rate_per_s) for each in rounds):
+        same = [each for each in rounds if (each.workload, each.rate_per_s) == kind]
         for axis in AXES:
             figures = [figure for each in same if (figure := axis.of(each)) is not None]
             if figures and 2 * len(figures) >= len(same):
-                rows.append((axis, rate, figures, same))
-    ps = [signed_rank(figures) for _, _, figures, _ in rows]
+                rows.append((axis, figures, same))
+    ps = [signed_rank(figures) for _, figures, _ in rows]
     adjusted = holm(ps)
     return [_compared(*row, p, p_adjusted, error) for row, p, p_adjusted in zip(rows, ps, adjusted, strict=True)]
 
@@ -190,7 +171,7 @@ def differences(a: Target, b: Target) -> list[tuple[str, str, str]]:
 
 
 def _compared(
-    axis: Axis, rate: float, figures: list[float], rounds: list[Round], p: float, p_adjusted: float, error: float
+    axis: Axis, figures: list[float], rounds: list[Round], p: float, p_adjusted: float, error: float
 ) -> Compared:
     effect = hodges_lehmann(figures, CONFIDENCE)
     scale = math.expm1 if axis.ratio else float
@@ -200,11 +181,11 @@ def _compared(
     pooled: list[Quantile | None] = [None, None]
     if axis.latency is not None:
         for place, sides in enumerate(([each.a for each in rounds], [each.b for each in rounds])):
-            values = samples([request for side in sides for request in side])[axis.latency]
-            pooled[place] = next(iter(quantiles(values, (axis.q,))), None)
+            requests = [request for side in sides for request in side]
+            pooled[place] = next(iter(quantiles_of(axis.latency, requests, (axis.q,))), None)
     return Compared(
         axis.name,
-        rate,
+        rounds[0].rate_per_s,
         axis.ratio,
         len(figures),
         scale(effect.estimate),
@@ -215,6 +196,7 @@ def _compared(
         better,
         pooled[0],
         pooled[1],
+        rounds[0].workload,
     )
 
 
@@ -222,7 +204,7 @@ def _quantile(latency: str, q: float) -> Callable[[Round], float | None]:
     """ln of the quantiles' ratio."""
 
     def of(each: Round) -> float | None:
-        pair = [quantiles(samples(side)[latency], (q,)) for side in (each.a, each.b)]
+        pair = [quantiles_of(latency, side, (q,)) for side in (each.a, each.b)]
         if not pair[0] or not pair[1] or pair[0][0].estimate <= 0 or pair[1][0].estimate <= 0:
             return None
         return math.log(pair[1][0].estimate / pair[0][0].estimate)
@@ -300,17 +282,22 @@ def _mean(what: str, requests: Requests) -> float | None:
     return fmean(known) if known else None
 
 
-def _by_rate(result: Result) -> dict[float, list[Request]]:
-    found: dict[float, list[Request]] = {}
+def _by_rate(result: Result) -> dict[tuple[str, float], list[Request]]:
+    """Of each workload, "" if there is one only, and rate."""
+    found: dict[tuple[str, float], list[Request]] = {}
     for number, stage in enumerate(result.stages):
         if stage.rate_per_s is not None:
             rows = [each for each in result.requests if each.stage == number]
-            found.setdefault(stage.rate_per_s, []).extend(rows)
+            workload = (stage.load.workload or stage.name) if stage.load is not None else ""
+            found.setdefault((workload, stage.rate_per_s), []).extend(rows)
     return found
 
 
 def _counts(result: Result) -> str:
-    counts = [f"{len(rows)} at {rate:g}/s" for rate, rows in sorted(_by_rate(result).items())]
+    counts = [
+        f"{len(rows)} {f'of {workload} ' if workload else ''}at {rate:g}/s"
+        for (workload, rate), rows in sorted(_by_rate(result).items())
+    ]
     return " and ".join(counts) or "none"
 
 

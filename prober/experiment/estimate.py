@@ -9,8 +9,8 @@ from random import Random
 
 from prober.analysis.capacity import Capacity, agreed
 from prober.analysis.knee import Step, at_least, knee
+from prober.experiment.ahead import Ahead, Knee
 from prober.experiment.fitting import Fit, Prior, changed, fit
-from prober.experiment.forecast import Ahead, Knee
 from prober.experiment.record import UNJUDGED, Asked, Phase, Record, Stage
 from prober.experiment.replay import Pair
 from prober.slo.objective import Slo
@@ -18,12 +18,13 @@ from prober.slo.objective import Slo
 Z = 1.645  # of the 90% interval
 # Standard errors of log K that no record shows: what the model leaves out, by how well the background was known. Calibrated by
 # `python -m bench.knee`.
-MODEL, COUNTED, UNKNOWN = 0.03, 0.06, 0.10
-FLAT = 0.2  # more, divided by the local slope: an error of the share moves a flat knee far
+MODEL, COUNTED, UNKNOWN = 0.02, 0.045, 0.10
+FLAT = 0.4  # more, divided by the local slope: an error of the share moves a flat knee far
 EARLY = 0.08  # more where the sending ended before the target gave way: a limit may be near and unseen
 # How much too high a knee a stage of that kind shows, in logs: its queue had no time to grow; and the spread of that.
 LATE: dict[Phase, float] = {"ramp": 0.2, "climb": 0.12}
 FRACTIONS = 0.14
+BREACHES, STEEP = 2, 3.0  # from so many on, and from such a local slope, their fractions have a say beside the model
 MODELLED = ("ttft", "tpot", "itl", "e2e")
 
 
@@ -49,10 +50,11 @@ def estimated(record: Record, seed: int = 0, prior: Prior | None = None, effort:
     (arguments and result can be pickled), never in the one whose clock stamps chunks. effort: as in `Ahead`.
     """
     rng = Random(seed)
-    # A replay knows no requests that fail, and without a page nothing of the load that was there.
+    # A replay knows no requests that fail, and without a page nothing of the load that was there. A grid has measured each rate.
     told = record.readings or record.others is not None
     failed = any(each.failed for each in record.asked if each.valid)
-    found = fit(record, rng, prior) if told and not failed else None
+    walked = any(each.phase == "grid" for each in record.stages)
+    found = fit(record, rng, prior) if told and not failed and not walked else None
     if found is not None and not found.good:
         found = None
     both = [_capacity(record, slo, found, rng, effort) for slo in record.slos]
@@ -92,7 +94,11 @@ def _capacity(record: Record, slo: Slo, found: Fit | None, rng: Random, effort: 
     if found is not None and slo.signal in MODELLED:
         modelled, at = _modelled(record, slo, found, _lengths(record), rng, effort)
         if modelled is not None:
-            return agreed(modelled, _by_fractions(record, slo, judged)), at
+            # Without breaches the fractions only say that the knee is not far below, which the model knows; and where it is flat
+            # they are too few to say anything.
+            broke = sum(each.events[slo.name][1] for each in judged) >= BREACHES
+            tells = broke and at is not None and at.slope >= STEEP
+            return agreed(modelled, _by_fractions(record, slo, judged)) if tells else modelled, at
     return _by_fractions(record, slo, judged), None
 
 

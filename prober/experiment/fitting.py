@@ -1,16 +1,19 @@
 """The engine that a sweep has met, as parameters of the simulated one: fitted so that a replay shows what was seen.
 
 Least squares on logarithms (Levenberg–Marquardt, the derivatives by replay), robust (Huber), each kind of observation weighed
-by its own spread. Batch limits are not smooth: they are tried. Seconds of CPU; pure.
+by its own spread. First the beginning of the record, while the engine is nearly idle, then more and more of it; at the end a walk
+by chance, since what a busy engine does hangs on each step before and no slope leads far. Batch limits are not smooth: they are
+tried. Seconds of CPU; pure.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, log, sqrt
 from random import Random
 
 from prober.experiment.record import Record
-from prober.experiment.replay import Background, Look, Pair, Scene, Shown, background, blocks_of, replay, scene
+from prober.experiment.replay import Background, Look, Pair, Scene, Shown, background, blocks_of, replay, scene, until
+from prober.experiment.seen import Seen, neighbours, observations
 from prober.simulation.parameters import Parameters
 
 BLOCK_TOKENS = 16
@@ -20,9 +23,23 @@ STEP = (0.04, 0.3, 0.04, 0.3, 0.15, 0.3)  # of log parameters, for derivatives
 SPREAD = (2.0, 1.2, 2.0, 1.2, 1.0, 1.5)  # of what is taken for granted before anything is seen, of log parameters
 # Spread below which no observation is trusted: what no engine repeats, and what phases of steps hide.
 FLOOR = {"ttft": 0.03, "tpot": 0.01, "gap": 0.01, "gap_most": 0.05, "running": 0.15, "waiting": 0.15}
-WEIGHT = {"ttft": 1.0, "tpot": 1.0, "gap": 1.0, "gap_most": 0.5, "running": 0.3, "waiting": 0.3}
+GROUP = (
+    8  # neighbours that are compared as a whole too: a replay out of step errs by chance in each, and not in their mean
+)
+WEIGHT = {"group": 1.0, "ttft": 0.3, "tpot": 1.0, "gap": 1.0, "gap_most": 0.5, "running": 0.3, "waiting": 0.3}
 HUBER = 1.5
 BEFORE_S = 10.0  # of the load before the sweep is replayed
+BUDGET = SMOOTH.index("max_batched_tokens")
+# Token budgets that are tried, as multiples of the best one so far.
+COARSE = tuple(exp(0.12 * n) for n in range(-13, 14))
+FINE = tuple(exp(0.02 * n) for n in range(-6, 7))
+FINEST = tuple(exp(0.004 * n) for n in range(-5, 6))
+# Limits of sequences that are tried, as multiples of the most that ran.
+PEAKS = (1, 1.03, 1.07, 1.12, 1.2, 1.3, 1.45, 1.6, 1.8, 2, 2.5)
+SHARES = (0.35, 0.7, 1.0)  # of the record that is looked at, one after the other
+FULL, SHOWN = 0.9, 3  # KV usage from which it is the cache that lets nobody in; readings that show a limit
+POLISH, WALK = 200, (0.03, 0.5, 0.08, 0.5, 0.05, 0.3)  # steps by chance, and their size, of log parameters
+REDRAWN = 8  # times that others' requests are drawn again, where those drawn first make no breach
 BLOCK_S = 4.0  # neighbours are not independent: they get one random weight
 
 Vector = list[float]
@@ -50,7 +67,8 @@ class Fit:
 
     front_s: what lies before it (network, gateway); repeats: engines that fit the same record under random weights
     error: median of |log(TTFT seen ÷ replayed)|; predicted, observed: breaches of the record, by the replay and in truth
-    slots_seen: the limit of sequences showed itself; background: what was put beside the sweep's requests
+    slots_seen: the limit of sequences showed itself; background: what was put beside the sweep's requests; drawn: by chance, as
+    nobody knows when each of them came
     """
 
     parameters: Parameters
@@ -61,6 +79,7 @@ class Fit:
     observed: int
     slots_seen: bool
     background: Background
+    drawn: bool = False
 
     @property
     def good(self) -> bool:
@@ -69,7 +88,8 @@ class Fit:
         Three breaches or more of which the replay has none had a cause that the model does not know.
         """
         explained = self.observed < 3 or self.predicted > 0
-        return self.error < 0.3 and explained and self.predicted - self.observed <= 3 + 3 * sqrt(self.observed + 1)
+        many = 3 + 3 * sqrt(self.observed + 1)
+        return self.error < 0.2 and explained and self.predicted - self.observed <= (4 if self.drawn else 1) * many
 
 
 def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 8) -> Fit | None:
@@ -89,21 +109,11 @@ def _lately(record: Record) -> Record:
     return replace(record, readings=tuple(each for each in record.readings if each[0] >= from_s), others=others)
 
 
-@dataclass(slots=True)
-class _Seen:
-    """One observation: its kind, when, and what picks the replay's value of it. least: it is at least this, not this."""
-
-    kind: str
-    at_s: float
-    value: float
-    of: Callable[[list[Shown], list[Look], float], float | None]
-    least: bool = False
-
-
 class _Fitting:
     def __init__(self, record: Record, what: Scene, others: Background, prior: Prior | None) -> None:
         self.record, self.scene, self.others = record, what, others
-        self.seen = _observations(record)
+        self.whole = self.seen, self.scene = observations(record), what
+        self.groups: list[list[int]] = []
         self.kv_blocks = _kv_blocks(record)
         most = max(each.prompt_tokens + each.output_tokens for each in what.requests)
         self.kv_blocks = max(self.kv_blocks, blocks_of(Pair(most, 0), BLOCK_TOKENS))
@@ -115,10 +125,13 @@ class _Fitting:
         self.scale = dict.fromkeys(FLOOR, 0.2)
 
     def fitted(self, rng: Random, repeats: int) -> Fit:
+        self._until(SHARES[0])
         at = self._begun()
-        for rounds in (3, 2):
+        for share, factors in zip(SHARES, (COARSE, FINE, FINEST), strict=True):
+            self._until(share)
             self.slots = self._slots(at)
-            at = self._descend(at, rounds)
+            at = self._descend(self._scanned(at, factors), 3)
+        at = self._polished(at, rng)
         residuals = self._residuals(at)
         jacobian = self._jacobian(at, residuals)
         found = [self._nudged(at, residuals, jacobian, rng) for _ in range(repeats)]
@@ -126,6 +139,10 @@ class _Fitting:
             abs(r) * self.scale["ttft"] for r, each in zip(residuals, self.seen, strict=True) if each.kind == "ttft"
         )
         predicted, observed = self._breaches(at)
+        drawn = self.record.others is None and self.others.per_s > 0
+        if drawn and not predicted:
+            # Others that came a little earlier or later may make the breaches that these do not.
+            predicted = max(self._breaches(at, scene(self.record, self.others, rng))[0] for _ in range(REDRAWN))
         parameters, front_s = self._engine(at)
         return Fit(
             parameters,
@@ -136,7 +153,21 @@ class _Fitting:
             observed,
             self.slots < UNSEEN,
             self.others,
+            drawn,
         )
+
+    def _until(self, share: float) -> None:
+        """Look at so much of the record only, from its beginning.
+
+        What a busy engine shows hangs on each step before: a little off, and the replay is out of step with what was seen, so that
+        nothing leads to the truth from afar. While it is nearly idle, much can be read off it.
+        """
+        seen, whole = self.whole
+        until_s = sorted(each.known_s for each in seen)[round(share * (len(seen) - 1))]
+        self.seen = [each for each in seen if each.known_s <= until_s]
+        self.scene = whole if share == 1 else until(whole, max(each.at_s for each in self.seen), until_s)
+        self.groups = neighbours(self.seen, GROUP)
+        self.seen += [Seen("group", -1, self.seen[each[0]].at_s, 0.0, 0.0) for each in self.groups]
 
     def _begun(self) -> Vector:
         """The better of two beginnings: the token budget has more than one valley. A prior has told which."""
@@ -174,14 +205,18 @@ class _Fitting:
         shown, looks, front_s = self._replayed(at)
         found = []
         for each in self.seen:
-            value = each.of(shown, looks, front_s)
+            if each.kind == "group":
+                break  # they are last
+            value = each.replayed(shown, looks, front_s)
             if value is None:
                 # Not even begun when the record ends: far later than what was seen.
                 found.append(0.0 if each.least or each.kind != "ttft" else -HUBER * 2)
                 continue
             r = (each.value - value) / self.scale[each.kind]
             found.append(max(0.0, r) if each.least else r)
-        return found
+        return found + [
+            sum(max(-2 * HUBER, min(2 * HUBER, found[n])) for n in group) / sqrt(len(group)) for group in self.groups
+        ]
 
     def _cost(self, at: Vector, residuals: Vector) -> float:
         cost = sum(WEIGHT[each.kind] * _huber(r) for r, each in zip(residuals, self.seen, strict=True))
@@ -201,6 +236,26 @@ class _Fitting:
             there[number] += size
             columns.append([(b - a) / size for a, b in zip(self._residuals(there), residuals, strict=True)])
         return columns
+
+    def _scanned(self, at: Vector, factors: Sequence[float]) -> Vector:
+        """The best of so many token budgets, the rest moved along by one step with the slopes of here.
+
+        How many pieces a prompt is computed in is a staircase: no slope leads from one step of it to the next.
+        """
+        residuals = self._residuals(at)
+        self._rescale(residuals)
+        residuals = self._residuals(at)
+        jacobian = self._jacobian(at, residuals)
+        jacobian[BUDGET] = [0.0] * len(residuals)
+        best = self._cost(at, residuals), at
+        for factor in factors:
+            there = [*at]
+            there[BUDGET] += log(factor)
+            seen = self._residuals(there)
+            moved = self._moved(there, seen, jacobian, 0.1, None)
+            moved[BUDGET] = there[BUDGET]
+            best = min(best, (self._cost(there, seen), there), (self._cost(moved, self._residuals(moved)), moved))
+        return best[1]
 
     def _descend(self, at: Vector, rounds: int) -> Vector:
         residuals = self._residuals(at)
@@ -246,16 +301,47 @@ class _Fitting:
         weights = [blocks.setdefault(int(each.at_s / BLOCK_S), rng.expovariate(1.0)) for each in self.seen]
         return self._moved(at, residuals, jacobian, 0.0, weights)
 
+    def _polished(self, at: Vector, rng: Random) -> Vector:
+        """By chance: steps of random direction and size, those kept that help; a fifth of them should (Rechenberg's rule)."""
+        residuals = self._residuals(at)
+        self._rescale(residuals)
+        cost, size = self._cost(at, self._residuals(at)), 0.3
+        for n in range(POLISH):
+            if n % 40 == 39:
+                self._rescale(self._residuals(at))
+                cost = self._cost(at, self._residuals(at))
+            step = size * exp(rng.gauss(0, 1))
+            tried = [a + step * s * rng.gauss(0, 1) * (rng.random() < 0.5) for a, s in zip(at, WALK, strict=True)]
+            there = self._cost(tried, self._residuals(tried))
+            if there < cost:
+                at, cost, size = tried, there, size * 1.5
+            else:
+                size *= 0.9
+            size = max(0.02, size)
+        return at
+
     def _slots(self, at: Vector) -> int:
         """The limit of sequences: what runs while others wait. Near the most that ran, or none that showed."""
+        if (shown := self._shown_slots()) is not None:
+            return shown
         before, best = self.slots, (inf, self.slots)
         peak = max((int(s.requests_running or 0) for _, s in self.record.readings), default=0) or self._own_peak()
-        tries = sorted({*(round(peak * share) for share in (1, 1.03, 1.07, 1.12, 1.2, 1.3)), peak + 1})
+        tries = sorted({*(round(peak * share) for share in PEAKS), peak + 1})
         for slots in (*(each for each in tries if each > 0), UNSEEN):
             self.slots = slots
             best = min(best, (self._cost(at, self._residuals(at)) - 2 * (slots == UNSEEN), slots))
         self.slots = before
         return best[1]
+
+    def _shown_slots(self) -> int | None:
+        """The limit, where the page shows it: some wait while as many run as ever, and not for want of cache."""
+        full = [
+            int(s.requests_running)
+            for _, s in self.record.readings
+            if s.requests_running and s.requests_waiting and (s.kv_cache_usage_ratio_max or 0.0) < FULL
+        ]
+        most = max((int(s.requests_running or 0) for _, s in self.record.readings), default=0)
+        return most if full.count(most) >= SHOWN else None
 
     def _own_peak(self) -> int:
         """The most of the sweep's own that decoded at once."""
@@ -269,14 +355,15 @@ class _Fitting:
             most = max(most, now)
         return most
 
-    def _breaches(self, at: Vector) -> tuple[int, int]:
+    def _breaches(self, at: Vector, what: Scene | None = None) -> tuple[int, int]:
         """TTFTs above the threshold, replayed and seen."""
         threshold_s = min(
             (each.threshold_s for each in self.record.slos if each.signal == "ttft" and each.threshold_s), default=None
         )
         if threshold_s is None:
             return 0, 0
-        shown, _, front_s = self._replayed(at)
+        engine, front_s = self._engine(at)
+        shown, _ = replay(engine, what or self.scene)
         predicted = observed = 0
         for each, there in zip(self.record.asked, shown, strict=True):
             age_s = each.known_s - each.at_s
@@ -306,53 +393,6 @@ def solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> Vector:
 def _huber(r: float) -> float:
     size = abs(r)
     return 0.5 * size * size if size <= HUBER else HUBER * (size - 0.5 * HUBER)
-
-
-def _observations(record: Record) -> list[_Seen]:
-    found: list[_Seen] = []
-    origin = record.from_s
-    for number, each in enumerate(record.asked):
-        if not each.valid or each.failed or (record.stages and record.stages[each.stage].phase == "warm_up"):
-            continue
-        at_s = each.at_s - origin
-        if each.ttft_s is not None and each.ttft_s > 0:
-            found.append(_Seen("ttft", at_s, log(each.ttft_s), _ttft(number)))
-        elif each.known_s > each.at_s:
-            found.append(_Seen("ttft", at_s, log(each.known_s - each.at_s), _ttft(number), least=True))
-        for kind, value in (("tpot", each.tpot_s), ("gap", each.gap_s), ("gap_most", each.gap_most_s)):
-            if value and each.end_s is not None and each.output_tokens > 2:
-                found.append(_Seen(kind, at_s, log(value), _shown(number, kind)))
-    for number, (when, signals) in enumerate(record.readings):
-        if signals.requests_running is not None:
-            found.append(_Seen("running", when - origin, sqrt(signals.requests_running + 0.5), _page(number, 0)))
-        if signals.requests_waiting is not None:
-            found.append(_Seen("waiting", when - origin, sqrt(signals.requests_waiting + 0.5), _page(number, 1)))
-    return found
-
-
-def _ttft(number: int) -> Callable[[list[Shown], list[Look], float], float | None]:
-    def of(shown: list[Shown], looks: list[Look], front_s: float) -> float | None:
-        value = shown[number].ttft_s
-        return None if value is None else log(value + front_s)
-
-    return of
-
-
-def _shown(number: int, kind: str) -> Callable[[list[Shown], list[Look], float], float | None]:
-    place = ("", "tpot", "gap", "gap_most").index(kind)
-
-    def of(shown: list[Shown], looks: list[Look], front_s: float) -> float | None:
-        value = shown[number][place]
-        return log(value) if value else None
-
-    return of
-
-
-def _page(number: int, place: int) -> Callable[[list[Shown], list[Look], float], float | None]:
-    def of(shown: list[Shown], looks: list[Look], front_s: float) -> float | None:
-        return sqrt(looks[number][place] + 0.5) if number < len(looks) else None
-
-    return of
 
 
 def _start(record: Record) -> Vector:

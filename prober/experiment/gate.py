@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import count
 from typing import Literal
 
 from prober.analysis.quantiles import quantiles
@@ -164,7 +165,10 @@ class Question:
 
 
 class Gate:
-    """The questions about one target, and how they stand. Raises ValueError where `most` requests can never make it ready."""
+    """The questions about one target, and how they stand. Raises ValueError where `most` requests can never make it ready.
+
+    least: the fewest requests that can make it ready
+    """
 
     def __init__(
         self,
@@ -186,10 +190,11 @@ class Gate:
         self._requests = self._not_counted = 0
         self._failures: dict[str, int] = {}
         hardest = max([self._answers, *self._others], key=lambda each: each.least(error))
-        if hardest.least(error) > most:
+        self.least = hardest.least(error)
+        if self.least > most:
             allowed = f"{float(100 * Decimal(str(hardest.budget))):.4g}%"
             raise ValueError(
-                f"{hardest.name}: to show that at most {allowed} are bad takes {hardest.least(error):,} requests if all are good, "
+                f"{hardest.name}: to show that at most {allowed} are bad takes {self.least:,} requests if all are good, "
                 f"and {most:,} are allowed; allow more, or ask for less"
             )
 
@@ -282,11 +287,19 @@ def reference(baseline: Sequence[Request], latency: Latency, q: float, material:
             values.append(value)
     (found,) = quantiles(values, (q,)) or (None,)
     if found is None or found.lower is None or found.upper is None or math.isinf(found.upper):
+        needed = least_samples(q)
+        why = f"are too few for its p{q * 100:g}" if len(values) < needed else f"fail too often for its p{q * 100:g}"
         raise ValueError(
-            f"the baseline's {len(values)} requests with a {latency} are too few, or fail too often, for its "
-            f"p{q * 100:g}; keep one of more"
+            f"the baseline's {len(values)} requests with a {latency.upper()} {why}; keep one of {max(needed, 300)} or more"
         )
     return Reference(latency, q, found.lower * (1 + material), found.upper * (1 + material), found.count)
+
+
+def least_samples(q: float) -> int:
+    """The fewest samples whose quantile `q` has an interval with both ends."""
+    return next(
+        n for n in count(1) if None not in (quantiles(range(n), (q,))[0].lower, quantiles(range(n), (q,))[0].upper)
+    )
 
 
 def _answered(result: ProbeResult | None) -> Judged:
@@ -320,9 +333,9 @@ def _slower(than: Reference) -> Callable[[ProbeResult | None], Judged]:
 
 def _seen(found: Finding) -> str:
     share = found.bad / found.events if found.events else 0.0
-    return f"{found.bad} of {found.events} bad ({share:.3g}, allowed {found.budget:.3g})"
+    return f"{found.bad} of {found.events} bad ({100 * share:.3g}%, allowed {100 * found.budget:.3g}%)"
 
 
 def _undecided(found: Finding) -> str:
     more = f", some {found.more} more requests may show it" if found.more else ""
-    return f"{found.name}: {_seen(found)}, between {found.lower:.2g} and {found.upper:.2g}{more}"
+    return f"{found.name}: {_seen(found)}, in truth {100 * found.lower:.2g}% to {100 * found.upper:.2g}%{more}"

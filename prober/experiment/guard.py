@@ -1,10 +1,14 @@
-"""What the engine's page says against going on: harm to others, or an engine that is no longer the one that was measured."""
+"""What speaks against going on: harm to others, or an engine that is no longer the one that was measured."""
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from prober.experiment.plan import Guards
+from prober.measure.result import ProbeResult
 from prober.measure.signals import COUNTERS, Histogram, Signals
+from prober.slo.events import events
+from prober.slo.objective import Slo
 
 Trip = Literal[
     "waiting", "kv_usage", "preemptions", "production_ttft", "restarted", "replicas_changed", "engine_changed"
@@ -12,11 +16,12 @@ Trip = Literal[
 VOID: frozenset[Trip] = frozenset({"restarted", "replicas_changed", "engine_changed"})
 
 _PREEMPTIONS_S, _PRODUCTION_S = 2.0, 5.0
-_FEW = 3  # of others' requests: below it a share says nothing
+_FEW = 3  # of others' requests, or of probes: below it a share says nothing
+_MOST_BAD = 0.8  # share of bad probes: no burn rate of a loose objective is above 1 ÷ its budget
 
 
 class Guard:
-    """Fed with readings in the order of time; says at each what, if anything, speaks against going on.
+    """The engine's page. Fed with readings in the order of time; says at each what, if anything, speaks against going on.
 
     ttft_s: the lowest TTFT threshold of the SLOs, None without one
     """
@@ -111,3 +116,13 @@ class Guard:
 
 def _above(histogram: Histogram, bound: float) -> float:
     return histogram.counts[-1] - histogram.counts[histogram.bounds.index(bound)]
+
+
+def burns(probes: Sequence[ProbeResult], slos: Iterable[Slo], rate: float) -> bool:
+    """Whether the continuous probes of a sweep's time burn an SLO's budget faster than `rate`, by three bad ones at least."""
+    for slo in slos:
+        counts = [events(slo, each) for each in probes]
+        seen, bad = (sum(count[place] for count in counts) for place in (0, 1))
+        if bad >= _FEW and bad > min(rate * float(slo.budget), _MOST_BAD) * seen:
+            return True
+    return False

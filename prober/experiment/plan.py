@@ -1,11 +1,16 @@
 """What a sweep is to do, and what it must not do: modes, limits, budgets."""
 
 from dataclasses import dataclass, field
+from random import Random
 from typing import Literal
 
+from prober.config.specs import SweepSpec, TargetSpec
 from prober.slo.objective import Slo
+from prober.workload.workloads import lengths
 
+LENGTHS = 3_000  # draws of the workload that a forecast rests on
 Mode = Literal["adaptive", "gentle", "grid"]
+Spent = Literal["request_budget", "token_budget", "cost_budget"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,18 @@ class Budget:
     prompt_token_cost: float = 0.0
     output_token_cost: float = 0.0
 
+    def used(self, requests: int, prompt_tokens: int, output_tokens: int) -> tuple[float, Spent]:
+        """Of what so many come to: the highest share of a limit, and which limit that is; 0 where there is none."""
+        cost = prompt_tokens * self.prompt_token_cost + output_tokens * self.output_token_cost
+        tokens = prompt_tokens + output_tokens
+        shares: dict[Spent, float] = {
+            "request_budget": requests / self.requests if self.requests else 0.0,
+            "token_budget": tokens / self.tokens if self.tokens else 0.0,
+            "cost_budget": cost / self.cost if self.cost else 0.0,
+        }
+        limit = max(shares, key=lambda each: shares[each])
+        return shares[limit], limit
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -55,7 +72,8 @@ class Plan:
     grid walks fixed steps for curves
     start_per_s, highest_per_s, factor: of the ramp, and of the grid where `grid` names no rates
     factor: from stage to stage, None: 1.15 (grid: 1.1); stage_s: None: 4 s (grid: 60 s)
-    warm_up: requests answered before the ramp, at the lowest rate and for at most `warm_up_s`; their latencies are nobody's
+    warm_up: requests answered before the ramp, at the lowest rate and for at most `warm_up_s`; their latencies are nobody's;
+    five are enough where the engine's page shows that it has served many before, and the first ones are no slower
     lengths: (prompt, output) tokens of some thousand draws of the workload: the knee rests on the longest, which a short sweep
     seldom sends; empty: those that were sent
     sustain_s: a run at the knee afterwards; 0: none
@@ -103,3 +121,23 @@ class Plan:
             return self.grid[number] if number < len(self.grid) else None
         rate = self.start_per_s * self.step**number
         return rate if rate <= self.highest_per_s * (1 + 1e-9) else None
+
+
+def plan_of(spec: SweepSpec, target: TargetSpec) -> Plan:
+    """The plan of a configured sweep."""
+    budget = target.budget
+    prompt, completion = (budget.prompt_price or 0.0, budget.completion_price or 0.0) if budget else (0.0, 0.0)
+    return Plan(
+        slos=spec.slos,
+        mode=spec.mode,
+        start_per_s=spec.min_rate,
+        highest_per_s=spec.max_rate,
+        guards=Guards(
+            waiting=spec.guard_waiting,
+            kv_usage=spec.guard_kv_usage,
+            production_ttft_s=spec.guard_production_ttft_s,
+            in_flight=spec.max_in_flight,
+        ),
+        budget=Budget(spec.requests, spec.tokens, spec.time_s, spec.cost, prompt / 1e6, completion / 1e6),
+        lengths=lengths(spec.workload, Random(0), LENGTHS),
+    )

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 from random import Random
@@ -17,6 +17,7 @@ from prober.simulation.request import Request, Run, Truth
 
 GAPS = 150
 LEAD_S = 10.0  # of the load that was there, before anything was looked at: the engine was not empty then
+GRACE_S = 2.0  # what a replay may be later than what it replays, where only the beginning is looked at
 SAMPLE = 1_000  # lengths that stand for a distribution
 FEW = 50  # requests of others below which their histogram tells no distribution
 _TYPICAL = 0.6  # spread (sigma of a lognormal) of lengths of which only the mean is known
@@ -133,6 +134,18 @@ def scene(record: Record, others: Background, rng: Random) -> Scene:
         record.until_s - from_s + LEAD_S,
         from_s - LEAD_S,
         frozenset(range(0, len(record.asked), max(1, stride))),
+    )
+
+
+def until(what: Scene, last_s: float, until_s: float) -> Scene:
+    """Its beginning: what came up to `last_s`, seen up to `until_s` (seconds since the record's beginning)."""
+    count = sum(each.arrival_s <= last_s + LEAD_S for each in what.requests)
+    return replace(
+        what,
+        requests=what.requests[:count],
+        own=what.own[:count],
+        looks_s=tuple(each for each in what.looks_s if each <= until_s + LEAD_S),
+        until_s=until_s + LEAD_S + GRACE_S,
     )
 
 

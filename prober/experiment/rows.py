@@ -177,6 +177,21 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
     )
 
 
+def shape_of(row: Row, in_flight: int) -> Load:
+    """What one row sends, for its stage. in_flight: the cap of open loops."""
+    workload = row.workload
+    return Load(
+        workload=stage_name(row),
+        prompt_tokens=_length(row, "prompt_tokens"),
+        output_tokens=_length(row, "output_tokens"),
+        varied=not any(isinstance(shape, Fixed) for shape in (workload.prompt_tokens, workload.output_tokens)),
+        arrivals="closed" if row.closed else "poisson",
+        max_in_flight=row.concurrency if row.closed else in_flight,
+        sampling=workload.sampling,
+        dataset="generated",
+    )
+
+
 def _question(slo: Slo, workload: Workload) -> Question:
     def judged(result: ProbeResult | None) -> Judged:
         count, bad = events(slo, result) if result is not None else (0, 0)
@@ -220,4 +235,11 @@ def _requests(count: int) -> str:
 
 
 def _lengths(rows: Sequence[Row], name: str) -> str:
-    return "; ".join(f"{row.name}: {getattr(row.workload, name)}" for row in rows)
+    return "; ".join(f"{row.name}: {_length(row, name)}" for row in rows)
+
+
+def _length(row: Row, name: str) -> str:
+    """A distribution in words; of prompts with what they share."""
+    prefix = row.workload.prefix if name == "prompt_tokens" else None
+    shared = f", {prefix.tokens} of them shared by {prefix.reuse:.0%} of the requests" if prefix is not None else ""
+    return f"{getattr(row.workload, name)}{shared}"

@@ -119,5 +119,44 @@ def test_growing_demand_is_seen_to_reach_the_capacity() -> None:
             assert 15 * day < reached - (20_000 * day + at) < 25 * day, "from 3,000 to 5,000 at 100 a day"
 
 
+def test_a_demand_that_is_told_takes_the_place_of_the_engines_counters() -> None:
+    """Counters are not looked at; not known is no series, and never 0; a short silence is no news."""
+    shown = Shown()
+    shown.headroom.found("t", [FOUND], 1e9)
+    shown.headroom.queried("t", on=True)
+    shown.headroom.told("t", 0.0, None, 1e9)
+    assert shown.value("llmslo_demand_requests_per_second") is None
+    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") is None
+    shown.headroom.told("t", 30.0, 4.0, 1e9 + 30)
+    shown.read(40.0, 0, 0)
+    shown.read(140.0, 900, 900_000)
+    shown.headroom.told("t", 150.0, None, 1e9 + 150)
+    assert shown.value("llmslo_demand_requests_per_second") == 4
+    assert shown.value("llmslo_demand_tokens_per_second") is None
+    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 0.6
+    shown.headroom.told("t", 331.0, None, 1e9 + 331)
+    assert shown.value("llmslo_demand_requests_per_second") is None
+    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") is None
+    shown.headroom.queried("t", on=False)
+    shown.read(400.0, 0, 0)
+    shown.read(500.0, 200, 100_000)
+    assert shown.value("llmslo_demand_requests_per_second") == 2
+
+
+def test_what_is_told_during_a_sweep_and_soon_after_may_be_the_sweeps_own() -> None:
+    """The demand of before it stands, for as long as a range of five minutes looks back."""
+    shown = Shown()
+    shown.headroom.queried("t", on=True)
+    shown.headroom.told("t", 0.0, 4.0, 1e9)
+    shown.headroom.sweeping("t", begins=True)
+    shown.headroom.told("t", 30.0, 50.0, 1e9)
+    shown.headroom.sweeping("t", begins=False)
+    shown.headroom.told("t", 60.0, 50.0, 1e9)
+    shown.headroom.told("t", 359.0, 9.0, 1e9)
+    assert shown.value("llmslo_demand_requests_per_second") == 4
+    shown.headroom.told("t", 360.0, 5.0, 1e9)
+    assert shown.value("llmslo_demand_requests_per_second") == 5
+
+
 def tokens(total: float) -> Signals:
     return Signals(Info("vllm"), prompt_tokens_total=total, generation_tokens_total=0.0)

@@ -5,8 +5,8 @@ from prober.config.load import load
 from prober.config.specs import TargetSpec
 from prober.daemon.drive import Driven
 from prober.daemon.sweepresult import result_of, without_gaps
+from prober.experiment.order import Finished
 from prober.experiment.record import Stage
-from prober.experiment.sweep import Finished
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -41,10 +41,10 @@ def of(last: list[ProbeResult]) -> Result:
     stages = (
         Stage(0, "warm_up", 1.0, 10.0, 12.0, sent=2, answered=2),
         Stage(1, "ramp", 1.0, 12.0, 16.0, other_per_s=0.5),
-        Stage(2, "ramp", 2.0, 16.0, 18.0, other_per_s=0.6),
+        Stage(2, "ramp", 2.0, 16.0, 18.0, other_per_s=0.6, events={"quick": (20, 10)}),
     )
     found = Capacity("quick", "found", 1.0, 2.0, 3.0, 300.0)
-    finished = Finished("knee_passed", "two of six", (found,), stages)
+    finished = Finished("knee_passed", "two of six", (found,), stages, teller="engine")
     probes = [
         (0, probe(10.0)),
         (0, probe(11.0)),
@@ -53,9 +53,8 @@ def of(last: list[ProbeResult]) -> Result:
     ]
     driven = Driven(finished, None, 10 * 10**9, tuple(probes), ())
     return result_of(
-        driven, spec, spec.sweep.workload, spec.sweep.slos, started_unix_s=1e9, ended_unix_s=1e9 + 8,
-        configuration={"mode": "adaptive"},
-    )  # fmt: skip
+        driven, spec, spec.sweep, identity="id", started_unix_s=1e9, ended_unix_s=1e9 + 8, told={"why": "request"}
+    )
 
 
 def test_a_result_has_its_stages_rows_and_contract_and_can_be_stored() -> None:
@@ -71,7 +70,7 @@ def test_a_result_has_its_stages_rows_and_contract_and_can_be_stored() -> None:
     assert result.capacities[0].estimate == 2.0
     assert result.target.url == "https://h/v1"
     assert result.prices.gpu_per_hour == 2
-    assert result.interference == ("other load of 0.5 to 0.6 requests/s",)
+    assert result.interference == ("other load of 0.5 to 0.6 requests/s, by the engine's page",)
     assert len(result.requests) == 60
     kept = without_gaps(result)
     assert all(not each.itls_s for each in kept.requests)
@@ -85,5 +84,7 @@ def test_a_stage_whose_requests_were_cut_has_no_latencies() -> None:
     )
     assert cut.stages[0].latencies
     assert cut.stages[1].latencies == {}
+    assert cut.stages[0].slos == {"quick": (40, 0)}
+    assert cut.stages[1].slos == {"quick": (20, 10)}, "who waited too long for an answer is judged"
     assert cut.stages[1].ended == "knee_passed, 10 cut in flight"
     assert cut.stages[1].outcomes == {"ok": 10, "cancelled": 10}

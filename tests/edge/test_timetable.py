@@ -1,11 +1,13 @@
 """Cron, in the time zone that is said."""
 
 import asyncio
-from datetime import datetime
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
+from apscheduler.triggers.date import DateTrigger
 
+from prober.edge import timetable as module
 from prober.edge.timetable import BadSchedule, Timetable, longest_gap_s, trigger
 from prober.limits.calendar import span
 
@@ -59,5 +61,17 @@ async def test_it_rings_for_each_key_and_no_more_once_removed() -> None:
         timetable.remove("a")
         assert timetable.next("a") is None
         await asyncio.sleep(0)
+    finally:
+        timetable.stop()
+
+
+async def test_it_rings_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rings may begin a task, which a thread cannot."""
+    monkeypatch.setattr(module, "trigger", lambda schedule, timezone: DateTrigger(datetime.now(UTC)))
+    begun = asyncio.get_running_loop().create_future()
+    timetable = Timetable()
+    try:
+        timetable.set("a", "* * * * *", "UTC", lambda: begun.set_result(asyncio.get_running_loop()))
+        assert await asyncio.wait_for(begun, 10) is asyncio.get_running_loop()
     finally:
         timetable.stop()

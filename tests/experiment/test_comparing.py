@@ -1,13 +1,13 @@
 """Rounds of two sides: who is better, by how much, and what does not compare."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from prober.experiment.comparing import (
     AXES,
-    Compared,
     Half,
     Round,
     compare,
@@ -18,6 +18,7 @@ from prober.experiment.comparing import (
     rounds_of,
     stored_rounds,
 )
+from prober.results.comparison import Compared
 from prober.results.result import Load, Request, Result, Target
 from prober.results.stage import stage_of_requests
 
@@ -189,6 +190,27 @@ def test_stored_results_are_compared_in_blocks() -> None:
         stored_rounds(stored(a), stored(b[:50]), 12)
     with pytest.raises(ValueError, match="no rate at which both"):
         stored_rounds(stored(a), stored(b, 4.0), 12)
+
+
+def test_rows_of_other_shapes_are_compared_each_by_itself() -> None:
+    """At one rate too: pooled, the row that is slower on side B would be hidden by the one that is faster."""
+    rng = Random(6)
+    sides = []
+    for factors in ((1.0, 1.0), (0.7, 1.4)):
+        rows = [side(rng, factor, count=240, lengths=1) for factor in factors]
+        stages = [
+            replace(stage_of_requests(name, 2.0, each, begin_s=0.0, sending_s=60.0), load=Load(name))
+            for name, each in zip(("short", "long"), rows, strict=True)
+        ]
+        requests = [replace(each, stage=place) for place, part in enumerate(rows) for each in part]
+        sides.append(Result("r", "run", 0.0, 60.0, "t", Target(), Load(), tuple(stages), requests=tuple(requests)))
+    one, other = sides
+    found = compare(stored_rounds(one, other, 12))
+    assert len(found) == 2 * len({each.axis for each in found})
+    better = {each.workload: each.better for each in found if each.axis == "tpot_p50"}
+    assert better == {"short": "b", "long": "a"}
+    with pytest.raises(ValueError, match="A has 240 of long at 2/s and 240 of short at 2/s"):
+        stored_rounds(one, other, 30)
 
 
 def test_another_shape_does_not_compare() -> None:

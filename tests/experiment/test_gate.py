@@ -1,12 +1,13 @@
 """The gate: results in, a verdict out as soon as there is one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from random import Random
 
 import pytest
 
-from prober.experiment.gate import ANSWERS, Gate, Reference, Verdict, reference
+from prober.experiment.gate import ANSWERS, Gate, Reference, Verdict, least_samples, reference
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -191,7 +192,16 @@ def test_a_baselines_uncertainty_is_on_the_side_of_caution() -> None:
     assert found.sure_s < middle < found.slower_s
     assert found.count == 105
     assert isinstance(found, Reference)
-    with pytest.raises(ValueError, match="too few"):
+    with pytest.raises(ValueError, match="10 requests with a TTFT are too few for its p90; keep one of 300 or more"):
         reference(baseline(10), "ttft", 0.9, 0.2)
-    with pytest.raises(ValueError, match="0 requests with a tpot"):
+    with pytest.raises(ValueError, match="0 requests with a TPOT"):
         reference(rows[:100], "tpot", 0.5, 0.2)
+    with pytest.raises(ValueError, match="fail too often for its p50"):
+        reference([*baseline(60), *(Request(0, 0.0, outcome="reset") for _ in range(60))], "ttft", 0.5, 0.2)
+
+
+def test_it_says_how_many_requests_it_takes_at_least() -> None:
+    """Those of the hardest question: 346 for 99%, 34 where only answers are asked for."""
+    assert Gate([(replace(TTFT[0], objective=Decimal("0.99")), USE)], most=500).least == 346
+    assert Gate([], most=500).least == 34
+    assert {q: least_samples(q) for q in (0.5, 0.9)} == {0.5: 8, 0.9: 53}

@@ -17,6 +17,7 @@ from prober.experiment.rows import (
     missed_error,
     overall,
     reservations,
+    shape_of,
     stage_name,
     warming,
 )
@@ -196,3 +197,17 @@ def test_a_shared_prefix_is_warm_before_it_counts() -> None:
     cold = replace(ROW.workload, prefix=Prefix(50, 0.0))
     assert warming(cold) is cold
     assert warming(ROW.workload) is ROW.workload
+
+
+def test_what_a_stage_was_sent_is_its_rows_own() -> None:
+    """A closed loop is called one, and a shared prefix is part of the shape: figures of neither are those of the bare lengths."""
+    plain, closed = shape_of(ROW, 2000), shape_of(CLOSED, 2000)
+    assert (plain.workload, plain.arrivals, plain.max_in_flight) == (ROW.name, "poisson", 2000)
+    assert (closed.workload, closed.arrivals, closed.max_in_flight) == (
+        stage_name(CLOSED),
+        "closed",
+        CLOSED.concurrency,
+    )
+    warm = shape_of(replace(ROW, workload=replace(ROW.workload, prefix=Prefix(16, 0.5))), 2000)
+    assert warm.prompt_tokens == f"{plain.prompt_tokens}, 16 of them shared by 50% of the requests"
+    assert warm.output_tokens == plain.output_tokens

@@ -7,10 +7,11 @@ import pytest
 
 from bench.driven import CLOCK_S, LEAD_S, Driver, breaches, longest_run_s
 from bench.worlds import Lengths, World
-from prober.analysis.capacity import Capacity
+from prober.analysis.capacity import Capacity, Verdict
+from prober.experiment.order import Estimate, Finished, Reason, Run
 from prober.experiment.plan import Budget, Guards, Plan
 from prober.experiment.record import Other, Record, other_counts
-from prober.experiment.sweep import Estimate, Finished, Reason, Run, Sweep
+from prober.experiment.sweep import Sweep
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -128,7 +129,7 @@ def test_pending_requests_are_breaches_as_soon_as_they_are_too_old() -> None:
     assert hand.sweep.order.record.asked[0].known_s == 0.65
 
 
-def test_two_breaches_among_many_are_what_the_objective_allows() -> None:
+def test_a_few_breaches_among_many_are_what_the_objective_allows() -> None:
     """Two of 42 at 1% do not end a ramp, three do; a gentle one ends at two."""
     for mode, breaches_at, ends in (("adaptive", 2, False), ("adaptive", 3, True), ("gentle", 2, True)):
         hand = Hand(plan(mode, stage_s=100.0, start_per_s=20.0, highest_per_s=30.0))
@@ -318,6 +319,96 @@ def test_warm_up_judges_no_latency_but_finds_a_dead_target() -> None:
     order = hand.sweep.order
     assert isinstance(order, Finished)
     assert (order.reason, order.capacities[0].verdict) == ("smoke_failed", "not_enough_data")
+
+
+@pytest.mark.parametrize(
+    ("served", "ranks", "first_s", "ends_after"),
+    [
+        (50.0, 1, 0.1, 5),
+        (49.0, 1, 0.1, 20),
+        (None, 1, 0.1, 20),
+        (99.0, 2, 0.1, 20),
+        (100.0, 2, 0.1, 5),
+        (1_000.0, 1, 0.25, 20),
+    ],
+    ids=["warm", "served few", "does not count", "few a rank", "many a rank", "a slow first answer"],
+)
+def test_a_warm_engine_needs_five_answers(served: float | None, ranks: int, first_s: float, ends_after: int) -> None:
+    """By its own count, and only where the first answers are no slower than twice the next; else the warm-up is as planned."""
+    hand = Hand(plan(warm_up=20, warm_up_s=60.0))
+    hand.sweep.page(0.0, replace(PAGE, requests_finished_total=served, ranks=ranks))
+    sent = 0
+    while hand.sweep.stages[-1].phase == "warm_up":
+        hand.answered(float(sent), first_s if sent == 0 else 0.1)
+        sent += 1
+        hand.sweep.page(sent - 0.5, replace(PAGE, requests_finished_total=served, ranks=ranks))
+        hand.sweep.tick(sent - 0.5)
+    assert sent == ends_after
+
+
+def test_a_pending_first_request_is_no_warm_engine() -> None:
+    """It has waited for longer than the others took: something was cold."""
+    hand = Hand(plan(warm_up=20, warm_up_s=60.0))
+    hand.sweep.page(0.0, replace(PAGE, requests_finished_total=1_000.0))
+    hand.send(0.0)
+    for n in range(1, 8):
+        hand.answered(n * 0.1, 0.05)
+    hand.sweep.tick(1.2)
+    assert hand.sweep.stages[-1].phase == "warm_up"
+
+
+def test_a_demand_that_somebody_counts_is_the_load_that_was_there() -> None:
+    """Where the page does not count: added to the rate of every stage. Such a page makes no model, as it leaves that load out."""
+    hand = Hand(plan())
+    hand.sweep.demand(4.0)
+    uncounted = replace(PAGE, requests_finished_total=None)
+    hand.sweep.page(0.0, uncounted)
+    hand.answered(0.1)
+    hand.sweep.page(0.5, uncounted)
+    hand.sweep.guard("end", 1.0)
+    order = hand.sweep.order
+    assert isinstance(order, Estimate)
+    assert order.record.readings == ()
+    assert order.record.stages[0].total_per_s == 5.0
+    hand.sweep.estimated((), 2.0)
+    assert isinstance(hand.sweep.order, Finished)
+    assert hand.sweep.order.teller == "prometheus"
+
+
+def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
+    """Its page knows what came meanwhile. Where nobody tells, nobody is named."""
+    for demand, page, other, teller in ((4.0, PAGE, 1.0, "engine"), (None, None, None, None)):
+        hand = Hand(plan())
+        if demand is not None:
+            hand.sweep.demand(demand)
+        for n in range(3):
+            if page is not None:
+                hand.sweep.page(float(n), replace(page, requests_finished_total=float(n)))
+            hand.sweep.tick(float(n))
+        hand.sweep.guard("end", 2.0)
+        hand.sweep.estimated((), 3.0)
+        order = hand.sweep.order
+        assert isinstance(order, Finished)
+        assert (order.stages[0].other_per_s, order.teller) == (other, teller)
+
+
+@pytest.mark.parametrize(
+    ("void", "verdicts", "verdict"),
+    [
+        (True, (), "void"),
+        (False, ("found", "below_lowest"), "below_lowest"),
+        (False, ("not_reached", "found"), "found"),
+        (False, ("not_enough_data", "not_reached"), "not_reached"),
+        (False, ("not_enough_data",), "not_enough_data"),
+        (False, (), "not_enough_data"),
+    ],
+)
+def test_the_verdict_is_that_of_the_slo_that_gives_way_first(
+    void: bool, verdicts: tuple[Verdict, ...], verdict: str
+) -> None:
+    """Void before all; a rate that held is an answer where no other SLO has one."""
+    found = tuple(Capacity("x", each, estimate=1.0 if each == "found" else None) for each in verdicts)
+    assert Finished("knee_passed", "", found, (), void).verdict == verdict
 
 
 def test_a_grid_walks_its_steps() -> None:

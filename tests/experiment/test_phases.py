@@ -5,7 +5,7 @@ import pytest
 from prober.analysis.diagnosis import diagnose
 from prober.analysis.roofline import Model
 from prober.analysis.window import Hardware, Reading
-from prober.experiment.matrix import PHASES, SHARED, SHORT, Phase, evidence, rows
+from prober.experiment.phases import PHASES, SHARED, SHORT, Phase, evidence, rows
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult

@@ -12,11 +12,12 @@ from prober.simulation.request import Request, Truth
 from prober.slo.objective import Slo
 
 ROUGH, FINE, NUDGE = 2_000, 9_000, 4_000  # requests of a simulation: to find the place, to measure it, to see it move
-OFFSETS = (0.5, -0.6, 0.9, -0.3, 0.6, 0.1)  # of the measurements, in units of 1 ÷ slope: shares up to e times higher
+# Of the measurements, in units of 1 ÷ slope (but no farther than that of `GENTLE`): shares up to e times higher.
+OFFSETS, GENTLE = (0.5, -0.6, 0.9, -0.3, 0.6, 0.1), 2.0
 MOST = 4  # times as many with the background's
 SETTLE = 0.05  # of it is left out: the engine starts empty
 NEAR, FAR = 1.6, 3.0  # log shares that count, and that count a little: so far the curve of the share is about straight
-APART, USUAL = 0.03, 10.0
+APART, USUAL = 0.02, 10.0
 LOWEST, HIGHEST = 0.02, 1e5
 
 
@@ -133,7 +134,7 @@ class Ahead:
             if offset == 0.0 and sum(abs(y) < NEAR for _, y, _ in points) >= 4:
                 break
             found = _root(points) or found
-            excess(found.rate_per_s * exp(offset / max(4.0, found.slope)), fine)
+            excess(found.rate_per_s * exp(offset / max(GENTLE, found.slope)), fine)
         return _root(points) or found
 
     def moved(self, others: Sequence["Ahead"], slo: Slo, knee: Knee, rng: Random) -> list[float]:

@@ -1,0 +1,93 @@
+"""What a sweep shall do now, and why it ended: the words between its machine and whoever drives it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from prober.analysis.capacity import Capacity, Verdict, binding
+from prober.experiment.guard import Trip
+from prober.experiment.plan import Spent
+from prober.experiment.record import Phase, Record, Stage
+
+Reason = (
+    Literal[
+        "knee_passed",  # breaches in a stage: two, and more than the objective allows
+        "breaching",  # four of the last eight breached
+        "near_threshold",  # gentle: nine of ten latencies reach the share of a threshold that the plan names
+        "highest_rate",  # the plan goes no further
+        "sustained",  # the run at the knee is over
+        "smoke_failed",  # the first requests failed: there is nothing to measure
+        "failed",  # too many of a stage's requests
+        "slow",  # a TTFT far above its threshold
+        "saturated",  # completions fall behind arrivals, or as many in flight as the plan allows
+        "prober_late",  # the prober itself spoilt results
+        "page_lost",  # the guards were blind
+        "retry_after",  # the target asks to be left alone
+        "time_budget",
+        "guard",  # something outside the machine; `detail` names it
+    ]
+    | Spent
+    | Trip
+)
+Teller = Literal["engine", "prometheus"]
+# The plan or something outside ended it: that it ended says nothing of the target.
+UNREACHED: frozenset[Reason] = frozenset(
+    {
+        *("highest_rate", "sustained", "prober_late", "page_lost", "retry_after", "guard", "production_ttft"),
+        "near_threshold",  # gentle: what binds may not have shown yet
+        *("request_budget", "token_budget", "time_budget", "cost_budget"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Send at `rate_per_s` from now on, open loop, Poisson arrivals. A new number is a new stage."""
+
+    stage: int
+    phase: Phase
+    rate_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Send nothing, cut what is in flight; give `estimate(record)` to `estimated`. detail: words for `reason`."""
+
+    reason: Reason
+    detail: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end: send nothing, cut what is in flight.
+
+    reason: why the sending ended (of a run at the knee: why the ramp before it ended is in `ramp_reason`)
+    void: the target changed under the sweep, so that nothing can be said; capacities: one an SLO, empty if void
+    teller: who told of the load that was there; None: nobody, and rates are those of the sweep alone
+    """
+
+    reason: Reason
+    detail: str
+    capacities: tuple[Capacity, ...]
+    stages: tuple[Stage, ...]
+    void: bool = False
+    ramp_reason: Reason | None = None
+    teller: Teller | None = None
+
+    @property
+    def binding(self) -> Capacity | None:
+        """The SLO that gives way first."""
+        return binding(self.capacities)
+
+    @property
+    def verdict(self) -> Verdict | Literal["void"]:
+        """That of the SLO that gives way first; without one, whether any of them held as far as was asked."""
+        if self.void:
+            return "void"
+        if (least := self.binding) is not None:
+            return least.verdict
+        held = any(each.verdict == "not_reached" for each in self.capacities)
+        return "not_reached" if held else "not_enough_data"
+
+
+Order = Run | Estimate | Finished
