@@ -3,24 +3,41 @@
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from prober import __version__
 from prober.analysis.comparison import least_pairs
-from prober.analysis.quantiles import Quantile
+from prober.cli.gate import described
+from prober.cli.report import result_of
 from prober.cli.session import Session
-from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, target
+from prober.cli.target import (
+    Api,
+    BearerTokenFile,
+    CaFile,
+    ConfigFile,
+    Engine,
+    Header,
+    Model,
+    OutputTokens,
+    PromptTokens,
+    WorkloadName,
+    check_writable,
+    target,
+    workloads,
+)
 from prober.config.load import ConfigError
 from prober.config.specs import TargetSpec
 from prober.config.units import duration, percent
@@ -30,9 +47,7 @@ from prober.edge.endpoint import BadEndpoint
 from prober.edge.gpu import Reader, open_reader
 from prober.experiment.comparing import (
     AXES,
-    Compared,
     Half,
-    Side,
     differences,
     incomparable,
     plan,
@@ -43,30 +58,24 @@ from prober.experiment.comparing import (
 from prober.experiment.comparing import (
     compare as judge,
 )
-from prober.generate.drawing import ms
+from prober.generate.versus import HEAD, P_NOTE, by_rate, cells
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.results.reading import read
+from prober.results.comparison import Comparison, Side, to_json
 from prober.results.result import Request
+from prober.results.result import Target as Described
 from prober.results.stage import request_of
 from prober.workload.workloads import Drawer
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 WARMER_C, SLOWER = 5.0, 0.02  # apart by more than this, clocks and heat are told beside the figures
 IN_FLIGHT = 256
+WIDTH = 110  # of a terminal, below which lines are broken rather than figures cut
+T = TypeVar("T")
 
 
 class Unanswered(Exception):
     """A side does not answer; the message says which and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What came of it. differs: (what, A's, B's); said: what the figures do not say."""
-
-    compared: list[Compared]
-    differs: list[tuple[str, str, str]]
-    said: list[str]
 
 
 @dataclass(slots=True)
@@ -112,7 +121,11 @@ def compare(
     cool_down: Annotated[str, typer.Option(help="Wait between turns.")] = "3s",
     warm_up: Annotated[int, typer.Option(min=1, help="Requests before each turn that do not count.")] = 2,
     error: Annotated[str, typer.Option(help="How often any difference may be claimed where none is.")] = "5%",
-    workload: Annotated[str, typer.Option(help="A built-in workload.")] = "probe",
+    workload: WorkloadName = "probe",
+    prompt_tokens: PromptTokens = 0,
+    output_tokens: OutputTokens = 0,
+    config_file: ConfigFile = "",
+    save: Annotated[str, typer.Option(help="File for the comparison, which `prober report` shows again.")] = "",
     model: Model = "auto",
     api: Api = "chat",
     engine: Engine = "auto",
@@ -125,21 +138,16 @@ def compare(
 ) -> None:
     """Compare two endpoints, or two results. Exit code 0 if they could be compared, 1 if not, 2: called wrongly."""
     try:
-        level = float(percent(error))
-        if not 0 < level < 1:
-            raise ValueError(f"--error {error!r} must be above 0% and below 100%")
-        rates = [parse_rate(text) for text in rate or ["2/s"]]
-        needed = least_pairs(len(AXES) * len(rates), level)
-        if rounds < needed:
-            raise ValueError(
-                f"--rounds {rounds}: no difference, however large, can be told in fewer than {needed}, as {len(AXES)} axes at each of "
-                f"{len(rates)} rate(s) share an error of {error}"
-            )
-        if Path(a).is_file() != Path(b).is_file():
-            raise ValueError(f"{a} and {b}: give two addresses, or two files that are there")
-        if Path(a).is_file():
-            found = _stored(a, b, rounds, level)
+        level = _level(error)
+        rates = [_parsed("--rate", text, parse_rate) for text in rate or ["2/s"]]
+        _check_rounds(rounds, len(rates), error, level)
+        files = _files(a, b)
+        if save:
+            check_writable("--save", Path(save))
+        if files:
+            found = _stored(*files, rounds, level)
         else:
+            asked, declared = workloads(workload, prompt_tokens, output_tokens, config_file)
             specs = [
                 target(
                     f"compare {side}",
@@ -150,7 +158,8 @@ def compare(
                     bearer_token_file=token_file,
                     ca_file=ca_file,
                     header=header,
-                    probes=[{"workload": workload}],
+                    workloads=declared,
+                    probes=[{"workload": asked}],
                     max_in_flight=IN_FLIGHT,
                     connect_lead="200ms",
                     warmup=warm_up,
@@ -162,9 +171,19 @@ def compare(
                 )
             ]
             halves = plan(rates, rounds, requests, Random())
-            pause_s = duration(cool_down)
+            pause_s = _parsed("--cool-down", cool_down, duration)
             _announce(halves, pause_s)
             found = uvloop.run(_measured(specs, halves, pause_s, warm_up, level))
+            told = {
+                "rates_per_s": rates,
+                "rounds": rounds,
+                "requests": requests,
+                "cool_down_s": pause_s,
+                "warm_up": warm_up,
+            }
+            found = replace(found, load=described(specs[0].probes[0]), configuration=json.dumps(told))
+        if save:
+            Path(save).write_text(to_json(found), encoding="utf-8")
     except Unanswered as problem:
         print(f"prober compare: {problem}", file=sys.stderr)
         sys.exit(1)
@@ -178,31 +197,87 @@ def compare(
     sys.exit(0 if found.compared else 1)
 
 
+def _level(error: str) -> float:
+    """Raises ValueError."""
+    level = float(_parsed("--error", error, percent))
+    if not 0 < level < 1:
+        raise ValueError(f"--error {error!r} must be above 0% and below 100%")
+    return level
+
+
+def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
+    """Raises ValueError."""
+    try:
+        return parse(text)
+    except ValueError as problem:
+        raise ValueError(f"{option}: {problem}") from None
+
+
+def _check_rounds(rounds: int, rates: int, error: str, level: float) -> None:
+    """Raises ValueError where so few could never show anything."""
+    needed = least_pairs(len(AXES) * rates, level)
+    if rounds < needed:
+        raise ValueError(
+            f"--rounds {rounds}: no difference, however large, can be told in fewer than {needed}, as {len(AXES)} axes at each of "
+            f"{rates} rate(s) share an error of {error}"
+        )
+
+
+def _files(a: str, b: str) -> tuple[Path, Path] | None:
+    """The two files that are meant; None if addresses are. Raises ValueError."""
+    paths = [each for each in (a, b) if "://" not in each]
+    for path in paths:
+        if not Path(path).exists():
+            raise ValueError(f"{path}: is neither a file that is there nor an address, such as http://localhost:8000")
+    if len(paths) == 1:
+        raise ValueError(f"{a} and {b}: give two addresses, or two files that are there")
+    return (Path(a), Path(b)) if paths else None
+
+
 def _announce(halves: Sequence[Half], pause_s: float) -> None:
     lasts_s = sum(half.offsets_ns[-1] / 1e9 + pause_s + 1 for half in halves)
-    print(f"{len(halves)} turns, about {max(1, round(lasts_s / 60))} minutes", file=sys.stderr, flush=True)
+    minutes = max(1, round(lasts_s / 60))
+    print(f"{len(halves)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", file=sys.stderr, flush=True)
 
 
-def _stored(a: str, b: str, rounds: int, error: float) -> Found:
+def _stored(a: Path, b: Path, rounds: int, error: float) -> Comparison:
     """Of two files. Raises ValueError for what cannot be read, or has too few requests."""
-    one, other = (read(Path(path).read_text(encoding="utf-8"), path) for path in (a, b))
-    differs = differences(one.target, other.target)
+    one, other = result_of(a), result_of(b)
+    found = _comparison(one.target, other.target, error, time.time())
     if said := incomparable(one.load, other.load):
-        return Found([], differs, said)
-    found = stored_rounds(one, other, rounds)
-    compared = judge(found, error)
+        return replace(found, said=tuple(said))
+    pairs = stored_rounds(one, other, rounds)
+    compared = judge(pairs, error)
     times = [datetime.fromtimestamp(each.started_unix_s, UTC).isoformat(" ", "minutes") for each in (one, other)]
     said = [
         f"A was measured at {times[0]}, B at {times[1]}, and not in turn: whatever else changed between is in the difference",
-        *reservations(one.target, other.target, found, compared),
+        *reservations(one.target, other.target, pairs, compared),
     ]
-    return Found(compared, differs, said)
+    told = {"a": str(a), "b": str(b), "rounds": rounds}
+    return replace(found, load=one.load, compared=tuple(compared), said=tuple(said), configuration=json.dumps(told))
+
+
+def _comparison(a: Described, b: Described, error: float, started_s: float) -> Comparison:
+    """Without figures so far."""
+    return Comparison(
+        id=f"compare-{int(started_s)}",
+        started_unix_s=started_s,
+        ended_unix_s=time.time(),
+        tool=f"llm-slo-prober {__version__}",
+        a=a,
+        b=b,
+        load=None,
+        error=error,
+        compared=(),
+        differs=tuple(differences(a, b)),
+        said=(),
+    )
 
 
 async def _measured(
     specs: Sequence[TargetSpec], halves: Sequence[Half], pause_s: float, warm_up: int, error: float
-) -> Found:
-    clock = Clock()
+) -> Comparison:
+    clock, started_s = Clock(), time.time()
     cards = Cards()
     sessions: dict[Side, Session] = {"a": Session(specs[0], clock), "b": Session(specs[1], clock)}
     try:
@@ -221,7 +296,7 @@ async def _measured(
         compared = judge(rounds, error)
         said = [*reservations(a, b, rounds, compared), cards.text()]
         said += [f"{side.upper()} {change} meanwhile" for side, each in sessions.items() for change in each.changes]
-        return Found(compared, differences(a, b), said)
+        return replace(_comparison(a, b, error, started_s), compared=tuple(compared), said=tuple(said))
     finally:
         for session in sessions.values():
             await session.stop()
@@ -252,39 +327,18 @@ def _row(result: ProbeResult | None, origin_ns: int) -> Request:
     return request_of(result, 0, origin_ns)
 
 
-def _draw(found: Found) -> None:
-    console = Console(highlight=False)
-    for rate in dict.fromkeys(each.rate_per_s for each in found.compared):
+def _draw(found: Comparison) -> None:
+    console = Console(highlight=False, soft_wrap=True, width=max(WIDTH, Console().width))
+    for heading, rows in by_rate(found.compared):
         table = Table(box=None, pad_edge=False)
-        for column in (f"at {rate:g}/s", "A", "B", "B against A", "95% interval", "p", "better"):
-            table.add_column(column, justify="left" if column.startswith("at") else "right")
-        for each in found.compared:
-            if each.rate_per_s == rate:
-                table.add_row(*_cells(each))
+        for column in (heading, *HEAD):
+            table.add_column(column, justify="left" if column == heading else "right")
+        for each in rows:
+            table.add_row(*cells(each))
         console.print(table)
     if found.compared:
-        console.print("p is corrected for the number of axes (Holm). *: too few samples for this quantile by itself.")
+        console.print(P_NOTE)
     for what, one, other in found.differs:
         console.print(f"{what}: A {one or '–'}, B {other or '–'}", markup=False)
     for sentence in found.said:
         console.print(sentence, markup=False)
-
-
-def _cells(each: Compared) -> tuple[str, ...]:
-    unit = "%" if each.ratio else " points"
-    interval = "–"
-    if each.lower is not None and each.upper is not None:
-        interval = f"{100 * each.lower:+.1f} to {100 * each.upper:+.1f}{unit}"
-    return (
-        each.axis,
-        _quantile(each.a),
-        _quantile(each.b),
-        f"{100 * each.effect:+.1f}{unit}",
-        interval,
-        f"{each.p_adjusted:.2g}",
-        each.better.upper() if each.better else "–",
-    )
-
-
-def _quantile(found: Quantile | None) -> str:
-    return "" if found is None else ms(found.estimate) + ("" if found.enough else "*")

@@ -1,7 +1,6 @@
 """`prober gate`: is it ready? One question for a rollout or a pipeline, answered as soon as the evidence is there."""
 
 import json
-import re
 import sys
 import time
 import uuid
@@ -19,9 +18,26 @@ from rich.console import Console
 from rich.table import Table
 
 from prober import __version__
+from prober.cli.report import result_of
 from prober.cli.session import Session
-from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
+from prober.cli.target import (
+    Api,
+    BearerTokenFile,
+    CaFile,
+    ConfigFile,
+    Engine,
+    Header,
+    Model,
+    OutputTokens,
+    PromptTokens,
+    Url,
+    WorkloadName,
+    check_writable,
+    target,
+    workloads,
+)
 from prober.config.load import ConfigError
+from prober.config.objectives import expressions
 from prober.config.specs import ProbeSpec, TargetSpec
 from prober.config.units import percent
 from prober.edge.clock import Clock
@@ -29,18 +45,17 @@ from prober.edge.endpoint import BadEndpoint
 from prober.experiment.gate import COMPARED, Finding, Gate, Reference, State, Verdict, reference
 from prober.measure.result import ProbeResult
 from prober.probing.pacer import due_times
-from prober.results.reading import read
 from prober.results.result import Decision, Load, Request, Result, WarmUp
 from prober.results.stage import stage_of
 from prober.results.stored import to_json
-from prober.workload.workloads import Drawer, Workload
+from prober.workload.shapes import Fixed
+from prober.workload.workloads import Drawer, Mix
 
 # 2 is a wrong call, as of every command. 1 is what a crash exits with: never to be taken for "works".
 EXIT: dict[State, int] = {"ready": 0, "not_ready": 1, "degraded": 3, "not_enough_data": 4}
 COLOUR: dict[State, str] = {"ready": "green", "not_ready": "red", "degraded": "yellow", "not_enough_data": "yellow"}
 PAGE_EVERY = "10s"
 IN_FLIGHT = 256  # far above need: what is slow is to be seen as slow, and not shed
-_SLO = re.compile(r"\s*(\w+)\s*(?:<=?\s*([^:<]+?))?\s*:\s*(\S.*?)\s*")
 
 
 def gate(
@@ -53,7 +68,10 @@ def gate(
     baseline: Annotated[str, typer.Option(help="Result file that it shall not be slower than.")] = "",
     material: Annotated[str, typer.Option(help="How much slower than it matters.")] = "20%",
     save: Annotated[str, typer.Option(help="File for the result: a baseline for later.")] = "",
-    workload: Annotated[str, typer.Option(help="A built-in workload.")] = "probe",
+    workload: WorkloadName = "probe",
+    prompt_tokens: PromptTokens = 0,
+    output_tokens: OutputTokens = 0,
+    config_file: ConfigFile = "",
     model: Model = "auto",
     api: Api = "chat",
     engine: Engine = "auto",
@@ -65,6 +83,7 @@ def gate(
     """Say ready, degraded, not_ready or not_enough_data. Exit codes 0, 3, 1 and 4; 2: called wrongly."""
     try:
         objectives = expressions(slo or [])
+        asked, declared = workloads(workload, prompt_tokens, output_tokens, config_file)
         spec = target(
             "gate",
             url,
@@ -75,11 +94,12 @@ def gate(
             ca_file=ca_file,
             header=header,
             slos=objectives,
-            probes=[{"workload": workload, "rate": rate, "slos": list(objectives)}],
+            workloads=declared,
+            probes=[{"workload": asked, "rate": rate, "slos": list(objectives)}],
             max_in_flight=IN_FLIGHT,
             metrics={"url": "auto", "interval": PAGE_EVERY},
         )
-        probe, before = spec.probes[0], _baseline(baseline)
+        probe, before = spec.probes[0], result_of(Path(baseline)) if baseline else None
         references, said = _references(before, probe, _share(material, "--material"), baseline)
         judge = Gate(
             tuple(spec.uses()),
@@ -89,65 +109,69 @@ def gate(
             baseline=references,
         )
         if save:
-            Path(save).open("a").close()  # to be told now, and not after all the requests
+            check_writable("--save", Path(save))
+        _announce(judge.least, max_requests, probe.rate_per_s)
         verdict, result = uvloop.run(_ask(spec, judge, max_requests))
         if before is not None and before.target.model != result.target.model:
             said.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
         if save:
             Path(save).write_text(to_json(result), encoding="utf-8")
+            said += _as_baseline(result, save)
     except (ConfigError, BadEndpoint, OSError, ValueError) as problem:
         print(problem if isinstance(problem, ConfigError) else f"prober gate: {problem}", file=sys.stderr)
         sys.exit(2)
     if as_json:
         told = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": said}
-        told |= {"target": asdict(result.target), "rate_per_s": probe.rate_per_s, "workload": workload}
+        told |= {"target": asdict(result.target), "rate_per_s": probe.rate_per_s, "workload": asked}
         print(json.dumps(told))
     else:
         _draw(verdict, said)
     sys.exit(EXIT[verdict.state])
 
 
-def expressions(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """`ttft<500ms:99%` as the configuration's block of SLOs, which says what is wrong with its parts. Raises ValueError."""
-    found: dict[str, dict[str, str]] = {}
-    for text in texts:
-        match = _SLO.fullmatch(text)
-        if match is None:
-            raise ValueError(
-                f"--slo {text!r}: write signal<threshold:objective, such as 'ttft<500ms:99%' or 'success:99%'"
-            )
-        signal, threshold, objective = match.groups()
-        name, count = signal, 2
-        while name in found:
-            name, count = f"{signal}-{count}", count + 1
-        found[name] = {"signal": signal, "objective": objective} | ({"threshold": threshold} if threshold else {})
-    return found
+def _announce(least: int, most: int, rate_per_s: float) -> None:
+    """How long it may take, on standard error."""
+    fewest_s, most_s = (f"{count / rate_per_s:,.0f} s" for count in (least, most))
+    print(
+        f"at least {least:,} requests to be ready ({fewest_s}), at most {most:,} ({most_s})",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _as_baseline(result: Result, path: str) -> list[str]:
+    """What would be said of the kept result if it was a baseline."""
+    try:
+        reference(result.requests, "ttft", max(q for _, q in COMPARED), 0.2)
+    except ValueError as problem:
+        return [f"{path} will not do as a baseline: {problem}, for instance with --slo 'success:99%'"]
+    return []
 
 
 def described(probe: ProbeSpec) -> Load:
     """What is sent, for a stored result."""
     workload = probe.workload
-    if not isinstance(workload, Workload):
-        return Load(workload=workload.name, arrivals=probe.arrivals.kind, dataset="generated")
+    parts = [part for part, _ in workload.parts] if isinstance(workload, Mix) else [workload]
+    shapes = [(part.prompt_tokens, part.output_tokens) for part in parts]
     return Load(
         workload=workload.name,
-        prompt_tokens=repr(workload.prompt_tokens),
-        output_tokens=repr(workload.output_tokens),
+        prompt_tokens=", ".join(str(prompt) for prompt, _ in shapes),
+        output_tokens=", ".join(str(output) for _, output in shapes),
+        varied=len(parts) > 1 or not any(isinstance(each, Fixed) for each in shapes[0]),
         arrivals=probe.arrivals.kind,
-        sampling=workload.sampling,
-        dataset="generated",
+        sampling=parts[0].sampling,
+        dataset="trace" if parts[0].trace else "file" if parts[0].prompts else "generated",
     )
 
 
 def _share(text: str, option: str) -> float:
-    share = float(percent(text))
+    try:
+        share = float(percent(text))
+    except ValueError as problem:
+        raise ValueError(f"{option}: {problem}") from None
     if not 0 < share < 1:
         raise ValueError(f"{option} {text!r} must be above 0% and below 100%")
     return share
-
-
-def _baseline(path: str) -> Result | None:
-    return read(Path(path).read_text(encoding="utf-8"), path) if path else None
 
 
 def _references(
@@ -156,16 +180,11 @@ def _references(
     """What it shall not be slower than, and what cannot be compared. Raises ValueError."""
     if before is None:
         return [], []
-    if before.load.workload != probe.workload.name:
-        raise ValueError(
-            f"--baseline {source} is of workload {before.load.workload!r}, not of {probe.workload.name!r}: latencies of other "
-            "shapes do not compare; say --workload, or keep a baseline of this one"
-        )
-    rates = [stage.rate_per_s for stage in before.stages]
-    if probe.rate_per_s not in rates:
-        known = ", ".join(f"{rate:g}/s" for rate in rates if rate is not None) or "no rate that is known"
+    rates = {place: before.stages[place].rate_per_s for place in _comparable(before, described(probe), source)}
+    if probe.rate_per_s not in rates.values():
+        known = ", ".join(f"{rate:g}/s" for rate in rates.values() if rate is not None) or "no rate that is known"
         raise ValueError(f"--baseline {source} is of {known}, not of {probe.rate_per_s:g}/s: say --rate accordingly")
-    rows: list[Request] = [each for each in before.requests if rates[each.stage] == probe.rate_per_s]
+    rows: list[Request] = [each for each in before.requests if rates.get(each.stage) == probe.rate_per_s]
     found: list[Reference] = []
     said: list[str] = []
     for latency, q in COMPARED:
@@ -174,6 +193,28 @@ def _references(
             continue
         found.append(reference(rows, latency, q, material))
     return found, said
+
+
+def _comparable(before: Result, load: Load, source: str) -> list[int]:
+    """The places of the baseline's stages of the same shape. Raises ValueError."""
+    sent_ = [stage.load or before.load for stage in before.stages]
+    found = [place for place, sent in enumerate(sent_) if _shape(sent) == _shape(load)]
+    if found:
+        return found
+    named = sorted({sent.workload or "unknown" for sent in sent_})
+    if load.workload in named:
+        raise ValueError(
+            f"--baseline {source}: its workload {load.workload!r} has other lengths than this one: latencies of other shapes do "
+            "not compare; keep a baseline of this one"
+        )
+    raise ValueError(
+        f"--baseline {source} is of workload {', '.join(map(repr, named)) or 'unknown'}, not of {load.workload!r}: latencies of "
+        "other shapes do not compare; say --workload, or keep a baseline of this one"
+    )
+
+
+def _shape(load: Load) -> tuple[str | None, ...]:
+    return load.workload, load.prompt_tokens, load.output_tokens
 
 
 async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Result]:
@@ -236,7 +277,7 @@ async def _fed(
 
 
 def _draw(verdict: Verdict, said: Sequence[str]) -> None:
-    console, table = Console(highlight=False), Table(box=None, pad_edge=False)
+    console, table = Console(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
     console.print(f"[bold {COLOUR[verdict.state]}]{verdict.state}[/]  {verdict.requests} requests")
     console.print(verdict.why, markup=False)
     for column in ("question", "answer", "bad", "of", "share", "allowed", "error at most"):

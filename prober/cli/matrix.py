@@ -21,12 +21,13 @@ from rich.text import Text
 
 from prober import __version__
 from prober.cli.sending import Sending, Watched
-from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
+from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, check_writable, target
 from prober.config.load import ConfigError
 from prober.config.rows import MOST_IN_FLIGHT, Row, load_rows
 from prober.config.specs import TargetSpec
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint
+from prober.edge.lock import Held, Lock
 from prober.experiment.rows import (
     CLOSED_LOOP,
     State,
@@ -40,6 +41,7 @@ from prober.experiment.rows import (
     not_begun,
     overall,
     reservations,
+    shape_of,
     stage_name,
     told,
 )
@@ -76,7 +78,8 @@ def matrix(
     try:
         text = _read(file)
         rows = load_rows(text, source=str(file))
-        _check_writable(output)
+        if output is not None:
+            check_writable("--output", output)
         spec = target(
             "matrix",
             url,
@@ -92,9 +95,15 @@ def matrix(
     except (ConfigError, ValueError) as problem:
         _end(2, str(problem))
     try:
-        measured = uvloop.run(_measure(spec, rows))
+        with Lock(spec.url, "prober matrix"):
+            measured = uvloop.run(_measure(spec, rows))
     except BadEndpoint as problem:
         _end(2, f"prober matrix: {problem}")
+    except Held as other:
+        _end(
+            EXIT["not_enough_data"],
+            f"prober matrix: {url} is loaded by {other} on this machine, and each would measure the other; wait for it to end",
+        )
     except Unmeasurable as problem:
         _end(EXIT["not_enough_data"], f"prober matrix: {problem}")
     result = _result(spec, rows, measured, text)
@@ -228,7 +237,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
             readings=sending.readings,
             ended="complete" if each.whole else "interrupted",
         )
-        stages.append(stage)
+        stages.append(replace(stage, load=shape_of(each.row, spec.max_in_flight)))
         requests += its
     verdicts = _verdicts(rows, measured)
     decided = decision(verdicts)
@@ -318,15 +327,6 @@ def _read(file: Path) -> str:
         raise ValueError(f"--file {file}: cannot be read: {problem.strerror}; name a file that is there") from None
     except UnicodeDecodeError:
         raise ValueError(f"--file {file}: is no text; name a YAML file of rows") from None
-
-
-def _check_writable(output: Path | None) -> None:
-    """Before anything is sent, or what was measured would be lost. Raises ValueError."""
-    try:
-        if output is not None:
-            output.open("ab").close()
-    except OSError as problem:
-        raise ValueError(f"--output {output}: cannot be written: {problem.strerror}") from None
 
 
 def _end(code: int, said: str) -> NoReturn:

@@ -2,10 +2,10 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, SupportsFloat, TypeVar
 
 import typer
 from rich.console import Console
@@ -44,10 +44,13 @@ def plan(
     max_instances: Annotated[int | None, typer.Option(help="Most that can be had.")] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Size a deployment for a peak, by the lower bound of what one instance carries at all SLOs. Exit code 0 if it can be."""
+    """Size a deployment for a peak, by the lower bound of what one instance carries at all SLOs. Exit codes: 0 sized, 1 it cannot
+    be (the reason is told) or a file cannot be read, 2 called wrongly."""
     results = results_of(sweep)
     try:
-        demand = Demand(rate(peak), float(percent(headroom)), min_instances, max_instances)
+        demand = Demand(
+            _parsed("--peak", peak, rate), _parsed("--headroom", headroom, percent), min_instances, max_instances
+        )
         names = _one_each("--gpu", gpu, len(results))
         gpus = _one_each("--gpus-per-instance", gpus_per_instance, len(results))
         prices = _one_each("--gpu-price", gpu_price, len(results))
@@ -55,14 +58,14 @@ def plan(
             _Offer(
                 names[i] or result.context.gpu or result.id,
                 gpus[i] or _seen(result) or 1,
-                prices[i] if gpu_price else result.prices.gpu_per_hour,
+                prices[i] if gpu_price else _known_price(result),
                 result,
             )
             for i, result in enumerate(results)
         ]
         answers = [size(each.result, demand, each.gpus, each.price) for each in offers]
-    except (UnitError, ValueError) as problem:
-        print(problem, file=sys.stderr)
+    except ValueError as problem:
+        print(f"prober plan: {problem}", file=sys.stderr)
         sys.exit(2)
     if as_json_:
         rows = [{"gpu": offer.name, **asdict(answer)} for offer, answer in zip(offers, answers, strict=True)]
@@ -70,6 +73,22 @@ def plan(
     else:
         _draw(demand, offers, answers)
     sys.exit(0 if any(isinstance(each, Size) for each in answers) else 1)
+
+
+def _parsed(option: str, text: str, parse: Callable[[str], SupportsFloat]) -> float:
+    """Raises ValueError."""
+    try:
+        return float(parse(text))
+    except UnitError as problem:
+        raise ValueError(f"{option}: {problem}") from None
+
+
+def _known_price(result: Result) -> float | None:
+    """What the sweep was told; not where it counted no tokens, since nobody asked for a price here."""
+    counted = all(
+        each.output_tokens is not None and each.prompt_tokens is not None for each in result.stages if each.answered
+    )
+    return result.prices.gpu_per_hour if counted else None
 
 
 def _seen(result: Result) -> int | None:

@@ -4,16 +4,21 @@ import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
+from prober.generate import versus
 from prober.generate.report import html, markdown
 from prober.generate.sheet import requests as request_rows
 from prober.generate.sheet import stages as stage_rows
-from prober.results.reading import KNOWN, read
+from prober.results.comparison import Comparison
+from prober.results.comparison import to_json as comparison_to_json
+from prober.results.reading import KNOWN, read, read_any
 from prober.results.result import Result
 from prober.results.stored import Unreadable, to_json
+
+T = TypeVar("T")
 
 
 class Format(StrEnum):
@@ -26,24 +31,31 @@ class Format(StrEnum):
 
 
 def report(
-    files: Annotated[list[Path], typer.Argument(help=f"Results of {KNOWN}.")],
+    files: Annotated[list[Path], typer.Argument(help=f"Results of {KNOWN}; or what `prober compare --save` kept.")],
     form: Annotated[Format, typer.Option("--format", help="HTML has the charts.")] = Format.MARKDOWN,
     output: Annotated[Path | None, typer.Option(help="File to write; standard output if absent.")] = None,
     requests: Annotated[bool, typer.Option("--requests", help="CSV with a row a request, not a stage.")] = False,
 ) -> None:
-    """Write a report of one result, or of several side by side."""
+    """Write a report of one result, or of several side by side; or of comparisons. Exit codes: 0 written, 1 a file cannot be
+    read or written, 2 called wrongly."""
     if requests and form is not Format.CSV:
         _wrong("--requests: only --format csv has rows of requests")
     if form is Format.JSON and len(files) > 1:
         _wrong(f"--format json: writes one result, {len(files)} files are named; name one at a time")
-    results = results_of(files)
-    write: dict[Format, Callable[[Sequence[Result]], str]] = {
-        Format.MARKDOWN: markdown,
-        Format.HTML: html,
-        Format.CSV: request_rows if requests else stage_rows,
-        Format.JSON: lambda found: to_json(found[0]) + "\n",
+    found = _opened(files)
+    comparisons = [each for each in found if isinstance(each, Comparison)]
+    results = [each for each in found if isinstance(each, Result)]
+    if comparisons and results:
+        _wrong("results and comparisons have no common report: name one kind at a time")
+    if comparisons and form is Format.CSV:
+        _wrong("--format csv: a comparison has no stages; use markdown, html or json")
+    write: dict[Format, Callable[[], str]] = {
+        Format.MARKDOWN: lambda: versus.markdown(comparisons) if comparisons else markdown(results),
+        Format.HTML: lambda: versus.html(comparisons) if comparisons else html(results),
+        Format.CSV: lambda: request_rows(results) if requests else stage_rows(results),
+        Format.JSON: lambda: (comparison_to_json(comparisons[0]) if comparisons else to_json(results[0])) + "\n",
     }
-    text = write[form](results)
+    text = write[form]()
     if output is None:
         print(text, end="")
         return
@@ -56,22 +68,40 @@ def report(
 
 def results_of(files: Sequence[Path]) -> list[Result]:
     """What the files hold. Ends the command with 1 and every file that cannot be read."""
+    return _all_of(files, result_of)
+
+
+def result_of(path: Path) -> Result:
+    """What the file holds. Raises Unreadable."""
+    return read(_text(path), str(path))
+
+
+def _opened(files: Sequence[Path]) -> list[Result | Comparison]:
+    return _all_of(files, lambda path: read_any(_text(path), str(path)))
+
+
+def _all_of(files: Sequence[Path], open_: Callable[[Path], T]) -> list[T]:
     found, problems = [], []
     for path in files:
         try:
-            found.append(read(path.read_text(encoding="utf-8"), str(path)))
+            found.append(open_(path))
         except Unreadable as problem:
             problems.append(str(problem))
-        except UnicodeDecodeError:
-            problems.append(f"{path}: is no text; name a result's JSON file")
-        except OSError as problem:
-            problems.append(f"{path}: cannot be read: {problem.strerror}")
     if problems:
         print("\n".join(problems), file=sys.stderr)
         sys.exit(1)
     return found
 
 
-def _wrong(what: str) -> None:
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise Unreadable(f"{path}: is no text; name a result's JSON file") from None
+    except OSError as problem:
+        raise Unreadable(f"{path}: cannot be read: {problem.strerror}") from None
+
+
+def _wrong(what: str) -> NoReturn:
     print(what, file=sys.stderr)
     sys.exit(2)

@@ -7,17 +7,20 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
+MOST_BYTES = 200
+
 
 class Held(Exception):
-    """Somebody else has it."""
+    """Somebody else has it; the message says who: `prober matrix, process 123`."""
 
 
 class Lock:
-    """Held from `with Lock(name):` to its end; `name` may be any text, such as an address. Raises Held."""
+    """Held from `with Lock(name, who):` to its end; `name` may be any text, such as an address. Raises Held."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, who: str = "another prober") -> None:
         digest = hashlib.sha256(name.encode()).hexdigest()[:24]
         self._path = Path(tempfile.gettempdir()) / f"llm-slo-prober-{os.getuid()}-{digest}.lock"
+        self._who = who
         self._file = -1
 
     def __enter__(self) -> Self:
@@ -25,8 +28,11 @@ class Lock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            said = os.pread(self._file, MOST_BYTES, 0).decode(errors="replace")
             os.close(self._file)
-            raise Held(str(self._path)) from None
+            raise Held(said or "another prober") from None  # it may have the lock, and not have written yet
+        os.truncate(self._file, 0)
+        os.pwrite(self._file, f"{self._who}, process {os.getpid()}".encode()[:MOST_BYTES], 0)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,6 +9,7 @@ from prober.generate.canvas import Canvas, colour, shade
 from prober.generate.document import Figure
 from prober.generate.drawing import ms
 from prober.generate.scale import Scale, around
+from prober.results.conditions import Line, contracted, lines
 from prober.results.result import LATENCIES, Request, Result, Stage
 from prober.results.stage import samples
 
@@ -25,9 +26,9 @@ def rate_of(stage: Stage) -> float | None:
     return None if own is None else own + (stage.demand_per_s or 0.0)
 
 
-def curves(results: Named) -> list[Figure]:
+def curves(results: Named, latencies: Sequence[str] = LATENCIES) -> list[Figure]:
     """QPS–latency: p50 and p99 of each latency over the rate, with thresholds and knees."""
-    found = [_curve(results, latency) for latency in LATENCIES]
+    found = [_curve(results, latency) for latency in latencies]
     return [each for each in found if each is not None]
 
 
@@ -61,25 +62,21 @@ def timelines(results: Named) -> list[Figure]:
 
 
 def _curve(results: Named, latency: str) -> Figure | None:
+    drawn = lines(results)
     points = [
         (place, stage, x, p50, p99)
-        for place, (_, result) in enumerate(results)
-        for stage in sorted(result.stages, key=lambda each: rate_of(each) or 0.0)
+        for place, line in enumerate(drawn)
+        for stage in sorted(line.stages, key=lambda each: rate_of(each) or 0.0)
         if (x := rate_of(stage)) is not None
         and (p50 := stage.quantile(latency, 0.5))
         and (p99 := stage.quantile(latency, 0.99))
     ]
     if not points:
         return None
-    thresholds = sorted(
-        {
-            (slo.threshold_s, f"{slo.name}: {_percent(float(slo.objective))} within {ms(slo.threshold_s)}")
-            for _, result in results
-            for slo in result.slos
-            if slo.signal == latency and slo.threshold_s is not None
-        }
-    )
-    knees = [(place, each) for place, (_, result) in enumerate(results) for each in _knees(result, latency)]
+    thresholds = _thresholds(drawn, latency)
+    # Knees are of a result; the colour is that of its first line.
+    first = {line.place: place for place, line in reversed(list(enumerate(drawn)))}
+    knees = [(place, each) for place in first.values() for each in _knees(drawn[place].result, latency)]
     y = around(
         [v for *_, p50, p99 in points for v in (*_extent(p50), *_extent(p99))] + [v for v, _ in thresholds],
         "log",
@@ -98,13 +95,16 @@ def _curve(results: Named, latency: str) -> Figure | None:
         for _, stage, x, p50, p99 in rows:
             for found in (p50, p99):
                 _point(canvas, x, found, colour(place), stage, latency)
+    if len(drawn) > len(results):
+        for place, stage, x, _, p99 in points:
+            canvas.label(x, p99.estimate, drawn[place].name if len(results) == 1 else stage.name)
     note = "p99 solid, p50 dashed; bars are 95% intervals, hollow points have too few samples."
     note += " The band is the interval of the knee." if knees else ""
     return Figure(
         f"{NAMES[latency]} over load",
         canvas.svg("requests per second, load that was there already included", f"{NAMES[latency]}, p50 and p99"),
         note,
-        _keys(results),
+        _keys(drawn),
     )
 
 
@@ -121,6 +121,25 @@ def _point(canvas: Canvas, x: float, found: Quantile, colour: str, stage: Stage,
     canvas.dot(x, found.estimate, colour, title, hollow=not found.enough)
 
 
+def _thresholds(drawn: Sequence[Line], latency: str) -> list[tuple[float, str]]:
+    """(seconds, label) of the contracts, with the lines that each is for if it is not for all."""
+    held: dict[tuple[float, str], set[int]] = {}
+    for place, line in enumerate(drawn):
+        for slo in {slo.name: slo for stage in line.stages for slo in contracted(line.result, stage)}.values():
+            if slo.signal == latency and slo.threshold_s is not None:
+                said = f"{slo.name}: {_percent(float(slo.objective))} within {ms(slo.threshold_s)}"
+                held.setdefault((slo.threshold_s, said), set()).add(place)
+    return [
+        (
+            seconds,
+            label
+            if len(places) == len(drawn)
+            else f"{label} ({', '.join(drawn[each].name for each in sorted(places))})",
+        )
+        for (seconds, label), places in sorted(held.items())
+    ]
+
+
 def _knees(result: Result, latency: str) -> list[Capacity]:
     names = {slo.name for slo in result.slos if slo.signal == latency}
     return [each for each in result.capacities if each.slo in names and each.verdict == "found"]
@@ -132,15 +151,16 @@ def _knee(each: Capacity) -> str:
 
 
 def _frontier(results: Named, latency: str) -> Figure | None:
-    per_gpu = all(stage.gpus for _, result in results for stage in result.stages)
+    drawn = lines(results)
+    per_gpu = all(stage.gpus for line in drawn for stage in line.stages)
 
     def throughput(stage: Stage) -> float | None:
         return stage.output_tokens_per_s_per_gpu if per_gpu else stage.output_tokens_per_s
 
     points = [
         (place, stage, x, p99)
-        for place, (_, result) in enumerate(results)
-        for stage in sorted(result.stages, key=lambda each: rate_of(each) or 0.0)
+        for place, line in enumerate(drawn)
+        for stage in sorted(line.stages, key=lambda each: rate_of(each) or 0.0)
         if (x := throughput(stage)) is not None and (p99 := stage.quantile(latency, 0.99))
     ]
     if not points:
@@ -159,8 +179,8 @@ def _frontier(results: Named, latency: str) -> Figure | None:
     return Figure(
         f"Throughput against {NAMES[latency]}",
         canvas.svg(unit, f"{NAMES[latency]}, p99"),
-        "Full points are the frontier: no other stage of the result is both faster and carries as much.",
-        _keys(results),
+        "Full points are the frontier: no other stage of the same line is both faster and carries as much.",
+        _keys(drawn),
     )
 
 
@@ -230,8 +250,8 @@ def _timeline(name: str, result: Result) -> Figure | None:
     )
 
 
-def _keys(results: Named) -> list[tuple[str, str]]:
-    return [(colour(place), name) for place, (name, _) in enumerate(results)] if len(results) > 1 else []
+def _keys(drawn: Sequence[Line]) -> list[tuple[str, str]]:
+    return [(colour(place), line.name) for place, line in enumerate(drawn)] if len(drawn) > 1 else []
 
 
 def _percent(ratio: float) -> str:

@@ -15,6 +15,7 @@ from prober.generate.document import UNKNOWN, Cell, Code, Kind, Note, Section, T
 from prober.generate.drawing import ms
 from prober.generate.stages import Row, number
 from prober.results.audit import audit
+from prober.results.conditions import contracted
 from prober.results.result import Context, Result, Use
 from prober.results.verdict import Kept, State, contract
 from prober.slo.firing import percent
@@ -75,14 +76,14 @@ def _sections(results: Named) -> list[Section]:
 
     found = [
         Section("Verdict", [*_decisions(results), *_tables(each(_capacities), each(_contract))]),
-        section("What was measured", _facts(results)),
+        section("What was measured", _facts(results), each(stages.shapes), _apart(results)),
         Section("Load and latency", [*plots.curves(results), *plots.frontiers(results)]),
         section("Latency", each(stages.latencies), Note(stages.LATENCY_NOTE)),
         section("Throughput", each(stages.throughput), Note(stages.THROUGHPUT_NOTE)),
         Section("What engine and GPUs said", [*_tables(each(stages.use)), *_unread(results)]),
         section("Outcomes", each(stages.outcomes)),
         section("Cost", each(stages.costs), Note(stages.COST_NOTE)),
-        section("Repeats", each(stages.repeats)),
+        section("Repeats", stages.capacities(results), stages.repeats(results), Note(stages.REPEATS_NOTE)),
         Section("Distributions", plots.distributions(results)),
         Section("Over time", plots.timelines(results)),
         section("Context", _context(results)),
@@ -99,6 +100,11 @@ def _tables(*tables: Table | None) -> list[Table]:
 def _unread(results: Named) -> list[Note]:
     unread = any(each.use == Use() for _, result in results for each in result.stages)
     return [Note(stages.USE_NOTE)] if unread else []
+
+
+def _apart(results: Named) -> Note | None:
+    why = stages.apart(results)
+    return Note(why) if why is not None else None
 
 
 def _decisions(results: Named) -> list[Note]:
@@ -179,7 +185,11 @@ def _contract(result: Result) -> Table | None:
     if not result.slos or not judged:
         return None
     head = ["stage", *(_promise(slo) for slo in result.slos)]
-    return Table(head, [[stage.name, *map(_kept, found)] for stage, found in judged])
+    rows: list[Row] = []
+    for stage, found in judged:
+        held = contracted(result, stage)
+        rows.append([stage.name, *(_kept(each) if each.slo in held else "–" for each in found)])
+    return Table(head, rows)
 
 
 def _promise(slo: Slo) -> str:

@@ -23,6 +23,7 @@ def stages(results: Sequence[Result]) -> str:
             "model_id": result.target.model,
             "engine": result.target.engine,
             "stage": stage.name,
+            "workload": (stage.load or result.load).workload,
             "repeat": stage.repeat,
             "demand_rate": stage.demand_per_s,
             **statistics(result, (stage,)),

@@ -1,15 +1,18 @@
 """Tables of a result's stages: latency, throughput, what engine and GPUs said, outcomes, cost, repeats."""
 
 from collections.abc import Callable, Sequence
+from statistics import median
 
 from prober.analysis.quantiles import Quantile
 from prober.generate import plots
 from prober.generate.document import UNKNOWN, Cell, Table
 from prober.generate.drawing import ms
+from prober.results.conditions import Line, differing, lines
 from prober.results.result import LATENCIES, Result, Stage, Use
 from prober.results.sizing import HOUR_S, MILLION
 
 Row = list[Cell | str]
+Named = Sequence[tuple[str, Result]]
 
 
 def latencies(result: Result) -> Table | None:
@@ -36,8 +39,8 @@ def latencies(result: Result) -> Table | None:
 _QS = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 LATENCY_NOTE = (
     "In brackets the distribution-free 95% interval, ? where the samples give no bound. * marks too few samples: under 1,000 "
-    "for p99, 200 for p95, 100 for p90, 100,000 for p99.9; nothing should rest on those. The gaps of one answer are not "
-    "independent, so the intervals of ITL are narrower than they should be."
+    "for p99, 200 for p95, 100 for p90, 100,000 for p99.9; nothing should rest on those. The gaps of one answer are alike, so "
+    "the intervals of ITL are by answer and not by gap; its samples are gaps."
 )
 
 
@@ -116,6 +119,21 @@ def _shown(name: str, value: float | None) -> Cell | str:
     return f"{value * 100:.3g}%" if value is not None and name.endswith("_ratio") else number(value)
 
 
+def shapes(result: Result) -> Table | None:
+    """What each stage was sent, where they differ in it."""
+    loads = [(stage, stage.load or result.load) for stage in result.stages]
+    if all(load == result.load for _, load in loads):
+        return None
+    rows: list[Row] = [
+        [
+            stage.name,
+            *(UNKNOWN if told is None else told for told in (load.prompt_tokens, load.output_tokens, load.arrivals)),
+        ]
+        for stage, load in loads
+    ]
+    return Table(["stage", "prompt tokens", "output tokens", "arrivals"], rows)
+
+
 def outcomes(result: Result) -> Table | None:
     kinds = list(dict.fromkeys(kind for stage in result.stages for kind in stage.outcomes))
     rows: list[Row] = [
@@ -149,17 +167,82 @@ def _per_million(dollars_per_s: float | None, tokens_per_s: float | None) -> flo
     return dollars_per_s / tokens_per_s * MILLION if dollars_per_s is not None and tokens_per_s else None
 
 
-def repeats(result: Result) -> Table | None:
-    groups: dict[float, list[Stage]] = {}
-    for stage in result.stages:
-        if stage.rate_per_s is not None:
-            groups.setdefault(stage.rate_per_s, []).append(stage)
+def repeats(results: Named) -> Table | None:
+    """What was measured more than once under the same conditions, within a result and over several."""
+    groups: dict[tuple[object, ...], list[tuple[int, Stage]]] = {}
+    for line in lines(results):
+        for stage in line.stages:
+            groups.setdefault((*_pooled(line), stage.name, stage.rate_per_s), []).append((line.place, stage))
+    again = {key: found for key, found in groups.items() if len(found) > 1}
     rows: list[Row] = [
-        [f"{rate:g}/s", str(len(stages)), *(_spread(stages, tell) for tell in _REPEATED.values())]
-        for rate, stages in groups.items()
-        if len(stages) > 1
+        [
+            found[0][1].name,
+            number(found[0][1].rate_per_s),
+            str(len(found)),
+            str(len({place for place, _ in found})),
+            *(spread([tell(stage) for _, stage in found]) for tell in _REPEATED.values()),
+        ]
+        for found in again.values()
     ]
-    return Table(["rate", "#times", *(f"#{label}, min to max" for label in _REPEATED)], rows) if rows else None
+    head = ["stage", "#rate /s", "#times", "#results", *(f"#{label}" for label in _REPEATED)]
+    return Table(head, rows) if rows else None
+
+
+def capacities(results: Named) -> Table | None:
+    """What the sweeps of one configuration found, run by run."""
+    runs: dict[tuple[object, ...], list[Result]] = {}
+    for place, (_, result) in enumerate(results):
+        if result.capacities:
+            key = tuple(_pooled(line) for line in lines(results) if line.place == place)
+            runs.setdefault(key, []).append(result)
+    rows: list[Row] = []
+    for found in (each for each in runs.values() if len(each) > 1):
+        for slo in dict.fromkeys(each.slo for result in found for each in result.capacities):
+            of_it = [each for result in found for each in result.capacities if each.slo == slo]
+            known = [each for each in of_it if each.verdict == "found"]
+            rows.append(
+                [
+                    slo,
+                    str(len(found)),
+                    str(len(known)),
+                    spread([each.estimate for each in known]),
+                    spread([each.tokens_per_s for each in known]),
+                    ", ".join(dict.fromkeys(each.verdict.replace("_", " ") for each in of_it if each not in known))
+                    or "–",
+                ]
+            )
+    head = ["SLO", "#runs", "#found", "#capacity /s", "#tokens/s there", "the others"]
+    return Table(head, rows) if rows else None
+
+
+REPEATS_NOTE = (
+    "Each figure is the median over the repeats, with the least and the most, and half of the way between them in percent of "
+    "their middle: what another run may come to."
+)
+
+
+def apart(results: Named) -> str | None:
+    """Why not all stages are pooled, or joined by a line; None if they are."""
+    found = lines(results)
+    differs = differing(found)
+    told = []
+    if differs:
+        told.append(
+            f"{len(found)} groups of stages are drawn apart, and nothing is pooled over them, as they differ in "
+            f"{', '.join(differs)}: {'; '.join(line.name for line in found)}"
+        )
+    told += [
+        f"{line.name} is pooled with no other result, as its {' and '.join(line.unknown)} are not known"
+        for line in found
+        if line.unknown and len(results) > 1
+    ]
+    return ". ".join(told) + "." if told else None
+
+
+def _pooled(line: Line) -> tuple[object, ...]:
+    """What the stages of two lines must have in common to be repeats of each other."""
+    own = line.place if line.unknown else None
+    return (line.result.kind, *line.conditions.values(), own)
 
 
 def _p99(latency: str) -> Callable[[Stage], float | None]:
@@ -177,12 +260,17 @@ _REPEATED: dict[str, Callable[[Stage], float | None]] = {
 }
 
 
-def _spread(stages: Sequence[Stage], tell: Callable[[Stage], float | None]) -> Cell:
-    known = [value for stage in stages if (value := tell(stage)) is not None]
-    if len(known) < 2:
+def spread(values: Sequence[float | None]) -> Cell | str:
+    """Median of those that are known, least to most, and how far that is from their middle."""
+    known = [value for value in values if value is not None]
+    if not known:
         return UNKNOWN
+    if len(known) == 1:
+        return Cell(f"{known[0]:,.4g}", "", f"1 of {len(values)}" if len(values) > 1 else "")
     low, high = min(known), max(known)
-    return Cell(f"{low:,.4g} to {high:,.4g}", "", f"±{(high - low) / (high + low) * 100:.2g}%" if high + low else "")
+    share = f", ±{(high - low) / (high + low) * 100:.2g}%" if high + low else ""
+    some = f", {len(known)} of {len(values)}" if len(known) < len(values) else ""
+    return Cell(f"{median(known):,.4g}", "", f"{low:,.4g} to {high:,.4g}{share}{some}")
 
 
 def number(value: float | None) -> Cell | str:

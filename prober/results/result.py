@@ -57,6 +57,25 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What was sent. prompt_tokens, output_tokens: their distributions in words; varied: neither is one fixed number.
+
+    arrivals: one of OPEN_LOOP, or "closed" where a request waits for another one's answer; max_in_flight: the cap on requests
+    in flight; sampling: request fields; dataset: "generated" or a name
+    """
+
+    workload: str | None = None
+    prompt_tokens: str | None = None
+    output_tokens: str | None = None
+    varied: bool | None = None
+    arrivals: str | None = None
+    max_in_flight: int | None = None
+    seed: int | None = None
+    sampling: Mapping[str, Any] | None = None
+    dataset: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """A time at one rate.
 
@@ -66,6 +85,7 @@ class Stage:
     latencies: of LATENCIES, in seconds, those with samples, each with all its quantiles (1.0 is the maximum)
     prompt_tokens, output_tokens: of the answered ones, in all; gpus: that serve the target
     slos: SLO → (events, bad events); good: answered requests that missed no SLO; ended: why, by name
+    load: what was sent, where stages differ in it; None: that of the result
     """
 
     name: str
@@ -86,6 +106,7 @@ class Stage:
     good: int | None = None
     repeat: int = 1
     ended: str = ""
+    load: Load | None = None
 
     def quantile(self, latency: str, q: float) -> Quantile | None:
         """The quantile `q` of "ttft", "tpot", "itl" or "e2e"."""
@@ -152,25 +173,6 @@ class Target:
     engine_version: str | None = None
     api: str | None = None
     flags: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What was sent. prompt_tokens, output_tokens: their distributions in words; varied: neither is one fixed number.
-
-    arrivals: one of OPEN_LOOP, or "closed" where a request waits for another one's answer; max_in_flight: the cap on requests
-    in flight; sampling: request fields; dataset: "generated" or a name
-    """
-
-    workload: str | None = None
-    prompt_tokens: str | None = None
-    output_tokens: str | None = None
-    varied: bool | None = None
-    arrivals: str | None = None
-    max_in_flight: int | None = None
-    seed: int | None = None
-    sampling: Mapping[str, Any] | None = None
-    dataset: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

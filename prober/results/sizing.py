@@ -90,7 +90,7 @@ def _per_instance(result: Result) -> tuple[str, float, bool] | Refused:
     """(SLO, requests/s, the knee was reached) of the SLO that gives way first."""
     if not result.capacities:
         return Refused(
-            f"{result.id} of {result.tool} holds no capacity: run `prober sweep`, which finds it for each SLO"
+            f"a {result.kind} of {result.tool} holds no capacity: run `prober sweep`, which finds it for each SLO"
         )
     judged = {each.slo for each in result.capacities}
     for slo in result.slos:

@@ -1,16 +1,17 @@
 """Builds a stage and its rows from what was seen of its requests, of the engine's page and of the GPUs."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
+from prober.analysis.clusters import clustered_quantiles
 from prober.analysis.quantiles import ENOUGH, Quantile, quantiles
 from prober.measure.devices import Device
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.signals import Signals
-from prober.results.result import Request, Stage, Use
+from prober.results.result import LATENCIES, Request, Stage, Use
 from prober.slo.events import events
 from prober.slo.objective import Slo
 
@@ -126,18 +127,25 @@ def stage_of_requests(
 def samples(requests: Iterable[Request]) -> dict[str, list[float]]:
     """Seconds by latency, of requests answered properly; warm-ups and cold prompts that were cached left out."""
     found: dict[str, list[float]] = {"ttft": [], "tpot": [], "itl": [], "e2e": []}
-    for each in requests:
-        if each.outcome in _ANSWERED and not each.warm_up and not each.cached:
-            for latency, value in (("ttft", each.ttft_s), ("tpot", each.tpot_s), ("e2e", each.e2e_s)):
-                if value is not None:
-                    found[latency].append(value)
-            found["itl"] += each.itls_s
+    for each in _timed(requests):
+        for latency, value in (("ttft", each.ttft_s), ("tpot", each.tpot_s), ("e2e", each.e2e_s)):
+            if value is not None:
+                found[latency].append(value)
+        found["itl"] += each.itls_s
     return found
+
+
+def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] = QS) -> list[Quantile]:
+    """Quantiles of one latency, empty without samples. The gaps of one answer are alike: intervals of ITL are by request."""
+    if latency == "itl":
+        return clustered_quantiles([each.itls_s for each in _timed(requests)], qs)
+    return quantiles(samples(requests)[latency], qs)
 
 
 def latencies(requests: Iterable[Request]) -> dict[str, tuple[Quantile, ...]]:
     """Quantiles by latency, of those that have samples."""
-    return {latency: tuple(quantiles(values, QS)) for latency, values in samples(requests).items() if values}
+    rows = list(requests)
+    return {latency: tuple(found) for latency in LATENCIES if (found := quantiles_of(latency, rows))}
 
 
 def use_of(readings: Sequence[Signals], devices: Sequence[Sequence[Device]]) -> Use:
@@ -161,6 +169,11 @@ def use_of(readings: Sequence[Signals], devices: Sequence[Sequence[Device]]) -> 
         power_mean_watts=_mean(power),
         power_peak_watts=_peak(power),
     )
+
+
+def _timed(requests: Iterable[Request]) -> Iterator[Request]:
+    """Those whose latencies count."""
+    return (each for each in requests if each.outcome in _ANSWERED and not each.warm_up and not each.cached)
 
 
 def _counted(slo: Slo, probes: Iterable[ProbeResult]) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from prober.results.stage import samples
 from prober.results.typed import Wrong, decoded, encoded
 
 KEY = "llm_slo_prober"
-FORMAT = 1
+FORMAT = 2  # 1: no stage had a load of its own
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 # Ours of a request that vLLM's lists have no place for, or where they have 0 for what is not known.
 _OWN = ("stage", "outcome", "tpot_s", "send_lag_s", "prompt_tokens", "output_tokens", "warm_up", "cached")
@@ -69,12 +69,13 @@ def from_object(document: Any, source: str) -> Result:
     own = document.get(KEY) if isinstance(document, dict) else None
     if not isinstance(own, dict):
         raise Unreadable(f"{source}: {KEY}: is missing; this is no result of llm-slo-prober")
-    if own.get("format") != FORMAT:
+    if own.get("format") not in (1, FORMAT):
         raise Unreadable(
-            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads {FORMAT}; use the version that wrote it"
+            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads 1 and {FORMAT}; use the version that wrote it"
         )
     try:
-        found: Result = decoded(Result, _inside(own, "result", KEY), f"{KEY}.result")
+        told = _inside(own, "result", KEY)
+        found: Result = decoded(Result, _upgraded(told) if own["format"] == 1 else told, f"{KEY}.result")
         rows = _requests(document, _inside(own, "requests", KEY), len(found.stages))
     except Wrong as problem:
         raise Unreadable(f"{source}: {problem}") from None
@@ -153,6 +154,13 @@ def _requests(document: Mapping[str, Any], own: Any, stages: int) -> tuple[Reque
             raise Wrong(f"{KEY}.requests.stage[{i}]: is {row.stage}, but there are {stages} stages")
         rows.append(row)
     return tuple(rows)
+
+
+def _upgraded(told: Any) -> Any:
+    """A result of format 1 as one of format 2; what is wrong in it is left for `decoded` to say."""
+    if not isinstance(told, dict) or not isinstance(told.get("stages"), list):
+        return told
+    return told | {"stages": [{"load": None, **each} if isinstance(each, dict) else each for each in told["stages"]]}
 
 
 def _inside(document: Any, name: str, key: str) -> Any:

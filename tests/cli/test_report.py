@@ -10,9 +10,33 @@ from pathlib import Path
 import pytest
 
 from prober.analysis.capacity import Capacity
-from prober.results.result import Prices
+from prober.analysis.quantiles import Quantile
+from prober.generate.sheet import stages
+from prober.results import comparison
+from prober.results.comparison import Compared, Comparison
+from prober.results.result import Load, Prices, Target
 from prober.results.stored import from_json, to_json
 from tests.results.samples import TTFT, sweep
+
+COMPARISON = Comparison(
+    id="compare-1",
+    started_unix_s=1_760_000_000.0,
+    ended_unix_s=1_760_000_600.0,
+    tool="llm-slo-prober 9.9.9",
+    a=Target("http://a/v1", "one"),
+    b=Target("http://b/v1", "two"),
+    load=Load("probe", "128", "32", arrivals="poisson"),
+    error=0.05,
+    compared=(
+        Compared(
+            *("ttft_p50", 2.0, True, 12, 0.3, 0.22, 0.38, 0.002, 0.014, "a"),
+            a=Quantile(0.5, 0.05, 0.049, 0.051, 240),
+            b=Quantile(0.5, 0.065, None, None, 12),
+        ),
+    ),
+    differs=(("version", "0.31.0", "0.32.0"),),
+    said=("A serves model one, B two",),
+)
 
 
 def prober(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -63,6 +87,19 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
         (["{folder}/none.json"], 1, "none.json: cannot be read: No such file or directory"),
         (["{folder}/bad.json", "{folder}/none.json"], 1, "bad.json: is a file of no tool that is known"),
         (["{folder}/binary", "{file}"], 1, "binary: is no text"),
+        (["{folder}/empty.json"], 1, "empty.json: is empty; name a result's JSON file"),
+        (["{folder}"], 1, "cannot be read: Is a directory"),
+        (["{folder}/cut.json"], 1, "it ends too early, so it was cut while it was written or copied"),
+        (["{folder}/cut.jsonl"], 1, "line 2: Unterminated string starting at; it ends too early"),
+        (["{folder}/table.csv"], 1, "it looks like CSV, which is written and not read: name the JSON file"),
+        (
+            ["{folder}/newer.json"],
+            1,
+            "newer.json: llm_slo_prober.format: is 99, this prober reads 1 and 2; use the version",
+        ),
+        (["{folder}/aiperf.json"], 1, "schema_version: is '3.0' (of aiperf 9.1), this prober reads AIPerf's 1.x"),
+        (["{folder}/versus.json", "{file}"], 2, "results and comparisons have no common report"),
+        (["{folder}/versus.json", "--format", "csv"], 2, "a comparison has no stages"),
         (["{file}", "--output", "{folder}/no/report.md"], 1, "report.md: cannot be written: No such file or directory"),
     ],
 )
@@ -70,11 +107,38 @@ def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int
     """In a line, with the exit code of its kind; every file that cannot be read is named."""
     (file.parent / "bad.json").write_text('{"a": 1}')
     (file.parent / "binary").write_bytes(b"\xff\xfe\x00")
+    text = file.read_text()
+    for name, content in {
+        "empty.json": "\n",
+        "cut.json": text[: len(text) // 2],
+        "cut.jsonl": '{"metadata": {"request_start_ns": 1}, "metrics": {}}\n{"metadata": {"request_sta',
+        "table.csv": stages([sweep()]),
+        "newer.json": text.replace('"format":2', '"format":99'),
+        "aiperf.json": '{"aiperf_version": "9.1", "schema_version": "3.0"}',
+        "versus.json": comparison.to_json(COMPARISON),
+    }.items():
+        (file.parent / name).write_text(content)
     done = prober("report", *(each.format(file=file, folder=file.parent) for each in arguments))
     assert done.returncode == code
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_comparison_is_shown_again(tmp_path: Path) -> None:
+    """With what the figures do not say, in Markdown, HTML and as it was kept."""
+    kept = tmp_path / "versus.json"
+    kept.write_text(comparison.to_json(COMPARISON))
+    said = prober("report", kept).stdout
+    assert "| ttft_p50 | 50 ms | 65 ms\\* | +30.0% | +22.0 to +38.0% | 0.014 | A |" in said
+    assert "| version | 0.31.0 | 0.32.0 |" in said
+    assert "A serves model one" in said
+    page = prober("report", kept, "--format", "html").stdout
+    assert "<h2>Figures</h2>" in page
+    assert "<script" not in page
+    assert json.loads(prober("report", kept, "--format", "json").stdout) == json.loads(kept.read_text())
+    done = prober("plan", "--sweep", kept, "--peak", "1/s")
+    assert (done.returncode, "is a comparison, not a result" in done.stderr) == (1, True)
 
 
 def test_a_plan_of_two_kinds_of_gpu(file: Path, tmp_path: Path) -> None:
@@ -107,8 +171,8 @@ def test_a_plan_for_machines(file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--peak", "100"], 2, "'100' is not a rate"),
-        (["--peak", "100/s", "--headroom", "20"], 2, "'20' is not a percentage"),
+        (["--peak", "100"], 2, "--peak: '100' is not a rate"),
+        (["--peak", "100/s", "--headroom", "20"], 2, "--headroom: '20' is not a percentage"),
         (["--peak", "100/s", "--headroom", "100%"], 2, "a headroom of 100%"),
         (
             ["--peak", "100/s", "--min-instances", "3", "--max-instances", "2"],
@@ -125,6 +189,20 @@ def test_a_plan_that_cannot_be_is_refused(file: Path, arguments: list[str], code
     assert done.returncode == code
     assert said in (done.stderr if code == 2 else done.stdout)
     assert "Traceback" not in done.stderr
+
+
+def test_a_price_without_tokens_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
+    """Asked for: with the reason. Told by the sweep alone: the size is known all the same, without money."""
+    path = tmp_path / "uncounted.json"
+    uncounted = tuple(replace(each, output_tokens=None) for each in sweep().stages)
+    path.write_text(to_json(replace(sweep(), stages=uncounted)))
+    done = prober("plan", "--sweep", path, "--peak", "100/s", "--gpu-price", "2")
+    assert done.returncode == 1
+    assert "a price needs tokens, and the sweep's answers had no usage" in done.stdout
+    done = prober("plan", "--sweep", path, "--peak", "100/s")
+    assert done.returncode == 0, done.stderr
+    assert "instances" in done.stdout
+    assert "$" not in done.stdout
 
 
 def test_no_rate_meets_the_slo(tmp_path: Path) -> None:

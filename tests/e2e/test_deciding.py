@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,12 +11,15 @@ import pytest
 
 from prober.cli.compare import Cards
 from prober.edge.gpu import Reader
+from prober.generate import versus
 from prober.measure.devices import Device
 from prober.mock.delays import Constant, Delay, Lognormal
 from prober.mock.engine import Behaviour
 from prober.mock.faults import Fault
 from prober.mock.server import running
 from prober.mock.settings import Settings
+from prober.results.comparison import Comparison
+from prober.results.reading import read_any
 
 RATE = ("--rate", "50/s")
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
@@ -134,7 +138,57 @@ async def test_slower_than_its_baseline_is_degraded(tmp_path: Path) -> None:
     assert "of workload 'probe'" in other
 
 
+async def test_lengths_of_ones_own_and_workloads_of_a_file(tmp_path: Path) -> None:
+    """What was asked for is what the server saw; a baseline of the same name and of other lengths is none."""
+    config, kept, truth = tmp_path / "prober.yaml", str(tmp_path / "kept.json"), tmp_path / "truth.jsonl"
+    config.write_text("workloads: {mine: {prompt_tokens: 40, output_tokens: {uniform: {min: 3, max: 5}}}}")
+    own, file = ("--prompt-tokens", "30", "--output-tokens", "6"), ("--config.file", str(config), "--workload", "mine")
+    async with running(replace(QUICK, truth=truth)) as url:
+        code, said, err = await prober("gate", url, *own, "--slo", "success:97%", "--save", kept, *RATE)
+        assert (code, said["workload"]) == (0, "asked"), err
+        asked = [json.loads(line) for line in truth.read_text().splitlines()]
+        (same, _, _), (other, _, why), (mine, found, _) = await asyncio.gather(
+            prober("gate", url, *own, "--baseline", kept, "--material", "90%", *RATE),
+            prober("gate", url, *own[:3], "7", "--baseline", kept, *RATE),
+            prober("gate", url, *file, *RATE),
+        )
+    assert {each["completion_tokens"] for each in asked} - {0} == {6}, "0: cut when the gate knew"
+    assert (same, mine, found["workload"]) == (0, 0, "mine")
+    assert other == 2
+    assert "other lengths" in why
+
+
+async def test_what_is_kept_and_is_no_baseline_is_said(tmp_path: Path) -> None:
+    """34 requests decide a gate, and have no p90 to compare with; before it begins it says how many it takes."""
+    kept = str(tmp_path / "kept.json")
+    async with running(QUICK) as url:
+        code, said, err = await prober("gate", url, "--save", kept, *RATE)
+    assert (code, said["state"]) == (0, "ready")
+    assert "at least 34 requests to be ready" in err
+    assert "at most 1,000" in err
+    assert any("will not do as a baseline" in each for each in said["reservations"])
+
+
 TURNS = ("--rate", "100/s", "--requests", "10", "--cool-down", "1ms", "--warm-up", "1")
+
+
+async def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
+    """As it was printed, with what both were sent and what it was told."""
+    kept = tmp_path / "versus.json"
+    own = ("--prompt-tokens", "30", "--output-tokens", "6")
+    async with running(QUICK) as url:
+        code, said, err = await prober("compare", url, url, *TURNS, "--rounds", "9", *own, "--save", str(kept))
+    assert code == 0, err
+    found = read_any(kept.read_text(), "versus.json")
+    assert isinstance(found, Comparison)
+    assert [each.effect for each in found.compared] == [each["effect"] for each in said["compared"]]
+    assert found.load is not None
+    assert (found.load.workload, found.load.prompt_tokens) == ("asked", "Fixed(tokens=30)")
+    assert json.loads(found.configuration or "")["rounds"] == 9
+    assert (found.a.model, found.b.model) == ("mock", "mock")
+    text = versus.markdown([found])
+    assert "| ttft_p50 |" in text
+    assert all(each in text.replace("\\", "") for each in found.said)
 
 
 async def test_equals_show_no_difference_and_30_percent_is_found() -> None:

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+from prober.cli.target import target
+from prober.edge.lock import Lock
 from prober.generate.report import html, markdown
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
@@ -77,6 +80,7 @@ async def test_a_verdict_a_row(tmp_path: Path) -> None:
         ("few", 10, 50.0),
     ]
     assert set(stored.stages[0].slos) == {"ttft", "success"}
+    assert [stage.load.workload for stage in stored.stages if stage.load] == ["good", "slow", "few"]
     assert stored.warm_up is not None
     assert stored.warm_up.requests == 9
     assert not any(each.warm_up for each in stored.requests)
@@ -122,6 +126,20 @@ async def test_a_closed_loop_keeps_so_many_in_flight_and_hides_the_queue(tmp_pat
         most = max(most, in_flight)
     assert most == 4
     assert area / (end_ns - loop[0][0]) > 3.4
+
+
+async def test_two_at_one_endpoint_would_measure_each_other(tmp_path: Path) -> None:
+    """The second one is told who is there, and has no verdict; nothing of it is sent."""
+    path = file(tmp_path, "name: a, concurrency: 2, requests: 4, accept: ['success:90%']")
+    truth = tmp_path / "truth.jsonl"
+    async with running(Settings(behaviour=QUICK, truth=truth)) as url:
+        with Lock(target("matrix", url).url, "prober sweep"):
+            code, out, err = await matrix(url, "--file", str(path))
+        assert (code, out) == (4, "")
+        assert f"is loaded by prober sweep, process {os.getpid()} on this machine" in err
+        assert not truth.exists() or not truth.read_text()
+        code, _, err = await matrix(url, "--file", str(path))
+        assert "loaded by" not in err
 
 
 async def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:

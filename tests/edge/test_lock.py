@@ -8,17 +8,18 @@ import pytest
 from prober.edge.lock import Held, Lock
 
 HOLD = (
-    "import sys; from prober.edge.lock import Lock\nwith Lock(sys.argv[1]): print('held', flush=True); sys.stdin.read()"
+    "import sys; from prober.edge.lock import Lock\n"
+    "with Lock(sys.argv[1], 'prober matrix'): print('held', flush=True); sys.stdin.read()"
 )
 
 
 def test_one_process_has_it_and_its_death_gives_it_back() -> None:
-    """Another name is another lock; SIGKILL leaves nothing behind."""
+    """The other one is named; another name is another lock; SIGKILL leaves nothing behind."""
     other = subprocess.Popen([sys.executable, "-c", HOLD, "http://one"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert other.stdout is not None
     assert other.stdin is not None
     assert other.stdout.readline() == b"held\n"
-    with pytest.raises(Held), Lock("http://one"):
+    with pytest.raises(Held, match=f"^prober matrix, process {other.pid}$"), Lock("http://one"):
         pass
     with Lock("http://two"):
         pass

@@ -2,15 +2,18 @@
 
 import csv
 import http.server
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from prober.analysis.capacity import Capacity
 from prober.analysis.quantiles import Quantile
 from prober.generate import plots, sheet
 from prober.generate.report import html, markdown
@@ -137,10 +140,92 @@ def test_repeats_show_their_spread() -> None:
     """Stages of one rate, from the least to the most."""
     first = sweep()
     twice = replace(first, stages=(*first.stages, replace(sweep(seed=5).stages[1], repeat=2)), repeats=2)
-    found = row(section(markdown([twice]), "Repeats"), "4/s")
-    assert found[1] == "2"
-    assert "to" in found[2]
+    found = row(section(markdown([twice]), "Repeats"), "4/s", "4")
+    assert found[2:4] == ["2", "1"]
+    assert " to " in found[4]
     assert "## Repeats" not in markdown([first])
+
+
+def found_at(name: str, estimate: float | None, **changes: Any) -> Result:
+    """A sweep that found, or did not reach, this capacity."""
+    capacity = Capacity("ttft", "found", (estimate or 0) - 1, estimate, (estimate or 0) + 1, 100 * (estimate or 0))
+    other = Capacity("ttft", "not_reached", lower=16.0)
+    return replace(sweep(name, seed=len(name)), capacities=(capacity if estimate else other,), **changes)
+
+
+def test_runs_of_one_configuration_show_their_spread() -> None:
+    """Median, least to most, and of how many: of the capacity, and of each rate."""
+    text = markdown([found_at("a", 10.0), found_at("bb", 14.0), found_at("ccc", 11.0), found_at("dddd", None)])
+    runs, rates = section(text, "Repeats").split("\n\n")[:2]
+    assert row(runs, "ttft") == ["ttft", "4", "3", "11 10 to 14, ±17%", "1,100 1,000 to 1,400, ±17%", "not reached"]
+    assert row(rates, "16/s", "16")[2:4] == ["4", "4"]
+    assert "drawn apart" not in text
+
+
+def test_runs_under_other_conditions_are_not_pooled_and_it_says_why() -> None:
+    """Another engine version, another contract, other lengths, another model, or lengths that nobody knows."""
+    one = found_at("a", 10.0)
+    others = {
+        "engine": replace(one.target, engine_version="0.33.0"),
+        "model": replace(one.target, model="other"),
+        "engine's flags": replace(one.target, flags={"tensor_parallel_size": "4"}),
+    }
+    for what, target in others.items():
+        text = markdown([one, found_at("b", 20.0, target=target)])
+        assert "## Repeats" not in text
+        assert f"nothing is pooled over them, as they differ in {what}: a; b." in text
+    changed: dict[str, dict[str, Any]] = {
+        "prompt tokens": {"load": replace(one.load, prompt_tokens="fixed")},
+        "SLOs": {"slos": (replace(one.slos[0], threshold_s=0.2), one.slos[1])},
+        "precision": {"context": replace(one.context, precision="fp8")},
+    }
+    for what, changes in changed.items():
+        text = markdown([one, found_at("b", 20.0, **changes)])
+        assert "## Repeats" not in text
+        assert f"as they differ in {what}: a; b." in text
+    unknown: dict[str, Any] = {"load": replace(one.load, prompt_tokens=None)}
+    text = markdown([found_at("a", 10.0, **unknown), found_at("b", 20.0, **unknown)])
+    assert "## Repeats" not in text
+    assert "a is pooled with no other result, as its prompt tokens are not known" in text
+
+
+def rows_of_a_matrix() -> Result:
+    """Three rows at one rate, two of them of one shape; each with a contract of its own."""
+    first, second, third = sweep().stages
+    short, long = (replace(sweep().load, workload=name, prompt_tokens=name) for name in ("short", "long"))
+    stages = (
+        replace(first, name="short", load=short, rate_per_s=4.0, slos={"ttft": (120, 0)}),
+        replace(second, name="long", load=long, rate_per_s=4.0, slos={"tpot": (120, 0)}),
+        replace(third, name="short", load=short, rate_per_s=4.0, slos={"ttft": (120, 0)}),
+    )
+    return replace(sweep(), kind="run", stages=stages, capacities=())
+
+
+def test_rows_of_other_shapes_are_never_one_line() -> None:
+    """Neither pooled nor joined: what they were sent, why they stand apart, a name and a colour each."""
+    result = rows_of_a_matrix()
+    text = markdown([result])
+    said = section(text, "What was measured")
+    assert row(said, "long") == ["long", "long", "lognormal", "poisson"]
+    assert "2 groups of stages are drawn apart" in said
+    assert "as they differ in workload, prompt tokens, SLOs: short; long." in said
+    repeated = section(text, "Repeats")
+    assert row(repeated, "short", "4")[2] == "2"
+    assert "| long |" not in repeated
+    (curve,) = (each for each in plots.curves([("m", result)]) if each.title == "TTFT over load")
+    assert curve.keys == [("var(--c0)", "short"), ("var(--c1)", "long")]
+    assert [line.count("L") for line in re.findall(r'class="data[^"]*"[^>]* d="([^"]*)"', curve.svg)] == [1, 1]
+    assert "within 500 ms (short)" in curve.svg
+    frontier = plots.frontiers([("m", result)])[0]
+    assert frontier.keys == curve.keys
+    assert row(section(text, "Verdict"), "long")[1] == "–", "the TTFT of `short` is nothing that `long` promised"
+
+
+def test_a_sweep_is_one_line() -> None:
+    """Rates are what a line is drawn over."""
+    curve = plots.curves([("s", sweep())])[0]
+    assert curve.keys == []
+    assert [line.count("L") for line in re.findall(r'class="data[^"]*"[^>]* d="([^"]*)"', curve.svg)] == [2, 2]
 
 
 def test_curves_use_the_load_that_was_there_too() -> None:
@@ -232,19 +317,25 @@ def hits() -> Iterator[tuple[int, list[str]]]:
 
 
 def browse(chromium: Path, page: Path, *options: str) -> str:
-    """The page as real Chromium has it after loading; no name can be resolved."""
+    """The page as real Chromium has it after loading; no name can be resolved. What its console said is in the file `console`."""
     command = [
         *(str(chromium), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
-        *("--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
+        *(
+            "--disable-component-update",
+            "--enable-logging=stderr",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        ),
         *(f"--user-data-dir={page.parent / 'profile'}", "--window-size=1280,1600", *options, f"file://{page}"),
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    (page.parent / "console").write_text("\n".join(line for line in done.stderr.splitlines() if ":CONSOLE" in line))
+    return done.stdout
 
 
 def test_a_browser_shows_every_chart_and_loads_nothing(
     chromium: Path, tmp_path: Path, hits: tuple[int, list[str]]
 ) -> None:
-    """Real Chromium without a network: all charts are in the page, and nobody is asked for anything."""
+    """Real Chromium without a network: all charts are in the page, nobody is asked for anything, and its console is empty."""
     port, asked = hits
     name = HOSTILE.format(port=port)
     page = tmp_path / "report.html"
@@ -254,10 +345,56 @@ def test_a_browser_shows_every_chart_and_loads_nothing(
     assert seen.count('<svg class="chart"') == len(FIGURES)
     assert "NaN" not in seen
     assert asked == []
+    console = tmp_path / "console"
+    assert console.read_text() == ""
     control = tmp_path / "control.html"
     control.write_text(name)
     browse(chromium, control, "--dump-dom")
     assert asked == ["/taken"]  # so the page above would have been caught
+    control.write_text(page.read_text().replace("</body>", '<img src="data:image/png;base64,AA"></body>'))
+    browse(chromium, control, "--dump-dom")
+    assert "Content Security Policy" in console.read_text()  # even what needs no network is not loaded
+
+
+class Drawn(HTMLParser):
+    """Elements of the first chart with a title, by class: (attributes, texts inside)."""
+
+    def __init__(self, chart: str) -> None:
+        super().__init__()
+        self.found: dict[str, tuple[dict[str, str | None], list[str]]] = {}
+        self._open: list[str] = []
+        self.feed(chart)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self._open.append(values.get("class") or tag)
+        self.found.setdefault(self._open[-1], (values, []))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        for each in self._open[-2:]:
+            self.found[each][1].append(data)
+
+
+def test_a_browser_shows_the_threshold_and_the_knees_interval(chromium: Path, tmp_path: Path) -> None:
+    """As Chromium has it: the SLO's line across the chart with its label, and the band from the knee's lower to its upper end."""
+    page = tmp_path / "report.html"
+    page.write_text(html([sweep()]))
+    seen = browse(chromium, page, "--dump-dom")
+    chart = seen[: seen.index("<b>TTFT over load.</b>")].rpartition("<svg")[2]
+    drawn = Drawn("<svg" + chart)
+    assert "ttft: 99% within 500 ms" in drawn.found["rule-label"][1]
+    rule = drawn.found["rule"][0]["d"] or ""
+    begin, end = (float(each) for each in re.findall(r"[MH]([\d.]+)", rule))
+    band, said = drawn.found["band"]
+    assert "ttft holds up to 10 to 13 requests/s (90% interval)" in said
+    left, width = float(band["x"] or 0), float(band["width"] or 0)
+    assert begin <= left < left + width <= end
+    (knee,) = re.findall(r"M([\d.]+)", drawn.found["knee"][0]["d"] or "")
+    assert left + width * 2 / 3 == pytest.approx(float(knee), abs=1.0)  # 12 of 10 to 13
+    assert "The band is the interval of the knee." in seen
 
 
 def test_a_browser_draws_it_in_light_and_in_dark(chromium: Path, tmp_path: Path) -> None:
@@ -280,6 +417,7 @@ def test_csv_has_a_row_a_stage() -> None:
     rows = list(csv.DictReader(sheet.stages([result, sweep("b")]).splitlines()))
     assert [each["stage"] for each in rows] == ["1/s", "4/s", "16/s"] * 2
     assert rows[0]["model_id"] == "'=HYPERLINK(1)"
+    assert {each["workload"] for each in rows} == {"chat"}
     assert float(rows[2]["p99_ttft_ms"]) > float(rows[0]["p99_ttft_ms"])
     assert (rows[2]["outcome_http_5xx"], rows[0]["outcome_http_5xx"]) == ("12", "")
     assert rows[0]["gpu_utilization_mean_ratio"] == ""

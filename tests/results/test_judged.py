@@ -59,14 +59,14 @@ def done(result: Result) -> dict[str, bool | None]:
 
 
 def test_the_checklist_of_a_sweep() -> None:
-    """In its order; 120 requests are too few for a tail, and 120 s long enough."""
+    """In its order; 120 requests are too few for a tail, and of its stages of 120, 30 and 7.5 s one is long enough."""
     assert done(sweep()) == {
         "warm-up": True,
         "open loop": True,
         "tails": False,
         "realistic lengths": True,
         "several rates": True,
-        "duration": True,
+        "duration": False,
         "hardware": True,
         "precision": True,
         "batch": True,
@@ -86,6 +86,16 @@ def thousand(latency: str) -> dict[str, tuple[Quantile, ...]]:
     return {latency: (Quantile(0.5, 0.1, None, None, 1000), Quantile(0.99, 0.2, None, None, 1000))}
 
 
+def apart(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """Each of another shape."""
+    return tuple(replace(each, load=Load(f"row {number}")) for number, each in enumerate(stages))
+
+
+def slow(stage: Stage, answer_s: float) -> Stage:
+    """Its median answer takes so long."""
+    return replace(stage, latencies=dict(stage.latencies) | {"e2e": (Quantile(0.5, answer_s, None, None, 120),)})
+
+
 @pytest.mark.parametrize(
     ("name", "result", "expected"),
     [
@@ -96,7 +106,13 @@ def thousand(latency: str) -> dict[str, tuple[Quantile, ...]]:
         ("tails", replace(sweep(), stages=(replace(stage(1, 0), latencies=thousand("ttft")),)), True),
         ("realistic lengths", replace(sweep(), load=Load(varied=False)), False),
         ("several rates", replace(sweep(), stages=sweep().stages[:2]), False),
-        ("duration", replace(sweep(), stages=sweep().stages[2:]), False),
+        ("several rates", replace(sweep(), stages=apart(sweep().stages)), False),
+        ("duration", replace(sweep(), stages=sweep().stages[:1]), True),
+        ("duration", replace(sweep(), stages=sweep().stages[:2]), False),
+        ("duration", replace(sweep(), stages=(replace(sweep().stages[0], sending_s=30.0),)), False),  # then it waited
+        ("duration", replace(sweep(), stages=(slow(sweep().stages[0], 13.0),)), False),  # ten answers take 130 s
+        ("duration", replace(sweep(), stages=(slow(sweep().stages[0], 11.0),)), True),
+        ("duration", replace(sweep(), stages=(*sweep().stages[:1], replace(sweep().stages[1], latencies={}))), True),
         ("duration", replace(sweep(), stages=(replace(stage(1, 0), duration_s=None),)), None),
         ("hardware", replace(sweep(), context=Context(gpu="L4")), False),
         ("precision", replace(sweep(), context=Context(quantization="awq, group size 128")), True),

@@ -402,7 +402,10 @@ def test_every_tools_file_becomes_one_of_ours(document: Any) -> None:
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        (AIPERF | {"schema_version": "2.0"}, "f.json: schema_version: is '2.0', this prober reads AIPerf's 1.x"),
+        (
+            AIPERF | {"schema_version": "2.0"},
+            "f.json: schema_version: is '2.0' .of aiperf 0.13.0., this prober reads AIPerf's 1.x",
+        ),
         ({"aiperf_version": "0.5.0", "schema_version": "1.0"}, "f.json: request_latency: is missing"),
         (
             AIPERF | {"request_latency": metric("tokens", p50=1.0)},

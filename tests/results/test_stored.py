@@ -26,9 +26,12 @@ def one_stage() -> Result:
         sweep(),
         one_stage(),
         replace(sweep(), requests=()),
+        replace(
+            sweep(), stages=(replace(sweep().stages[0], load=Load("row", "256", sampling={"top_p": 0.9})),), requests=()
+        ),
         Result("bare", "run", 0.0, 0.0, "tool", Target(), Load(), ()),
     ],
-    ids=["sweep", "one stage", "figures only", "bare"],
+    ids=["sweep", "one stage", "figures only", "a stage of its own load", "bare"],
 )
 def test_what_was_written_is_read(result: Result) -> None:
     """Every field, with its type; by the reader that finds out whose file it is, too."""
@@ -50,6 +53,18 @@ def test_odd_requests_survive() -> None:
     assert again.requests[:2] == rows[:2]
     assert again.requests[2].outcome == "reset"
     assert again.requests[3] == rows[3]
+
+
+def test_a_file_of_the_first_format_is_read() -> None:
+    """Its stages had no load of their own; what else it lacks is still missed."""
+    file = json.loads(to_json(sweep()))
+    file[KEY]["format"] = 1
+    for stage in file[KEY]["result"]["stages"]:
+        del stage["load"]
+    assert from_json(json.dumps(file), "old.json") == sweep()
+    del file[KEY]["result"]["stages"][0]["sent"]
+    with pytest.raises(Unreadable, match=r"old.json: llm_slo_prober.result.stages\[0\].sent: is missing"):
+        from_json(json.dumps(file), "old.json")
 
 
 def test_vllms_readers_find_their_keys() -> None:
@@ -90,7 +105,7 @@ def broken(change: str) -> Any:
     own = file[KEY]
     match change:
         case "version":
-            own["format"] = 2
+            own["format"] = 9
         case "missing":
             del own["result"]["target"]["engine_version"]
         case "type":
@@ -115,7 +130,7 @@ def broken(change: str) -> Any:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("version", "r.json: llm_slo_prober.format: is 2, this prober reads 1; use the version that wrote it"),
+        ("version", "r.json: llm_slo_prober.format: is 9, this prober reads 1 and 2; use the version that wrote it"),
         ("missing", "r.json: llm_slo_prober.result.target.engine_version: is missing"),
         ("type", "r.json: llm_slo_prober.result.stages[1].sent: is 'many', not a whole number"),
         ("kind", "r.json: llm_slo_prober.result.kind: is 'test', not one of sweep, grid, compare, gate, run"),

@@ -32,7 +32,10 @@ def read(sheet: Sheet) -> Result:
     """One file is one run. Raises Unreadable for another major version, or a file that is not of one run."""
     version = sheet.text("schema_version") or f"{MAJOR}.0"
     if version.split(".")[0] != MAJOR:
-        raise Unreadable(f"{sheet.source}: schema_version: is {version!r}, this prober reads AIPerf's {MAJOR}.x")
+        raise Unreadable(
+            f"{sheet.source}: schema_version: is {version!r} (of aiperf {sheet.text('aiperf_version')}), this prober reads AIPerf's "
+            f"{MAJOR}.x"
+        )
     if sheet.get("request_latency") is None:
         raise Unreadable(
             f"{sheet.source}: request_latency: is missing; name profile_export_aiperf.json of a single run, not an aggregate"

@@ -1,0 +1,84 @@
+"""A comparison of two sides as it is kept: what was found, and what the figures do not say."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from prober.analysis.quantiles import Quantile
+from prober.results.result import Load, Target
+from prober.results.stored import FORMAT, KEY, Unreadable
+from prober.results.typed import Wrong, decoded, encoded
+
+Side = Literal["a", "b"]
+INSIDE = "comparison"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One axis at one rate, of one workload where there are several.
+
+    effect, lower, upper: B ÷ A − 1 (`ratio`), or B − A; with the 95% interval for this axis alone, None: too few rounds
+    p: Wilcoxon's, p_adjusted: for all axes and rates; better: who, if the adjusted p is at most the error, else None
+    a, b: the quantity over all rounds, with its samples and interval (latencies only)
+    """
+
+    axis: str
+    rate_per_s: float
+    ratio: bool
+    rounds: int
+    effect: float
+    lower: float | None
+    upper: float | None
+    p: float
+    p_adjusted: float
+    better: Side | None
+    a: Quantile | None = None
+    b: Quantile | None = None
+    workload: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One comparison. started, ended: Unix seconds; load: what both were sent, None: as the stored results say; error: of any claim.
+
+    differs: (what, A's, B's) of engine and model; said: what the figures do not say; configuration: what it was told
+    """
+
+    id: str
+    started_unix_s: float
+    ended_unix_s: float
+    tool: str
+    a: Target
+    b: Target
+    load: Load | None
+    error: float
+    compared: tuple[Compared, ...]
+    differs: tuple[tuple[str, str, str], ...]
+    said: tuple[str, ...]
+    configuration: str | None = None
+
+
+def to_json(comparison: Comparison) -> str:
+    """The file's text."""
+    return json.dumps({KEY: {"format": FORMAT, INSIDE: encoded(comparison)}})
+
+
+def is_comparison(document: object) -> bool:
+    """What JSON was parsed to is a comparison's file, of whatever format."""
+    own = document.get(KEY) if isinstance(document, dict) else None
+    return isinstance(own, dict) and INSIDE in own
+
+
+def from_object(document: Any, source: str) -> Comparison:
+    """The comparison that `to_json` wrote. Raises Unreadable, which names `source` and the key."""
+    own = document[KEY]
+    if own.get("format") != FORMAT:
+        raise Unreadable(
+            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads comparisons of {FORMAT}; use the version that "
+            "wrote it"
+        )
+    try:
+        found: Comparison = decoded(Comparison, own[INSIDE], f"{KEY}.{INSIDE}")
+    except Wrong as problem:
+        raise Unreadable(f"{source}: {problem}") from None
+    return found

@@ -1,0 +1,88 @@
+"""Under which conditions a stage was measured. Only where they are the same are figures pooled, or joined by a line.
+
+    for line in lines(results): draw(line.stages)
+
+Percentiles of other shapes, models, engines or contracts together mean nothing: a p99 over them is that of whichever is slowest.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from prober.results.result import Context, Result, Stage
+from prober.slo.firing import percent
+from prober.slo.objective import Slo
+
+Conditions = Mapping[str, str | None]
+MUST_BE_KNOWN = ("model", "prompt tokens", "output tokens")  # or two results may be of anything
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Stages of one result under one set of conditions. place: of the result among all; name: tells it from other lines."""
+
+    name: str
+    place: int
+    result: Result
+    stages: tuple[Stage, ...]
+    conditions: Conditions
+
+    @property
+    def unknown(self) -> list[str]:
+        """What would have to be known for it to be pooled with another result's."""
+        return [each for each in MUST_BE_KNOWN if self.conditions[each] is None]
+
+
+def conditions(result: Result, stage: Stage) -> Conditions:
+    """All that must be the same, in words; None: not known. Rate and concurrency are what a line is drawn over."""
+    target, load = result.target, stage.load or result.load
+    return {
+        "tool": result.tool,
+        "target": target.url,
+        "model": target.model,
+        "engine": " ".join(filter(None, (target.engine, target.engine_version))) or None,
+        "engine's flags": _settings(target.flags),
+        "API": target.api,
+        "workload": load.workload,
+        "prompt tokens": load.prompt_tokens,
+        "output tokens": load.output_tokens,
+        "data set": load.dataset,
+        "sampling": None if load.sampling is None else _settings(load.sampling),
+        "arrivals": load.arrivals,
+        **{each.name.replace("_", " "): getattr(result.context, each.name) for each in fields(Context)},
+        "SLOs": "; ".join(sorted(_promise(slo) for slo in contracted(result, stage))),
+    }
+
+
+def contracted(result: Result, stage: Stage) -> list[Slo]:
+    """The SLOs that a stage is held to: the result's, or where stages differ those that it counted."""
+    return [slo for slo in result.slos if stage.load is None or slo.name in stage.slos]
+
+
+def lines(results: Sequence[tuple[str, Result]]) -> list[Line]:
+    """All stages, in as few lines as they may be joined to."""
+    found: list[Line] = []
+    for place, (name, result) in enumerate(results):
+        groups: dict[tuple[str | None, ...], list[Stage]] = {}
+        for stage in result.stages:
+            groups.setdefault(tuple(conditions(result, stage).values()), []).append(stage)
+        for stages in groups.values():
+            own = (stages[0].load or result.load).workload or stages[0].name
+            told = name if len(groups) == 1 else own if len(results) == 1 else f"{name}, {own}"
+            found.append(Line(told, place, result, tuple(stages), conditions(result, stages[0])))
+    return found
+
+
+def differing(found: Sequence[Line]) -> list[str]:
+    """The conditions that are not the same in all lines."""
+    return [
+        what for what in (found[0].conditions if found else ()) if len({each.conditions[what] for each in found}) > 1
+    ]
+
+
+def _settings(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={values[key]}" for key in sorted(values))
+
+
+def _promise(slo: Slo) -> str:
+    within = "" if slo.threshold_s is None else f"<{slo.threshold_s:g}s"
+    return f"{slo.signal}{within}:{percent(slo.objective)}"

@@ -1,0 +1,91 @@
+"""What is wrong with a call is told by the option it was given by, before anything is sent."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prober.cli.target import check_writable, target, workloads
+from prober.config.load import ConfigError
+from prober.workload.shapes import Fixed, Uniform
+from prober.workload.workloads import Workload
+
+NOBODY = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("gate", NOBODY, "--rate", "5"), 2, "prober gate: --rate: '5' is not a rate"),
+        (("gate", "localhost:8000"), 2, "prober gate: URL: 'localhost:8000' is not an http or https URL"),
+        (("gate", NOBODY, "--workload", "none"), 2, 'prober gate: --workload: no workload "none"; known: chat'),
+        (("gate", NOBODY, "--engine", "none"), 2, 'prober gate: --engine: no engine "none"'),
+        (("gate", NOBODY, "--error", "5"), 2, "prober gate: --error: '5' is not a percentage"),
+        (("gate", NOBODY, "--prompt-tokens", "5"), 2, "--prompt-tokens and --output-tokens go together; give both"),
+        (("gate", NOBODY, "--config.file", "none.yaml"), 2, "--config.file none.yaml: cannot be read"),
+        (("gate", NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written: No such file"),
+        (("gate", NOBODY, "--baseline", "none.json"), 2, "none.json: cannot be read: No such file or directory"),
+        (("compare", NOBODY, NOBODY, "--rate", "5"), 2, "prober compare: --rate: '5' is not a rate"),
+        (("compare", NOBODY, NOBODY, "--cool-down", "5"), 2, "prober compare: --cool-down: '5' is not a duration"),
+        (("compare", NOBODY, NOBODY, "--error", "0%"), 2, "prober compare: --error '0%' must be above 0%"),
+        (("compare", "a.json", "b.json"), 2, "a.json: is neither a file that is there nor an address"),
+        (("compare", NOBODY, NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written"),
+        (("sweep", NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"), 64, "--max-rate: 2/s is below min_rate (5/s)"),
+    ],
+)
+def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, said: str, tmp_path: Path) -> None:
+    """And what to write instead; nothing on standard output, no traceback."""
+    command = [sys.executable, "-m", "prober", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_header_without_a_colon_is_refused_and_not_shown() -> None:
+    """It may be a secret."""
+    with pytest.raises(ConfigError, match="--header: one has no colon") as raised:
+        target("gate", NOBODY, header=["X-A: b", "Bearer hunter2"])
+    assert "hunter2" not in str(raised.value)
+    assert dict(target("gate", NOBODY, header=["X-A: b:c"]).headers)["X-A"] == "b:c"
+
+
+def sent(name: str, block: dict[str, dict[str, object]]) -> Workload:
+    workload = target("gate", NOBODY, workloads=block, probes=[{"workload": name}]).probes[0].workload
+    assert isinstance(workload, Workload)
+    return workload
+
+
+def test_what_is_sent_is_built_in_of_fixed_lengths_or_of_a_file(tmp_path: Path) -> None:
+    """The file's other keys are nothing to the call: only its workloads are read, mixes of them too."""
+    assert workloads("chat", 0, 0) == ("chat", {})
+    found = sent(*workloads("chat", 300, 20))
+    assert (found.prompt_tokens, found.output_tokens) == (Fixed(300), Fixed(20))
+    file = tmp_path / "prober.yaml"
+    file.write_text(
+        "targets: [{url: 'http://elsewhere', auth: {bearer_token_file: /gone}}]\n"
+        "workloads: {mine: {prompt_tokens: 30, output_tokens: {uniform: {min: 4, max: 8}}}}\n"
+    )
+    found = sent(*workloads("mine", 0, 0, str(file)))
+    assert (found.name, found.prompt_tokens, found.output_tokens) == ("mine", Fixed(30), Uniform(4, 8))
+    with pytest.raises(ConfigError, match=r'--workload: no workload "other"; known: .*mine'):
+        sent(*workloads("other", 0, 0, str(file)))
+    with pytest.raises(ValueError, match=r"leave --config.file out"):
+        workloads("mine", 3, 3, str(file))
+    file.write_text("targets: []")
+    with pytest.raises(ConfigError, match="workloads: none is there"):
+        workloads("mine", 0, 0, str(file))
+    file.write_text("a: [")
+    with pytest.raises(ConfigError, match=r"--config.file .*prober.yaml: "):
+        workloads("mine", 0, 0, str(file))
+
+
+def test_a_file_that_was_there_is_left_as_it_is(tmp_path: Path) -> None:
+    """To look whether it can be written is not to write it."""
+    file = tmp_path / "kept.json"
+    file.write_text("kept")
+    check_writable("--save", file)
+    assert file.read_text() == "kept"
+    with pytest.raises(ValueError, match=r"--save .*: cannot be written: Is a directory"):
+        check_writable("--save", tmp_path)
