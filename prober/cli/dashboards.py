@@ -1,26 +1,53 @@
-"""`prober dashboards`: Grafana's dashboards as files, written or checked."""
+"""`prober dashboards`: Grafana's dashboards as files, written or checked, or pushed into a Grafana."""
 
 import json
+import os
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+if TYPE_CHECKING:
+    from prober.edge.grafana.push import Pushed
+    from prober.edge.grafana.server import Credential
+
+FOLDER = "LLM SLO prober"
+WOULD = 3  # exit code of a dry run that found something to send
+
 
 class Action(StrEnum):
-    """What to do with the files."""
+    """What to do with the dashboards."""
 
     WRITE = "write"
     CHECK = "check"
+    PUSH = "push"
 
 
 def dashboards(
-    action: Annotated[Action, typer.Argument(help="Write the files, or check that they are what would be written.")],
+    action: Annotated[
+        Action,
+        typer.Argument(help="Write the files, check that they are what would be written, or push them into a Grafana."),
+    ],
     output: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("dashboards"),
+    config_file: Annotated[
+        str, typer.Option("--config.file", help="push: take what is not given from its `grafana:`.")
+    ] = "",
+    url: Annotated[str, typer.Option(help="push: base address of Grafana.")] = "",
+    token_file: Annotated[
+        str, typer.Option(help="push: file with a service account's token; else the environment's GRAFANA_TOKEN.")
+    ] = "",
+    user: Annotated[str, typer.Option(help="push: a user's name, instead of a token.")] = "",
+    password_file: Annotated[str, typer.Option(help="push: file with the user's password.")] = "",
+    ca_file: Annotated[str, typer.Option(help="push: certificate authorities to trust.")] = "",
+    folder: Annotated[str, typer.Option(help=f"push: title or uid of the folder ({FOLDER}).")] = "",
+    datasource: Annotated[str, typer.Option(help="push: name or uid of the data source they begin with.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="push: send nothing, show what would change.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="push: overwrite what people edited.")] = False,
 ) -> None:
-    """Grafana's dashboards for what the prober exports, to import or to provision; check exits with 1 and says what is wrong."""
+    """Grafana's dashboards for what the prober exports; check and push exit with 1 and say what is not as it should be."""
     from prober.generate.dashboards import files
 
     wanted = files()
@@ -29,6 +56,9 @@ def dashboards(
         for name, text in wanted.items():
             (output / name).write_text(text, encoding="utf-8")
         return
+    if action is Action.PUSH:
+        place = _place(config_file, url, token_file, user, password_file, ca_file, folder, datasource)
+        sys.exit(_push(place, [json.loads(text) for text in wanted.values()], dry_run=dry_run, force=force))
     said = [*_differing(output, wanted), *_wrong(wanted)]
     if said:
         print("\n".join(said), file=sys.stderr)
@@ -56,3 +86,120 @@ def _wrong(wanted: dict[str, str]) -> list[str]:
 
     series_known = known()
     return [f"{name}: {said}" for name, text in wanted.items() for said in problems(json.loads(text), series_known)]
+
+
+# --- push
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where to push to, and how to get in. datasource: None to leave it to Grafana."""
+
+    url: str
+    credential: "Credential"
+    ca_file: str | None
+    insecure: bool
+    folder: str
+    datasource: str | None
+
+
+def _place(
+    config_file: str,
+    url: str,
+    token_file: str,
+    user: str,
+    password_file: str,
+    ca_file: str,
+    folder: str,
+    datasource: str,
+) -> _Place:
+    """What the options say, and where they do not, the configuration. Ends the program where that is not enough."""
+    from prober.config.grafana import flaw
+
+    spec = None
+    if config_file:
+        from prober.config.load import ConfigError
+        from prober.daemon.app import read_config
+
+        try:
+            spec = read_config(config_file).grafana
+        except ConfigError as problem:
+            _end(str(problem), code=1)
+        if spec is None and not url:
+            _end(f"--config.file {config_file}: has no `grafana:`; add one with its `url`, or give --url")
+    if not url and spec is None:
+        _end("--url: needed, such as https://grafana.example.org, or a --config.file with a `grafana:`")
+    if url and (wrong := flaw(url)):
+        _end(f"--url: {wrong}")
+    elsewhere = bool(url) and spec is not None and url.rstrip("/") != spec.url
+    known = None if elsewhere else spec  # a token is for one Grafana
+    tls = known.tls if known else None
+    return _Place(
+        url or (spec.url if spec else ""),
+        _credential(token_file or (known.token_file if known and not user else ""), user, password_file),
+        ca_file or (tls.ca_file if tls else None),
+        bool(tls and tls.insecure_skip_verify),
+        folder or (spec.folder if spec else FOLDER),
+        datasource or (known.datasource if known else None),
+    )
+
+
+def _credential(token_file: str, user: str, password_file: str) -> "Credential":
+    from prober.edge.files import Secret
+
+    if bool(user) != bool(password_file) or (user and token_file):
+        _end("--user and --password-file go together, and instead of --token-file")
+    if user:
+        return user, _password(password_file)
+    if token_file:
+        secret = Secret(token_file)
+        token = secret.read()
+        if token is None:
+            _end(f"--token-file {secret.problem.removeprefix('auth.bearer_token_file ')}", code=1)
+        return token
+    token = os.environ.get("GRAFANA_TOKEN", "").strip()
+    if not token or not token.isascii() or any(letter.isspace() for letter in token):
+        _end("no token: give --token-file, or one without blanks in the environment's GRAFANA_TOKEN")
+    return token
+
+
+def _password(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as problem:
+        _end(f"--password-file {path}: {problem}", code=1)
+
+
+def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> int:
+    """The exit code: 0 all is as it should be, 1 something is not, 3 a dry run would change something."""
+    from prober.edge.grafana import MISSING, available
+
+    if not available():
+        _end(MISSING, code=2)
+    from prober.edge.grafana.push import SENT, Wish, push
+    from prober.edge.grafana.server import Refused, Server
+
+    try:
+        with Server(place.url, place.credential, ca_file=place.ca_file, insecure=place.insecure) as server:
+            report = push(server, documents, Wish(place.folder, place.datasource, force, dry_run))
+    except Refused as refusal:
+        _end(str(refusal), code=1)
+    print("\n".join(report.said))
+    for each in report.dashboards:
+        shown = each.difference if dry_run or each.state == "edited" else ()
+        lines = [_line(each, dry_run), *(f"    {line}" for line in shown)]
+        print("\n".join(lines), file=sys.stderr if each in report.left else sys.stdout)
+    if report.left:
+        return 1
+    return WOULD if dry_run and any(each.state in SENT for each in report.dashboards) else 0
+
+
+def _line(pushed: "Pushed", dry_run: bool) -> str:
+    said = "as it should be" if pushed.state == "same" else pushed.state
+    would = "would be " if dry_run and pushed.state in ("made", "updated", "overwritten") else ""
+    return f"{pushed.title} (/d/{pushed.uid}): {would}{said}" + (f": {pushed.detail}" if pushed.detail else "")
+
+
+def _end(message: str, code: int = 2) -> NoReturn:
+    print(f"prober dashboards push: {message}", file=sys.stderr)
+    sys.exit(code)

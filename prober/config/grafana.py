@@ -1,0 +1,51 @@
+"""Grafana, where it is configured."""
+
+from urllib.parse import urlsplit
+
+from prober.config import models
+from prober.config.problems import Problems
+from prober.config.specs import GrafanaSpec, TlsSpec
+from prober.config.units import duration
+
+SHORTEST_S = duration("1m")
+
+
+def resolve_grafana(block: models.Grafana | None, problems: Problems) -> GrafanaSpec | None:
+    """Where dashboards and marks are kept; None where the block is missing or wrong."""
+    if block is None:
+        return None
+    if problem := flaw(block.url):
+        problems.add("grafana.url", problem)
+    if block.interval < SHORTEST_S:
+        problems.add(
+            "grafana.interval", f"{block.interval:g}s is more often than anybody edits a dashboard; use 1m or more"
+        )
+    if not (block.dashboards or block.annotations):
+        problems.add("grafana", "neither dashboards nor annotations are wanted; remove the block")
+    tls = TlsSpec(block.tls.ca_file, block.tls.insecure_skip_verify) if block.tls else None
+    return GrafanaSpec(
+        block.url.rstrip("/"),
+        block.auth.bearer_token_file,
+        tls,
+        block.folder,
+        block.datasource,
+        block.dashboards,
+        block.annotations,
+        block.interval,
+    )
+
+
+def flaw(url: str) -> str | None:
+    """What is wrong with the address of a Grafana; what is secret in it is not repeated."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as problem:
+        return f"is no address: {problem}; write https://grafana.example.org"
+    if parts.username or parts.password:
+        return "has a user or password in it; give the token as a file"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return f"{url!r} is not an http or https URL; write https://grafana.example.org"
+    if parts.query or parts.fragment:
+        return f"{url!r} is more than a base address; leave out what begins with ? or #"
+    return None

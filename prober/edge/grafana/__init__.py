@@ -1,0 +1,10 @@
+"""Grafana over its HTTP API: dashboards pushed, events marked. Only `server` imports the client library, which is large."""
+
+from importlib.util import find_spec
+
+MISSING = "the library grafana-client is not installed: pip install 'llm-slo-prober[grafana]'"
+
+
+def available() -> bool:
+    """Whether the client library is installed; it is an extra, as most probers never write to a Grafana."""
+    return find_spec("grafana_client") is not None

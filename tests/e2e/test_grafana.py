@@ -1,0 +1,286 @@
+"""`prober dashboards push` and the daemon's sync as people run them, each a process of its own, against the stand-in."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from prober.generate.dashboards import files
+from tests.edge.grafana_server import LOGIN, PASSWORD, TOKEN, USER, Fault, Grafana, standing_in
+
+COUNT = len(files())
+
+
+@pytest.fixture
+def grafana() -> Iterator[Grafana]:
+    with standing_in(Grafana()) as found:
+        yield found
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    return path
+
+
+def cli(*words: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "prober", "dashboards", "push", *map(str, words)]
+    clean = {key: value for key, value in os.environ.items() if key != "GRAFANA_TOKEN"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean | (environment or {}))
+    assert TOKEN not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_push_again_edit_and_force(grafana: Grafana, token: Path) -> None:
+    """Exit codes and words as a pipeline wants them: 0 done, 3 a dry run would change something, 1 something was left alone."""
+    where = ("--url", grafana.url, "--token-file", token)
+    dry = cli(*where, "--dry-run")
+    assert (dry.returncode, grafana.writes) == (3, [])
+    assert dry.stdout.count("would be made") == COUNT + 1
+    first = cli(*where)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "LLM SLO / Overview (/d/llm-slo): made" in first.stdout
+    grafana.asked.clear()
+    again = cli(*where)
+    assert (again.returncode, again.stdout.count("as it should be"), grafana.writes) == (0, COUNT, [])
+    assert cli(*where, "--dry-run").returncode == 0
+    grafana.edit("llm-slo", title="Mine")
+    left = cli(*where)
+    assert left.returncode == 1
+    assert "LLM SLO / Overview (/d/llm-slo): edited: somebody else has saved it since" in left.stderr
+    assert '- "title": "Mine"' in left.stderr
+    assert grafana.dashboards["llm-slo"].document["title"] == "Mine"
+    assert cli(*where, "--force", "--dry-run").returncode == 3
+    assert grafana.dashboards["llm-slo"].document["title"] == "Mine"
+    assert cli(*where, "--force").returncode == 0
+    assert grafana.dashboards["llm-slo"].document["title"] == "LLM SLO / Overview"
+
+
+def test_what_keeps_it_out_is_said(grafana: Grafana, token: Path, tmp_path: Path) -> None:
+    """One line each, with the address, never with the token."""
+    wrong = tmp_path / "wrong"
+    wrong.write_text("glsa_wrong")
+    done = cli("--url", grafana.url, "--token-file", wrong)
+    assert done.returncode == 1
+    assert "HTTP 401 (Invalid API key): the token is not valid" in done.stderr
+    assert "glsa_wrong" not in done.stderr
+    assert grafana.url in done.stderr
+    grafana.faults["GET", "/api/health"] = Fault(200, LOGIN, "text/html")
+    done = cli("--url", grafana.url, "--token-file", token)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "is a login or a proxy in between?" in done.stderr
+    assert cli("--url", grafana.url, "--token-file", tmp_path / "none").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "--url: needed"),
+        (("--url", "grafana:3000", "--token-file", "x"), "is not an http or https URL"),
+        (("--url", "http://admin:secret@grafana", "--token-file", "x"), "has a user or password in it"),
+        (("--url", "http://grafana:3000"), "no token"),
+        (("--url", "http://grafana:3000", "--user", "admin"), "--user and --password-file go together"),
+    ],
+)
+def test_a_wrong_call_is_said(words: tuple[str, ...], said: str) -> None:
+    """With exit code 2, and nothing of a secret."""
+    done = cli(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "secret" not in done.stderr
+
+
+def test_a_token_from_the_environment_a_password_and_a_configuration(
+    grafana: Grafana, token: Path, tmp_path: Path
+) -> None:
+    """Three other ways in; what the command line says goes before the configuration, whose token is for its own address only."""
+    assert cli("--url", grafana.url, environment={"GRAFANA_TOKEN": TOKEN}).returncode == 0
+    password = tmp_path / "password"
+    password.write_text(PASSWORD + "\n")
+    done = cli("--url", grafana.url, "--user", USER, "--password-file", password)
+    assert done.returncode == 0
+    assert PASSWORD not in done.stdout + done.stderr
+    config = tmp_path / "prober.yaml"
+    config.write_text(
+        "targets: [{name: one, url: 'http://127.0.0.1:1'}]\n"
+        f"grafana: {{url: {grafana.url}, auth: {{bearer_token_file: {token}}}, folder: Models}}\n"
+    )
+    grafana.dashboards.clear()
+    assert cli("--config.file", config).returncode == 0
+    assert {each.folder_uid for each in grafana.dashboards.values()} == {"models"}
+    assert cli("--config.file", config, "--url", "http://127.0.0.1:1").returncode == 2
+    config.write_text("targets: [{name: one, url: 'http://127.0.0.1:1'}]\n")
+    assert "has no `grafana:`" in cli("--config.file", config).stderr
+
+
+# --- the daemon
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def until(true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if seen := true():
+                return seen
+        except OSError:
+            pass
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.1)
+
+
+def get(url: str, method: str = "GET") -> str:
+    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+class Daemon:
+    """`prober run` on a free port."""
+
+    def __init__(self, folder: Path, config: str) -> None:
+        self.config, self.log = folder / "prober.yaml", folder / "log"
+        self.config.write_text(config)
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "prober", "run", "--config.file", str(self.config)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen([*command, "--web.listen-address", f"127.0.0.1:{port}"], stderr=log)
+        until(lambda: get(self.url + "/-/ready"), "the daemon to be ready")
+
+    def value(self, name: str, **labels: str) -> float:
+        return sum(
+            sample.value
+            for family in read_text(get(self.url + "/metrics"))
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def children(self) -> list[int]:
+        """Processes that it started and that are still there."""
+        found = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(pid) for path in found for pid in path.read_text().split()]
+
+
+class Mock:
+    """`prober mock`, which can be started anew at its address."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "prober", "mock", "--port", str(self.port), "--ttft", "10ms", "--itl", "1ms"]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        until(lambda: get(f"http://127.0.0.1:{self.port}/version"), "the mock")
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[[str], Daemon]]:
+    started: list[Daemon] = []
+
+    def start(config: str) -> Daemon:
+        started.append(Daemon(tmp_path, config))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def mock() -> Iterator[Mock]:
+    started = Mock()
+    yield started
+    started.stop()
+
+
+def config(mock: Mock, grafana: Grafana, token: Path, more: str = "") -> str:
+    return (
+        f"targets: [{{name: one, url: 'http://127.0.0.1:{mock.port}', rate: 5/s, max_send_lag: 5s, "
+        "metrics: {interval: 500ms}}]\n"
+        f"grafana: {{url: {grafana.url}, auth: {{bearer_token_file: {token}}}{more}}}\n"
+    )
+
+
+def test_the_daemon_keeps_dashboards_and_marks_events(
+    grafana: Grafana, token: Path, mock: Mock, begin: Callable[[str], Daemon]
+) -> None:
+    """Pushed at the start, marked when the engine restarts, pushed elsewhere after a reload; it ends in peace."""
+    daemon = begin(config(mock, grafana, token))
+    until(lambda: daemon.value("llmslo_grafana_dashboards", state="current") == COUNT, "the dashboards")
+    assert len(grafana.dashboards) == COUNT
+    assert daemon.value("llmslo_grafana_sync_last_success_timestamp_seconds", what="dashboards") > time.time() - 60
+    assert daemon.value("llmslo_grafana_sync_failures_total") == 0
+    until(lambda: daemon.value("llmslo_engine_up", target="one") == 1, "the engine's page")
+    mock.stop()
+    mock.start()
+    until(lambda: grafana.annotations, "the mark")
+    (marked,) = grafana.annotations
+    assert marked["tags"] == ["llm-slo-prober", "one", "engine"]
+    assert marked["text"] == "one: restart"
+    events = json.loads(get(daemon.url + "/api/v1/events?target=one"))["data"]
+    assert [round(each["unix_s"] * 1e3) for each in events if each["kind"] == "engine"] == [marked["time"]]
+    with standing_in(Grafana()) as other:
+        daemon.config.write_text(config(mock, other, token, ", folder: Models, annotations: false"))
+        until(lambda: len(other.dashboards) == COUNT, "the dashboards of the other Grafana")
+        assert {each.folder_uid for each in other.dashboards.values()} == {"models"}
+        assert other.annotations == []
+    assert TOKEN not in daemon.log.read_text()
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(25) == 0
+
+
+def test_a_grafana_that_fails_is_a_series_and_a_line(
+    grafana: Grafana, token: Path, mock: Mock, begin: Callable[[str], Daemon]
+) -> None:
+    """Probing goes on; a mended one is visited after a reload; one that hangs does not hold up the end."""
+    grafana.faults["GET", "/api/health"] = Fault(200, LOGIN, "text/html")
+    daemon = begin(config(mock, grafana, token))
+    until(lambda: daemon.value("llmslo_grafana_sync_failures_total", what="dashboards") == 1, "the failure")
+    until(lambda: "dashboards not in step, the next try is in 30 s" in daemon.log.read_text(), "the line")
+    assert "is a login or a proxy in between?" in daemon.log.read_text()
+    until(lambda: daemon.value("llmslo_probes_total", target="one") >= 3, "probes")
+    grafana.faults.clear()
+    get(daemon.url + "/-/reload", "POST")
+    until(lambda: len(grafana.dashboards) == COUNT, "the dashboards")
+    grafana.faults["GET", "/api/health"] = Fault(200, "{}", slow_s=60.0)
+    asked = len(grafana.asked)
+    get(daemon.url + "/-/reload", "POST")
+    until(lambda: len(grafana.asked) > asked, "the visit that hangs")
+    (child,) = daemon.children()
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(25) == 0
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_the_daemon_never_loads_the_client() -> None:
+    """It takes 25 MB: only a visit's own process has it."""
+    code = (
+        "import sys, prober.daemon.app, prober.edge.grafana.visit\n"
+        "print([name for name in ('grafana_client', 'niquests', 'urllib3') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

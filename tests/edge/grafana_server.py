@@ -1,0 +1,346 @@
+"""A stand-in for Grafana, as its HTTP API is documented: just the calls that the prober makes, each body checked strictly.
+
+What is not in the documentation of a call is refused with 400, and so is a token that is not the one. It keeps dashboards with
+their versions, folders, data sources and annotations, and can be told to fail in the ways that servers and proxies do.
+"""
+
+import base64
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+TOKEN = "glsa_standIn0123456789_abcdef01"
+USER, PASSWORD = "admin", "hunter2-hunter2"
+LOGIN = "<!DOCTYPE html><html><title>Sign in</title><body>Please sign in</body></html>"
+PROMETHEUS = {"id": 1, "uid": "prom-1", "name": "Prometheus", "type": "prometheus", "isDefault": True}
+LOKI = {"id": 2, "uid": "loki-1", "name": "Loki", "type": "loki", "isDefault": False}
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An answer instead of the right one, `times` times (None: always) after `after` right ones; lost: it is done, and no answer."""
+
+    status: int = 500
+    body: str = '{"message": "Internal server error"}'
+    kind: str = "application/json"
+    location: str = ""
+    slow_s: float = 0.0
+    lost: bool = False
+    after: int = 0
+    times: int | None = None
+
+
+@dataclass(slots=True)
+class _Kept:
+    document: Json
+    folder_uid: str
+    versions: list[Json]
+    provisioned: bool = False
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request."""
+
+    method: str
+    path: str
+    body: Any
+
+
+@dataclass
+class Grafana:
+    """What it holds, what it was asked, and how it fails. old: as Grafana 10 answers; migrates: dashboards change as it keeps
+    them; hides: what is not there is 403 instead of 404, as some releases say of a uid outside a token's scope."""
+
+    sources: list[Json] = field(default_factory=lambda: [dict(PROMETHEUS), dict(LOKI)])
+    folders: dict[str, Json] = field(default_factory=dict)
+    dashboards: dict[str, _Kept] = field(default_factory=dict)
+    annotations: list[Json] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    faults: dict[tuple[str, str], Fault] = field(default_factory=dict)
+    old: bool = False
+    migrates: bool = False
+    hides: bool = False
+    url: str = ""
+    _counts: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @property
+    def writes(self) -> list[Asked]:
+        """Requests that would have changed something."""
+        return [each for each in self.asked if each.method != "GET"]
+
+    def edit(self, uid: str, message: str = "", **changes: Any) -> None:
+        """Somebody saves a dashboard in the browser."""
+        kept = self.dashboards[uid]
+        self._keep(uid, {**kept.document, **changes}, kept.folder_uid, message, "jane")
+
+    def restore(self, uid: str, version: int) -> None:
+        """Somebody restores an old version."""
+        found = next(each for each in self.dashboards[uid].versions if each["version"] == version)
+        kept = self.dashboards[uid]
+        self._keep(uid, deepcopy(found["data"]), kept.folder_uid, f"Restored from version {version}", "jane")
+
+    def _keep(self, uid: str, document: Json, folder_uid: str, message: str, by: str) -> int:
+        kept = self.dashboards.get(uid)
+        version = kept.document["version"] + 1 if kept else 1
+        number = kept.document["id"] if kept else len(self.dashboards) + 10
+        document = {**deepcopy(document), "id": number, "uid": uid, "version": version}
+        if self.migrates:
+            document |= {"schemaVersion": 42, "preload": False, "weekStart": "", "apiVersion": "v2"}
+            for panel in document["panels"]:
+                panel.setdefault("pluginVersion", "13.0.0")
+        entry = {
+            **{"id": 100 + version, "dashboardId": number, "uid": uid, "parentVersion": version - 1, "restoredFrom": 0},
+            **{"version": version, "created": "2026-01-01T00:00:00Z", "createdBy": by, "message": message},
+            "data": deepcopy(document),
+        }
+        if kept is None:
+            self.dashboards[uid] = _Kept(document, folder_uid, [entry])
+        else:
+            kept.document, kept.folder_uid = document, folder_uid
+            kept.versions.append(entry)
+        return version
+
+    # --- the documented calls; each gives status and body
+
+    def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
+        """What the API says."""
+        match method, path.strip("/").split("/"):
+            case "GET", ["api", "health"]:
+                return 200, {"commit": "abc", "database": "ok", "version": "10.4.2" if self.old else "12.1.0"}
+            case "GET", ["api", "datasources"]:
+                return 200, self.sources
+            case "GET", ["api", "folders"]:
+                return 200, [{key: each[key] for key in ("id", "uid", "title")} for each in self.folders.values()]
+            case "POST", ["api", "folders"]:
+                return self._make_folder(body)
+            case "GET", ["api", "folders", uid]:
+                return (200, self.folders[uid]) if uid in self.folders else self._missing("folder not found")
+            case "GET", ["api", "dashboards", "uid", uid]:
+                return self._dashboard(uid)
+            case "GET", ["api", "dashboards", "uid", uid, "versions"]:
+                return self._versions(uid, query)
+            case "POST", ["api", "dashboards", "db"]:
+                return self._save(body)
+            case "GET", ["api", "annotations"]:
+                return self._find(query)
+            case "POST", ["api", "annotations"]:
+                return self._annotate(body)
+        return 404, {"message": "Not found"}
+
+    def _missing(self, message: str) -> tuple[int, Json]:
+        if self.hides:
+            return 403, {
+                "title": "Access denied",
+                "message": "You'll need additional permissions to perform this action.",
+            }
+        return 404, {"message": message}
+
+    def _make_folder(self, body: Any) -> tuple[int, Json]:
+        if flaw := _flaw(body, {"uid": str, "title": str, "parentUid": str}, needed=("title",)):
+            return 400, {"message": flaw}
+        uid = body.get("uid") or f"f{len(self.folders)}"
+        if len(uid) > 40:
+            return 400, {"message": "uid too long, max 40 characters"}
+        if uid in self.folders or any(each["title"] == body["title"] for each in self.folders.values()):
+            return 409, {"message": "a folder with the same name already exists in the current location"}
+        self.folders[uid] = {"id": len(self.folders) + 1, "uid": uid, "title": body["title"], "version": 1}
+        return 200, self.folders[uid]
+
+    def _dashboard(self, uid: str) -> tuple[int, Json]:
+        kept = self.dashboards.get(uid)
+        if kept is None:
+            return self._missing("Dashboard not found")
+        folder = self.folders.get(kept.folder_uid)
+        meta = {
+            **{"isStarred": False, "url": f"/d/{uid}/x", "slug": "x", "version": kept.document["version"]},
+            **{"folderUid": kept.folder_uid, "folderTitle": folder["title"] if folder else "General"},
+            **{"canSave": True, "canEdit": True, "provisioned": kept.provisioned},
+        }
+        return 200, {"dashboard": kept.document, "meta": meta}
+
+    def _versions(self, uid: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+        if set(query) - {"limit", "start"}:
+            return 400, {"message": f"unknown parameters in {query}"}
+        if uid not in self.dashboards:
+            return self._missing("Dashboard version not found")
+        limit = int(query.get("limit", ["1000"])[0])
+        listed = [
+            {key: value for key, value in each.items() if key != "data"}
+            for each in reversed(self.dashboards[uid].versions)
+        ][:limit]
+        return 200, listed if self.old else {"continueToken": "", "versions": listed}
+
+    def _save(self, body: Any) -> tuple[int, Json]:
+        fields = {"dashboard": dict, "folderUid": str, "overwrite": bool, "message": str}
+        if flaw := _flaw(body, fields, needed=("dashboard",)):
+            return 400, {"message": flaw}
+        document = body["dashboard"]
+        uid, title = document.get("uid"), document.get("title")
+        if not title or not uid or len(uid) > 40 or document.get("id") is not None:
+            return 400, {"message": "Dashboard title cannot be empty"}
+        if len(body.get("message", "")) > 500:
+            return 400, {"message": "message too long, max 500 characters"}
+        folder_uid = body.get("folderUid", "")
+        if folder_uid and folder_uid not in self.folders:
+            return 400, {"message": "folder not found"}
+        kept = self.dashboards.get(uid)
+        if kept is not None and kept.provisioned:
+            return 400, {"message": "Cannot save provisioned dashboard"}
+        if kept is not None and document.get("version") != kept.document["version"] and not body.get("overwrite"):
+            return 412, {"status": "version-mismatch", "message": "The dashboard has been changed by someone else"}
+        if self.old and self._named_alike(uid, title, folder_uid):
+            message = "A dashboard with the same name in the folder already exists"
+            return 412, {"status": "name-exists", "message": message}
+        version = self._keep(uid, document, folder_uid, body.get("message", ""), "sa-prober")
+        return 200, {"id": 1, "uid": uid, "url": f"/d/{uid}/x", "status": "success", "version": version, "slug": "x"}
+
+    def _named_alike(self, uid: str, title: str, folder_uid: str) -> bool:
+        return any(
+            other != uid and each.folder_uid == folder_uid and each.document["title"] == title
+            for other, each in self.dashboards.items()
+        )
+
+    def _find(self, query: dict[str, list[str]]) -> tuple[int, Any]:
+        known = {
+            *("from", "to", "limit", "alertId", "dashboardId", "dashboardUID", "panelId", "userId", "type", "tags")
+        }
+        if set(query) - known or query.get("type", ["annotation"]) not in (["annotation"], ["alert"]):
+            return 400, {"message": f"unknown parameters in {query}"}
+        begin, end = (int(query[key][0]) for key in ("from", "to"))
+        found = [
+            each
+            for each in reversed(self.annotations)
+            if each["time"] <= end and each["timeEnd"] >= begin and set(query.get("tags", [])) <= set(each["tags"])
+        ]
+        return 200, found[: int(query.get("limit", ["100"])[0])]
+
+    def _annotate(self, body: Any) -> tuple[int, Json]:
+        fields = {"dashboardUID": str, "panelId": int, "time": int, "timeEnd": int, "tags": list, "text": str}
+        if flaw := _flaw(body, fields, needed=("text",)):
+            return 400, {"message": flaw}
+        if not body["text"] or any(not isinstance(tag, str) or len(tag) > 100 for tag in body.get("tags") or []):
+            return 400, {"message": "Failed to save annotation"}
+        begin = body.get("time") or round(time.time() * 1e3)
+        number = len(self.annotations) + 1
+        self.annotations.append(
+            {
+                "id": number,
+                "time": begin,
+                "timeEnd": body.get("timeEnd") or begin,
+                "tags": body["tags"],
+                "text": body["text"],
+            }
+        )
+        return 200, {"message": "Annotation added", "id": number}
+
+    def fault(self, method: str, path: str) -> Fault | None:
+        """How this request fails, if it does."""
+        for (wanted, beginning), fault in self.faults.items():
+            if wanted == method and path.startswith(beginning):
+                count = self._counts[wanted, beginning] = self._counts.get((wanted, beginning), 0) + 1
+                within = fault.times is None or count <= fault.after + fault.times
+                return fault if fault.after < count and within else None
+        return None
+
+
+def _flaw(body: Any, fields: dict[str, type], needed: tuple[str, ...]) -> str:
+    """What a body has wrong: a field that is not documented or of another type; null is absent, as it is in Go."""
+    if not isinstance(body, dict):
+        return "bad request data"
+    given = {key: value for key, value in body.items() if value is not None}
+    wrong = [
+        key
+        for key, value in given.items()
+        if key not in fields or not isinstance(value, fields[key]) or (fields[key] is int and isinstance(value, bool))
+    ]
+    missing = [key for key in needed if key not in given]
+    return f"not documented or of another type: {wrong}; missing: {missing}" if wrong or missing else ""
+
+
+def _may_enter(header: str) -> bool:
+    basic = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    return header in (f"Bearer {TOKEN}", f"Basic {basic}")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16  # head and body in one packet
+    grafana: Grafana
+    prefix = ""
+
+    def _do(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        raw = self.rfile.read(length)
+        parts = urlsplit(self.path)
+        if not parts.path.startswith(self.prefix + "/api/"):
+            self._send(200, LOGIN, "text/html")
+            return
+        path = parts.path.removeprefix(self.prefix)
+        if self.command == "GET" and raw:
+            self._send(400, '{"message": "a GET has no body"}', "application/json")
+            return
+        body = json.loads(raw) if raw else None
+        self.grafana.asked.append(Asked(self.command, path, body))
+        fault = self.grafana.fault(self.command, path)
+        if fault is not None and not fault.lost:
+            time.sleep(fault.slow_s)
+            self._send(fault.status, fault.body, fault.kind, fault.location)
+            return
+        if path != "/api/health" and not _may_enter(self.headers.get("Authorization", "")):
+            self._send(401, '{"message": "Invalid API key"}', "application/json")
+            return
+        status, answer = self.grafana.answer(self.command, path, parse_qs(parts.query), body)
+        if fault is not None:
+            self.close_connection = True
+            return
+        self._send(status, json.dumps(answer), "application/json; charset=UTF-8")
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _do  # noqa: N815 - the names are the library's
+
+    def _send(self, status: int, text: str, kind: str, location: str = "") -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if location:
+            self.send_header("Location", location)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def handle(self) -> None:
+        """A client that breaks off, or does not trust us, is nothing to tell."""
+        with suppress(ConnectionError, ssl.SSLError):
+            super().handle()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def standing_in(grafana: Grafana, prefix: str = "", tls: ssl.SSLContext | None = None) -> Iterator[Grafana]:
+    """Serve it on a free port, under `prefix`, with its address in `url`."""
+    handler = type("Handler", (_Handler,), {"grafana": grafana, "prefix": prefix})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    grafana.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}{prefix}"
+    try:
+        yield grafana
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
