@@ -1,4 +1,4 @@
-"""`prober demo`: a mock engine, the prober, and a real Prometheus where there is one on the PATH."""
+"""`prober demo`: four mock engines, one well and three in trouble, the prober, and a real Prometheus where there is one."""
 
 import shutil
 import signal
@@ -7,21 +7,45 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 import typer
+import yaml
 
+HOST = "127.0.0.1"
+PORTS = {"healthy": 8000, "regressing": 8001, "full": 8002, "failing": 8003, "prober": 9742, "Prometheus": 9090}
+SLOWER = 1.6
+ENGINES = {
+    "healthy": ("--background", "0.2/s"),
+    "regressing": ("--background", "0.2/s", "--fault", f"latency:{SLOWER}@{{trouble:g}}s-"),
+    # A cache of 9,600 tokens is at the edge for that load; this seed fills it from the first minute on, and lets it recover.
+    "full": ("--background", "1.5/s", "--kv-blocks", "600", "--seed", "1"),
+    "failing": ("--background", "0.2/s", "--fault", "http:503@{trouble:g}s-"),
+}
+# Four probes a second, so that a p99 has its thousand samples within some minutes. A step takes 8.5 ms: TPOT is 9 ms, 15 ms when
+# they are slower. TPOT is judged where no sweep is, which makes the TPOT of others longer while it runs. A machine that shows this
+# has a browser and more to do: the prober may be later than elsewhere before it distrusts itself.
 CONFIG = """\
 slos:
-  ttft: {{signal: ttft, threshold: 200ms, objective: 99%}}
-  itl: {{signal: itl, threshold: 25ms, objective: 99%}}
-  ok: {{signal: success, objective: 99%}}
+  ttft: {{signal: ttft, threshold: 500ms, objective: 99%}}
+  tpot: {{signal: tpot, threshold: 13ms, objective: 95%}}
+  success: {{signal: success, objective: 99%}}
+defaults: {{rate: 4/s, max_in_flight: 64, warmup: 10, max_send_lag: 50ms}}
 targets:
-  - name: demo
-    url: http://127.0.0.1:{mock}
-    rate: 1/s
+  - name: healthy
+    url: http://127.0.0.1:{healthy}
+    probes: [{{workload: probe, slos: [ttft, success]}}]
+    budget: {budget}
+    sweep: {{mode: gentle, schedule: "*/5 * * * *", min_gap: 4m, slos: [ttft], max_rate: 50/s, limits: {{time: 2m}}}}
+  - {{name: regressing, url: "http://127.0.0.1:{regressing}", budget: {budget}}}
+  - {{name: full, url: "http://127.0.0.1:{full}", budget: {budget}}}
+  - {{name: failing, url: "http://127.0.0.1:{failing}", budget: {budget}}}
 """
+BUDGET = "{tokens_per_day: 100M, cost_per_day: 60, price_per_million: {prompt: 0.20, completion: 0.60}}"
 PROMETHEUS = """\
 global: {{scrape_interval: 5s, evaluation_interval: 5s}}
 rule_files: [rules.yaml]
@@ -29,77 +53,145 @@ scrape_configs:
   - job_name: llm-slo-prober
     static_configs: [{{targets: ["127.0.0.1:{prober}"]}}]
 """
+RULES_EVERY = "15s"  # states of SLOs are judged every five minutes elsewhere, as their windows are of days
+ADDRESSES = """\
+prober       http://127.0.0.1:{prober}/        targets, SLOs, the last probes and what failed; /metrics is what is scraped
+Prometheus   {prometheus}
+dashboards   `prober dashboards write` writes them; import them into a Grafana that has this Prometheus as its data source
+engines      {engines}
+"""
+STORY = """
+What to expect:
+  from the start      full        its KV cache is too small for its load: requests wait, are preempted, and TTFT is seconds
+  after {after:12}  regressing  each step takes {slower} times as long: TPOT goes from 9 to 15 ms, and its SLO burns
+  after {after:12}  failing     answers 503: it is failing within seconds, and an alert fires two minutes later
+  after 5 minutes     all         a p99 has its thousand samples; until then the prober's page says that there are too few
+  within 8 minutes    healthy     is well; a gentle sweep every five minutes finds its capacity, and so its headroom
+Drift is not shown: a baseline takes days. GPUs are not either: there are none.
+Ctrl-C ends it all."""
 
 
 def demo(
     duration: Annotated[float, typer.Option(help="Seconds until it ends by itself; 0: runs until Ctrl-C.")] = 0.0,
+    trouble_after: Annotated[str, typer.Option(help="When one engine gets slower and one fails, such as 30s.")] = "2m",
 ) -> None:
     """Show the whole on this machine; nothing leaves it."""
-    ports = {"mock": _port(8000), "prober": _port(9742), "prometheus": _port(9090)}
+    from prober.config.units import UnitError
+    from prober.config.units import duration as seconds
+
+    try:
+        trouble_s = seconds(trouble_after)
+    except UnitError as problem:
+        print(f"prober demo: --trouble-after: {problem}", file=sys.stderr)
+        sys.exit(2)
+    stop = Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stop.set())
+    ports = {name: _port(name, wanted) for name, wanted in PORTS.items()}
+    prometheus = shutil.which("prometheus")
     with tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
         config = Path(folder, "prober.yaml")
-        config.write_text(CONFIG.format(**ports))
-        command = [sys.executable, "-m", "prober"]
-        mock = [*command, "mock", "--port", str(ports["mock"]), "--ttft", "lognormal:80ms:0.4"]
-        run = [*command, "run", "--config.file", str(config), "--web.listen-address", f"127.0.0.1:{ports['prober']}"]
-        commands = [mock, run]
-        if server := shutil.which("prometheus"):
-            rules = [*command, "rules", "--config.file", str(config), "--output", str(Path(folder, "rules.yaml"))]
-            subprocess.run(rules, check=True)
-            scrape = Path(folder, "prometheus.yml")
-            scrape.write_text(PROMETHEUS.format(**ports))
-            listen = f"127.0.0.1:{ports['prometheus']}"
-            commands.append(
-                [
-                    server,
-                    f"--config.file={scrape}",
-                    f"--storage.tsdb.path={folder}/tsdb",
-                    f"--web.listen-address={listen}",
-                ]
-            )
-        print(f"mock engine  http://127.0.0.1:{ports['mock']}/v1")
-        print(f"prober       http://127.0.0.1:{ports['prober']}/ and /metrics")
-        if server:
-            print(f"Prometheus   http://127.0.0.1:{ports['prometheus']}/ and /alerts")
-        else:
-            print("Prometheus   not found on the PATH: only the prober's own pages are there")
-        print("Ctrl-C ends it all.", flush=True)
-        _run(commands, folder, duration)
+        config.write_text(CONFIG.format(budget=BUDGET, **ports), encoding="utf-8")
+        commands = _engines(ports, trouble_s) | {"prober": _prober(config, ports)}
+        if prometheus:
+            commands["Prometheus"] = _prometheus(prometheus, config, ports)
+        _tell(ports, trouble_s, with_prometheus=prometheus is not None)
+        with _running(commands, Path(folder)) as processes:
+            _watch(processes, Path(folder), stop, duration)
 
 
-def _run(commands: list[list[str]], folder: str, duration: float) -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    started: list[tuple[subprocess.Popen[bytes], Path]] = []
+def _engines(ports: Mapping[str, int], trouble_s: float) -> dict[str, list[str]]:
+    """The command of each."""
+    fixed = [sys.executable, "-m", "prober", "mock", "--engine", "simulated"]
+    return {
+        name: [*fixed, "--model", name, "--port", str(ports[name]), *(word.format(trouble=trouble_s) for word in words)]
+        for name, words in ENGINES.items()
+    }
+
+
+def _prober(config: Path, ports: Mapping[str, int]) -> list[str]:
+    address = ("--web.listen-address", f"{HOST}:{ports['prober']}")
+    return [sys.executable, "-m", "prober", "run", "--config.file", str(config), *address, "--shutdown.timeout", "2"]
+
+
+def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str]:
+    """Its command, after its files have been written beside the configuration."""
+    folder = config.parent
+    command = [sys.executable, "-m", "prober", "rules", "--config.file", str(config)]
+    rules = yaml.safe_load(
+        subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
+    )
+    for group in rules["groups"]:
+        group["interval"] = RULES_EVERY
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules), encoding="utf-8")
+    (folder / "prometheus.yml").write_text(PROMETHEUS.format(**ports), encoding="utf-8")
+    return [
+        binary,
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/tsdb",
+        f"--web.listen-address={HOST}:{ports['Prometheus']}",
+    ]
+
+
+def _tell(ports: Mapping[str, int], trouble_s: float, *, with_prometheus: bool) -> None:
+    """Where to look, and what there will be to see."""
+    address = f"http://{HOST}:{ports['Prometheus']}/alerts    what fires, by the shipped rules"
+    addresses = ADDRESSES.format(
+        prober=ports["prober"],
+        prometheus=address if with_prometheus else "not on the PATH: only the prober's own pages are there",
+        engines=", ".join(f"{name} :{ports[name]}" for name in ENGINES),
+    )
+    after = f"{trouble_s:g} s" if trouble_s < 120 else f"{trouble_s / 60:g} minutes"
+    print(addresses + STORY.format(after=after, slower=SLOWER), flush=True)
+
+
+@contextmanager
+def _running(commands: Mapping[str, list[str]], folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """All of them, each with a log of its name; on the way out all are ended, and waited for."""
+    processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for index, command in enumerate(commands):
-            log = Path(folder, f"{index}.log")
-            with log.open("wb") as out:
-                started.append((subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True), log))
-        end = time.monotonic() + duration if duration else float("inf")
-        while time.monotonic() < end:
-            time.sleep(0.2)
-            for command, (process, log) in zip(commands, started, strict=True):
-                if process.poll() is not None:
-                    said = log.read_text()[-2000:]
-                    print(f"{' '.join(command)} ended with {process.returncode}:\n{said}", file=sys.stderr)
-                    sys.exit(1)
-    except KeyboardInterrupt:
-        print()
+        for name, command in commands.items():
+            with (folder / f"{name}.log").open("wb") as out:
+                # In sessions of their own: a Ctrl-C in the terminal is for this program, which ends them in order.
+                processes[name] = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+        yield processes
     finally:
-        for process, _ in started:
+        for process in processes.values():
             process.terminate()
-        for process, _ in started:
-            process.wait(30)
+        for process in processes.values():
+            _wait(process)
 
 
-def _port(wanted: int) -> int:
-    """`wanted` if it is free, else any free port."""
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _watch(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path, stop: Event, duration_s: float) -> None:
+    """Until it is told to stop, or `duration_s` is over (0: never); exits with 1 if one of them ended by itself."""
+    end = time.monotonic() + duration_s if duration_s else float("inf")
+    while not stop.wait(0.2) and time.monotonic() < end:
+        for name, process in processes.items():
+            if process.poll() is not None:
+                said = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")[-2000:]
+                print(f"{name} ended by itself, with {process.returncode}; it said:\n{said}", file=sys.stderr)
+                sys.exit(1)
+
+
+def _port(name: str, wanted: int) -> int:
+    """`wanted` if it is free; else any free one, which is told."""
     for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind(("127.0.0.1", port))
+                tried.bind((HOST, port))
             except OSError:
                 continue
-            return int(probe.getsockname()[1])
-    raise OSError("no free port on 127.0.0.1")
+            found = int(tried.getsockname()[1])
+            if not port:
+                print(f"port {wanted} is taken by another program: {name} is at {found} instead")
+            return found
+    raise OSError(f"no port is free on {HOST} for {name}")

@@ -1,8 +1,8 @@
 """Every panel of every dashboard on a real Prometheus: mock engines, a prober, the shipped rules; data where there should be some.
 
-Four targets are probed for real: one healthy, one slow, one that fails each request, one that is not there. What takes hours,
-GPUs or a sweep is a fifth: a page of this test, written with the declared series by the prober's own writer. Rules are what is
-shipped, but judged each second and without their waiting times.
+Five targets are probed for real: one healthy, one slow, one whose KV cache is full, one that fails each request, one that is not
+there. What takes hours (drift), GPUs or a sweep is a sixth: a page of this test, written with the declared series by the prober's
+own writer. Rules are what is shipped, but judged each second and without their waiting times.
 """
 
 import asyncio
@@ -26,12 +26,13 @@ from aiohttp import web
 from prober import series
 from prober.exposition.families import Series, Value, page
 from prober.generate.dashboards import files
+from prober.generate.dashboards.lint import expressions
 from prober.metrics import registry
 
 CONFIG = """
 slos:
-  ttft: {{signal: ttft, threshold: 300ms, objective: 99%}}
-  itl: {{signal: itl, threshold: 300ms, objective: 99%}}
+  start: {{signal: ttft, threshold: 300ms, objective: 99%}}
+  flow: {{signal: itl, threshold: 300ms, objective: 99%}}
   success: {{signal: success, objective: 99%}}
   quality: {{signal: quality, objective: 95%, window: 7d}}
 defaults: {{max_send_lag: 5s, warmup: 0, rate: 8/s, timeouts: {{first_token: 5s}}}}
@@ -44,6 +45,7 @@ targets:
 MOCKS = {
     "healthy": ("--ttft", "lognormal:20ms:0.2", "--itl", "1ms", "--seed", "7"),
     "slow": ("--ttft", "600ms", "--itl", "1ms"),
+    "full": ("--engine", "simulated", "--kv-blocks", "400", "--background", "0.7/s", "--seed", "1"),
     "failing": ("--fault", "http:503"),
 }
 STAGED = "staged"
@@ -51,7 +53,6 @@ SECONDS, PATIENCE = 20.0, 70.0
 Start = Callable[..., subprocess.Popen[bytes]]
 
 # By dashboard and panel: which queries have no data of a target, and why there is none.
-FEW = {"C": "a p99 takes a thousand samples"}
 NO_SWEEP = "no sweep, so no capacity"
 NO_GPU = "no GPU here"
 ENOUGH = {"target": dict.fromkeys(("TTFT D", "ITL D", "TPOT D", "E2E D"), "its samples are enough for a p99")}
@@ -59,13 +60,14 @@ REAL: dict[str, dict[str, str]] = {
     "target": {
         "Latest cold start": "warmup: 0, so there is none",
         "Certificate ends": "no TLS",
-        "TTFT C": FEW["C"], "TPOT C": FEW["C"], "E2E C": FEW["C"], "ITL C": FEW["C"], "ITL D": "or enough of them",
+        "ITL D": "its samples may be enough for a p99",
         "TTFT of the answer, after reasoning": "the model does not reason",
         "Failures by reason A": "none failed; all probes are there as a line",
         "TPOT E": "no SLO on it", "E2E E": "no SLO on it",
     },
     "capacity": {
         "Capacity that is free": NO_SWEEP, "Age of the capacity": NO_SWEEP, "Capacity is reached": NO_SWEEP,
+        "Needed for the peak of this range": NO_SWEEP,
         "A sweep adds now": "sweeps are not configured", "Load that sweeps added": "sweeps are not configured",
         "Requests: demand against capacity A": NO_SWEEP, "Requests: demand against capacity B": NO_SWEEP,
         "Requests: demand against capacity C": NO_SWEEP, "Tokens: demand against capacity A": NO_SWEEP,
@@ -113,7 +115,7 @@ def programs(folder: Path) -> Iterator[Start]:
 
 
 LABELS: dict[str, tuple[str, ...]] = {
-    "workload": ("probe",), "slo": ("ttft", "itl", "tpot", "e2e", "success"), "phase": ("settled",), "signal": ("ttft", "itl"),
+    "workload": ("probe",), "slo": ("start", "flow", "success"), "phase": ("settled",), "signal": ("ttft", "itl", "tpot", "e2e"),
     "bound": ("lower", "estimate", "upper"), "quantile": ("0.5", "0.9", "0.99"), "stage": ("00", "01", "02", "03"),
     "gpu": ("0", "1"), "state": ("failing", "ready"), "reason": ("shed", "thermal", "power_cap", "rejected"),
     "cause": ("regression",), "event": ("alarm",), "check": ("regex",), "kind": ("prompt", "completion"),
@@ -146,6 +148,8 @@ class Page:
             return time.time() + 86_400
         if declared is series.SLO_OBJECTIVE:
             return 0.99
+        if declared is series.SWEEP_RATE:
+            return 0.0  # while it is swept its demand is not its own
         if declared is series.STATE:
             return float("failing" in values)
         return next((VALUES[value] for value in values if value in VALUES), 1.0)
@@ -175,11 +179,11 @@ async def staged() -> AsyncIterator[int]:
 
 
 def prober(folder: Path, start: Start) -> int:
-    """A prober of four targets, and its port."""
+    """A prober of five targets, and its port."""
     ports = {name: free_port() for name in (*MOCKS, "gone")}
     for name, options in MOCKS.items():
         start(sys.executable, "-m", "prober", "mock", "--port", str(ports[name]), "--model", name, *options)
-    both = "[{workload: short, slos: [ttft, itl, success]}, {workload: golden, rate: 2/s, slos: [quality]}]"
+    both = "[{workload: short, slos: [start, flow, success]}, {workload: golden, rate: 2/s, slos: [quality]}]"
     budget = "{tokens_per_day: 400M, cost_per_day: 500, price_per_million: {prompt: 0.60, completion: 0.60}}"
     targets = "".join(
         f"  - {{name: {name}, url: 'http://127.0.0.1:{ports[name]}', probes: {both}, budget: {budget}}}\n"
@@ -222,14 +226,32 @@ class Reader:
     def __init__(self, address: str) -> None:
         self._address = address
 
-    def frames(self, expr: str, target: str, at: float) -> int:
-        """How many series an expression has at that time."""
+    def result(self, expr: str, target: str, at: float) -> list[dict[str, Any]]:
+        """Each series that an expression has at that time, with its value or histogram."""
         for name, value in (("$__rate_interval", "10s"), ("$__range", "1m"), ("$window", "10s")):
             expr = expr.replace(name, value)
         expr = expr.replace("$target", target).replace("$one", target)
         expr = re.sub(r"\$(workload|slo|instance|model)\b", ".*", expr)
         query = urllib.parse.urlencode({"query": expr, "time": at})
-        return len(json.loads(get(f"{self._address}/api/v1/query?{query}"))["data"]["result"])
+        found: list[dict[str, Any]] = json.loads(get(f"{self._address}/api/v1/query?{query}"))["data"]["result"]
+        return found
+
+    def frames(self, expr: str, target: str, at: float) -> int:
+        """How many series it has."""
+        return len(self.result(expr, target, at))
+
+    def column(self, name: str, target: str, at: float) -> float:
+        """A figure of the overview's row of that target."""
+        (table,) = (each for each in board("overview")["panels"] if each["title"] == "Targets" and "targets" in each)
+        renamed = table["transformations"][-1]["options"]["renameByName"]
+        (source,) = (key for key, shown in renamed.items() if shown == name)
+        (query,) = (each for each in table["targets"] if f"Value #{each['refId']}" == source)
+        return self.value(query["expr"], target, at)
+
+    def value(self, expr: str, target: str, at: float) -> float:
+        """Of the one series that it has."""
+        (found,) = self.result(expr, target, at)
+        return float(found["value"][1])
 
     def empty(self, target: str, *, one: bool, at: float) -> dict[str, list[str]]:
         """By dashboard, the queries without data: `Title A`; only those dashboards that show one target, or the others."""
@@ -245,6 +267,11 @@ class Reader:
                 if not self.frames(query["expr"], target, at)
             ]
         return found
+
+
+def board(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(files()[f"{name}.json"])
+    return found
 
 
 def unexpected(empty: dict[str, list[str]], expected: dict[str, dict[str, str]]) -> dict[str, list[str]]:
@@ -295,8 +322,16 @@ def judge(reader: Reader, at: float) -> None:
     staged_one = reader.empty(STAGED, one=True, at=at)
     assert unexpected(staged_one, ENOUGH) == {}
     assert unexpected(reader.empty(".*", one=False, at=at), {}) == {}
-    healthy = reader.empty("healthy", one=True, at=at)
-    assert unexpected(healthy, REAL) == {}
+    for name in files():
+        for place, expr in expressions(board(name.removesuffix(".json"))):
+            if place.startswith("variable"):
+                assert reader.frames(expr, ".*", at), f"{name}: {place} offers nothing to choose"
+    for name in ("healthy", "slow", "full"):
+        assert unexpected(reader.empty(name, one=True, at=at), REAL) == {}, name
+    assert reader.column("TTFT ÷ limit", "healthy", at) < 1 < reader.column("TTFT ÷ limit", "slow", at)
+    assert reader.column("ITL ÷ limit", "slow", at) < 1
+    assert reader.value('max_over_time(llmslo_engine_kv_cache_usage_ratio{target="full"}[1m])', "", at) > 0.9
+    assert reader.value('max_over_time(llmslo_engine_requests_waiting{target="full"}[1m])', "", at) > 0
     failing = reader.empty("failing", one=True, at=at)
     assert "Failures by reason A" not in failing["target"], "what fails is shown with its reason"
     assert set(failing["target"]) >= SILENT, "no latency is made up for a target that answers nothing"

@@ -144,6 +144,32 @@ def test_prometheus_reads_every_expression(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_limits_are_those_of_the_signal(name: str) -> None:
+    """Whatever their SLOs are called: thresholds are chosen by `signal`, or each is shown beside the name of its own SLO."""
+    asked = [
+        selector.matchers
+        for _, text in expressions(board(name.removesuffix(".json")))
+        for selector in read(text).selectors
+        if selector.name == "llmslo_slo_threshold_seconds"
+    ]
+    if name == "slo.json":
+        assert [("slo", "=~", "$slo") in matchers for matchers in asked] == [True]
+        return
+    by = [{label: value for label, _, value in matchers} for matchers in asked]
+    assert all("signal" in each and "slo" not in each for each in by)
+    assert bool(by) == (name != "drift.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_may_explain_a_change_is_marked(name: str) -> None:
+    """Sweeps, drift and other engines from the prober's series, deployments from Grafana's own annotations by their tag."""
+    marks = {each["name"]: each for each in board(name.removesuffix(".json"))["annotations"]["list"]}
+    assert set(marks) == {"Engine changed", "Drift", "Sweep", "Deployment"}
+    assert marks["Deployment"]["datasource"] == {"type": "grafana", "uid": "-- Grafana --"}
+    assert marks["Deployment"]["target"]["tags"] == ["deployment"]
+
+
 def panel(document: dict[str, Any], place: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = panels(document)[place]
     return found
@@ -276,6 +302,7 @@ def test_each_rule_finds_what_it_is_for(name: str) -> None:
         (lambda d: panel(d)["targets"][0].update(expr=""), "$.panels[0].targets[0].expr: '' should be non-empty"),
         (lambda d: panel(d)["fieldConfig"]["defaults"]["thresholds"]["steps"][0].update(value=0), "steps[0].value"),
         (lambda d: d.update(uid="a b"), "$.uid: 'a b' does not match"),
+        (lambda d: d["annotations"]["list"][3]["datasource"].update(uid="x"), "'-- Grafana --' was expected"),
     ],
 )
 def test_what_has_not_the_form_of_a_dashboard_is_told(spoil: Callable[[dict[str, Any]], object], said: str) -> None:

@@ -153,7 +153,20 @@ def _annotations() -> list[Json]:
             'max by (target) (llmslo_sweep_rate_per_second{target=~"$target"}) > 0',
             "{{target}}: a sweep adds load",
         ),
+        _deployments(),
     ]
+
+
+def _deployments() -> Json:
+    """What others have marked in Grafana itself, by its tag: a rollout's pipeline, or a person."""
+    return {
+        "name": "Deployment",
+        "datasource": {"type": "grafana", "uid": "-- Grafana --"},
+        "enable": True,
+        "hide": False,
+        "iconColor": "green",
+        "target": {"type": "tags", "tags": ["deployment"], "matchAny": True, "limit": 100},
+    }
 
 
 def _annotation(name: str, color: str, expr: str, text: str) -> Json:

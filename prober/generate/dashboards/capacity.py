@@ -22,9 +22,10 @@ from prober.generate.dashboards.panels import (
     series,
     stat,
 )
-from prober.generate.dashboards.queries import TARGET, gauge, increase, limit, rate
+from prober.generate.dashboards.queries import TARGET, WHOLE_GPUS, gauge, increase, limit, rate
 
 BOUNDS = ("lower", "estimate", "upper")
+KEPT_FREE = 0.2  # as `prober plan` has it, and the alert on headroom
 FREE = ((None, RED), (0.1, ORANGE), (0.3, GREEN))
 
 
@@ -46,6 +47,34 @@ def _free(bound: str) -> str:
     return f'min(llmslo_headroom_ratio{{{TARGET},bound="{bound}"}})'
 
 
+def _found(bound: str) -> str:
+    """Requests per second that every SLO allows, of the sweep's requests."""
+    return f'min(llmslo_capacity_requests_per_second{{{TARGET},bound="{bound}"}})'
+
+
+def _capacity(bound: str) -> str:
+    """The same of production's requests."""
+    return f"{_found(bound)} * max(llmslo_capacity_shape_ratio{{{TARGET}}})"
+
+
+def _capacity_tokens(bound: str) -> str:
+    return f'min(llmslo_capacity_tokens_per_second{{{TARGET},bound="{bound}"}})'
+
+
+def _peak(demand: str) -> str:
+    """The highest demand in the range, but for a sweep and the five minutes over which demand is counted."""
+    swept = f"max_over_time((max(llmslo_sweep_rate_per_second{{{TARGET}}}))[6m:]) > 0"
+    return f"max_over_time((max({demand}{{{TARGET}}}) unless {swept})[$__range:1m])"
+
+
+def _needed() -> str:
+    """As many of this target as the peak takes at the lower bound of its capacity, by requests or tokens, whichever is more."""
+    requests = f"{_peak('llmslo_demand_requests_per_second')} / ({_capacity('lower')})"
+    tokens = f"{_peak('llmslo_demand_tokens_per_second')} / {_capacity_tokens('lower')}"
+    either = f'{requests} or label_replace({tokens}, "unit", "tokens", "", "")'
+    return f"ceil(max({either}) / {1 - KEPT_FREE:g})"
+
+
 def _now() -> list[Panel]:
     return [
         stat(
@@ -56,7 +85,7 @@ def _now() -> list[Panel]:
             *(now(_free(bound), name) for bound, name in zip(BOUNDS, ("at least", "estimate", "at most"), strict=True)),
             steps=FREE,
             decimals=0,
-            width=9,
+            width=8,
         ),
         stat(
             "Age of the capacity",
@@ -64,7 +93,7 @@ def _now() -> list[Panel]:
             "s",
             now(f"time() - max(llmslo_sweep_last_success_timestamp_seconds{{{TARGET}}})"),
             steps=NEUTRAL,
-            width=5,
+            width=3,
             decimals=0,
         ),
         stat(
@@ -77,8 +106,20 @@ def _now() -> list[Panel]:
                 for bound, name in (("lower", "earliest"), ("estimate", "estimate"))
             ),
             steps=NEUTRAL,
-            width=6,
+            width=5,
             empty="not foreseen",
+        ),
+        stat(
+            "Needed for the peak of this range",
+            "As many of this target as its highest demand in this range takes at the lower bound of its capacity, with 20% kept "
+            "free, and their GPUs. Bad: more than there are. No data: no capacity is known, or no GPUs are read here.",
+            "none",
+            now(_needed(), "of this target"),
+            now(f"{_needed()} * count({WHOLE_GPUS})", "GPUs"),
+            steps=NEUTRAL,
+            text_mode="value_and_name",
+            decimals=0,
+            width=5,
         ),
         stat(
             "A sweep adds now",
@@ -88,6 +129,7 @@ def _now() -> list[Panel]:
             now(f"max(llmslo_sweep_rate_per_second{{{TARGET}}})"),
             steps=((None, GREEN), (0.000001, YELLOW)),
             decimals=1,
+            width=3,
         ),
     ]
 
@@ -109,30 +151,23 @@ def _bounded(title: str, text: str, unit: str, demand: Query, capacity: dict[str
 
 
 def _requests() -> Panel:
-    def of(bound: str) -> str:
-        found = f'min(llmslo_capacity_requests_per_second{{{TARGET},bound="{bound}"}})'
-        return f"{found} * max(llmslo_capacity_shape_ratio{{{TARGET}}})"
-
     return _bounded(
         "Requests: demand against capacity",
         "Requests that the engine finishes against the rate up to which every SLO holds, corrected for requests that are "
         "longer or shorter than the sweep's. Bad: demand in or above the band.",
         "reqps",
         Query(f"max(llmslo_demand_requests_per_second{{{TARGET}}})", "demand"),
-        {bound: of(bound) for bound in BOUNDS},
+        {bound: _capacity(bound) for bound in BOUNDS},
     )
 
 
 def _tokens() -> Panel:
-    def of(bound: str) -> str:
-        return f'min(llmslo_capacity_tokens_per_second{{{TARGET},bound="{bound}"}})'
-
     return _bounded(
         "Tokens: demand against capacity",
         "The same in prompt and output tokens. Bad: demand in or above the band.",
         "short",
         Query(f"max(llmslo_demand_tokens_per_second{{{TARGET}}})", "demand"),
-        {bound: of(bound) for bound in BOUNDS},
+        {bound: _capacity_tokens(bound) for bound in BOUNDS},
     )
 
 
@@ -168,19 +203,16 @@ def _kv() -> Panel:
 
 
 def _knee() -> Panel:
-    def of(bound: str) -> str:
-        return f'min(llmslo_capacity_requests_per_second{{{TARGET},bound="{bound}"}})'
-
     return series(
         "Capacity found by sweeps",
         "The rate up to which all SLOs hold, of the sweep's own requests, with its interval, and each SLO's own. "
         "Bad: lower than after the sweep before; the lowest SLO is the one that binds.",
         "reqps",
-        *(Query(of(bound), bound) for bound in BOUNDS),
+        *(Query(_found(bound), bound) for bound in BOUNDS),
         Query(gauge("llmslo_capacity_requests_per_second", "slo", ',bound="estimate"'), "SLO {{slo}}"),
         width=12,
         empty="no sweep has found a capacity in this range",
-        overrides=[*band("lower", "upper"), dashed("SLO .*", "text", in_legend=True)],
+        overrides=[*band("lower", "upper"), dashed("SLO .*", "", in_legend=True)],
     )
 
 

@@ -21,7 +21,7 @@ from prober.generate.dashboards.panels import (
     table,
     words,
 )
-from prober.generate.dashboards.queries import INSTANCE, PROBES, STEP, TARGET, increase, quantile
+from prober.generate.dashboards.queries import INSTANCE, PROBES, STEP, TARGET, increase, judged, quantile
 
 SIGNAL = "target, workload, signal"
 WHICH = "{{target}} {{workload}} {{signal}}"
@@ -36,7 +36,7 @@ def board() -> Board:
     rows = {
         "": [_table()],
         "Evidence": [_evidence(), _active(), _shift(), _events()],
-        "The prober": _prober(),
+        "The prober": [*_prober(), *_grafana()],
         "Its probes": _probes(),
     }
     text = "Latencies against their own baselines, with the evidence; and whether the prober itself can be believed."
@@ -53,7 +53,7 @@ def _table() -> Panel:
         Column(source="workload", name="Workload"),
         Column(source="signal", name="Signal", width=80),
         Column(source="phase", name="Baseline", width=100, mappings=coloured(PHASES)),
-        Column(source="Value #B", name="Evidence", unit="percentunit", width=85, steps=NEAR, decimals=0),
+        Column(source="Value #B", name="Evidence", unit="percentunit", width=85, steps=NEAR, decimals=0, empty="–"),
         Column(source="cause", name="Cause", width=100, empty="–"),
         Column(source="Value #D", name="Since", unit="dateTimeFromNow", width=130, empty="–"),
         Column(source="Value #E", name="Median ×", unit="none", width=90, decimals=2, empty="–"),
@@ -67,7 +67,7 @@ def _table() -> Panel:
         "Bad: red evidence. A dash: no drift.",
         columns,
         row(f"max by ({SIGNAL}, phase) (llmslo_drift_phase{{{PROBES}}}) == 1"),
-        row(f"max by ({SIGNAL}) (llmslo_drift_evidence_ratio{{{PROBES}}})"),
+        row(f"max by ({SIGNAL}) (llmslo_drift_evidence_ratio{{{PROBES}}}) and on ({SIGNAL}) {judged()}"),
         row(f"max by ({SIGNAL}, cause) (llmslo_drift_active{{{PROBES}}}) == 1"),
         row(f"1000 * max by ({SIGNAL}) (llmslo_drift_since_timestamp_seconds{{{PROBES}}})"),
         row(_shifted("estimate")),
@@ -82,27 +82,28 @@ def _evidence() -> Panel:
     return series(
         "Evidence",
         "Evidence that a latency is slower than its own baseline, on a log scale. Bad: at 1, dashed, it alarms; "
-        "a line that climbs steadily will get there.",
+        "a line that climbs steadily will get there. A baseline that is being learnt has no line.",
         "none",
-        Query(f"max by ({SIGNAL}) (llmslo_drift_evidence_ratio{{{PROBES}}})", WHICH),
+        Query(f"max by ({SIGNAL}) (llmslo_drift_evidence_ratio{{{PROBES}}}) and on ({SIGNAL}) {judged()}", WHICH),
         steps=((None, GREEN), (1, RED)),
         custom={"thresholdsStyle": {"mode": "dashed"}, "axisSoftMax": 1.2},
         width=12,
+        empty="learning, or no data",
     )
 
 
 def _active() -> Panel:
     codes = " or ".join(
         f'{place} * (llmslo_drift_active{{{PROBES},cause="{cause}"}} == 1)'
-        for place, cause in enumerate(("unknown", "load", "regression"), 1)
+        for place, cause in enumerate(("unknown", "load", "regression"), 2)
     )
     return states(
         "Drift over time",
         "Which latency was slower than its baseline, when and why: regression is slower at the same load, load is a busier engine, "
-        "unknown if its load is not known. Bad: regression.",
-        words(("none", GREEN), ("unknown", YELLOW), ("load", ORANGE), ("regression", RED)),
+        "unknown if its load is not known. Bad: regression; learning, in grey, says nothing: there is no baseline yet.",
+        words(("learning", GREY), ("none", GREEN), ("unknown", YELLOW), ("load", ORANGE), ("regression", RED)),
         Query(
-            f"max by ({SIGNAL}) ({codes} or 0 * llmslo_drift_evidence_ratio{{{PROBES}}})", WHICH
+            f"max by ({SIGNAL}) ({codes} or {judged()} or 0 * llmslo_drift_evidence_ratio{{{PROBES}}})", WHICH
         ),
         width=12,
     )  # fmt: skip
@@ -129,7 +130,7 @@ def _shift() -> Panel:
             named(".*(lower|upper)", ("custom.lineStyle", {"fill": "dot", "dash": [2, 4]}), ("custom.fillOpacity", 0))
         ],
         width=12,
-        empty="no drift",
+        empty="no drift is known",
     )
 
 
@@ -216,6 +217,49 @@ def _prober() -> list[Panel]:
             steps=((None, "transparent"), (0.01, RED)),
             custom={"thresholdsStyle": {"mode": "dashed"}},
             width=12,
+        ),
+    ]
+
+
+def _grafana() -> list[Panel]:
+    """Of a prober that keeps dashboards and annotations in Grafana."""
+    return [
+        stat(
+            "Dashboards in Grafana",
+            "Dashboards that Grafana has as they should be, and those left alone. Bad: failed; edited ones no longer follow "
+            "new releases. No data: the prober is not configured to keep them.",
+            "none",
+            now(f"max by (state) (llmslo_grafana_dashboards{{{INSTANCE}}}) > 0", "{{state}}"),
+            steps=NEUTRAL,
+            decimals=0,
+            text_mode="value_and_name",
+            width=8,
+            height=6,
+        ),
+        stat(
+            "Grafana last had all of it",
+            "When Grafana last had all that it was given, dashboards and annotations. Bad: days ago. "
+            "No data: not configured, or not once.",
+            "dateTimeFromNow",
+            now(
+                f"1000 * max by (what) (llmslo_grafana_sync_last_success_timestamp_seconds{{{INSTANCE}}} > 0)",
+                "{{what}}",
+            ),
+            steps=NEUTRAL,
+            width=8,
+            height=6,
+        ),
+        series(
+            "Visits to Grafana that failed",
+            "Visits to Grafana that failed, for dashboards and for annotations. Bad: any that stay; its address or token is wrong.",
+            "short",
+            Query(
+                f"sum by (what) (increase(llmslo_grafana_sync_failures_total{{{INSTANCE}}}[{STEP}]))",
+                "{{what}}",
+            ),
+            bars=True,
+            width=8,
+            height=6,
         ),
     ]
 

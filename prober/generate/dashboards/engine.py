@@ -21,7 +21,7 @@ from prober.generate.dashboards.panels import (
     states,
     words,
 )
-from prober.generate.dashboards.queries import STEP, TARGET, gauge, limit, quantile, rate
+from prober.generate.dashboards.queries import STEP, TARGET, WHOLE_GPUS, gauge, limit, quantile, rate
 
 GPU = "target, gpu"
 HALVES: dict[str, Any] = {"width": 12, "height": 7}
@@ -83,7 +83,7 @@ def _now() -> list[Panel]:
             "How many GPUs are read beside this target, partitions apart. Bad: fewer than it was given. "
             "No data: none are read here.",
             "none",
-            now(f'count(group by (target, gpu) (llmslo_gpu_info{{{TARGET},gpu!~".+:.+"}}))'),
+            now(f"count({WHOLE_GPUS})"),
             steps=NEUTRAL,
         ),
     ]

@@ -75,7 +75,8 @@ def expressions(document: Json) -> Iterator[tuple[str, str]]:
     for panel in panels(document):
         yield from ((f"panel {panel['title']!r}, query {each['refId']}", each["expr"]) for each in panel["targets"])
     for each in document["annotations"]["list"]:
-        yield f"annotation {each['name']!r}", each["expr"]
+        if "expr" in each:  # else it is what Grafana itself keeps
+            yield f"annotation {each['name']!r}", each["expr"]
     for variable in document["templating"]["list"]:
         if variable["type"] == "query":
             yield f"variable {variable['name']!r}", _inside(variable["query"]["query"])
@@ -121,7 +122,11 @@ def _sources(document: Json) -> Iterator[tuple[str, Json]]:
         yield from (
             (f"panel {panel['title']!r}, query {each['refId']}", each["datasource"]) for each in panel["targets"]
         )
-    yield from ((f"annotation {each['name']!r}", each["datasource"]) for each in document["annotations"]["list"])
+    yield from (
+        (f"annotation {each['name']!r}", each["datasource"])
+        for each in document["annotations"]["list"]
+        if each["datasource"]["type"] != "grafana"
+    )
     yield from (
         (f"variable {each['name']!r}", each["datasource"])
         for each in document["templating"]["list"]

@@ -4,6 +4,7 @@ from prober.generate.dashboards.board import Board, to_target
 from prober.generate.dashboards.panels import (
     GREEN,
     GREY,
+    LOGARITHMIC,
     ORANGE,
     RED,
     YELLOW,
@@ -14,7 +15,7 @@ from prober.generate.dashboards.panels import (
     as_steps,
     coloured,
     dashed,
-    faint,
+    dotted,
     named,
     now,
     row,
@@ -33,6 +34,7 @@ from prober.generate.dashboards.queries import (
     WINDOW,
     answering,
     increase,
+    judged,
     limit,
     quantile,
     samples,
@@ -50,8 +52,9 @@ TREND = ((None, "transparent"), (1.5, YELLOW))
 SLO_NAMES = (("met", "met"), ("no_data", "no data"), ("missed", "missed"))
 FEW = ((None, ORANGE), (ENOUGH_P99, "transparent"))
 FREE = ((None, RED), (0.1, ORANGE), (0.3, GREEN))
-FIRING = f'ALERTS{{alertname=~"LLM.+",alertstate="firing",{TARGET}}}'
-CRITICAL = f'ALERTS{{severity="critical",{TARGET}}}'
+ALERTING = f'alertname=~"LLM.+",alertstate="firing",{TARGET}'
+FIRING = f"ALERTS{{{ALERTING}}}"
+ALERT = "severity, alertname, target, workload, slo, cause"  # one alert may fire over several windows
 RULES = f"0 * group({SLO_STATE}{{{TARGET}}})"
 SEVERITIES = {"critical": RED, "warning": ORANGE, "info": GREY}
 PROBER = 'ALERTS{alertname=~"LLMProber.+",alertstate="firing"}'
@@ -106,8 +109,8 @@ def _counts() -> list[Panel]:
             "Alerts of these targets that fire now. Bad: any; the list below says which. "
             "No data: Prometheus has no rules of the prober.",
             "none",
-            now(f"count({FIRING} and {CRITICAL}) or {RULES}", "critical"),
-            now(f"count({FIRING} unless {CRITICAL}) or {RULES}", "others"),
+            now(f"count({_alerts('=')}) or {RULES}", "critical"),
+            now(f"count({_alerts('!=')}) or {RULES}", "others"),
             overrides=[
                 named(name, ("thresholds", {"mode": "absolute", "steps": as_steps(steps)}))
                 for name, steps in (("critical", SOME_ARE_BAD), ("others", SOME_ARE_ODD))
@@ -116,14 +119,16 @@ def _counts() -> list[Panel]:
         ),
         stat(
             "Latencies drifting",
-            "Latencies that are slower than their own baseline. Bad: any, even while the SLO is met.",
+            "Latencies that are slower than their own baseline. Bad: any, even while the SLO is met. "
+            "Learning: no baseline is old enough to judge by.",
             "none",
             now(
                 f"count(max by (target, workload, signal) (llmslo_drift_active{{{PROBES}}}) == 1) or "
-                f"0 * group(llmslo_drift_active{{{PROBES}}})"
+                f"0 * group({judged()})"
             ),
             steps=SOME_ARE_ODD,
             fill="background",
+            empty="learning",
         ),
         stat(
             "Probers trusted",
@@ -136,6 +141,11 @@ def _counts() -> list[Panel]:
             fill="background",
         ),
     ]
+
+
+def _alerts(severity: str) -> str:
+    """Each alert once; `=` for critical ones, `!=` for the others."""
+    return f'group by ({ALERT}) (ALERTS{{{ALERTING},severity{severity}"critical"}})'
 
 
 def _ratio(signal: str, histogram: str) -> str:
@@ -165,9 +175,9 @@ def _targets() -> Panel:
         row(f"min by (target) ({samples('llmslo_ttft_seconds')})"),
         *headroom,
         row(f"max by (target, regime) (llmslo_regime_active{{{TARGET}}}) == 1"),
-        row(f"count by (target) ({FIRING}) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"),
+        row(f"count by (target) (group by ({ALERT}) ({FIRING})) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"),
     ]
-    ratio: Json = {"unit": "none", "steps": OF_LIMIT, "width": 95, "decimals": 2}
+    ratio: Json = {"unit": "none", "steps": OF_LIMIT, "width": 95, "decimals": 2, "empty": "–"}
     trend: Json = {"unit": "none", "steps": TREND, "width": 112, "decimals": 2, "empty": "–"}
     free: Json = {"unit": "percentunit", "width": 62, "decimals": 0}
     columns = [
@@ -183,8 +193,8 @@ def _targets() -> Panel:
         Column(source="Value #I", name="ITL ÷ before", **trend),
         Column(source="Value #J", name="Samples", unit="none", steps=FEW, decimals=0, width=72),
         Column(source="Value #K", name="Free ≥", steps=FREE, **free),
-        Column(source="Value #L", name="Free", **free),
-        Column(source="Value #M", name="Free ≤", **free),
+        Column(source="Value #L", name="Free", **free, empty="–"),
+        Column(source="Value #M", name="Free ≤", **free, empty="–"),
         Column(source="regime", name="Likely cause", width=150, empty="–"),
         Column(source="Value #O", name="Alerts", unit="none", steps=SOME_ARE_BAD, width=58),
     ]
@@ -211,13 +221,12 @@ def _firing() -> Panel:
         Column(source="slo", name="SLO", width=80, empty="–"),
         Column(source="cause", name="Cause", width=90, empty="–"),
     ]
-    labels = ", ".join(column.source for column in columns)
     return table(
         "What fires",
         "Alerts of these targets and of the probers that fire now. Bad: any; critical ones cost users now. "
         "Each message links its runbook.",
         columns,
-        row(f"group by ({labels}) ({FIRING} or {PROBER})"),
+        row(f"group by ({ALERT}) ({FIRING} or {PROBER})"),
         sort="Severity",
         hide=("Value", "Value #A"),
         width=14,
@@ -248,14 +257,17 @@ def _latency() -> list[Panel]:
         found.append(
             series(
                 f"{name} p99 by target",
-                f"{what}, of the slowest workload, over the chosen window; dotted where fewer than 1,000 samples are behind it. "
-                "Bad: above the dashed limit of its SLO, or rising.",
+                f"{what}, of the slowest workload, over the chosen window, on a logarithmic axis; with grey dots where fewer than "
+                "1,000 samples are behind it. Bad: above the dashed limit of its SLO, or rising.",
                 "s",
-                Query(f"max by (target) ({p99} and {enough})", "{{target}}"),
+                Query(f"max by (target) ({p99})", "{{target}}"),
                 Query(f"max by (target) ({p99} unless {enough})", "{{target}}, few samples"),
                 Query(limit(signal, "target"), "limit of {{target}}"),
                 width=12,
-                overrides=[dashed("limit of .*"), faint("B")],
+                low=None,
+                custom={"scaleDistribution": LOGARITHMIC, "lineWidth": 2},
+                empty="",  # else its axis shows that for ticks without a label
+                overrides=[dashed("limit of .*"), dotted("B")],
             )
         )
     bad = increase("llmslo_slo_bad_events_total", "target, slo", window=WINDOW)

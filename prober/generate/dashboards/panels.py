@@ -14,6 +14,7 @@ WRITTEN_FOR = "10.4.0"
 NO_DATA = "no data"
 EVENTS = "1m"  # of bars and cells: those that follow each other count no event twice, but for what a rate takes more than a step
 GREEN, YELLOW, ORANGE, RED, GREY, BLUE = "green", "yellow", "orange", "red", "#808790", "blue"
+LOGARITHMIC = {"type": "log", "log": 10}
 PLAIN: Steps = ((None, GREEN),)
 NEUTRAL: Steps = ((None, "text"),)
 
@@ -321,10 +322,10 @@ def named(pattern: str, *properties: tuple[str, Any]) -> Json:
 
 
 def dashed(pattern: str, color: str = RED, *, in_legend: bool = False) -> Json:
-    """Limits: dashed, without fill. Not in the legend, where there are many of them that look alike."""
+    """Limits: dashed, without fill. Not in the legend, where there are many of them that look alike. No color: each its own."""
     return named(
         pattern,
-        ("color", {"mode": "fixed", "fixedColor": color}),
+        *([("color", {"mode": "fixed", "fixedColor": color})] if color else []),
         ("custom.lineStyle", {"fill": "dash", "dash": [8, 6]}),
         ("custom.fillOpacity", 0),
         ("custom.lineWidth", 1),
@@ -332,13 +333,17 @@ def dashed(pattern: str, color: str = RED, *, in_legend: bool = False) -> Json:
     )
 
 
-def faint(ref: str) -> Json:
-    """Of too few samples: the series of this query are dotted."""
+def dotted(ref: str) -> Json:
+    """Where samples are too few: this query's series are grey dots on the line that they repeat, so that it keeps its colour."""
+    properties = {
+        "custom.lineStyle": {"fill": "dot", "dash": [2, 12]},
+        "custom.lineWidth": 3,
+        "custom.hideFrom": {"legend": True, "tooltip": False, "viz": False},
+        "color": {"mode": "fixed", "fixedColor": GREY},
+    }
     return {
         "matcher": {"id": "byFrameRefID", "options": ref},
-        "properties": [
-            {"id": "custom.lineStyle", "value": {"fill": "dot", "dash": [2, 5]}},
-        ],
+        "properties": [{"id": name, "value": value} for name, value in properties.items()],
     }
 
 
@@ -352,6 +357,6 @@ def band(lower: str, upper: str, color: str = BLUE) -> list[Json]:
 
 
 def on_the_right(pattern: str, unit: str) -> Json:
-    """An axis of its own, up to what there is."""
-    placed = ("custom.axisPlacement", "right")
-    return named(pattern, placed, ("unit", unit), ("custom.fillOpacity", 0), ("max", None))
+    """An axis of its own, up to what there is; thresholds are of the other one."""
+    placed, unmarked = ("custom.axisPlacement", "right"), ("custom.thresholdsStyle", {"mode": "off"})
+    return named(pattern, placed, ("unit", unit), ("custom.fillOpacity", 0), ("max", None), unmarked)

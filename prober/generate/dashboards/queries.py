@@ -12,6 +12,7 @@ BUDGET_LEFT = f"{RECORDED}_error_budget_remaining:ratio"
 SLO_STATE = f"{RECORDED}_state:window"
 STATES = ("ready", "pending", "starting", "draining", "failing")  # by how much a person should care
 ENOUGH_P99 = 1000
+WHOLE_GPUS = f'group by (target, gpu) (llmslo_gpu_info{{{TARGET},gpu!~".+:.+"}})'  # partitions stand beside their GPU
 
 
 def gauge(name: str, by: str = "target", more: str = "", select: str = TARGET) -> str:
@@ -56,8 +57,8 @@ def buckets(histogram: str, select: str = PROBES) -> str:
 
 
 def limit(signal: str, by: str = "target, workload, slo") -> str:
-    """Thresholds of the SLOs that have the signal in their name, the strictest where `by` leaves several."""
-    return f'min by ({by}) (llmslo_slo_threshold_seconds{{{PROBES},slo=~"(?i).*{signal}.*"}})'
+    """Thresholds of the SLOs on the signal, whatever they are called; the strictest where `by` leaves several."""
+    return f'min by ({by}) (llmslo_slo_threshold_seconds{{{PROBES},signal="{signal}"}})'
 
 
 def worst(series: str, codes: tuple[str, ...], label: str, by: str, more: str = "") -> str:
@@ -65,6 +66,11 @@ def worst(series: str, codes: tuple[str, ...], label: str, by: str, more: str = 
     select = PROBES if "workload" in by else TARGET
     places = (f'{place} * ({series}{{{select},{label}="{code}"{more}}} == 1)' for place, code in enumerate(codes))
     return f"max by ({by}) ({' or '.join(places)})"
+
+
+def judged(select: str = PROBES) -> str:
+    """Latencies with a baseline to be judged by: 1 for each. While it is learnt there is neither drift nor none."""
+    return f'max by (target, workload, signal) (llmslo_drift_phase{{{select},phase!="learning"}}) == 1'
 
 
 def slo_state(by: str) -> str:

@@ -142,6 +142,16 @@ LINK = closed(
         "keepTime": FLAG,
     }
 )
+OWN_ANNOTATION = closed(
+    {
+        "name": SAID,
+        "datasource": closed({"type": {"const": "grafana"}, "uid": {"const": "-- Grafana --"}}),
+        "enable": FLAG,
+        "hide": FLAG,
+        "iconColor": SAID,
+        "target": closed({"type": {"const": "tags"}, "tags": listed(SAID), "matchAny": FLAG, "limit": PLACE}),
+    }
+)
 ANNOTATION = closed(
     {
         "name": SAID,
@@ -176,7 +186,9 @@ DASHBOARD: Schema = {
             "liveNow": FLAG,
             "fiscalYearStartMonth": PLACE,
             "links": listed(LINK),
-            "annotations": closed({"list": listed(ANNOTATION)}),
+            "annotations": closed(
+                {"list": listed({"if": {"required": ["expr"]}, "then": ANNOTATION, "else": OWN_ANNOTATION})}
+            ),
             "templating": closed({"list": listed(VARIABLE)}),
             "panels": listed({"if": {"properties": {"type": {"const": "row"}}}, "then": ROW, "else": PANEL}),
         }

@@ -56,8 +56,8 @@ def _table() -> Panel:
         Column(source="Value #B", name="Budget left", unit="percentunit", steps=LEFT, width=110, decimals=1),
         Column(source="Value #C", name="Objective", unit="percentunit", width=100, decimals=2),
         Column(source="Value #D", name="Good up to", unit="s", width=100, empty="–"),
-        Column(source="Value #E", name="Bad in this range", unit="short", width=130, decimals=0),
-        Column(source="Value #F", name="Events in this range", unit="short", width=150, decimals=0),
+        Column(source="Value #E", name="Bad in this range", unit="none", width=130, decimals=0),
+        Column(source="Value #F", name="Events in this range", unit="none", width=150, decimals=0),
     ]
     return table(
         "SLOs",
@@ -86,12 +86,15 @@ def _history() -> Panel:
 
 
 def _left() -> Panel:
+    def left(at: str = "") -> str:
+        return f"min by ({LEVEL}) ({BUDGET_LEFT}{{{SLOS}}}{at})"
+
     return series(
-        "Budget left",
-        "What is left of each error budget: 100% is all of it, below 0 the SLO is missed. "
+        "Budget left, the least ten",
+        "What is left of the ten error budgets that have least now: 100% is all of it, below 0 the SLO is missed. "
         "Bad: a line that will cross 0 before its window has passed. Below -100% it is cut off.",
         "percentunit",
-        Query(f"min by ({LEVEL}) ({BUDGET_LEFT}{{{SLOS}}})", "{{target}} {{workload}} {{slo}}"),
+        Query(f"{left()} and bottomk(10, {left(' @ end()')})", "{{target}} {{workload}} {{slo}}"),
         low=-1,
         high=1,
         steps=((None, RED), (0, "transparent")),

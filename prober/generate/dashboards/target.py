@@ -15,7 +15,7 @@ from prober.generate.dashboards.panels import (
     Panel,
     Query,
     dashed,
-    faint,
+    dotted,
     heatmap,
     named,
     now,
@@ -148,6 +148,7 @@ def _quantiles() -> Panel:
             name="Samples",
             unit="none",
             decimals=0,
+            width=98,
             steps=((None, ORANGE), (ENOUGH_P99, "transparent")),
         )
     )
@@ -170,16 +171,17 @@ def _lines(signal: str) -> Panel:
     p99, enough = quantile(0.99, histogram), f"{samples(histogram)} >= {ENOUGH_P99}"
     return series(
         name,
-        f"{what}: half, 90 and 99 of 100 stay under these over the chosen window; a p99 of fewer than 1,000 samples is dotted. "
+        f"{what}: half, 90 and 99 of 100 stay under these over the chosen window; a p99 of fewer than 1,000 samples has grey dots. "
         "Bad: above the dashed limit of the SLO, or p99 leaving p50 behind.",
         "s",
         Query(quantile(0.5, histogram), "{{workload}} p50"),
         Query(quantile(0.9, histogram), "{{workload}} p90"),
-        Query(f"{p99} and {enough}", "{{workload}} p99"),
+        Query(p99, "{{workload}} p99"),
         Query(f"{p99} unless {enough}", "{{workload}} p99, few samples"),
         Query(limit(signal), "limit of {{slo}}, {{workload}}"),
         width=12,
-        overrides=[dashed("limit of .*"), faint("D")],
+        custom={"lineWidth": 2},
+        overrides=[dashed("limit of .*"), dotted("D")],
     )
 
 

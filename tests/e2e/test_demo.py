@@ -1,0 +1,195 @@
+"""`prober demo` as a person starts it, with its trouble after some seconds: what it promises is to be seen, and nothing of it stays."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from prober.cli.demo import ENGINES
+
+TROUBLE_S, PATIENCE_S = 13.0, 60.0
+COMPARED = ("healthy", "regressing")
+COMMAND = [sys.executable, "-m", "prober", "demo"]
+Samples = dict[str, dict[str, float]]  # by series and target, summed over the other labels
+
+
+class Demo:
+    """A demo that runs, and what it told."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.told: list[str] = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.told.append(line.rstrip())
+            if line.startswith("Ctrl-C"):
+                break
+
+    def address(self, name: str) -> str:
+        (found,) = (re.search(r"http://[\d.:]+", line) for line in self.told if line.startswith(name))
+        assert found is not None
+        return found[0]
+
+    @property
+    def children(self) -> set[int]:
+        """Processes that it started and that are there."""
+        number = self.process.pid
+        return {int(each) for each in Path(f"/proc/{number}/task/{number}/children").read_text().split()}
+
+    def samples(self) -> Samples:
+        found: Samples = {}
+        for family in read_text(get(f"{self.address('prober')}/metrics")):
+            for sample in family.samples:
+                by_target = found.setdefault(sample.name, {})
+                name = sample.labels.get("target", "")
+                by_target[name] = by_target.get(name, 0.0) + sample.value
+        return found
+
+    def targets(self) -> dict[str, Any]:
+        found = json.loads(get(f"{self.address('prober')}/api/v1/targets"))["data"]
+        return {each["name"]: each for each in found}
+
+
+@contextmanager
+def demo(*options: str) -> Iterator[Demo]:
+    process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            yield Demo(process)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(30)
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        found: str = answer.read().decode()
+        return found
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """On a busy machine all begins late."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            if condition():
+                return
+        except (urllib.error.URLError, ConnectionError, KeyError):
+            pass  # it has not begun
+        assert time.monotonic() < end, f"not within {PATIENCE_S:g} s: {what}"
+        time.sleep(0.5)
+
+
+def tpots(found: Samples, target: str, since: Samples | None = None, part: str = "count") -> float:
+    """How many there are, or their sum; those that came since."""
+    name = f"llmslo_tpot_seconds_{part}"
+    return found[name][target] - (since[name][target] if since else 0.0)
+
+
+def mean(found: Samples, target: str, since: Samples | None = None) -> float:
+    """TPOT in seconds."""
+    return tpots(found, target, since, "sum") / tpots(found, target, since)
+
+
+def there(number: int) -> bool:
+    """Whether a process is there, and not only its exit status."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_it_shows_what_it_says_and_leaves_nothing(prometheus_binary: Path) -> None:
+    """One engine stays well and its SLOs are met, one gets slower, one fills up, one fails; then all are gone."""
+    with demo("--trouble-after", f"{TROUBLE_S:g}s") as running:
+        eventually(lambda: len(running.targets()) == 4, "four targets")
+        assert set(running.targets()) == set(ENGINES)
+        eventually(lambda: min(tpots(running.samples(), name) for name in COMPARED) >= 15, "probes before the trouble")
+        before = running.samples()
+        assert running.targets()["failing"]["state"] == "ready"
+        eventually(lambda: running.targets()["failing"]["state"] == "failing", "the failing one fails")
+        changed = running.samples()
+        eventually(lambda: min(tpots(running.samples(), name, changed) for name in COMPARED) >= 40, "probes after it")
+        after = running.samples()
+        assert mean(after, "regressing", changed) > 1.3 * mean(before, "regressing")
+        assert mean(after, "healthy", changed) < 1.3 * mean(before, "healthy")
+        assert {name: each["state"] for name, each in running.targets().items()} == {
+            "healthy": "ready", "regressing": "ready", "full": "ready", "failing": "failing",
+        }  # fmt: skip
+        for judged in running.targets()["healthy"]["slos"]:
+            assert judged["bad_events"] <= (1 - judged["objective"]) * judged["events"], judged
+        state = 'target_workload_slo:llmslo_slo_state:window{target="%s",state="%s"}'
+        eventually(lambda: asked(running, state % ("healthy", "met")) == 2, "both SLOs of the healthy one are met")
+        eventually(lambda: asked(running, state % ("failing", "missed")) > 0, "the failing one misses an SLO")
+        assert asked(running, "max_over_time(llmslo_engine_kv_cache_usage_ratio{target='full'}[1m]) > 0.8") == 1
+        started = running.children
+        assert len(started) == 6
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(30) == 0
+        assert [number for number in started if there(number)] == []
+
+
+def called(running: Demo, word: bytes) -> list[int]:
+    """Its processes that have the word in their command."""
+    return [number for number in running.children if word in Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")]
+
+
+def asked(running: Demo, expr: str) -> int:
+    """How many series the demo's Prometheus has for it."""
+    query = urllib.parse.urlencode({"query": expr})
+    return len(json.loads(get(f"{running.address('Prometheus')}/api/v1/query?{query}"))["data"]["result"])
+
+
+def test_a_port_that_is_taken_is_told_and_another_one_is_used() -> None:
+    """Ctrl-C at once is taken too: it ends with 0, and without a word about it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            held.bind(("127.0.0.1", 9742))
+            held.listen()
+        except OSError:
+            pass  # something else has it, which serves as well
+        with demo() as running:
+            assert not running.address("prober").endswith(":9742")
+            assert [line for line in running.told if "port 9742 is taken by another program: prober is at" in line]
+            started = running.children
+            running.process.send_signal(signal.SIGINT)
+            assert running.process.wait(30) == 0
+            assert [number for number in started if there(number)] == []
+
+
+def test_an_engine_that_ends_by_itself_ends_the_demo() -> None:
+    """With its name, and what it said; a demo with a hole in it would mislead."""
+    with demo() as running:
+        eventually(lambda: len(called(running, b"--port")) == len(ENGINES), "every engine")
+        started = running.children
+        (engine,) = called(running, b"regressing")
+        os.kill(engine, signal.SIGKILL)
+        assert running.process.wait(30) == 1
+        assert running.process.stdout is not None
+        assert "regressing ended by itself, with -9" in running.process.stdout.read()
+        assert [number for number in started if there(number)] == []
+
+
+@pytest.mark.parametrize("text", ["2", "soon"])
+def test_a_time_that_is_none_is_told(text: str) -> None:
+    """With what to write."""
+    done = subprocess.run([*COMMAND, "--trouble-after", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"--trouble-after: '{text}' is not a duration; write a number and a unit" in done.stderr
