@@ -23,7 +23,7 @@ $(VENV)/installed: requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: install ## a mock engine, the prober, and Prometheus where there is one; runs until Ctrl-C
+demo: install ## four mock engines, the prober, and Prometheus where there is one; runs until Ctrl-C
 	@$(BIN)/prober demo
 
 test: install ## every test; fetches Prometheus from the distribution's packages when it is not there

@@ -9,6 +9,7 @@ PROGRAMS = (
     "scrape",
     "parse",
     "disturbance",
+    "page",
     "simulation",
     "drift",
     "diagnosis",

@@ -10,6 +10,7 @@ from pathlib import Path
 from prober import series
 from prober.cli.rules import HEAD, as_yaml
 from prober.config.schema import document, json_schema
+from prober.daemon.api import openapi
 from prober.daemon.app import read_config
 from prober.engines import DIALECTS, TABLES
 from prober.generate.rules import Options, as_operator, groups
@@ -100,6 +101,7 @@ def files() -> dict[Path, str]:
     tables["engine-pages.md"] = pages_table()
     wanted = {DOCS / name: between((DOCS / name).read_text(), table) for name, table in tables.items()}
     wanted[DOCS / "config.schema.json"] = json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
+    wanted[DOCS / "openapi.json"] = json.dumps(openapi(), indent=1, ensure_ascii=False) + "\n"
     found = groups(read_config(str(DEPLOY / "prober.yaml")).uses(), Options())
     wanted[DEPLOY / "prometheus" / "rules.yaml"] = HEAD + as_yaml({"groups": found})
     wanted[DEPLOY / "prometheus" / "prometheusrule.yaml"] = HEAD + as_yaml(as_operator(found))

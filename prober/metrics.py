@@ -302,18 +302,16 @@ class Recorder:
                 self._family(declared).value(*key, kind)
 
     def _declare_slos(self, key: tuple[str, str], slos: tuple[Slo, ...]) -> None:
+        # Another threshold or signal judges something else: its events must not be added to the old ones.
+        unchanged = {slo.name for slo in slos if slo in self._slos.get(key, slos)}
         for declared in (series.SLO_EVENTS, series.SLO_BAD_EVENTS, series.SLO_OBJECTIVE, series.SLO_THRESHOLD):
-            self._keep_only(declared, key, {slo.name for slo in slos})
+            self._keep_only(declared, key, unchanged)
         for slo in slos:
-            # Another threshold or signal judges something else: its events must not be added to the old ones.
-            if slo not in self._slos.get(key, (slo,)):
-                self._keep_only(series.SLO_EVENTS, key, {other.name for other in slos} - {slo.name})
-                self._keep_only(series.SLO_BAD_EVENTS, key, {other.name for other in slos} - {slo.name})
             self._family(series.SLO_EVENTS).value(*key, slo.name)
             self._family(series.SLO_BAD_EVENTS).value(*key, slo.name)
-            self._family(series.SLO_OBJECTIVE).value(*key, slo.name).value = float(slo.objective)
+            self._family(series.SLO_OBJECTIVE).value(*key, slo.name, slo.signal).value = float(slo.objective)
             if slo.threshold_s is not None:
-                self._family(series.SLO_THRESHOLD).value(*key, slo.name).value = slo.threshold_s
+                self._family(series.SLO_THRESHOLD).value(*key, slo.name, slo.signal).value = slo.threshold_s
         self._slos[key] = slos
 
     def _keep_only(self, declared: Series, key: tuple[str, str], names: set[str]) -> None:

@@ -39,8 +39,12 @@ SLO_EVENTS = _counter("llmslo_slo_events_total", "Events that the SLO judges.", 
 SLO_BAD_EVENTS = _counter(
     "llmslo_slo_bad_events_total", "Those that were bad; exact, whatever the buckets.", *_PROBE, "slo"
 )
-SLO_OBJECTIVE = _gauge("llmslo_slo_objective_ratio", "The SLO as declared: share of events to be good.", *_PROBE, "slo")
-SLO_THRESHOLD = _gauge("llmslo_slo_threshold_seconds", "The SLO as declared: good up to here.", *_PROBE, "slo")
+SLO_OBJECTIVE = _gauge(
+    "llmslo_slo_objective_ratio", "The SLO as declared: share of events to be good.", *_PROBE, "slo", "signal"
+)
+SLO_THRESHOLD = _gauge(
+    "llmslo_slo_threshold_seconds", "The SLO as declared: good up to here.", *_PROBE, "slo", "signal"
+)
 
 TTFT = _histogram("llmslo_ttft_seconds", "First content of any kind minus intended time.", *_PROBE)
 TTFT_ANSWER = _histogram(
@@ -194,6 +198,17 @@ RELOAD_OK = _gauge("llmslo_config_last_reload_successful", "1 if the latest relo
 RELOAD_TIME = _gauge("llmslo_config_last_reload_success_timestamp_seconds", "Time of the latest reload taken over.")
 LOOP_LAG = _histogram("llmslo_event_loop_lag_seconds", "Lateness of the prober's event loop, four times a second.")
 STORAGE_FAILURES = _counter("llmslo_storage_write_failures_total", "Writes to --storage.path that failed.")
+GRAFANA_FAILURES = _counter(
+    "llmslo_grafana_sync_failures_total", "Visits to Grafana that failed: for dashboards, for annotations.", "what"
+)
+GRAFANA_SUCCESS = _gauge(
+    "llmslo_grafana_sync_last_success_timestamp_seconds", "When Grafana last had all that it was given.", "what"
+)
+GRAFANA_DASHBOARDS = _gauge(
+    "llmslo_grafana_dashboards",
+    "Dashboards that Grafana has as they should be, and those left alone: edited by people, read from a file, failed.",
+    "state",
+)
 TRUSTED = _gauge(
     "llmslo_trusted",
     "0 if over 5 minutes over 1% of probes were invalid, loop lag p99 passed max_send_lag, or a due time was missed.",
@@ -206,8 +221,12 @@ PHASES = ("dns", "tcp", "proxy", "tls")
 ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart")
 REGIMES: tuple[str, ...] = get_args(Name)
 SWEEP_VERDICTS = ("found", "not_reached", "below_lowest", "not_enough_data", "void", "failed")
-SWEEP_REFUSALS = ("not_configured", "running", "min_gap", "blackout", "not_ready", "alert_firing", "locked")
+SWEEP_REFUSALS = (
+    *("not_configured", "running", "min_gap", "retry_after"),
+    *("blackout", "not_ready", "alert_firing", "locked"),
+)
 DRIFT_CAUSES = ("regression", "load", "unknown")
 DRIFT_PHASES = ("learning", "provisional", "settled")
 DRIFT_EVENT_KINDS = ("learnt", "alarm", "recovered", "improved", "accepted")
+GRAFANA_DASHBOARD_STATES = ("current", "edited", "provisioned", "failed")
 TOKEN_KINDS = ("prompt", "completion", "cached")

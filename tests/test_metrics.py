@@ -149,6 +149,23 @@ def test_declaring_again_keeps_what_was_counted() -> None:
     assert found[("llmslo_itl_seconds_count", ("t", "probe"))] == 2
 
 
+def test_an_slo_that_judges_something_else_begins_anew() -> None:
+    """Objective and threshold bear the signal; under the same name with another one nothing of the old is left."""
+    recorder, families = declared()
+    recorder.record(GOOD)
+    found = samples(families)
+    assert found[("llmslo_slo_threshold_seconds", ("t", "probe", "ttft", "ttft"))] == 0.437
+    assert found[("llmslo_slo_objective_ratio", ("t", "probe", "ttft", "ttft"))] == 0.99
+    assert found[("llmslo_slo_events_total", ("t", "probe", "ttft"))] == 1
+    recorder.declare("t", spec(CONFIG.replace("signal: ttft, threshold: 437ms", "signal: success")))
+    found = samples(families)
+    assert found[("llmslo_slo_events_total", ("t", "probe", "ttft"))] == 0
+    assert found[("llmslo_slo_events_total", ("t", "probe", "itl"))] == 2
+    about = {key for key in found if key[0].startswith("llmslo_slo_") and key[1][2] == "ttft"}
+    assert {key[1][3:] for key in about} == {(), ("success",)}
+    assert not [key for key in about if key[0] == "llmslo_slo_threshold_seconds"]
+
+
 def test_the_number_of_series_is_bounded() -> None:
     """At most 320 series for one target and workload with three SLOs."""
     recorder, families = declared()

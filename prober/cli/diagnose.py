@@ -22,7 +22,7 @@ from prober.config.units import duration
 from prober.daemon.enginepage import EnginePage
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint
-from prober.experiment.matrix import PHASES, Row, evidence, rows
+from prober.experiment.phases import PHASES, Row, evidence, rows
 from prober.generate.drawing import ms
 from prober.measure.continuity import Change, Told
 from prober.measure.result import ProbeResult

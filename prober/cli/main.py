@@ -17,7 +17,7 @@ COMMANDS = {
     "report": "results side by side, with charts; of vLLM's, SGLang's, llmperf's and NVIDIA's clients too",
     "plan": "how many instances a peak takes, and what they cost",
     "mock": "an OpenAI server with the latencies and faults you ask for",
-    "demo": "a mock engine, the prober, and Prometheus where there is one",
+    "demo": "four mock engines, three of them in trouble, the prober, and Prometheus where there is one",
 }
 
 

@@ -14,9 +14,9 @@ from rich.table import Table
 from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
 from prober.config.load import ConfigError
 from prober.config.specs import TargetSpec
-from prober.daemon.site import as_json
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint
+from prober.generate.answers import of_probe
 from prober.generate.drawing import in_text, ms
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -57,7 +57,7 @@ def once(
         print("the engine says that it is loading its model or shutting down; try again later", file=sys.stderr)
         sys.exit(1)
     if as_json_:
-        print(json.dumps(as_json(result)))
+        print(json.dumps(of_probe(result)))
     else:
         _draw(result)
     sys.exit(0 if result.outcome is Outcome.OK else 1)

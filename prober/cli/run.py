@@ -32,10 +32,13 @@ class Format(StrEnum):
 def run(
     config_file: Annotated[str, typer.Option("--config.file", help="YAML configuration.")] = "prober.yaml",
     listen_address: Annotated[str, typer.Option("--web.listen-address", help="host:port or :port.")] = ":9742",
-    external_url: Annotated[str, typer.Option("--web.external-url", help="Address links begin with.")] = "",
+    external_url: Annotated[str, typer.Option("--web.external-url", help="Address at which people reach it.")] = "",
     route_prefix: Annotated[str, typer.Option("--web.route-prefix", help="Path all pages are below.")] = "",
     admin_api: Annotated[
-        bool, typer.Option("--web.enable-admin-api", help="Let sweeps be begun and ended by POST and DELETE.")
+        bool,
+        typer.Option(
+            "--web.enable-admin-api", help="Let probes, sweeps and pauses be asked for, on the page and over HTTP."
+        ),
     ] = False,
     history_limit: Annotated[int, typer.Option("--history.limit", min=1, help="Successes kept a target.")] = 100,
     drain_s: Annotated[

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from prober.config import models
 from prober.config.document import BadYaml, parse
+from prober.config.grafana import resolve_grafana
 from prober.config.problems import Problems
 from prober.config.resolve import (
     Names,
@@ -18,6 +19,7 @@ from prober.config.resolve import (
     resolve_workloads,
 )
 from prober.config.specs import Specs
+from prober.config.sweep import check_nobody_asks
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -77,7 +79,12 @@ def load(
         resolve_prometheus(_block(models.Prometheus, raw["prometheus"], "prometheus", problems), problems)
         if raw.get("prometheus") is not None
         else None,
+        resolve_grafana(_block(models.Grafana, raw["grafana"], "grafana", problems), problems)
+        if raw.get("grafana") is not None
+        else None,
     )
+    if raw.get("prometheus") is None:
+        check_nobody_asks(dict(zip(targets, specs.targets, strict=True)), problems)
     if not problems.lines:
         swept = {slo.name for target in specs.targets if target.sweep for slo in target.sweep.slos}
         unused = set(names.slos) - {slo.name for slo in specs.uses()} - swept

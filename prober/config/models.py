@@ -277,7 +277,7 @@ class DecodeBound(Block):
 
 class SweepGuard(Block):
     waiting: Annotated[float, Field(ge=0, strict=False)] | None = Field(
-        default=None, description="requests in the engine's queue; absent: a wait of 70% of the TTFT threshold"
+        default=None, description="requests in the engine's queue; absent: a wait of 1.4 TTFT thresholds, gentle 0.35"
     )
     kv_cache: Percent = Field(default=Decimal("0.98"), description="usage of the KV cache (98%)")
     production_ttft: Duration | None = Field(
@@ -315,6 +315,12 @@ class Sweep(Block):
     blackout: list[str] = Field(default_factory=list, description="when none may run, such as [Mon-Fri 08:00-20:00]")
     after_change: bool = Field(
         default=True, description="another one after a change of engine, version, model or flags"
+    )
+    demand_query: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None,
+        description="PromQL for the requests per second of its users, such as 'sum(rate(gateway_requests_total[5m]))', asked of "
+        "`prometheus.url`: the demand that headroom is told of, and the load that a sweep found there if the engine's page "
+        "does not count requests. Ranges of 5m at most, as it may count what sweeps send; absent: the engine's counters",
     )
     guard: SweepGuard = Field(default_factory=SweepGuard, description="what ends a sweep at once")
     limits: SweepLimits = Field(default_factory=SweepLimits, description="what one may use")
@@ -364,6 +370,25 @@ class Prometheus(Block):
     url: str = Field(description="base address of the Prometheus that scrapes this prober, to begin from its past")
 
 
+class Grafana(Block):
+    url: str = Field(description="base address, with the path it is served under")
+    auth: Auth = Field(description="a service account's token")
+    tls: Tls | None = Field(default=None, description="for https")
+    folder: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+        default="LLM SLO prober", description="title or uid of the dashboards' folder; made if there is none"
+    )
+    datasource: str | None = Field(
+        default=None,
+        description="name or uid of the Prometheus that the dashboards begin with; absent: Grafana's choice",
+    )
+    dashboards: bool = Field(
+        default=True,
+        description="keep them as this version of the prober has them; those that people edited are left alone",
+    )
+    annotations: bool = Field(default=True, description="mark sweeps, drift and changes of the engine")
+    interval: Duration = Field(default=3600.0, description="how often the dashboards are looked at, from 1m up (1h)")
+
+
 class Config(Block):
     """The whole file."""
 
@@ -373,4 +398,5 @@ class Config(Block):
     drift: Drift = Field(default_factory=Drift, description="when a change of latency is told")
     storage: Storage = Field(default_factory=Storage, description="what survives a restart")
     prometheus: Prometheus | None = Field(default=None, description="where the past can be asked for")
+    grafana: Grafana | None = Field(default=None, description="where dashboards and marks are kept")
     targets: list[Target] = Field(description="what is probed", min_length=1)

@@ -27,6 +27,7 @@ def document() -> str:
         ("drift", models.Drift),
         ("storage", models.Storage),
         ("prometheus", models.Prometheus),
+        ("grafana", models.Grafana),
     )
     for prefix, model in blocks:
         rows += _rows(prefix, model)

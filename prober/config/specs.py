@@ -87,6 +87,7 @@ class DecodeSpec:
 class SweepSpec:
     """Short sweeps of a target. schedule: cron, None on demand only; rates per second; guard_*: see the configuration.
 
+    demand_query: what the configured Prometheus is asked for the requests per second of its users; None: the engine's counters
     requests, tokens, cost: of one sweep, None without limit; times in seconds.
     """
 
@@ -109,6 +110,7 @@ class SweepSpec:
     tokens: int | None
     time_s: float
     cost: float | None
+    demand_query: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +173,28 @@ class DriftSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GrafanaSpec:
+    """Where dashboards and marks are kept. url: without a slash at its end; folder, datasource: title, name or uid; seconds."""
+
+    url: str
+    token_file: str
+    tls: TlsSpec | None
+    folder: str
+    datasource: str | None
+    dashboards: bool
+    annotations: bool
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Specs:
-    """The whole configuration. storage_path, prometheus_url: None where not configured."""
+    """The whole configuration. storage_path, prometheus_url, grafana: None where not configured."""
 
     targets: tuple[TargetSpec, ...]
     drift: DriftSpec
     storage_path: str | None
     prometheus_url: str | None
+    grafana: GrafanaSpec | None = None
 
     def uses(self) -> dict[Slo, list[Use]]:
         """Where each SLO that judges anything is used."""

@@ -18,6 +18,7 @@ from prober.config.load import ConfigError, load
 from prober.config.specs import Specs
 from prober.daemon.fleet import Fleet
 from prober.daemon.gpus import Gpus
+from prober.daemon.grafana import Grafana
 from prober.daemon.headroom import Headroom
 from prober.daemon.history import History
 from prober.daemon.memory import DEMAND, DRIFT, ENGINE, KEPT_S, Memory
@@ -27,6 +28,7 @@ from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint, endpoint
 from prober.edge.files import stamp
+from prober.edge.grafana import MISSING, available
 from prober.edge.store import Store
 from prober.edge.timetable import BadSchedule, trigger
 from prober.engines import DIALECTS
@@ -61,7 +63,7 @@ def read_config(path: str) -> Specs:
     except (OSError, UnicodeDecodeError) as problem:
         raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
     specs = load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read)
-    problems = []
+    problems = [] if specs.grafana is None or available() else [f"{path}: grafana: {MISSING}"]
     for index, spec in enumerate(specs.targets):
         try:
             endpoint(spec)
@@ -125,6 +127,8 @@ class App:
         self._fleet = Fleet(clock, recorder, history, self._drifts, headroom, self._sweeps, trust, instance, engines)
         failures = self._family(series.STORAGE_FAILURES.name).value()
         self._memory = Memory(self._drifts, self._fleet, headroom, store, specs.prometheus_url, failures)
+        self._grafana = Grafana(self._families, history, self._sweeps.results)
+        self._grafana.configure(specs.grafana)
         site = Site(self._fleet, self._families, self.reload, self._options.external_url, self._options.route_prefix)
         site.admin = self._options.admin_api
         runner = await serve(site, self._options.listen_address)
@@ -138,6 +142,7 @@ class App:
         self._keep(asyncio.create_task(Gpus(self._fleet).run()))
         self._keep(asyncio.create_task(self._fleet.explain()))
         self._keep(asyncio.create_task(self._memory.save_often()))
+        self._keep(asyncio.create_task(self._grafana.run()))
         gc.collect()
         gc.freeze()  # what is there now stays: the collector need not walk it while stamps are taken
         gc.set_threshold(50_000, 20, 20)
@@ -167,6 +172,7 @@ class App:
             self._trust.max_lag_s = min(spec.max_send_lag_s for spec in specs.targets)
             self._drifts.configure(specs.drift)
             self._memory.prometheus_url = self._sweeps.prometheus_url = specs.prometheus_url
+            self._grafana.configure(specs.grafana)
             await self._fleet.reconcile(specs.targets, self._options.drain_s)
             self._applied()
             _warn(specs)

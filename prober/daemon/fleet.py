@@ -79,6 +79,17 @@ class Line:
                 probe.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
+    def pause(self, unix_s: float | None) -> None:
+        """Send nothing from now on, and end a sweep; probes under way end as they would. None: send again."""
+        if (unix_s is None) == (self.target.paused_unix_s is None):
+            return
+        self.target.paused_unix_s = unix_s
+        if unix_s is not None and self.name is not None:
+            self._fleet.sweeps.stop(self.name)
+        text = "paused on request" if unix_s is not None else "resumed on request"
+        log.info("target=%s %s", self.name or UNNAMED, text)
+        self._fleet.history.happened(Event(time.time(), self.name or UNNAMED, "state", text))
+
     def record(self, result: ProbeResult) -> None:
         """A probe of this target has ended: into series, history, trust and state."""
         identity = self.target.identity
@@ -149,8 +160,9 @@ class Line:
         return any(line.name == name for other, line in self._fleet.lines.items() if other != key)
 
     def _inherit(self, before: "Line") -> None:
-        """A changed target is the same target: what it has used of its budget and its warm-up stay."""
+        """A changed target is the same target: what it has used of its budget, its warm-up and its pause stay."""
         self.name = before.name
+        self.target.paused_unix_s = before.target.paused_unix_s
         for kind, budget in self.target.budgets.items():
             if kind in before.target.budgets:
                 self.target.budgets[kind] = replace(before.target.budgets[kind], limit=budget.limit)
@@ -168,11 +180,15 @@ class Line:
             schedule = chain([start], schedule)
 
         def launch(due_ns: int) -> None:
+            if self.target.paused_unix_s is not None:
+                return
             task = asyncio.create_task(self._probe(probe, drawer, due_ns))
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
 
         def missed(due_ns: int) -> None:
+            if self.target.paused_unix_s is not None:
+                return
             fleet.trust.missed(fleet.clock.now_ns())
             late_s = (fleet.clock.now_ns() - due_ns) / 1e9
             detail = f"the prober woke {late_s:.1f} s after the due time and did not send"
@@ -255,8 +271,9 @@ class Fleet:
         await asyncio.gather(*(line.stop(drain_s) for line in self.lines.values()))
 
     def find(self, name: str) -> Line | None:
-        """The target whose label is `name`."""
-        return next((line for line in self.lines.values() if line.name == name), None)
+        """The target whose label is `name`; one that has none yet goes by its key."""
+        named = next((line for line in self.lines.values() if line.name == name), None)
+        return named or (self.lines.get(name) if name in self.lines and self.lines[name].name is None else None)
 
     async def explain(self) -> None:
         """Look at every target now and then, for ever."""

@@ -2,7 +2,9 @@
 
 from array import array
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import merge
 
 from prober.analysis.quantiles import Quantile, quantiles
 from prober.measure.event import Event
@@ -50,13 +52,15 @@ class History:
         self._events: deque[Event] = deque(maxlen=EVENTS)
 
     def add(self, result: ProbeResult) -> None:
-        """Remember a probe."""
+        """Remember a probe; one on request is remembered and counts in nothing."""
         past = self._pasts.get(result.target)
         if past is None:
             past = Past(deque(maxlen=self._limit), deque(maxlen=FAILURES_KEPT * self._limit))
             self._pasts[result.target] = past
         ok = result.outcome is Outcome.OK
         (past.good if ok else past.bad).append(result)
+        if result.on_request:
+            return
         past.outcomes[result.outcome.value] += 1
         if result.outcome not in ANSWERED or result.warm_up or result.cached:
             return
@@ -85,15 +89,25 @@ class History:
         found = [result for past in pasts for kept in (past.good, past.bad) for result in kept]
         return sorted(found, key=lambda result: result.timeline.intended_ns, reverse=True)
 
+    def recent(self, target: str) -> Iterator[ProbeResult]:
+        """A target's remembered probes, latest first, no more of them looked at than are taken."""
+        past = self._pasts.get(target)
+        ended = (reversed(past.good), reversed(past.bad)) if past else ()
+        return merge(*ended, key=lambda result: -result.timeline.intended_ns)
+
     def outcomes(self, target: str) -> dict[str, int]:
         """How many probes ended how, since the target appeared."""
         past = self._pasts.get(target)
         return dict(past.outcomes.most_common()) if past else {}
 
-    def quantiles(self, target: str) -> dict[tuple[str, str], list[Quantile]]:
+    def samples(self, target: str) -> dict[tuple[str, str], Samples]:
         """By workload and signal."""
         past = self._pasts.get(target)
-        found = {key: samples.quantiles() for key, samples in past.samples.items()} if past else {}
+        return dict(past.samples) if past else {}
+
+    def quantiles(self, target: str) -> dict[tuple[str, str], list[Quantile]]:
+        """The same as quantiles, where there are samples."""
+        found = {key: samples.quantiles() for key, samples in self.samples(target).items()}
         return {key: value for key, value in found.items() if value}
 
     def _sample(self, past: Past, workload: str, signal: str) -> Samples:

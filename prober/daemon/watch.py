@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 
-from prober.analysis.drift import Drift, Observation, Settings, fresh, seed, shifts, step
+from prober.analysis.drift import Drift, Observation, Phase, Settings, Shift, Verdict, fresh, seed, shifts, step
 from prober.analysis.preserve import dump, restore
 from prober.config.specs import DriftSpec, TargetSpec
 from prober.daemon.history import History
@@ -30,6 +30,7 @@ class Watch:
         self._detectors: dict[Key, Drift] = {}
         self._rates: dict[Key, float] = {}
         self._active: set[Key] = set()
+        self._verdicts: dict[Key, tuple[Verdict, tuple[Shift, ...]]] = {}
 
     def declare(self, name: str, spec: TargetSpec) -> None:
         """Watch what is probed of a target; what was watched already goes on, and what is not probed any more is forgotten."""
@@ -77,6 +78,14 @@ class Watch:
         """Which signals of a target have drifted."""
         return [key for key in self._active if key[0] == name]
 
+    def verdicts(self, name: str) -> list[tuple[Key, Verdict, tuple[Shift, ...]]]:
+        """What is thought of each signal of a target, and how far it has moved."""
+        return [
+            (key, *self._verdicts.get(key, (Verdict(_phase(state), 0.0), ())))
+            for key, state in self._detectors.items()
+            if key[0] == name
+        ]
+
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(key, state) of every detector."""
         for key, state in list(self._detectors.items()):
@@ -97,7 +106,9 @@ class Watch:
         if state is None:
             return
         self._detectors[key], verdict = step(state, observation)
-        self._recorder.drift(*key, verdict, shifts(state) if verdict.active else ())
+        moved = tuple(shifts(state)) if verdict.active else ()
+        self._verdicts[key] = verdict, moved
+        self._recorder.drift(*key, verdict, moved)
         (self._active.add if verdict.active else self._active.discard)(key)
         if verdict.event:
             target, workload, signal = key
@@ -122,3 +133,9 @@ class Watch:
     def _forget(self, key: Key) -> None:
         del self._detectors[key], self._rates[key]
         self._active.discard(key)
+        self._verdicts.pop(key, None)
+
+
+def _phase(state: Drift) -> Phase:
+    """Of a detector that has seen no sample since the prober's start."""
+    return "learning" if state.baseline is None else "settled" if state.settled else "provisional"

@@ -27,6 +27,11 @@ def runbook(name: str) -> str | None:
     return None
 
 
+def asset(name: str) -> bytes:
+    """A file that the page loads, from the package's `static/`. Raises OSError."""
+    return (Path(__file__).parents[1] / "static" / name).read_bytes()
+
+
 @dataclass(slots=True)
 class Secret:
     """A token in a file, read again when the file changes. While the file is gone the last token stays in use."""

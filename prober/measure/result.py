@@ -14,6 +14,7 @@ class ProbeResult:
     unix_s: wall clock at the intended time, for people only
     warm_up: a success that pays for a cold engine; cached: a cold prompt that the engine had in its prefix cache
     golden: how the answer to a golden prompt is judged (text, regex, json_schema), None for other prompts
+    on_request: a person asked for it: it is shown, and counted nowhere
     rate_limit: `x-ratelimit-remaining-*` as the server sent them; cert_expiry_unix_s: end of its certificate
     """
 
@@ -34,3 +35,4 @@ class ProbeResult:
     golden: str | None = None
     rate_limit: dict[str, float] = field(default_factory=dict)
     cert_expiry_unix_s: float | None = None
+    on_request: bool = False

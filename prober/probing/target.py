@@ -52,6 +52,7 @@ class Target:
         self.clock = clock
         self._identity: Identity | None = None
         self.state = "pending"
+        self.paused_unix_s: float | None = None  # since when nobody may probe or sweep it
         self.in_flight = 0
         slowest = min((probe.rate_per_s for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(IDLE_NS, round(3e9 / slowest)))

@@ -131,6 +131,10 @@ BAD = [
         "summarization",
     ),
     (
+        TTFT + "targets: [{url: http://h, sweep: {demand_query: 'sum(rate(x_total[5m]))'}}]",
+        "targets[0].sweep.demand_query: nobody can be asked; add prometheus: {url: http://prometheus:9090}",
+    ),
+    (
         TTFT + "targets: [{url: http://h, sweep: {limits: {cost: 2}}}]",
         "targets[0].sweep.limits.cost: needs prices: budget: {price_per_million: {prompt: 0.60, completion: 0.60}}",
     ),
@@ -157,8 +161,8 @@ BAD = [
     ("targets: [{url: http://a]", "line 1, column 25: expected ',' or '}', but got ']'; mend the YAML there"),
     ("targets: 5", "targets: needed: a list of targets, such as [{url: http://localhost:8000}]"),
     (
-        "grafana: {}\n" + ONE_LINE,
-        'unknown key "grafana"; known: defaults, drift, prometheus, slos, storage, targets, workloads',
+        "loki: {}\n" + ONE_LINE,
+        'unknown key "loki"; known: defaults, drift, grafana, prometheus, slos, storage, targets, workloads',
     ),
     (
         "drift: {material: 1%}\n" + ONE_LINE,

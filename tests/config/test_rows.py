@@ -95,7 +95,7 @@ def test_the_example_is_a_good_one() -> None:
         ({"prefix": "{tokens: 5, reus: warm}"}, "rows[0].prefix.reuse: needed, but not given"),
         ({"accept": None}, "rows[0].accept: needed: a list of what must hold"),
         ({"accept": "ttft<500ms:99%"}, "rows[0].accept: needed: a list of what must hold"),
-        ({"accept": "['ttft']"}, "rows[0].accept[0]: 'ttft' is no objective; write signal<threshold:share"),
+        ({"accept": "['ttft']"}, "rows[0].accept[0]: 'ttft' is no objective; write signal<threshold:objective"),
         ({"accept": "['success:99%', 'ttft<500:99%']"}, "rows[0].accept[1]: '500' is not a duration"),
         ({"accept": "['ttft:99%']"}, "rows[0].accept[0]: needed for signal `ttft`: a duration above 0"),
         ({"accept": "['success:100%']"}, "rows[0].accept[0]: 100% leaves nothing to judge"),

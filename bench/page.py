@@ -1,0 +1,145 @@
+"""What the prober's own page costs: its bytes and its load time in a real browser, and what reading it does to the stamps.
+
+Loads: a daemon with 100 targets, all on one mock, each probed every five seconds as by default. Stamps: the same with one of them
+at RATE, whose ITLs are compared with the mock's. Seconds that begin with the page and /metrics fetched, gzipped, follow seconds
+without, so that other work on a shared machine falls on both alike; seconds without are of two kinds, whose difference tells what
+is left of it (`null_ms`).
+
+Beside it the longest slice in processor time of this process: between slices every stamp that is due is taken.
+"""
+
+import shutil
+import time
+import urllib.request
+from bisect import bisect_right
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from bench.comparison import CONFIG, itl_errors_ms, pairs
+from bench.report import goal, percentile, show
+from bench.stage import Stage, stage
+from prober.daemon.history import SAMPLES, Samples
+from prober.generate.page import layout
+from tests.generate.scenes import hundred, page_of
+
+TARGETS = 100
+RATE = 50
+PERIOD_S = 1.0
+ROUNDS = 8
+ORDER = (False, True, False, True)  # whether page and metrics are read
+WARM_S = 20.0  # for probes of every target
+LOADS = 7
+KB = 1_000
+TIMES = """(() => {
+  const all = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
+  const sum = (name) => all.reduce((total, each) => total + each[name], 0);
+  return [all[0].loadEventEnd, sum("transferSize"), sum("decodedBodySize")];
+})()"""
+
+
+def config(rate: float, each: float) -> str:
+    """One target at `rate` a second, and the others, whose engine's page is not read, at `each`."""
+    others = "".join(
+        f'  - {{name: team-{i % 7}/model-{i:02d}, url: "{{mock}}", rate: {each}/s, metrics: {{url: none}}}}\n'
+        for i in range(1, TARGETS)
+    )
+    return CONFIG.format(rate=rate).replace("targets:\n", "targets:\n" + others)
+
+
+def measure() -> dict[str, Any]:
+    """ITL errors in ms, read and not read."""
+    with stage(config(RATE, 0.05), history=round(RATE * PERIOD_S * ROUNDS * len(ORDER) * 2)) as running:
+        time.sleep(WARM_S)
+        fetch(running, "/")  # the first is the dearest
+        begins: list[int] = []
+        for read in ORDER * ROUNDS:
+            begins.append(time.monotonic_ns())
+            if read:
+                fetch(running, "/")
+                fetch(running, "/metrics")
+            time.sleep(max(0.0, PERIOD_S - (time.monotonic_ns() - begins[-1]) / 1e9))
+        end = time.monotonic_ns()
+        time.sleep(1.5)
+        _, good = pairs(running, begins[0], end)
+    split: list[list[float]] = [[] for _ in ORDER]
+    for at, error in itl_errors_ms(good):
+        if begins[0] <= at < end:
+            split[(bisect_right(begins, at) - 1) % len(ORDER)].append(error)
+    quiet, once, again, twice = split
+    p99 = {"not_read": percentile(quiet + again, 0.99), "read": percentile(once + twice, 0.99)}
+    return {
+        "gaps": sum(map(len, split)),
+        "itl_error_p99_ms": {name: round(value, 4) for name, value in p99.items()},
+        "more_ms": round(p99["read"] - p99["not_read"], 4),
+        "null_ms": round(percentile(again, 0.99) - percentile(quiet, 0.99), 4),
+    }
+
+
+def loads() -> dict[str, Any]:
+    """The page in a real browser, each time with an empty cache: navigation to the end of its load event; bytes of it all."""
+    times, sizes = list[float](), list[tuple[int, int]]()
+    with stage(config(0.2, 0.2)) as running, sync_playwright() as started:
+        time.sleep(WARM_S)
+        browser = started.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        for _ in range(LOADS):
+            page = browser.new_context().new_page()
+            page.goto(running.prober + "/")
+            if (cards := page.locator(".card").count()) != TARGETS:
+                raise RuntimeError(f"the page shows {cards} targets, not {TARGETS}")
+            took, wire, raw = page.evaluate(TIMES)
+            times.append(round(took, 1))
+            sizes.append((wire, raw))
+            page.context.close()
+        browser.close()
+    wire, raw = max(sizes)
+    return {"load_ms": times, "wire_bytes": wire, "raw_bytes": raw}
+
+
+def fetch(running: Stage, path: str) -> None:
+    """As a browser, or Prometheus, asks for it."""
+    with urllib.request.urlopen(
+        urllib.request.Request(running.prober + path, headers={"Accept-Encoding": "gzip"})
+    ) as answer:
+        answer.read()
+
+
+def slices() -> dict[str, float]:
+    """The longest steps in ms: of writing the page of 100 targets, of one in full, of a full ring's quantiles."""
+    rng, samples = Random(1), Samples()
+    samples.add(*(rng.lognormvariate(-4, 0.5) for _ in range(SAMPLES)))
+    return {
+        "page": longest(layout.page(page_of(hundred()), "stamp")),
+        "one_in_full": longest(layout.page(page_of(hundred()[:1]), "stamp")),
+        "quantiles": longest(samples.quantiles() for _ in range(5)),
+    }
+
+
+def longest(pieces: Iterator[Any]) -> float:
+    """Processor time of the longest step."""
+    found, begin = 0.0, time.process_time()
+    for _ in pieces:
+        found = max(found, time.process_time() - begin)
+        begin = time.process_time()
+    return round(found * 1e3, 3)
+
+
+def main() -> None:
+    """Measure and print."""
+    found, steps = {**loads(), **measure()}, slices()
+    middle = percentile(found["load_ms"], 0.5)
+    goals = [
+        goal("page of 100 targets, all that is loaded, on the wire", found["wire_bytes"] / KB, 300, "kB"),
+        goal("navigation to the end of the load event, median", middle, 1_000, "ms"),
+        goal("ITL error p99, page and metrics read each other second, minus not", found["more_ms"], 2.0, "ms"),
+        goal("longest slice of the page", max(steps.values()), 2.0, "ms"),
+    ]
+    show("page", goals, slices_ms=steps, **found)
+
+
+if __name__ == "__main__":
+    main()

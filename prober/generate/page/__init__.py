@@ -1,0 +1,1 @@
+"""The prober's own page: values in, HTML out, piece by piece."""

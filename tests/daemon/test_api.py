@@ -1,0 +1,320 @@
+"""`/api/v1`: what is answered is what is documented; what changes something is guarded."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import jsonschema
+import pytest
+from openapi_spec_validator import validate
+
+from prober.daemon.api import OPERATIONS, openapi
+from prober.daemon.site import HEADERS, Site, serve
+from prober.measure.chat import Usage
+from prober.mock.server import running
+from tests.daemon.test_fleet import QUICK, Watched, specs, until, watched
+from tests.results.samples import sweep
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Answer:
+    status: int
+    text: str
+    headers: dict[str, str]
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.text)["data"]
+
+
+class Asked:
+    """A site that listens, over a fleet that probes."""
+
+    def __init__(self, seen: Watched, site: Site, url: str, session: aiohttp.ClientSession) -> None:
+        self.seen, self.site, self.url, self._session = seen, site, url, session
+
+    async def ask(self, method: str, path: str, **headers: str) -> Answer:
+        async with self._session.request(method, self.url + path, headers=headers, allow_redirects=False) as answer:
+            return Answer(answer.status, await answer.text(), dict(answer.headers))
+
+
+@asynccontextmanager
+async def asked(*targets: str, admin: bool = True, external: str = "", prefix: str = "") -> AsyncIterator[Asked]:
+    async def reload() -> str | None:
+        return None
+
+    async with running(QUICK) as url, watched() as seen, aiohttp.ClientSession() as session:
+        await seen.fleet.reconcile(specs(*(each.format(url=url) for each in targets)), 1.0)
+        site = Site(seen.fleet, seen.families, reload, external, prefix)
+        site.admin = admin
+        runner = await serve(site, "127.0.0.1:0")
+        try:
+            yield Asked(seen, site, f"http://127.0.0.1:{runner.addresses[0][1]}", session)
+        finally:
+            await runner.cleanup()
+
+
+ONE = "name: a, url: '{url}'"
+
+
+def test_the_document_is_valid_and_committed() -> None:
+    """By OpenAPI 3.1's own schema; docs/openapi.json is what the declaration says."""
+    found = openapi()
+    validate(found)
+    assert json.loads((ROOT / "docs/openapi.json").read_text()) == found
+
+
+def test_every_operation_is_declared_once() -> None:
+    """By its own name, with a summary; what it refuses is declared too."""
+    assert len({each.name for each in OPERATIONS}) == len(OPERATIONS)
+    for each in OPERATIONS:
+        operation = openapi()["paths"][each.path][each.method.lower()]
+        assert (operation["operationId"], operation["summary"]) == (each.name, each.text)
+        assert {"403", "404"} <= set(operation["responses"]) or not each.writes
+
+
+def schema_of(path: str, method: str, status: int) -> Any:
+    """The schema of an answer, with what it refers to."""
+    found = openapi()
+    reply = found["paths"][path][method.lower()]["responses"][str(status)]
+    return {**reply["content"]["application/json"]["schema"], "components": found["components"]}
+
+
+async def test_what_is_answered_is_what_is_documented() -> None:
+    """Real answers over a real mock, each against its schema; no field that is not declared."""
+    async with asked(ONE) as site:
+        await until(lambda: site.seen.probes("a") >= 3)
+        for path in ("/api/v1/targets", "/api/v1/probes", "/api/v1/events", "/api/v1/sweeps", "/api/v1/openapi.json"):
+            answer = await site.ask("GET", path)
+            assert answer.status == 200, path
+            jsonschema.validate(json.loads(answer.text), schema_of(path, "GET", 200))
+        probe = await site.ask("POST", "/api/v1/probes?target=a")
+        jsonschema.validate(json.loads(probe.text), schema_of("/api/v1/probes", "POST", 200))
+        for method in ("POST", "DELETE"):
+            answer = await site.ask(method, "/api/v1/pauses?target=a")
+            jsonschema.validate(json.loads(answer.text), schema_of("/api/v1/pauses", method, 200))
+        declared = openapi()["components"]["schemas"]
+        (target,) = (await site.ask("GET", "/api/v1/targets")).data
+        assert set(target) == set(declared["TargetAnswer"]["properties"])
+        assert set(probe.data) == set(declared["ProbeAnswer"]["properties"])
+
+
+async def test_a_probe_on_request_is_shown_and_counted_nowhere() -> None:
+    """Neither in series nor in outcomes nor in quantiles; it says of itself what it is."""
+    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        counted, outcomes = site.seen.probes("a"), site.seen.history.outcomes("a")
+        answer = await site.ask("POST", "/api/v1/probes?target=a")
+        assert answer.status == 200
+        assert (answer.data["outcome"], answer.data["on_request"], answer.data["target"]) == ("ok", True, "a")
+        assert site.seen.probes("a") == counted
+        assert site.seen.history.outcomes("a") == outcomes
+        shown = (await site.ask("GET", "/api/v1/probes?target=a")).data
+        assert [each["on_request"] for each in shown] == [True, False]
+        assert "asked for by a person" in (await site.ask("GET", "/")).text
+
+
+async def test_a_paused_target_is_sent_nothing() -> None:
+    """Until it is resumed: no probe of the schedule, none on request, no sweep; over a reload too, and it is told everywhere."""
+    async with asked(ONE) as site:
+        await until(lambda: site.seen.probes("a") >= 3)
+        begun = await site.ask("POST", "/api/v1/pauses?target=a")
+        assert begun.data["paused"] > 1.6e9
+        line = site.seen.fleet.find("a")
+        assert line is not None
+        await until(lambda: line.target.in_flight == 0)
+        await asyncio.sleep(0.1)  # what had begun to connect
+        before = site.seen.probes("a")
+        due = site.seen.clock.now_ns()
+        await site.seen.clock.sleep_until(due + 200_000_000)  # ten due times
+        assert site.seen.probes("a") == before
+        refused = await site.ask("POST", "/api/v1/probes?target=a")
+        assert (refused.status, refused.text) == (409, "nothing was sent: target 'a' is paused\n")
+        assert (await site.ask("GET", "/probe?target=a")).status == 409
+        assert (await site.ask("GET", "/api/v1/targets")).data[0]["paused"] == begun.data["paused"]
+        assert (await site.ask("GET", "/api/v1/events")).data[0]["text"] == "paused on request"
+        assert "Nothing is sent to it since" in (await site.ask("GET", "/")).text
+        spec = line.target.spec
+        await site.seen.fleet.reconcile(specs(f"name: a, url: '{spec.url}', rate: 60/s"), 1.0)
+        again = site.seen.fleet.find("a")
+        assert again is not None
+        assert again is not line
+        assert again.target.paused_unix_s == begun.data["paused"]
+        assert (await site.ask("DELETE", "/api/v1/pauses?target=a")).data == {"name": "a", "paused": None}
+        await until(lambda: site.seen.probes("a") > before)
+
+
+WRITES = [(each.method, each.path) for each in OPERATIONS if each.writes]
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+async def test_nothing_can_be_changed_unless_it_is_allowed(method: str, path: str) -> None:
+    """Without --web.enable-admin-api each action is refused, in words that name the flag."""
+    async with asked(ONE, admin=False) as site:
+        answer = await site.ask(method, f"{path}?target=a")
+        assert answer.status == 403
+        assert "--web.enable-admin-api" in answer.text
+        line = site.seen.fleet.find("a")
+        assert line is not None
+        assert line.target.paused_unix_s is None
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+async def test_an_unknown_target_is_named(method: str, path: str) -> None:
+    """404, with what was asked for."""
+    async with asked(ONE) as site:
+        answer = await site.ask(method, f"{path}?target=b")
+        assert answer.status == 404
+        assert "'b'" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://behind.a.proxy"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Origin": "{own}"}, 200),
+        ({"Origin": "https://prober.example"}, 200),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "http://other.prober.example"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "https://prober.example.evil.example"}, 403),
+        ({"Origin": "http://prober.example"}, 403),
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/api/v1/pauses?target=a"), ("POST", "/-/reload"), ("PUT", "/-/reload")]
+)
+async def test_another_sites_page_can_change_nothing(
+    method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    """A browser says where a request comes from; programs say nothing, and may."""
+    async with asked(ONE, external="https://prober.example/slo") as site:
+        answer = await site.ask(method, path, **{name: value.format(own=site.url) for name, value in headers.items()})
+        assert answer.status == status
+        if status == 403:
+            assert "--web.external-url" in answer.text
+            assert (await site.ask("GET", "/api/v1/targets")).data[0]["paused"] is None
+
+
+async def test_reading_changes_nothing() -> None:
+    """No GET of the API, with whatever parameters, pauses, probes or sweeps; and an action has no GET."""
+    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        before = len(site.seen.history.probes())
+        for each in OPERATIONS:
+            await site.ask("GET", each.path.replace("{id}", "x") + "?target=a&method=POST")
+        assert (await site.ask("GET", "/api/v1/pauses?target=a")).status == 405
+        assert (await site.ask("GET", "/-/reload")).status == 405
+        assert len(site.seen.history.probes()) == before
+        line = site.seen.fleet.find("a")
+        assert line is not None
+        assert line.target.paused_unix_s is None
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/metrics", "/nowhere", "/static/page.js", "/api/v1/targets", "/runbooks/LLMProberDown"]
+)
+async def test_every_answer_is_guarded(path: str) -> None:
+    """Nothing may be loaded from elsewhere, nothing framed, no type guessed; no inline script anywhere."""
+    async with asked(ONE) as site:
+        answer = await site.ask("GET", path)
+        assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+        policy = dict(part.strip().split(" ", 1) for part in HEADERS["Content-Security-Policy"].split(";"))
+        assert (policy["default-src"], policy["script-src"], policy["frame-ancestors"]) == (
+            "'none'",
+            "'self'",
+            "'none'",
+        )
+
+
+async def test_all_is_below_the_prefix() -> None:
+    """With and without its slash; what the page loads is found from there, and its addresses change with what is in them."""
+    async with asked(ONE, prefix="/slo/prober") as site:
+        turned = await site.ask("GET", "/slo/prober")
+        assert (turned.status, turned.headers["Location"]) == (308, "prober/")
+        page = (await site.ask("GET", "/slo/prober/")).text
+        style = page.split('rel="stylesheet" href="')[1].split('"')[0]
+        found = await site.ask("GET", f"/slo/prober/{style}")
+        assert found.status == 200
+        assert "immutable" in found.headers["Cache-Control"]
+        assert (await site.ask("GET", "/slo/prober/static/page.css")).headers["Cache-Control"] == "no-cache"
+        assert (await site.ask("GET", "/slo/prober/static/..%2f__init__.py")).status == 404
+        assert (await site.ask("GET", "/")).status == 404
+
+
+async def test_the_page_filters_and_finds() -> None:
+    """By every word, in name, model, engine and state; a target that there is not is a 404 with those that there are."""
+    async with asked("name: alpha, url: '{url}'", "name: beta, url: '{url}', rate: 1/h") as site:
+        await until(lambda: site.seen.probes("alpha") >= 1 and site.seen.probes("beta") >= 1)
+        both = (await site.ask("GET", "/")).text
+        assert both.count('<li class="card') == 2
+        one = (await site.ask("GET", "/?q=READY+alp")).text
+        assert (one.count('<li class="card'), "1 of 2 targets" in one) == (1, True)
+        assert '<h2 id="target"><bdi>beta</bdi>' in (await site.ask("GET", "/?target=beta")).text
+        lost = await site.ask("GET", "/?target=%3Cb%3E")
+        assert lost.status == 404
+        assert "<bdi>&lt;b&gt;</bdi>" in lost.text
+        assert "alpha" in lost.text
+        assert (await site.ask("GET", "/?page=minus+one")).status == 200
+        assert (await site.ask("GET", "/?page=99")).status == 200
+
+
+async def test_the_page_lets_others_run() -> None:
+    """However many targets: at least one turn of other work a target, an SLO or a card."""
+    async with asked(*(f"name: t{i}, url: '{{url}}', rate: 1/h" for i in range(30))) as site:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        view = await site.site.views.page("", 1, "", admin=False)
+        assert view is not None
+        other = asyncio.create_task(others())
+        await site.site.views.page("", 1, "", admin=False)
+        other.cancel()
+        assert turns >= 30
+
+
+async def test_a_sweeps_result_is_told_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In brief, whole, in words, and as curves over load on the target's page."""
+    async with asked(ONE) as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        monkeypatch.setattr(site.seen.sweeps, "results", lambda name=None: [sweep("c0ffee")])
+        brief = await site.ask("GET", "/api/v1/sweeps")
+        jsonschema.validate(json.loads(brief.text), schema_of("/api/v1/sweeps", "GET", 200))
+        assert brief.data[0]["id"] == "c0ffee"
+        whole = await site.ask("GET", "/api/v1/sweeps/c0ffee")
+        jsonschema.validate(json.loads(whole.text), schema_of("/api/v1/sweeps/{id}", "GET", 200))
+        (target,) = (await site.ask("GET", "/api/v1/targets")).data
+        assert target["capacity"].startswith("ttft holds up to 12/s (10 to 13)")
+        page = (await site.ask("GET", "/")).text
+        assert page.count('<svg class="chart"') == 4
+        assert "TTFT over load" in page
+        assert "ttft holds up to 12/s (10 to 13)" in page
+        assert (await site.ask("GET", "/")).text.count('<svg class="chart"') == 4
+
+
+async def test_an_answer_that_is_no_utf_8_is_answered_all_the_same() -> None:
+    """Half a character, a number beyond 64 bits: as JSON can say them."""
+    async with asked(ONE) as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        last = site.seen.history.probes()[0]
+        odd = replace(last.timeline, usage=Usage(10**30, 1))
+        site.seen.history.add(replace(last, detail="\ud800", timeline=odd, on_request=True))
+        found = (await site.ask("GET", "/api/v1/probes?target=a")).data
+        assert ("\ud800", 10**30) in [(each["detail"], each["usage"]["prompt_tokens"]) for each in found]
+        assert (await site.ask("GET", "/?target=a")).status == 200

@@ -1,0 +1,513 @@
+"""The prober's own page in a real browser: what people see, do and are told, in every scene; and over the real daemon."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from playwright.sync_api import Browser, Dialog, Page, ViewportSize, expect, sync_playwright
+
+from prober.daemon.site import Site
+from prober.daemon.sweeps import Refused
+from prober.generate.document import Figure
+from prober.generate.page import layout
+from prober.generate.page.view import PageView, TargetView
+from prober.generate.plots import curves
+from tests.e2e.test_daemon import free_port, get, until
+from tests.generate.scenes import HOSTILE, LONG, NOW, SCENES, fleet, hostile, hundred, page_of, target
+
+Scenes = dict[str, Callable[[], Sequence[TargetView]]]
+ALL: Scenes = {**SCENES, "fleet": fleet, "hostile": hostile, "hostile in full": lambda: hostile()[:1]}
+PHONE, DESK = ViewportSize(width=360, height=740), ViewportSize(width=1280, height=900)
+AXE = files("axe_playwright_python").joinpath("axe.min.js")
+
+
+class Stage:
+    """The real site on a thread of its own, over views that the test sets. broken: it answers 500; slow_s: and how late."""
+
+    def __init__(self, targets: Sequence[TargetView]) -> None:
+        self.targets, self.broken, self.slow_s = list(targets), False, 0.0
+        self.at, self.refusal, self.begun = NOW, "", list[str]()
+        fleet = SimpleNamespace(find=self._find, sweeps=SimpleNamespace(ask=self._ask), lines={})
+        self.site = Site(cast(Any, fleet), {}, self._reload, "", "/slo")
+        self.site.admin = True
+        self.site.views = cast(Any, self)
+        self.mistakes: str | None = None
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        assert self._started.wait(20)
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}/slo/"
+
+    async def page(self, asked: str, number: int, chosen: str, *, admin: bool) -> PageView | None:
+        if chosen and not any(each.key == chosen for each in self.targets):
+            return None
+        return replace(page_of(self.targets, admin=admin, asked=asked, chosen=chosen), at_unix_s=self.at)
+
+    async def charts(self, view: PageView) -> list[Figure]:
+        return curves([(each.id, each) for each in view.targets[0].sweeps]) if view.whole and view.targets else []
+
+    def known(self) -> list[tuple[str, str]]:
+        return [(each.key, each.name) for each in self.targets]
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join(20)
+
+    def _find(self, name: str) -> Any:
+        place = next((i for i, each in enumerate(self.targets) if each.name == name), None)
+        if place is None:
+            return None
+        held = SimpleNamespace(paused_unix_s=self.targets[place].paused_unix_s)
+
+        def pause(unix_s: float | None) -> None:
+            held.paused_unix_s = None if unix_s is None else NOW
+            self.targets[place] = replace(self.targets[place], paused_unix_s=held.paused_unix_s)
+
+        return SimpleNamespace(name=name, target=held, pause=pause)
+
+    def _ask(self, name: str, why: str) -> str:
+        if self.refusal:
+            raise Refused("blackout", self.refusal)
+        self.begun.append(name)
+        return "c0ffee"
+
+    async def _reload(self) -> str | None:
+        return self.mistakes
+
+    @web.middleware
+    async def _weather(self, request: web.Request, handler: Any) -> Any:
+        if self.slow_s and "text/html" in request.headers.get("Accept", ""):
+            await asyncio.sleep(self.slow_s)
+        if self.broken:
+            return web.Response(status=500, text="broken")
+        return await handler(request)
+
+    def _serve(self) -> None:
+        async def run() -> None:
+            self._ended = asyncio.Event()
+            app = self.site.application()
+            app.middlewares.append(self._weather)
+            runner = web.AppRunner(app, shutdown_timeout=0.2)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            self.origin = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            self._started.set()
+            await self._ended.wait()
+            await runner.cleanup()
+
+        self._loop.run_until_complete(run())
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    with sync_playwright() as started:
+        options = ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+        found = started.chromium.launch(executable_path=chromium, args=options)
+        yield found
+        found.close()
+
+
+@contextlib.contextmanager
+def staged(targets: Sequence[TargetView]) -> Iterator[Stage]:
+    stage = Stage(targets)
+    try:
+        yield stage
+    finally:
+        stage.close()
+
+
+@contextlib.contextmanager
+def opened(browser: Browser, stage: Stage, path: str = "", **options: Any) -> Iterator[Page]:
+    """The page; afterwards: nothing was said to the console, and nobody but the prober was asked for anything."""
+    context = browser.new_context(**{"viewport": DESK, **options})
+    page = context.new_page()
+    said, asked = list[str](), list[str]()
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(stage.url + path)
+    try:
+        yield page
+    finally:
+        context.close()
+    assert [each for each in asked if not each.startswith(stage.url)] == []
+    assert [each for each in said if not each.startswith("Failed to load resource: the server responded")] == []
+
+
+def refreshed(page: Page) -> None:
+    """As the page does by itself every few seconds; back once it has been answered and shown."""
+    with page.expect_response(lambda answer: answer.request.resource_type == "fetch"):
+        page.evaluate("window.dispatchEvent(new Event('online'))")
+    page.evaluate("new Promise(done => setTimeout(done, 50))")
+
+
+def serious(page: Page, where: str = "document") -> list[str]:
+    """What axe-core finds that keeps somebody out."""
+    page.evaluate(AXE.read_text())
+    found = page.evaluate(f"axe.run({where}, {{resultTypes: ['violations']}})")
+    return [
+        f"{each['id']}: {node['html'][:120]} {node['failureSummary']}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
+
+
+def open_all(page: Page) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scene", ALL)
+def test_everybody_can_read_it(browser: Browser, scene: str, scheme: Any) -> None:
+    """axe-core finds nothing serious in either theme, all details open."""
+    few = [replace(each, probes=each.probes[:14]) for each in ALL[scene]()]
+    with staged(few) as stage, opened(browser, stage, color_scheme=scheme) as page:
+        open_all(page)
+        assert serious(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_read_what_it_tells_in_between(browser: Browser, scheme: Any) -> None:
+    """What was done, what failed, and that it is stale."""
+    with staged(SCENES["nothing"]()) as stage, opened(browser, stage, color_scheme=scheme) as page:
+        page.get_by_role("button", name="Reload configuration").click()
+        expect(page.locator("#said")).to_contain_text("done")
+        assert serious(page, "'#said'") == []
+        stage.mistakes = "no"
+        page.get_by_role("button", name="Reload configuration").click()
+        expect(page.locator("#said.wrong")).to_be_visible()
+        assert serious(page, "'#said'") == []
+        stage.broken = True
+        refreshed(page)
+        expect(page.locator("#stale")).to_be_visible()
+        assert serious(page, "'#stale'") == []
+
+
+@pytest.mark.parametrize("scene", ALL)
+def test_it_fits_a_phone(browser: Browser, scene: str) -> None:
+    """360 pixels wide, whatever the names: the page does not scroll sideways, with all details open."""
+    with staged(ALL[scene]()) as stage, opened(browser, stage, viewport=PHONE) as page:
+        open_all(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        assert page.locator("h1").bounding_box()["y"] < 300  # type: ignore[index]
+
+
+TEXTS = {
+    "markup": HOSTILE,
+    "long": LONG,
+    "quotes": "\"'><script>alert(1)</script>",
+    "address": "javascript:alert(1)",
+    "turned": "\u202eevil",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_no_name_becomes_code(browser: Browser, text: str) -> None:
+    """No dialog, no element, no title of another's making; also after an update, on the target's own page, and in a question."""
+    with staged(hostile(text)) as stage, opened(browser, stage) as page:
+        questions: list[str] = []
+
+        def refuse(dialog: Dialog) -> None:
+            questions.append(dialog.message)
+            dialog.dismiss()
+
+        page.on("dialog", refuse)
+        refreshed(page)
+        page.locator(".card h3 a").first.click()
+        expect(page.locator("h2#target")).to_be_visible()
+        refreshed(page)
+        assert page.locator("img, #main script, iframe").count() == 0
+        assert page.title().endswith("– llm-slo-prober")
+        assert questions == []
+        page.get_by_role("button", name="Pause").click()
+        assert len(questions) == 1
+        assert questions[0].startswith("Pause ")
+
+
+def test_an_update_changes_only_what_is_new(browser: Browser) -> None:
+    """What is open stays open, what is selected selected, the focus and the place on the page too; nodes stay the same."""
+    one = target()
+    with staged([one]) as stage, opened(browser, stage) as page:
+        third = page.locator(".probes details").nth(2)
+        key = third.get_attribute("id")
+        third.locator("summary").click()
+        page.get_by_role("button", name="Pause").focus()
+        page.evaluate("window.scrollTo(0, 400)")
+        page.evaluate("getSelection().selectAllChildren(document.querySelector('header.target .model code'))")
+        page.evaluate(f"document.getElementById('{key}').kept = true")
+        new = replace(one.probes[0], request_id="slo-probe-new", unix_s=NOW + 5)
+        stage.targets = [replace(one, probes=[new, *one.probes[:-1]], outcomes={"ok": 1_401})]
+        stage.at = NOW + 5
+        refreshed(page)
+        expect(page.get_by_text("1,401")).to_be_visible()
+        assert page.locator(".probes details").nth(3).get_attribute("id") == key
+        assert page.evaluate(f"document.getElementById('{key}').open && document.getElementById('{key}').kept")
+        assert page.evaluate("document.activeElement.textContent") == "Pause…"
+        assert page.evaluate("String(getSelection())") == one.url
+        assert page.evaluate("scrollY") == 400
+        assert page.locator("#as-of").inner_text() == "11:00:05"
+
+
+@pytest.mark.parametrize("scene", ["slow", "full", "fleet"])
+def test_an_update_without_news_touches_nothing(browser: Browser, scene: str) -> None:
+    """Not one node is added, removed or rewritten: no flicker, nothing read out again."""
+    with staged(ALL[scene]()) as stage, opened(browser, stage) as page:
+        page.evaluate(
+            "window.changes = 0; new MutationObserver(all => { changes += all.length }).observe("
+            "document.querySelector('#main'), {subtree: true, childList: true, attributes: true, characterData: true})"
+        )
+        refreshed(page)
+        refreshed(page)
+        assert page.evaluate("changes") == 0
+
+
+def test_an_update_shows_what_has_become_of_a_target(browser: Browser) -> None:
+    """From well to failing and back: headline, state, tab; cards change places with those in trouble first."""
+    with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
+        expect(page.locator("#verdict")).to_have_text("✓ llama-70b is well")
+        stage.targets = list(SCENES["down"]())
+        refreshed(page)
+        expect(page.locator("#verdict")).to_have_text("✗ llama-70b: failing")
+        stage.targets = [target("a"), replace(SCENES["down"]()[0], key="z", name="z")]
+        refreshed(page)
+        assert page.locator(".card h3").all_inner_texts() == ["z", "a"]
+        stage.targets = [replace(SCENES["down"]()[0], key="a", name="a"), target("z")]
+        refreshed(page)
+        assert page.locator(".card h3").all_inner_texts() == ["a", "z"]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page asks more often than it would."""
+    monkeypatch.setattr(layout, "REFRESH_S", 0.3)
+
+
+def test_it_keeps_itself_up_to_date(browser: Browser, quick: None) -> None:
+    """Without anybody's doing."""
+    with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
+        stage.at = NOW + 61
+        expect(page.locator("#as-of")).to_have_text("11:01:01")
+        expect(page.locator("html")).to_have_class("script live-on")
+
+
+def test_a_broken_prober_is_told(browser: Browser, quick: None) -> None:
+    """Stale since when, and why, instead of the last good news; and all is well again by itself."""
+    with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
+        stage.broken = True
+        expect(page.locator("#stale")).to_contain_text("Stale since 11:00:00 UTC: it answers 500.")
+        expect(page.locator("html")).to_have_class("script stale")
+        stage.broken = False
+        expect(page.locator("#stale")).to_be_hidden()
+
+
+def test_a_slow_prober_is_told(browser: Browser, quick: None) -> None:
+    """What has not been answered for three rounds is stale, and says so while it waits; an answer that comes ends it."""
+    with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
+        stage.slow_s = 30.0
+        expect(page.locator("#stale")).to_contain_text("Stale since 11:00:00 UTC: the prober does not answer")
+        stage.slow_s = 0.0
+        expect(page.locator("#stale")).to_be_hidden()
+
+
+def test_a_prober_that_is_gone_is_told(browser: Browser, quick: None) -> None:
+    """A refused connection is no silence."""
+    stage = Stage(SCENES["healthy"]())
+    context = browser.new_context(viewport=DESK)
+    page = context.new_page()
+    page.goto(stage.url)
+    stage.close()
+    expect(page.locator("#stale")).to_contain_text("the prober cannot be reached")
+    context.close()
+
+
+def test_another_server_in_its_place_is_told(browser: Browser, quick: None) -> None:
+    """A proxy's own page, with 200, is not taken for the prober's."""
+    with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
+        page.route("**/slo/", lambda route: route.fulfill(body="<p>Please log in</p>", content_type="text/html"))
+        expect(page.locator("#stale")).to_contain_text("what answers is not the prober")
+        assert page.locator("#verdict").count() == 1
+
+
+def test_a_target_is_paused_and_resumed(browser: Browser) -> None:
+    """After a question; no is no. It is told at once, and the same place resumes it."""
+    answers = [False, True]
+    with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
+        page.on("dialog", lambda dialog: dialog.accept() if answers.pop(0) else dialog.dismiss())
+        page.get_by_role("button", name="Pause").click()
+        assert stage.targets[0].paused_unix_s is None
+        page.get_by_role("button", name="Pause").click()
+        expect(page.locator("#verdict")).to_have_text("‖ llama-70b: paused".replace("‖", "?"))
+        expect(page.locator("#said")).to_have_text("✓ Pause: done")
+        assert stage.targets[0].paused_unix_s is not None
+        page.get_by_role("button", name="Resume").click()
+        expect(page.locator("#verdict")).to_have_text("✓ llama-70b is well")
+
+
+def test_a_refusal_is_told_in_the_probers_words(browser: Browser) -> None:
+    """A sweep that may not be, a file with mistakes: the sentence is on the page, and stays."""
+    with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
+        page.on("dialog", lambda dialog: dialog.accept())
+        stage.refusal = "Sat 11:00 is in sweep.blackout"
+        page.get_by_role("button", name="Sweep now").click()
+        expect(page.locator("#said.wrong")).to_have_text("✗ blackout: Sat 11:00 is in sweep.blackout")
+        stage.refusal = ""
+        page.get_by_role("button", name="Sweep now").click()
+        expect(page.locator("#said:not(.wrong)")).to_have_text("✓ Sweep now: done")
+        assert stage.begun == ["llama-70b"]
+        stage.mistakes = "prober.yaml: targets: needed: a list of targets <b>"
+        page.get_by_role("button", name="Reload").click()
+        expect(page.locator("#said.wrong")).to_contain_text("targets: needed: a list of targets <b>")
+
+
+def test_a_fleet_is_filtered(browser: Browser) -> None:
+    """While one types, with the focus kept; the address can be passed on; back to all of them."""
+    with staged(hundred()) as stage, opened(browser, stage) as page:
+        expect(page.locator(".card")).to_have_count(100)
+        page.get_by_role("searchbox").press_sequentially("model-4")
+        expect(page.locator(".card")).to_have_count(10)
+        assert page.evaluate("document.activeElement.id") == "q"
+        assert page.get_by_role("searchbox").input_value() == "model-4"
+        assert page.url.endswith("?q=model-4")
+        page.reload()
+        expect(page.locator(".card")).to_have_count(10)
+        page.get_by_role("searchbox").fill("")
+        expect(page.locator(".card")).to_have_count(100)
+
+
+def test_keys_are_enough(browser: Browser) -> None:
+    """Tab reaches the skip link first, then everything in order, each with a visible focus; Enter opens a probe and a target."""
+    with staged([target("a"), target("b")]) as stage, opened(browser, stage) as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the targets"
+        seen = []
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            seen.append(
+                page.evaluate(
+                    "(() => { const at = document.activeElement, style = getComputedStyle(at);"
+                    "return [at.tagName, style.outlineStyle, parseFloat(style.outlineWidth)] })()"
+                )
+            )
+            if page.evaluate("document.activeElement.matches('.probes summary')"):
+                break
+        assert all(style != "none" and width >= 2 for tag, style, width in seen if tag != "BODY")
+        page.keyboard.press("Enter")
+        expect(page.locator(".probes details[open] .facts")).to_contain_text("slo-probe-")
+        page.locator(".card a").first.focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("h2#target")).to_have_text("a")
+        page.get_by_role("link", name="← all targets").press("Enter")
+        expect(page.locator(".card")).to_have_count(2)
+
+
+def test_it_can_be_read_without_its_script(browser: Browser) -> None:
+    """Everything but actions: probes open, the filter filters, a target has its page."""
+    with staged(hundred()) as stage, opened(browser, stage, java_script_enabled=False) as page:
+        page.locator(".probes summary").first.click()
+        expect(page.locator(".probes .facts").first).to_be_visible()
+        page.get_by_role("searchbox").fill("model-42")
+        page.get_by_role("button", name="Filter").click()
+        expect(page.locator(".card")).to_have_count(1)
+        page.locator(".card a").click()
+        expect(page.locator("h2#target")).to_contain_text("model-42")
+        expect(page.locator(".actions")).to_be_hidden()
+
+
+def test_a_target_that_there_is_not(browser: Browser) -> None:
+    """A link to a target that is gone leads on."""
+    with staged([target("a"), target("b")]) as stage, opened(browser, stage, "?target=gone") as page:
+        expect(page.locator("h1")).to_have_text("There is no target gone")
+        page.get_by_role("link", name="← all targets").click()
+        expect(page.locator(".card")).to_have_count(2)
+
+
+CONFIG = """
+slos:
+  ttft: {{signal: ttft, threshold: 2s, objective: 99%}}
+targets:
+  - {{name: one, url: 'http://127.0.0.1:{port}', max_send_lag: 5s, probes: [{{workload: probe, rate: 20/s, slos: [ttft]}}],
+     sweep: {{min_rate: 5/s, max_rate: 20/s, slos: [ttft]}}}}
+  - {{name: <script>two</script>, url: 'http://127.0.0.1:9', rate: 2/s}}
+"""
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[str]:
+    """`prober run` over `prober mock`, and over nobody; the page's address."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments: str) -> None:
+            log = stack.enter_context((tmp_path / f"{arguments[0]}.log").open("wb"))
+            process = subprocess.Popen([sys.executable, "-m", "prober", *arguments], stdout=log, stderr=log)
+            stack.callback(process.wait, 30)
+            stack.callback(process.terminate)
+
+        mock, port = free_port(), free_port()
+        start("mock", "--port", str(mock), "--ttft", "10ms", "--itl", "1ms")
+        until(lambda: get(f"http://127.0.0.1:{mock}/version"), "the mock")
+        config = tmp_path / "prober.yaml"
+        config.write_text(CONFIG.format(port=mock))
+        listen = f"--web.listen-address=127.0.0.1:{port}"
+        start("run", f"--config.file={config}", listen, "--web.enable-admin-api", "--web.route-prefix=/slo")
+        until(lambda: get(f"http://127.0.0.1:{port}/slo/-/ready"), "the daemon to be ready")
+        yield f"http://127.0.0.1:{port}/slo"
+
+
+def told(url: str, name: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = json.loads(get(f"{url}/api/v1/targets"))["data"]
+    return next(each for each in found if each["name"] == name)
+
+
+def test_the_real_daemon_is_seen_and_steered(browser: Browser, daemon: str) -> None:
+    """Its probes arrive on the page; a probe now is shown with its figures; a sweep is seen and stopped; a pause is real."""
+    until(lambda: told(daemon, "one")["outcomes"].get("ok", 0) >= 5, "five probes")
+    context = browser.new_context(viewport=DESK)
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.goto(f"{daemon}?q=")
+    expect(page.locator("#verdict")).to_have_text("✗ 1 of 2 targets needs attention")
+    expect(page.locator(".concerns")).to_contain_text("<script>two</script>")
+    expect(page.locator(".concerns")).to_contain_text("connect_refused")
+    page.get_by_role("link", name="one", exact=True).first.click()
+    page.get_by_role("button", name="Probe now").click()
+    expect(page.locator("#said")).to_contain_text("Probe ended ok: TTFT", timeout=20_000)
+    page.get_by_role("button", name="Sweep now").click()
+    expect(page.locator(".sweeping")).to_contain_text("requests sent", timeout=20_000)
+    page.get_by_role("button", name="Stop sweep").click()
+    expect(page.locator(".sweeping")).to_have_count(0, timeout=20_000)
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#verdict")).to_have_text("? one: paused", timeout=20_000)
+    until(lambda: quiet(daemon), "the last probe that was under way")
+    page.get_by_role("button", name="Resume").click()
+    before = sum(told(daemon, "one")["outcomes"].values())
+    until(lambda: sum(told(daemon, "one")["outcomes"].values()) > before, "a probe after it was resumed")
+    assert [each for each in said if "favicon" not in each] == []
+    context.close()
+
+
+def quiet(daemon: str) -> bool:
+    """No probe ends for half a second, which is ten due times."""
+    before = told(daemon, "one")["outcomes"]
+    time.sleep(0.5)
+    return bool(told(daemon, "one")["outcomes"] == before)
