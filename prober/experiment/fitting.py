@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, log, sqrt
 from random import Random
+from typing import NamedTuple
 
-from prober.experiment.record import Record
+from prober.experiment.record import Asked, Record
 from prober.experiment.replay import Background, Look, Pair, Scene, Shown, background, blocks_of, replay, scene, until
 from prober.experiment.seen import Seen, neighbours, observations
 from prober.simulation.parameters import Parameters
@@ -39,6 +40,7 @@ PEAKS = (1, 1.03, 1.07, 1.12, 1.2, 1.3, 1.45, 1.6, 1.8, 2, 2.5)
 SHARES = (0.35, 0.7, 1.0)  # of the record that is looked at, one after the other
 FULL, SHOWN = 0.9, 3  # KV usage from which it is the cache that lets nobody in; readings that show a limit
 POLISH, WALK = 200, (0.03, 0.5, 0.08, 0.5, 0.05, 0.3)  # steps by chance, and their size, of log parameters
+QUEUE = 4  # so many that wait are no accident of one step
 REDRAWN = 8  # times that others' requests are drawn again, where those drawn first make no breach
 BLOCK_S = 4.0  # neighbours are not independent: they get one random weight
 
@@ -61,12 +63,19 @@ class Prior:
         return self.spread + self.a_day * self.age_s / 86_400
 
 
+class Trouble(NamedTuple):
+    """TTFTs above the threshold, and the most that waited in the engine."""
+
+    breaches: int
+    waiting: int
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """A fitted engine.
 
     front_s: what lies before it (network, gateway); repeats: engines that fit the same record under random weights
-    error: median of |log(TTFT seen ÷ replayed)|; predicted, observed: breaches of the record, by the replay and in truth
+    error: median of |log(TTFT seen ÷ replayed)|; predicted, observed: what went wrong, by the replay and in truth
     slots_seen: the limit of sequences showed itself; background: what was put beside the sweep's requests; drawn: by chance, as
     nobody knows when each of them came
     """
@@ -75,8 +84,8 @@ class Fit:
     front_s: float
     repeats: tuple[tuple[Parameters, float], ...]
     error: float
-    predicted: int
-    observed: int
+    predicted: Trouble
+    observed: Trouble
     slots_seen: bool
     background: Background
     drawn: bool = False
@@ -85,11 +94,13 @@ class Fit:
     def good(self) -> bool:
         """The replay shows what was seen, well enough to be believed about rates that were not tried.
 
-        Three breaches or more of which the replay has none had a cause that the model does not know.
+        Three breaches or more of which the replay has none, or a queue, had a cause that the model does not know.
         """
-        explained = self.observed < 3 or self.predicted > 0
-        many = 3 + 3 * sqrt(self.observed + 1)
-        return self.error < 0.2 and explained and self.predicted - self.observed <= (4 if self.drawn else 1) * many
+        explained = self.observed.breaches < 3 or self.predicted.breaches > 0
+        queued = self.observed.waiting < QUEUE or 4 * self.predicted.waiting >= self.observed.waiting
+        many = (4 if self.drawn else 1) * (3 + 3 * sqrt(self.observed.breaches + 1))
+        few = self.predicted.breaches - self.observed.breaches <= many
+        return self.error < 0.2 and explained and queued and few
 
 
 def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 8) -> Fit | None:
@@ -123,6 +134,8 @@ class _Fitting:
             self.center = [log(getattr(prior.parameters, name)) for name in SMOOTH[:-1]] + [log(prior.front_s)]
             self.spread = [min(prior.deviation, wide) for wide in SPREAD]
         self.scale = dict.fromkeys(FLOOR, 0.2)
+        ttfts = [each.threshold_s for each in record.slos if each.signal == "ttft" and each.threshold_s]
+        self.threshold_s = min(ttfts, default=inf)
 
     def fitted(self, rng: Random, repeats: int) -> Fit:
         self._until(SHARES[0])
@@ -138,11 +151,14 @@ class _Fitting:
         ttfts = sorted(
             abs(r) * self.scale["ttft"] for r, each in zip(residuals, self.seen, strict=True) if each.kind == "ttft"
         )
-        predicted, observed = self._breaches(at)
         drawn = self.record.others is None and self.others.per_s > 0
-        if drawn and not predicted:
-            # Others that came a little earlier or later may make the breaches that these do not.
-            predicted = max(self._breaches(at, scene(self.record, self.others, rng))[0] for _ in range(REDRAWN))
+        predicted, observed = self._replayed_trouble(at, self.scene), self._seen_trouble()
+        if drawn and not all(predicted):
+            # Others that came a little earlier or later may make the breaches and queues that these do not.
+            more = [self._replayed_trouble(at, scene(self.record, self.others, rng)) for _ in range(REDRAWN)]
+            predicted = Trouble(
+                *(some or max(each) for some, each in zip(predicted, zip(*more, strict=True), strict=True))
+            )
         parameters, front_s = self._engine(at)
         return Fit(
             parameters,
@@ -355,23 +371,22 @@ class _Fitting:
             most = max(most, now)
         return most
 
-    def _breaches(self, at: Vector, what: Scene | None = None) -> tuple[int, int]:
-        """TTFTs above the threshold, replayed and seen."""
-        threshold_s = min(
-            (each.threshold_s for each in self.record.slos if each.signal == "ttft" and each.threshold_s), default=None
+    def _seen_trouble(self) -> Trouble:
+        breaches = sum(
+            each.ttft_s is None or each.ttft_s > self.threshold_s for each in self.record.asked if self._judges(each)
         )
-        if threshold_s is None:
-            return 0, 0
+        return Trouble(breaches, max((int(s.requests_waiting or 0) for _, s in self.record.readings), default=0))
+
+    def _replayed_trouble(self, at: Vector, what: Scene) -> Trouble:
         engine, front_s = self._engine(at)
-        shown, _ = replay(engine, what or self.scene)
-        predicted = observed = 0
-        for each, there in zip(self.record.asked, shown, strict=True):
-            age_s = each.known_s - each.at_s
-            if not each.valid or (each.first_s is None and age_s <= threshold_s):
-                continue
-            observed += each.ttft_s is None or each.ttft_s > threshold_s
-            predicted += there.ttft_s is None or there.ttft_s + front_s > threshold_s
-        return predicted, observed
+        shown, looks = replay(engine, what)
+        there = [each for each, own in zip(shown, self.record.asked, strict=True) if self._judges(own)]
+        breaches = sum(each.ttft_s is None or each.ttft_s + front_s > self.threshold_s for each in there)
+        return Trouble(breaches, max((each.waiting for each in looks), default=0))
+
+    def _judges(self, each: Asked) -> bool:
+        """It is known whether its TTFT is above the threshold."""
+        return each.valid and (each.first_s is not None or each.known_s - each.at_s > self.threshold_s)
 
 
 def solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> Vector:

@@ -33,7 +33,6 @@ Teller = Literal["engine", "prometheus"]
 UNREACHED: frozenset[Reason] = frozenset(
     {
         *("highest_rate", "sustained", "prober_late", "page_lost", "retry_after", "guard", "production_ttft"),
-        "near_threshold",  # gentle: what binds may not have shown yet
         *("request_budget", "token_budget", "time_budget", "cost_budget"),
     }
 )

@@ -16,6 +16,7 @@ decides rates, stages and the end, and keeps the record.
 
 from collections import deque
 from dataclasses import replace
+from itertools import islice
 from math import sqrt
 from statistics import median
 
@@ -32,7 +33,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.signals import Signals
 
 # The sending ends when half of so many last requests known are breaches. A grid is walked to see them: one burst does not end it.
-LAST, LAST_OF_GRID = 8, 32
+LAST, LAST_OF_GRID, REACH = 8, 32, 500  # reach: how far back they are looked for
 QUIET = 2  # requests in flight that are next to nothing
 IN_A_STAGE = 2
 # A ramp goes on while so many breaches may be chance where the objective holds: it is asked at each stage, and each stage tells more.
@@ -66,7 +67,7 @@ class Sweep:
         self._now = self._began_s = at_s
         self._account = Account()
         self._breached: dict[int, int] = {}  # requests by stage
-        self._last: deque[bool] = deque(maxlen=LAST_OF_GRID if plan.mode == "grid" else LAST)
+        self._last = LAST_OF_GRID if plan.mode == "grid" else LAST
         self._late: deque[bool] = deque(maxlen=20)
         self._ramp_reason: Reason | None = None
         self._peak_per_s = 0.0  # rate that ended the ramp, where a climb follows
@@ -178,7 +179,6 @@ class Sweep:
         rate = (found.estimate or 0.0) - self._account.others_per_s() if found else 0.0
         if self._plan.sustain_s and self._ramp_reason is None and before.record.reached and rate > 0:
             self._ramp_reason = before.reason
-            self._last.clear()
             self._order = self._begin("sustain", rate, at_s)
             return
         self._finish(before.reason, before.detail)
@@ -211,10 +211,6 @@ class Sweep:
         if not request.breached and (request.failed or any(request.breaches(slo) for slo in self._plan.slos)):
             request.breached = True
             self._breached[request.stage] = self._breached.get(request.stage, 0) + 1
-            if now:
-                self._last.append(True)
-        elif now and final and not request.counted and not request.breached:
-            self._last.append(False)
         if final and not request.counted:
             self._shares.append(request.share(at_s, self._plan.slos))
             request.counted = True
@@ -301,8 +297,9 @@ class Sweep:
     def _decide(self, stage: Stage, at_s: float) -> None:
         """Enough breaches end the sending."""
         breached = self._breached.get(stage.number, 0)
-        if 2 * sum(self._last) >= (self._last.maxlen or LAST):
-            self._stop("breaching", at_s, f"{sum(self._last)} of the last {len(self._last)} requests")
+        latest = self._latest(stage.phase)
+        if 2 * sum(latest) >= self._last:
+            self._stop("breaching", at_s, f"{sum(latest)} of the last {len(latest)} requests")
         elif stage.phase in ("ramp", "climb") and breached >= IN_A_STAGE and self._probably(breached, stage.sent):
             if (
                 stage.phase == "ramp"
@@ -311,12 +308,21 @@ class Sweep:
                 and isinstance(self._order, Run)
             ):
                 self._peak_per_s = stage.rate_per_s
-                self._last.clear()
                 self._order = self._begin("rest", self._plan.start_per_s, at_s)
             else:
                 self._stop("knee_passed", at_s, f"{breached} breaches at {stage.rate_per_s:.3g}/s")
         elif stage.phase == "grid" and breached >= IN_A_STAGE and self._surely(breached, stage.sent):
             self._stop("knee_passed", at_s, f"{breached} of {stage.sent} requests breach at {stage.rate_per_s:.3g}/s")
+
+    def _latest(self, phase: Phase) -> list[bool]:
+        """Of the last requests to come that are known, of this phase: whether they breached."""
+        latest: list[bool] = []
+        for request in islice(reversed(self._account.requests.values()), REACH):
+            if self._account.stages[request.stage].phase != phase or len(latest) == self._last:
+                break
+            if request.breached or request.counted:
+                latest.append(request.breached)
+        return latest
 
     def _probably(self, breached: int, sent: int) -> bool:
         """More than the strictest objective allows, at odds of fifty to one (without a page twenty); gentle asks for no odds.
@@ -374,7 +380,9 @@ class Sweep:
                 self._capacities = tuple(Capacity(each.name, "not_enough_data") for each in self._plan.slos)
                 self._finish(reason, detail)
             else:
-                reached = reason not in UNREACHED or self._ramp_reason is not None
+                # Gentle ends before that: what binds may not have shown yet.
+                passed = reason not in UNREACHED and self._plan.mode != "gentle"
+                reached = passed or self._ramp_reason is not None
                 self._order = Estimate(reason, detail, self._account.record(self._plan, reached=reached))
 
     def _finish(self, reason: Reason, detail: str, *, void: bool = False) -> None:
