@@ -20,7 +20,8 @@ Z = 1.645  # of the 90% interval
 # `python -m bench.knee`.
 MODEL, COUNTED, UNKNOWN = 0.02, 0.045, 0.10
 FLAT = 0.4  # more, divided by the local slope: an error of the share moves a flat knee far
-EARLY = 0.08  # more where the sending ended before the target gave way: a limit may be near and unseen
+# More where the sending ended before the target gave way: a limit may be near and unseen, and the farther the knee the likelier.
+EARLY, FARTHER, BEYOND = 0.08, 0.25, 3.0  # beyond so many times the highest rate nothing is said
 # How much too high a knee a stage of that kind shows, in logs: its queue had no time to grow; and the spread of that.
 LATE: dict[Phase, float] = {"ramp": 0.2, "climb": 0.12}
 FRACTIONS = 0.14
@@ -112,7 +113,7 @@ def _modelled(
     if at is None:
         return None, None
     samples = sum(each.valid for each in record.asked)
-    if not record.reached and at.rate_per_s > top * 1.5:
+    if not record.reached and at.rate_per_s > top * BEYOND:
         return Capacity(slo.name, "not_reached", lower=top, samples=samples, fit="model"), at
     repeats = [replace(ahead, parameters=parameters, front_s=front_s) for parameters, front_s in found.repeats]
     wide = Z * _error(record, found, at, ahead.moved(repeats, slo, at, rng))
@@ -135,7 +136,8 @@ def _error(record: Record, found: Fit, at: Knee, moves: Sequence[float]) -> floa
     """Standard error of log K: repeats under random weights, the simulation's own chance, and what neither shows."""
     spread = sum(min(0.5, abs(each)) ** 2 for each in moves) / max(1, len(moves))
     least = MODEL if record.others is not None else COUNTED if found.background.known else UNKNOWN
-    early = 0.0 if record.reached else EARLY
+    top = max((each.total_per_s for each in record.stages), default=1.0)
+    early = 0.0 if record.reached else hypot(EARLY, FARTHER * max(0.0, log(at.rate_per_s / top)))
     # Minutes of the load that was there are a sample of it: so many requests, whose lengths vary about as much as their mean.
     per_s = found.background.per_s
     others = 0.0
