@@ -57,6 +57,12 @@ lock: ## pin the dependencies of pyproject.toml again, with hashes (ARGS=--upgra
 	$(TOOLS)/uv/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 		--output-file requirements.lock $(ARGS)
+	$(TOOLS)/uv/bin/uv pip compile pyproject.toml --extra grafana --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
+		--constraints requirements.lock --output-file requirements.image.lock $(ARGS)
+	echo hatchling | $(TOOLS)/uv/bin/uv pip compile - --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
+		--constraints requirements.lock --output-file requirements.build.lock $(ARGS)
 
 clean: ## remove what make made, but not the engines
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

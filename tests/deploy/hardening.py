@@ -1,0 +1,67 @@
+"""What every container of the prober's must say of itself: PodSecurity `restricted`, and what an instrument needs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+IMAGE = "llm-slo-prober"
+PROBED = ("livenessProbe", "readinessProbe")
+
+
+def pod_specs(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Of a workload, or of the Jobs within an AnalysisTemplate."""
+    spec = manifest.get("spec", {})
+    if "template" in spec:
+        yield spec["template"]["spec"]
+    for metric in spec.get("metrics", ()) if manifest["kind"] == "AnalysisTemplate" else ():
+        if "job" in metric["provider"]:
+            yield metric["provider"]["job"]["spec"]["template"]["spec"]
+
+
+def containers(manifest: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The prober's containers, each with its pod; an engine's are its owner's."""
+    for pod in pod_specs(manifest):
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            if container["image"].split("@")[0].split(":")[0] == IMAGE:
+                yield pod, container
+
+
+def faults(pod: dict[str, Any], container: dict[str, Any]) -> list[str]:
+    """Everything that is missing or too much, in words."""
+    own = container.get("securityContext", {})
+    context = {**pod.get("securityContext", {}), **own}
+    resources = container.get("resources", {})
+    limits, requests = resources.get("limits", {}), resources.get("requests", {})
+    wanted = {
+        "runAsNonRoot": context.get("runAsNonRoot") is True,
+        "runAsUser 65532": context.get("runAsUser") == 65532,
+        "runAsGroup 65532": context.get("runAsGroup") == 65532,
+        "seccompProfile RuntimeDefault": context.get("seccompProfile") == {"type": "RuntimeDefault"},
+        "allowPrivilegeEscalation false": own.get("allowPrivilegeEscalation") is False,
+        "readOnlyRootFilesystem": own.get("readOnlyRootFilesystem") is True,
+        "capabilities dropped, none added": own.get("capabilities") == {"drop": ["ALL"]},
+        "not privileged": not own.get("privileged"),
+        "nothing of the host": not any(pod.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")),
+        "no folder of the host": not any("hostPath" in volume for volume in pod.get("volumes", ())),
+        "request of CPU": "cpu" in requests,
+        "request of memory": "memory" in requests,
+        "limit of memory": "memory" in limits,
+        "no limit of CPU": "cpu" not in limits,
+        "no GPU of its own": not any("gpu" in name for name in (*limits, *requests)),
+    }
+    return [name for name, held in wanted.items() if not held]
+
+
+def daemon_faults(pod: dict[str, Any], container: dict[str, Any], drain: float) -> list[str]:
+    """The same of a container that runs for ever; drain is how long it takes to end, in seconds."""
+    sidecar = container.get("restartPolicy") == "Always"
+    paths = {name: container.get(name, {}).get("httpGet", {}).get("path") for name in (*PROBED, "startupProbe")}
+    wanted = {
+        "liveness at /-/healthy": paths["livenessProbe"] == "/-/healthy",
+        # An instrument that is ill must not take its engine out of service, nor hold it up.
+        "readiness, unless beside an engine": paths["readinessProbe"] == (None if sidecar else "/-/ready"),
+        "no startup probe": paths["startupProbe"] is None,
+        "time to drain": pod.get("terminationGracePeriodSeconds", 30) > drain,
+        "spread over nodes": sidecar or bool(pod.get("topologySpreadConstraints")),
+        "no token": sidecar or pod.get("automountServiceAccountToken") is False,
+    }
+    return [name for name, held in wanted.items() if not held]

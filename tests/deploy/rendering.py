@@ -1,0 +1,167 @@
+"""What the manifests come to: by kubectl's kustomize, and the chart by a small reading of the template constructs that it uses.
+
+The chart's reader is not Helm. It knows `if`, `else`, `end`, `range`, variables, and the few functions below, and refuses
+anything else; so the chart stays plain, and what it means is told by Helm alone.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+KUSTOMIZE = ROOT / "deploy/kustomize"
+CHART = ROOT / "deploy/chart"
+
+ACTION = re.compile(r"(\s*)\{\{-\s+(.*?)\s+\}\}|\{\{\s+(.*?)\s+\}\}", re.DOTALL)
+Manifest = dict[str, Any]
+
+
+def documents(text: str) -> list[Manifest]:
+    """Those of a YAML stream that say something."""
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def built(kubectl: Path, folder: Path) -> list[Manifest]:
+    """What `kubectl apply -k` would send; a RuntimeError with its words if it refuses."""
+    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{folder}: {done.stderr}")
+    return documents(done.stdout)
+
+
+@dataclass
+class Node:
+    """A piece of a template: a text, an expression, or a block with its two branches."""
+
+    kind: str
+    said: str = ""
+    then: list["Node"] = field(default_factory=list)
+    otherwise: list["Node"] = field(default_factory=list)
+
+
+def parsed(template: str) -> list[Node]:
+    """The template's nodes; a ValueError names a construct that is not known."""
+    root: list[Node] = []
+    open_blocks: list[tuple[Node, list[Node]]] = []  # and where their text goes on
+    into = root
+    at = 0
+    for match in ACTION.finditer(template):
+        into.append(Node("text", template[at : match.start()]))
+        at = match.end()
+        said = match[2] if match[2] is not None else match[3]
+        word = said.split()[0]
+        if word in ("if", "range"):
+            block = Node(word, said[len(word) :].strip())
+            into.append(block)
+            open_blocks.append((block, into))
+            into = block.then
+        elif word == "else":
+            into = open_blocks[-1][0].otherwise
+        elif word == "end":
+            into = open_blocks.pop()[1]
+        else:
+            into.append(Node("value", said))
+    if open_blocks:
+        raise ValueError(f"{open_blocks[-1][0].kind} {open_blocks[-1][0].said} has no end")
+    into.append(Node("text", template[at:]))
+    return root
+
+
+def looked_up(word: str, dot: Any, names: Mapping[str, Any]) -> Any:
+    """A literal, a variable or a path such as .Values.image.tag; a KeyError if nothing is there."""
+    if word.startswith('"'):
+        return json.loads(word)
+    if word.isdigit():
+        return int(word)
+    head, *path = word.split(".")
+    here = dot if head == "" else names[head]
+    for part in path:
+        if part:
+            here = here[part]
+    return here
+
+
+def glob(pattern: str) -> dict[str, str]:
+    """The chart's own files by their paths in it."""
+    return {str(path.relative_to(CHART)): "" for path in sorted(CHART.glob(pattern))}
+
+
+FUNCTIONS: dict[str, Any] = {
+    "toJson": lambda value: json.dumps(value),
+    "indent": lambda width, value: "\n".join(" " * width + line for line in value.split("\n")),
+    "base": lambda path: PurePosixPath(path).name,
+    "trimSuffix": lambda suffix, value: value.removesuffix(suffix),
+    ".Files.Glob": glob,
+    "$.Files.Get": lambda path: (CHART / path).read_text(),
+}
+
+
+def evaluated(expression: str, dot: Any, names: Mapping[str, Any]) -> Any:
+    """A pipeline: each stage's value is the last argument of the next."""
+    piped: list[Any] = []
+    for stage in expression.split("|"):
+        words = re.findall(r'"[^"]*"|\S+', stage)
+        if words[0] in FUNCTIONS:
+            piped = [FUNCTIONS[words[0]](*(looked_up(word, dot, names) for word in words[1:]), *piped)]
+        elif len(words) == 1 and not piped:
+            piped = [looked_up(words[0], dot, names)]
+        else:
+            raise ValueError(f"{expression}: {words[0]} is no construct that this reader knows")
+    return piped[0]
+
+
+def ranged(node: Node, dot: Any, names: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The dot and the variables of each turn."""
+    left, assigned, right = node.said.rpartition(":=")
+    over = evaluated(right.strip(), dot, names)
+    if not assigned:
+        yield from ((each, dict(names)) for each in over)
+        return
+    key, value = (word.strip() for word in left.split(","))
+    for each in sorted(over):
+        yield over[each], {**names, key: each, value: over[each]}
+
+
+def rendered(nodes: list[Node], dot: Any, names: Mapping[str, Any]) -> str:
+    """The nodes' text."""
+    out = ""
+    for node in nodes:
+        if node.kind == "text":
+            out += node.said
+        elif node.kind == "value":
+            out += str(evaluated(node.said, dot, names))
+        elif node.kind == "if":
+            out += rendered(node.then if evaluated(node.said, dot, names) else node.otherwise, dot, names)
+        else:
+            out += "".join(rendered(node.then, each, inner) for each, inner in ranged(node, dot, names))
+    return out
+
+
+def merged(values: Manifest, over: Mapping[str, Any]) -> Manifest:
+    """Values with others laid over them, as Helm does: maps are merged, the rest is replaced."""
+    both = {
+        name: merged(values[name], value) if isinstance(value, dict) and isinstance(values.get(name), dict) else value
+        for name, value in over.items()
+    }
+    return {**values, **both}
+
+
+def values(**over: Any) -> Manifest:
+    """The chart's values with others laid over them."""
+    return merged(yaml.safe_load((CHART / "values.yaml").read_text()), over)
+
+
+def chart(name: str = "prober", **over: Any) -> list[Manifest]:
+    """The chart's manifests for a release of that name."""
+    top = {"Values": values(**over), "Release": {"Name": name, "Namespace": "llm"}}
+    return [
+        document
+        for path in sorted((CHART / "templates").glob("*.yaml"))
+        for document in documents(rendered(parsed(path.read_text()), top, {"$": top}))
+    ]

@@ -1,0 +1,96 @@
+"""The fields of other projects' custom resources that are used here, and no others, as their CRDs type them.
+
+Written by hand after the projects' public fields, from memory: Prometheus operator (monitoring.coreos.com/v1), Argo Rollouts
+(argoproj.io/v1alpha1), Flagger (flagger.app/v1beta1). A field that is not listed is refused, so that a slip of the pen is.
+"""
+
+from typing import Any
+
+TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+SPAN: dict[str, Any] = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h|d))+$"}
+TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
+SELECTOR: dict[str, Any] = {
+    "type": "object",
+    "required": ["matchLabels"],
+    "additionalProperties": False,
+    "properties": {"matchLabels": TEXTS},
+}
+
+
+def record(*required: str, **properties: Any) -> dict[str, Any]:
+    """An object of these fields and no others."""
+    return {"type": "object", "required": list(required), "additionalProperties": False, "properties": properties}
+
+
+def listed(item: dict[str, Any]) -> dict[str, Any]:
+    """At least one of them."""
+    return {"type": "array", "minItems": 1, "items": item}
+
+
+RELABELING = record("targetLabel", "replacement", targetLabel=TEXT, replacement=TEXT, action={"enum": ["replace"]})
+ENDPOINT = record("port", port=TEXT, path=TEXT, interval=SPAN, relabelings=listed(RELABELING))
+RULE = record(
+    "expr", record=TEXT, alert=TEXT, expr=TEXT, labels=TEXTS, annotations=TEXTS, keep_firing_for=SPAN, **{"for": SPAN}
+)
+RULE["oneOf"] = [{"required": ["record"]}, {"required": ["alert"]}]
+
+SPECS: dict[tuple[str, str], dict[str, Any]] = {
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): record(
+        "selector", "endpoints", jobLabel=TEXT, selector=SELECTOR, endpoints=listed(ENDPOINT)
+    ),
+    ("monitoring.coreos.com/v1", "PodMonitor"): record(
+        "selector", "podMetricsEndpoints", selector=SELECTOR, podMetricsEndpoints=listed(ENDPOINT)
+    ),
+    ("monitoring.coreos.com/v1", "Probe"): record(
+        "prober",
+        "targets",
+        jobName=TEXT,
+        interval=SPAN,
+        scrapeTimeout=SPAN,
+        prober=record(
+            "url", url={"type": "string", "pattern": r"^[^/]+:\d+$"}, scheme={"enum": ["http", "https"]}, path=TEXT
+        ),
+        targets=record("staticConfig", staticConfig=record("static", static=listed(TEXT))),
+    ),
+    ("monitoring.coreos.com/v1", "PrometheusRule"): record(
+        "groups", groups=listed(record("name", "rules", name=TEXT, interval=SPAN, rules=listed(RULE)))
+    ),
+    ("argoproj.io/v1alpha1", "AnalysisTemplate"): record(
+        "metrics",
+        args=listed(record("name", name=TEXT, value=TEXT)),
+        metrics=listed(
+            record(
+                "name",
+                "provider",
+                name=TEXT,
+                initialDelay=SPAN,
+                interval=SPAN,
+                count={"type": "integer"},
+                failureLimit={"type": "integer"},
+                successCondition=TEXT,
+                failureCondition=TEXT,
+                provider={
+                    **record(
+                        job=record("spec", spec={"type": "object"}),  # the Job itself is checked as one of Kubernetes
+                        prometheus=record("query", address=TEXT, query=TEXT),
+                    ),
+                    "minProperties": 1,
+                    "maxProperties": 1,
+                },
+            )
+        ),
+    ),
+    ("flagger.app/v1beta1", "MetricTemplate"): record(
+        "provider", "query", provider=record("type", "address", type={"enum": ["prometheus"]}, address=TEXT), query=TEXT
+    ),
+}
+
+METADATA = record("name", name=TEXT, labels=TEXTS)
+
+
+def custom(api: str, kind: str) -> dict[str, Any] | None:
+    """The schema of a custom resource; None if it is one of Kubernetes's own."""
+    spec = SPECS.get((api, kind))
+    if spec is None:
+        return None
+    return record("metadata", "spec", apiVersion={"const": api}, kind={"const": kind}, metadata=METADATA, spec=spec)

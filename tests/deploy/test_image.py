@@ -1,0 +1,109 @@
+"""The image's recipe is linted, its dependencies are pinned, and its list of parts is valid. The image itself is not built here."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+ROOT = Path(__file__).parents[2]
+RECIPE = (ROOT / "Dockerfile").read_text()
+FINAL = RECIPE.split("\nFROM ")[-1]
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    """At its default rules."""
+    program = Path(sys.executable).parent / "hadolint"
+    done = subprocess.run([program, ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_hadolint_has_something_to_say_of_a_bad_recipe(tmp_path: Path) -> None:
+    """So that the test above can fail."""
+    (tmp_path / "Dockerfile").write_text("FROM python\nCMD python -m prober\n")
+    program = Path(sys.executable).parent / "hadolint"
+    assert subprocess.run([program, tmp_path / "Dockerfile"], capture_output=True, check=False).returncode == 1
+
+
+def test_the_final_stage_runs_nothing_and_nobody_is_root() -> None:
+    """No RUN, so no package manager's traces; commands without a shell; no root; the signal that the prober handles."""
+    assert not re.search(r"^RUN ", FINAL, re.MULTILINE)
+    assert "\nUSER 65532:65532\n" in FINAL
+    assert "\nSTOPSIGNAL SIGTERM\n" in FINAL
+    commands = re.findall(r"^\s*(?:ENTRYPOINT|CMD) (.*)$", FINAL, re.MULTILINE)
+    assert len(commands) == 3  # with that of the health check
+    assert all(isinstance(json.loads(command), list) for command in commands)
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+def test_the_health_check_says_what_the_page_says(status: int, code: int) -> None:
+    """Its program, run against a server that answers so."""
+    (line,) = re.findall(r"^\s+CMD (.*)$", FINAL, re.MULTILINE)
+    program = json.loads(line)[2]
+    server = (
+        "import http.server as s, threading, sys\n"
+        "class H(s.BaseHTTPRequestHandler):\n"
+        f"    def do_GET(self): self.send_response({status} if self.path == '/-/healthy' else 404); self.end_headers()\n"
+        "    def log_message(self, *a): pass\n"
+        "served = s.HTTPServer(('127.0.0.1', 0), H)\n"
+        "threading.Thread(target=served.serve_forever, daemon=True).start()\n"
+    )
+    asked = program.replace("9742", "served.server_port")
+    done = subprocess.run([sys.executable, "-c", server + asked.replace("; ", "\n")], check=False)
+    assert done.returncode == code
+
+
+def pins(name: str) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9._-]+)==([^\s;]+)", (ROOT / name).read_text(), re.MULTILINE))
+
+
+def test_the_image_has_what_was_tested_and_nothing_to_develop_with() -> None:
+    """Its lock pins the versions of the other one, with hashes, without the tools."""
+    image, tested = pins("requirements.image.lock"), pins("requirements.lock")
+    assert image.items() <= tested.items()
+    assert not image.keys() & {"pytest", "mypy", "ruff", "numpy", "playwright", "hatchling"}
+    assert pins("requirements.build.lock").items() <= tested.items()
+    for name in ("requirements.image.lock", "requirements.build.lock"):
+        _, *entries = re.split(r"^(?=[a-z0-9._-]+==)", (ROOT / name).read_text(), flags=re.MULTILINE)
+        assert entries
+        assert all("--hash=sha256:" in entry for entry in entries)
+
+
+def sbom(epoch: str) -> str:
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
+    return subprocess.run(
+        [sys.executable, ROOT / "deploy/image/sbom.py"], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+
+
+def test_the_list_of_parts_is_cyclonedx() -> None:
+    """By the standard's own schema; the same for the same time; every part that the prober imports is in it."""
+    text = sbom("1700000000")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    assert text == sbom("1700000000")
+    said = json.loads(text)
+    assert said["metadata"]["component"]["name"] == "llm-slo-prober"
+    assert said["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
+    names = {part["name"] for part in said["components"]}
+    assert {"aiohttp", "orjson", "pydantic", "python"} <= names
+    (own,) = (each for each in said["dependencies"] if each["ref"].startswith("pkg:pypi/llm-slo-prober@"))
+    assert any(ref.startswith("pkg:pypi/aiohttp@") for ref in own["dependsOn"])
+
+
+def test_a_wrong_list_is_refused() -> None:
+    """So that the test above can fail."""
+    said = json.loads(sbom("0"))
+    del said["components"][0]["name"]
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(said)) is not None
+
+
+def test_only_what_is_built_from_is_sent_to_the_builder() -> None:
+    """Everything is left out but what is named, and each name is there."""
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert lines[0] == "*"
+    assert all((ROOT / line[1:]).exists() for line in lines if line.startswith("!"))

@@ -1,0 +1,377 @@
+"""What is sent to a cluster is valid, hardened, and fits together. No cluster was asked."""
+
+import copy
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from jsonschema import Draft7Validator, Draft202012Validator
+
+from prober import __version__, series
+from tests.deploy.hardening import containers, daemon_faults, faults
+from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, built, chart, documents, parsed, rendered, values
+from tests.deploy.schemas import custom
+
+OVERLAYS = ["base", *(f"overlays/{path.name}" for path in sorted((KUSTOMIZE / "overlays").iterdir()))]
+FULL: dict[str, Any] = {
+    "persistence": {"enabled": True, "storageClassName": "fast"},
+    "secrets": [{"name": "llm-token", "mountPath": "/var/run/secrets/llm"}],
+    "extraArgs": ["--web.enable-admin-api"],
+    "serviceMonitor": {"enabled": True, "labels": {"release": "stack"}},
+    "prometheusRule": {"enabled": True, "rules": "groups: []\n"},
+    "dashboards": {"enabled": True},
+    "image": {"digest": "sha256:" + "0" * 64},
+    "priorityClassName": "high",
+}
+# What `prober run` says of its drain: --shutdown.timeout.
+DRAIN = 20.0
+SINCE = (1, 28)
+"""The first release with native sidecars."""
+
+
+def said(manifests: list[Manifest]) -> list[str]:
+    return [f"{manifest['kind']}/{manifest['metadata']['name']}" for manifest in manifests]
+
+
+def one(manifests: list[Manifest], kind: str) -> Manifest:
+    (found,) = (manifest for manifest in manifests if manifest["kind"] == kind)
+    return found
+
+
+@cache
+def rollouts() -> tuple[Manifest, ...]:
+    return tuple(
+        each for path in sorted((ROOT / "deploy/rollouts").glob("*.yaml")) for each in documents(path.read_text())
+    )
+
+
+@pytest.fixture(scope="module")
+def shipped(kubectl: Path) -> dict[str, list[Manifest]]:
+    """Every set of manifests that a reader could apply, by where it comes from."""
+    return {
+        **{name: built(kubectl, KUSTOMIZE / name) for name in OVERLAYS},
+        "chart": chart(),
+        "chart, everything on": chart(**FULL),
+        "rollouts": list(rollouts()),
+    }
+
+
+def test_every_container_is_hardened(shipped: dict[str, list[Manifest]]) -> None:
+    """In each set there is a container of the prober's, and none lacks a setting."""
+    for where, manifests in shipped.items():
+        found = [faults(pod, container) for manifest in manifests for pod, container in containers(manifest)]
+        assert found, where
+        assert found == [[]] * len(found), where
+
+
+def test_a_daemon_is_watched_and_has_time_to_drain(shipped: dict[str, list[Manifest]]) -> None:
+    """By the kubelet, at its own pages; the Jobs of a gate end by themselves."""
+    for where, manifests in shipped.items():
+        for manifest in manifests:
+            for pod, container in containers(manifest):
+                if container["args"][0] == "run":
+                    assert daemon_faults(pod, container, DRAIN) == [], where
+
+
+SETTINGS = [
+    ("pod", "securityContext", "runAsNonRoot"),
+    ("pod", "securityContext", "runAsUser"),
+    ("pod", "securityContext", "runAsGroup"),
+    ("pod", "securityContext", "seccompProfile"),
+    ("pod", "topologySpreadConstraints"),
+    ("pod", "automountServiceAccountToken"),
+    ("container", "securityContext", "allowPrivilegeEscalation"),
+    ("container", "securityContext", "readOnlyRootFilesystem"),
+    ("container", "securityContext", "capabilities"),
+    ("container", "resources", "requests"),
+    ("container", "resources", "limits"),
+    ("container", "livenessProbe"),
+    ("container", "readinessProbe"),
+]
+
+
+@pytest.mark.parametrize("path", SETTINGS, ids="/".join)
+def test_the_check_misses_no_setting(path: tuple[str, ...]) -> None:
+    """A manifest without it is told."""
+    manifest = copy.deepcopy(one(chart(), "Deployment"))
+    ((pod, container),) = containers(manifest)
+    here = {"pod": pod, "container": container}[path[0]]
+    for part in path[1:-1]:
+        here = here[part]
+    del here[path[-1]]
+    assert faults(pod, container) + daemon_faults(pod, container, DRAIN)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        ("pod", "hostNetwork", True),
+        ("pod", "volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
+        ("pod", "terminationGracePeriodSeconds", 15),
+        ("container", "resources", {"requests": {"cpu": 1, "memory": 1}, "limits": {"cpu": 1, "memory": 1}}),
+        ("container", "startupProbe", {"httpGet": {"path": "/-/ready", "port": 1}}),
+    ],
+)
+def test_the_check_sees_what_is_too_much(where: str, name: str, value: Any) -> None:
+    """A manifest with it is told."""
+    ((pod, container),) = containers(copy.deepcopy(one(chart(), "Deployment")))
+    {"pod": pod, "container": container}[where][name] = value
+    assert faults(pod, container) + daemon_faults(pod, container, DRAIN)
+
+
+def releases() -> list[str]:
+    """Every Kubernetes from the first with native sidecars to the newest whose schemas there are."""
+    folder = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
+    found = {tuple(map(int, path.name[1:].split("-")[0].split(".")[:2])) for path in folder.glob("v*-local*")}
+    return [f"{major}.{minor}" for major, minor in sorted(each for each in found if each >= SINCE)]
+
+
+def test_many_releases_are_checked() -> None:
+    """The list is not empty by mistake."""
+    assert "1.28" in releases()
+    assert len(releases()) > 5
+
+
+@pytest.mark.parametrize("release", releases())
+def test_kubernetes_knows_every_field(shipped: dict[str, list[Manifest]], release: str) -> None:
+    """By its own schemas, unknown fields refused."""
+    for manifests in shipped.values():
+        for manifest in manifests:
+            if custom(manifest["apiVersion"], manifest["kind"]) is None:
+                kubernetes_validate.validate(manifest, release, strict=True)
+
+
+def test_an_unknown_field_is_refused() -> None:
+    """So that the test above can fail."""
+    manifest = copy.deepcopy(one(chart(), "Deployment"))
+    manifest["spec"]["template"]["spec"]["containers"][0]["livelinessProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(manifest, releases()[-1], strict=True)
+
+
+def test_the_job_of_an_analysis_is_a_job() -> None:
+    """Argo Rollouts makes a Job of it; its arguments in braces are put in before."""
+    (template,) = (each for each in rollouts() if each["kind"] == "AnalysisTemplate")
+    spec = template["spec"]["metrics"][0]["provider"]["job"]["spec"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "gate"}, "spec": spec}
+    kubernetes_validate.validate(job, releases()[-1], strict=True)
+
+
+def test_custom_resources_have_fields_that_exist(shipped: dict[str, list[Manifest]]) -> None:
+    """By schemas of the used fields; at least one of each kind is there."""
+    seen = set()
+    for manifests in shipped.values():
+        for manifest in manifests:
+            schema = custom(manifest["apiVersion"], manifest["kind"])
+            if schema is None or (manifest["kind"] == "PrometheusRule" and not manifest["spec"]["groups"]):
+                continue
+            Draft202012Validator(schema).validate(manifest)
+            seen.add(manifest["kind"])
+    assert seen == {"ServiceMonitor", "PodMonitor", "Probe", "PrometheusRule", "AnalysisTemplate", "MetricTemplate"}
+
+
+def test_a_wrong_field_of_a_custom_resource_is_refused() -> None:
+    """So that the test above can fail."""
+    manifest = copy.deepcopy(one(chart(**FULL), "ServiceMonitor"))
+    manifest["spec"]["endpoints"][0]["intervall"] = "15s"
+    assert list(Draft202012Validator(custom(manifest["apiVersion"], manifest["kind"]) or {}).iter_errors(manifest))
+
+
+def fitting(selector: dict[str, str], labels: dict[str, str]) -> bool:
+    return bool(selector) and selector.items() <= labels.items()
+
+
+def test_selectors_find_what_they_are_for(shipped: dict[str, list[Manifest]]) -> None:
+    """Service, policy and budget the pod; the ServiceMonitor the Service; the PodMonitor the sidecar. Ports by name."""
+    for where in ("base", "overlays/vllm-production-stack", "chart", "chart, everything on"):
+        manifests = shipped[where]
+        pod = one(manifests, "Deployment")["spec"]["template"]
+        ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+        service = one(manifests, "Service")
+        labels = pod["metadata"]["labels"]
+        assert fitting(service["spec"]["selector"], labels), where
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+        assert fitting(one(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"], labels), where
+        assert fitting(one(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"], labels), where
+        for monitor in (each for each in manifests if each["kind"] == "ServiceMonitor"):
+            assert fitting(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"]), where
+            assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "llm-slo-prober"
+            assert {each["port"] for each in monitor["spec"]["endpoints"]} <= {
+                port["name"] for port in service["spec"]["ports"]
+            }
+
+
+@pytest.mark.parametrize("name", ["overlays/vllm", "overlays/sglang"])
+def test_the_sidecar_leaves_the_engine_as_it_was(shipped: dict[str, list[Manifest]], name: str) -> None:
+    """The engine's own container, selector and labels are untouched; the prober is a native sidecar that is scraped."""
+    before = documents((KUSTOMIZE / name / "engine.yaml").read_text())[0]
+    after = one(shipped[name], "Deployment")
+    assert after["spec"]["template"]["spec"]["containers"] == before["spec"]["template"]["spec"]["containers"]
+    assert after["spec"]["selector"] == before["spec"]["selector"]
+    (sidecar,) = after["spec"]["template"]["spec"]["initContainers"]
+    assert sidecar["restartPolicy"] == "Always"
+    monitor = one(shipped[name], "PodMonitor")["spec"]
+    assert fitting(monitor["selector"]["matchLabels"], after["spec"]["template"]["metadata"]["labels"])
+    assert monitor["podMetricsEndpoints"][0]["port"] == sidecar["ports"][0]["name"]
+    assert f"{one(shipped[name], 'Deployment')['metadata']['name']}" == before["metadata"]["name"]
+    config = yaml.safe_load(one(shipped[name], "ConfigMap")["data"]["prober.yaml"])
+    engine = before["spec"]["template"]["spec"]["containers"][0]
+    assert config["targets"][0]["url"].endswith(f":{engine['ports'][0]['containerPort']}")
+
+
+def test_no_change_of_configuration_restarts_an_engine(shipped: dict[str, list[Manifest]]) -> None:
+    """ConfigMaps have no hash in their names, and volumes are folders: the prober reads the file again by itself."""
+    for where in OVERLAYS:
+        names = {each["metadata"]["name"] for each in shipped[where] if each["kind"] == "ConfigMap"}
+        assert names & {"llm-slo-prober", "llm-slo-prober-sidecar"}, where
+        for manifest in shipped[where]:
+            for _, container in containers(manifest):
+                assert not any("subPath" in mount for mount in container["volumeMounts"])
+
+
+def prober(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "prober", *map(str, words)], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("name", [*OVERLAYS, "chart"])
+def test_every_configuration_is_right(shipped: dict[str, list[Manifest]], tmp_path: Path, name: str) -> None:
+    """By `prober check`, as the ConfigMap has it; and a Probe asks for a target that it names."""
+    (config,) = (each["data"]["prober.yaml"] for each in shipped[name] if "prober.yaml" in each.get("data", {}))
+    (tmp_path / "prober.yaml").write_text(config)
+    done = prober("check", f"--config.file={tmp_path / 'prober.yaml'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    targets = {target.get("name") for target in yaml.safe_load(config)["targets"]}
+    for probe in (each for each in shipped[name] if each["kind"] == "Probe"):
+        assert set(probe["spec"]["targets"]["staticConfig"]["static"]) <= targets
+
+
+@pytest.mark.parametrize("config", OVERLAYS)
+def test_the_rules_are_those_of_the_configurations(config: str) -> None:
+    """`prober rules` would write the same for each of them: they declare the same SLOs."""
+    rule = KUSTOMIZE / "components/prometheus-operator/prometheusrule.yaml"
+    done = prober(
+        "rules",
+        f"--config.file={KUSTOMIZE / config / 'prober.yaml'}",
+        "--format=operator",
+        f"--output={rule}",
+        "--check",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_takes_the_rules(promtool: Path, tmp_path: Path, shipped: dict[str, list[Manifest]]) -> None:
+    """As the operator hands them on, with the queries of the rollouts beside them."""
+    spec = one(shipped["overlays/vllm"], "PrometheusRule")["spec"]
+    queries = [
+        one(list(rollouts()), "MetricTemplate")["spec"]["query"].replace("{{ interval }}", "5m"),
+        one(list(rollouts()), "AnalysisTemplate")["spec"]["metrics"][1]["provider"]["prometheus"]["query"],
+    ]
+    recorded = {rule.get("record") for group in spec["groups"] for rule in group["rules"]}
+    assert queries[1].split("{")[0] in recorded
+    assert {"llmslo_slo_bad_events_total", "llmslo_slo_events_total"} <= {each.name for each in series.ALL}
+    extra = {
+        "name": "rollouts",
+        "rules": [{"record": f"a:b:query{at}", "expr": query} for at, query in enumerate(queries)],
+    }
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump({"groups": [*spec["groups"], extra]}))
+    done = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_flag_exists(shipped: dict[str, list[Manifest]]) -> None:
+    """Of each command that a manifest calls; with its help asked for, a flag that it does not know is still an error."""
+    commands = {
+        tuple(container["args"])
+        for manifests in shipped.values()
+        for manifest in manifests
+        for _, container in containers(manifest)
+    }
+    assert {args[0] for args in commands} == {"run", "gate"}
+    for args in commands:
+        helped = prober(args[0], "--help").stdout
+        for flag in (word.split("=")[0] for word in args if word.startswith("--")):
+            assert flag in helped.split(), flag
+
+
+def test_every_dashboard_is_there(shipped: dict[str, list[Manifest]]) -> None:
+    """In the component and in the chart, byte for byte, each in a ConfigMap of its own that the sidecar of Grafana looks for."""
+    wanted = {path.name: path.read_text() for path in (ROOT / "dashboards").glob("*.json")}
+    for where in ("overlays/vllm-production-stack", "chart, everything on"):
+        maps = [each for each in shipped[where] if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
+        held = {name: text.rstrip() for each in maps for name, text in each["data"].items()}
+        assert held == {name: text.rstrip() for name, text in wanted.items()}, where
+        assert len(maps) == len(wanted)
+
+
+def test_chart_and_kustomize_say_the_same(shipped: dict[str, list[Manifest]]) -> None:
+    """The same kinds, and a container that differs in nothing but its image's policy."""
+    plain, ours = shipped["base"], shipped["chart"]
+    assert sorted(each["kind"] for each in plain) == sorted(each["kind"] for each in ours)
+    ((_, one_of_base),) = containers(one(plain, "Deployment"))
+    ((_, one_of_chart),) = containers(one(ours, "Deployment"))
+    assert one_of_chart == {**one_of_base, "imagePullPolicy": "IfNotPresent"}
+    for kind in ("NetworkPolicy", "PodDisruptionBudget"):
+        base, other = one(plain, kind)["spec"], one(ours, kind)["spec"]
+        for name in base.keys() - {"selector", "podSelector"}:
+            assert base[name] == other[name], f"{kind} {name}"
+
+
+SCHEMA = yaml.safe_load((CHART / "values.schema.json").read_text())
+
+
+def test_the_values_fit_their_schema() -> None:
+    """As shipped, and with everything on."""
+    Draft7Validator.check_schema(SCHEMA)
+    Draft7Validator(SCHEMA).validate(values())
+    Draft7Validator(SCHEMA).validate(values(**FULL))
+    assert values().keys() | {"global"} == SCHEMA["properties"].keys()
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"resources": {"limits": {"cpu": "1"}}},
+        {"image": {"digest": "latest"}},
+        {"config": {"targets": []}},
+        {"config": {"targets": [{"name": "no address"}]}},
+        {"prometheusRule": {"enabled": True}},
+        {"replicas": 2},
+        {"secrets": [{"name": "token", "mountPath": "relative"}]},
+    ],
+    ids=str,
+)
+def test_wrong_values_are_refused(over: dict[str, Any]) -> None:
+    """Before anything is sent."""
+    assert list(Draft7Validator(SCHEMA).iter_errors(values(**over)))
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ .Values.nothing }}", '{{ include "name" . }}', "{{ if .Values.image }}no end"]
+)
+def test_the_reader_of_templates_refuses_what_it_does_not_know(template: str) -> None:
+    """It never guesses what Helm would do."""
+    with pytest.raises((KeyError, ValueError)):
+        rendered(parsed(template), {"Values": values()}, {})
+
+
+def test_release_and_version_are_one() -> None:
+    """The tags in deploy/ are the package's version."""
+    held = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert {held["version"], held["appVersion"], values()["image"]["tag"]} == {__version__}
+    for path in (
+        "Dockerfile",
+        "deploy/compose.yaml",
+        "deploy/rollouts/gate-job.yaml",
+        "deploy/rollouts/analysistemplate.yaml",
+        "deploy/kustomize/base/kustomization.yaml",
+        "deploy/kustomize/components/sidecar/kustomization.yaml",
+    ):
+        assert __version__ in (ROOT / path).read_text(), path
