@@ -1,4 +1,6 @@
-"""tiny_model.py DIR: a Llama of 0.4 million random weights with a tokenizer of its own, as vLLM loads it.
+"""tiny_model.py DIR [larger]: a Llama of 0.4 (11) million random weights with a tokenizer of its own, as vLLM loads it.
+
+Larger: its steps take what a step costs and not what the server around it does; sweeps beside a grid were measured on it.
 
 Made on the spot, so that no weights are fetched. Run by the Python of an engine: needs torch, transformers, tokenizers.
 """
@@ -46,7 +48,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def model(words: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+def model(words: PreTrainedTokenizerFast, *, larger: bool = False) -> LlamaForCausalLM:
     """Random weights that, at temperature 0, write plain text only.
 
     Engines hold back a token that is half a character, so that the first text would come later than the first token; the
@@ -56,11 +58,11 @@ def model(words: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     llama = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=VOCABULARY,
-            hidden_size=64,
-            intermediate_size=256,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
+            hidden_size=384 if larger else 64,
+            intermediate_size=1024 if larger else 256,
+            num_hidden_layers=6 if larger else 2,
+            num_attention_heads=12 if larger else 2,
+            num_key_value_heads=4 if larger else 1,
             max_position_embeddings=CONTEXT,
             bos_token_id=words.bos_token_id,
             eos_token_id=words.eos_token_id,
@@ -77,4 +79,4 @@ def model(words: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 if __name__ == "__main__":
     words = tokenizer()
     words.save_pretrained(sys.argv[1])
-    model(words).save_pretrained(sys.argv[1])
+    model(words, larger=sys.argv[2:] == ["larger"]).save_pretrained(sys.argv[1])

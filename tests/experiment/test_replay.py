@@ -13,7 +13,7 @@ from bench.driven import Driver, Telemetry
 from bench.worlds import Lengths, World
 from prober.experiment.ahead import Ahead
 from prober.experiment.estimate import Estimated, estimate, estimated, what_if
-from prober.experiment.fitting import Fit, Prior, fit, solved
+from prober.experiment.fitting import Fit, Prior, Trouble, fit, solved
 from prober.experiment.order import Estimate
 from prober.experiment.plan import Plan
 from prober.experiment.record import Asked, Record, Stage
@@ -159,6 +159,14 @@ def test_a_poor_fit_falls_back_to_fractions() -> None:
     found = estimated(replace(seen, asked=odd, readings=seen.readings[:100]))
     assert found.found is None
     assert found.capacities[0].fit == "fractions"
+
+
+def test_a_queue_that_no_replay_shows_is_not_believed() -> None:
+    """An engine that stalls is not one whose knee is there."""
+    found = fitted()
+    assert replace(found, observed=Trouble(0, 10), predicted=Trouble(0, 3)).good
+    assert not replace(found, observed=Trouble(0, 10), predicted=Trouble(0, 2)).good
+    assert replace(found, observed=Trouble(0, 3), predicted=Trouble(0, 0)).good
 
 
 def test_requests_that_failed_are_no_matter_of_the_model() -> None:

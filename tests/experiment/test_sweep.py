@@ -139,6 +139,14 @@ def test_a_few_breaches_among_many_are_what_the_objective_allows() -> None:
         assert (hand.reason == "knee_passed") is ends
 
 
+def test_the_page_is_read_closely_while_something_waits() -> None:
+    """And as before once nothing does."""
+    hand = Hand(plan())
+    for at_s, waiting, often in ((0.0, 0.0, False), (0.1, 1.0, True), (0.2, 0.0, False)):
+        hand.sweep.page(at_s, replace(PAGE, requests_waiting=waiting))
+        assert (hand.sweep.page_every_s < 0.2) is often
+
+
 def test_without_a_page_a_climb_follows_the_ramp() -> None:
     """There is no model to undo that short stages show a knee too high: rest, then climb slowly from well below."""
     hand = Hand(plan())
