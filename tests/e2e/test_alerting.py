@@ -9,7 +9,6 @@ import asyncio
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from prober.cli.rules import as_yaml
+from tests.processes import free_port, get
 
 ROOT = Path(__file__).parents[2]
 FASTER = 20
@@ -64,17 +64,6 @@ def hastened(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return groups
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return str(answer.read().decode())
-
-
 def answers(*urls: str) -> None:
     """Wait until all of them answer."""
     end = time.monotonic() + 60
@@ -88,7 +77,7 @@ def answers(*urls: str) -> None:
                 time.sleep(0.1)
 
 
-async def until(true: Callable[[], Any], what: str, seconds: float = 60) -> None:
+async def until(true: Callable[[], Any], what: str, seconds: float = 180) -> None:
     end = time.monotonic() + seconds
     while True:
         try:

@@ -1,7 +1,6 @@
 """The daemon as people run it: a process of its own, a real mock server, a real Prometheus."""
 
 import asyncio
-import http.client
 import json
 import math
 import os
@@ -9,10 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +18,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from prober.config.load import load
 from prober.exposition.families import page
@@ -32,82 +29,21 @@ from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import running
 from prober.mock.settings import Settings
+from tests.processes import Daemon, Mock, asked, free_port, get, until
 
 CONFIG = "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_send_lag: 5s}}\n"
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def until(true: Callable[[], Any], what: str, seconds: float = 30) -> Any:
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            if seen := true():
-                return seen
-        except (urllib.error.URLError, OSError, http.client.HTTPException):
-            pass
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
-
-
-def get(url: str, **headers: str) -> str:
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
-        return str(answer.read().decode())
-
-
-def post(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=30) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
-class Daemon:
-    """`prober run` on a free port, and the file it reads."""
-
-    def __init__(self, folder: Path, mock_port: int) -> None:
-        self.config, self.mock_port = folder / "prober.yaml", mock_port
-        self.config.write_text(CONFIG.format(name="one", port=mock_port))
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "prober", "run", "--config.file", str(self.config)]
-        self.log = folder / "log"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen([*command, "--web.listen-address", f"127.0.0.1:{port}"], stderr=log)
-        until(lambda: get(self.url + "/-/ready"), "the daemon to be ready")
-
-    def value(self, name: str, **labels: str) -> float:
-        return sum(
-            sample.value
-            for family in read_text(get(self.url + "/metrics"))
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
-
-
 @pytest.fixture(scope="module")
-def mock_port() -> Iterator[int]:
-    port = free_port()
-    command = [sys.executable, "-m", "prober", "mock", "--port", str(port), "--ttft", "10ms", "--itl", "1ms"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    until(lambda: get(f"http://127.0.0.1:{port}/version"), "the mock")
-    yield port
-    process.terminate()
-    process.wait(10)
+def mock_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with Mock(tmp_path_factory.mktemp("mock") / "log", "--ttft", "10ms", "--itl", "1ms") as mock:
+        yield mock.port
 
 
 @pytest.fixture
 def daemon(tmp_path: Path, mock_port: int) -> Iterator[Daemon]:
-    started = Daemon(tmp_path, mock_port)
-    yield started
-    if started.process.poll() is None:
-        started.process.kill()
-    started.process.wait(10)
+    with Daemon(tmp_path, CONFIG.format(name="one", port=mock_port)) as started:
+        yield started
 
 
 def test_it_probes_is_read_and_ends_in_peace(daemon: Daemon, promtool: Path) -> None:
@@ -148,7 +84,7 @@ def test_a_reload_keeps_what_did_not_change(daemon: Daemon, mock_port: int) -> N
     before = daemon.value("llmslo_probes_total", target="one")
     good = daemon.config.read_text()
     daemon.config.write_text("targets: 5\n")
-    status, said = post(daemon.url + "/-/reload")
+    status, said = asked(daemon.url + "/-/reload", "POST")
     assert status == 500
     assert "targets: needed: a list of targets" in said
     assert daemon.value("llmslo_config_last_reload_successful") == 0

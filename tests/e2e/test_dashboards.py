@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from prober.exposition.families import Series, Value, page
 from prober.generate.dashboards import files
 from prober.generate.dashboards.lint import expressions
 from prober.metrics import registry
+from tests.processes import free_port, get
 
 CONFIG = """
 slos:
@@ -86,17 +86,6 @@ REAL: dict[str, dict[str, str]] = {
 }  # fmt: skip
 # What the target that answers nothing has none of: quantiles are of answers.
 SILENT = {"TTFT A", "ITL A", "TPOT A", "E2E A", "Quantiles now A", "TTFT by client and by engine A"}
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return answer.read().decode()
 
 
 @contextmanager

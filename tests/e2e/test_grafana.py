@@ -3,20 +3,18 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from prober.generate.dashboards import files
 from tests.edge.grafana_server import LOGIN, PASSWORD, TOKEN, USER, Fault, Grafana, standing_in
+from tests.processes import Daemon, Mock, get, until
 
 COUNT = len(files())
 
@@ -128,93 +126,16 @@ def test_a_token_from_the_environment_a_password_and_a_configuration(
 # --- the daemon
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def until(true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            if seen := true():
-                return seen
-        except OSError:
-            pass
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.1)
-
-
-def get(url: str, method: str = "GET") -> str:
-    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as answer:
-        return str(answer.read().decode())
-
-
-class Daemon:
-    """`prober run` on a free port."""
-
-    def __init__(self, folder: Path, config: str) -> None:
-        self.config, self.log = folder / "prober.yaml", folder / "log"
-        self.config.write_text(config)
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "prober", "run", "--config.file", str(self.config)]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen([*command, "--web.listen-address", f"127.0.0.1:{port}"], stderr=log)
-        until(lambda: get(self.url + "/-/ready"), "the daemon to be ready")
-
-    def value(self, name: str, **labels: str) -> float:
-        return sum(
-            sample.value
-            for family in read_text(get(self.url + "/metrics"))
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
-
-    def children(self) -> list[int]:
-        """Processes that it started and that are still there."""
-        found = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return [int(pid) for path in found for pid in path.read_text().split()]
-
-
-class Mock:
-    """`prober mock`, which can be started anew at its address."""
-
-    def __init__(self) -> None:
-        self.port = free_port()
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "prober", "mock", "--port", str(self.port), "--ttft", "10ms", "--itl", "1ms"]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        until(lambda: get(f"http://127.0.0.1:{self.port}/version"), "the mock")
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
-
-
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Callable[[str], Daemon]]:
-    started: list[Daemon] = []
-
-    def start(config: str) -> Daemon:
-        started.append(Daemon(tmp_path, config))
-        return started[-1]
-
-    yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.process.kill()
-        each.process.wait(10)
+    with ExitStack() as running:
+        yield lambda config: running.enter_context(Daemon(tmp_path, config))
 
 
 @pytest.fixture(scope="module")
-def mock() -> Iterator[Mock]:
-    started = Mock()
-    yield started
-    started.stop()
+def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
+    with Mock(tmp_path_factory.mktemp("mock") / "log", "--ttft", "10ms", "--itl", "1ms") as started:
+        yield started
 
 
 def config(mock: Mock, grafana: Grafana, token: Path, more: str = "") -> str:
@@ -235,7 +156,7 @@ def test_the_daemon_keeps_dashboards_and_marks_events(
     assert daemon.value("llmslo_grafana_sync_last_success_timestamp_seconds", what="dashboards") > time.time() - 60
     assert daemon.value("llmslo_grafana_sync_failures_total") == 0
     until(lambda: daemon.value("llmslo_engine_up", target="one") == 1, "the engine's page")
-    mock.stop()
+    mock.kill()
     mock.start()
     until(lambda: grafana.annotations, "the mark")
     (marked,) = grafana.annotations

@@ -3,22 +3,20 @@
 import json
 import math
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from prober.edge.prometheus import Unanswered, hourly_histograms
 from prober.exposition.buckets import bounds
+from tests.processes import Daemon, Mock, free_port, get, until
 
 HOUR = 3600
 CONFIG = """
@@ -29,93 +27,23 @@ targets: [{{name: one, url: 'http://127.0.0.1:{port}', probes: [{{workload: shor
 """
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return str(answer.read().decode())
-
-
-def until(true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            if seen := true():
-                return seen
-        except OSError:
-            pass
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.1)
-
-
-def value(url: str, name: str, **labels: str) -> float:
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(get(url + "/metrics"))
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
-
-
 @pytest.fixture
-def mock_port() -> Iterator[int]:
-    port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "prober",
-        "mock",
-        "--port",
-        str(port),
-        "--ttft",
-        "lognormal:10ms:0.2",
-        "--itl",
-        "0.5ms",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    until(lambda: get(f"http://127.0.0.1:{port}/version"), "the mock")
-    yield port
-    process.kill()
-    process.wait(10)
-
-
-class Daemon:
-    def __init__(self, folder: Path, mock_port: int, prometheus: str = "") -> None:
-        config = folder / "prober.yaml"
-        config.write_text(
-            CONFIG.format(port=mock_port, prometheus=f"prometheus: {{url: '{prometheus}'}}" if prometheus else "")
-        )
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        self.log = folder / "log"
-        command = [sys.executable, "-m", "prober", "run", "--config.file", str(config)]
-        options = ["--web.listen-address", f"127.0.0.1:{port}", "--storage.path", str(folder / "store")]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen([*command, *options], stderr=log)
-        until(lambda: get(self.url + "/-/ready"), "the daemon")
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+def mock_port(tmp_path: Path) -> Iterator[int]:
+    with Mock(tmp_path / "mock.log", "--ttft", "lognormal:10ms:0.2", "--itl", "0.5ms") as mock:
+        yield mock.port
 
 
 @pytest.fixture
 def daemon(tmp_path: Path, mock_port: int) -> Iterator[Callable[..., Daemon]]:
     """Starts daemons in one folder, one after another; whatever happens none outlives the test."""
-    started: list[Daemon] = []
+    with ExitStack() as running:
 
-    def start(prometheus: str = "") -> Daemon:
-        started.append(Daemon(tmp_path, mock_port, prometheus))
-        return started[-1]
+        def start(prometheus: str = "") -> Daemon:
+            block = f"prometheus: {{url: '{prometheus}'}}" if prometheus else ""
+            config = CONFIG.format(port=mock_port, prometheus=block)
+            return running.enter_context(Daemon(tmp_path, config, "--storage.path", tmp_path / "store"))
 
-    yield start
-    for each in started:
-        each.process.kill()
-        each.process.wait(10)
+        yield start
 
 
 def history(path: Path, end: float, hours: int) -> None:
@@ -167,18 +95,18 @@ def test_a_new_pod_compares_with_what_was_before_it(daemon: Callable[..., Daemon
     """Without a store the baseline comes from Prometheus, and a slower engine after a rollout is found at once."""
     first = daemon(past)
     signal_of = {"target": "one", "workload": "short", "signal": "ttft"}
-    until(lambda: value(first.url, "llmslo_drift_phase", **signal_of, phase="provisional") == 1, "the baseline")
-    assert value(first.url, "llmslo_drift_phase", **(signal_of | {"signal": "itl"}), phase="learning") == 1
-    assert value(first.url, "llmslo_ttft_seconds_count", target="one") < 4_000, "not from its own samples"
+    until(lambda: first.value("llmslo_drift_phase", **signal_of, phase="provisional") == 1, "the baseline")
+    assert first.value("llmslo_drift_phase", **(signal_of | {"signal": "itl"}), phase="learning") == 1
+    assert first.value("llmslo_ttft_seconds_count", target="one") < 4_000, "not from its own samples"
     request = urllib.request.Request(
         f"http://127.0.0.1:{mock_port}/mock/fault", json.dumps({"faults": ["latency:2"]}).encode(), method="POST"
     )
     urllib.request.urlopen(request, timeout=10).close()
-    until(lambda: value(first.url, "llmslo_drift_active", **signal_of) == 1, "the drift")
+    until(lambda: first.value("llmslo_drift_active", **signal_of) == 1, "the drift")
     assert first.stop() == 0
     again = daemon()
-    until(lambda: value(again.url, "llmslo_drift_active", **signal_of) == 1, "the drift to be known again")
-    assert value(again.url, "llmslo_ttft_seconds_count", target="one") < 4_000
+    until(lambda: again.value("llmslo_drift_active", **signal_of) == 1, "the drift to be known again")
+    assert again.value("llmslo_ttft_seconds_count", target="one") < 4_000
     assert again.stop() == 0
 
 

@@ -1,21 +1,17 @@
 """Sweeps as people run them: `prober sweep`, and a daemon that is asked for one and dies in the middle of it."""
 
-import http.client
 import json
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from prober.edge.prometheus import Unanswered, instant
+from tests.processes import Daemon, Mock, asked, free_port, get, until
 
 CONFIG = """
 defaults: {{rate: 5/s, max_send_lag: 5s, warmup: 0}}
@@ -26,124 +22,72 @@ targets: [{{name: one, url: 'http://127.0.0.1:{port}', probes: [{{workload: tiny
 """
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def asked(url: str, method: str = "GET") -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
-def until(true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            if seen := true():
-                return seen
-        except (OSError, http.client.HTTPException):
-            pass
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
+@pytest.fixture
+def mock(tmp_path: Path) -> Iterator[Mock]:
+    with Mock(tmp_path / "mock.log", "--ttft", "50ms", "--itl", "1ms", "--slots", "4") as started:
+        yield started
 
 
 @pytest.fixture
-def mock() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
-    """Its address, and its process."""
-    port = free_port()
-    options = ["--ttft", "50ms", "--itl", "1ms", "--slots", "4"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "prober", "mock", "--port", str(port), *options], stdout=subprocess.DEVNULL
-    )
-    until(lambda: asked(f"http://127.0.0.1:{port}/version")[0] == 200, "the mock")
-    yield f"http://127.0.0.1:{port}", process
-    process.kill()
-    process.wait(10)
+def daemon(tmp_path: Path, mock: Mock) -> Iterator[Callable[[], Daemon]]:
+    """Starts daemons with one store and the API to ask for sweeps, each with its target ready."""
+    with ExitStack() as running:
+
+        def start() -> Daemon:
+            flags = ("--storage.path", tmp_path / "store", "--web.enable-admin-api")
+            started = running.enter_context(Daemon(tmp_path, CONFIG.format(port=mock.port), *flags))
+            until(lambda: started.value("llmslo_target_state", state="ready"), "the target to be ready")
+            return started
+
+        yield start
 
 
-class Daemon:
-    """`prober run` with a store and the API to ask for sweeps."""
-
-    def __init__(self, folder: Path, target: str) -> None:
-        (folder / "prober.yaml").write_text(CONFIG.format(port=target.rpartition(":")[2]))
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "prober", "run", "--config.file", str(folder / "prober.yaml")]
-        options = ["--web.listen-address", f"127.0.0.1:{port}", "--storage.path", str(folder / "store")]
-        with (folder / "log").open("ab") as log:
-            self.process = subprocess.Popen([*command, *options, "--web.enable-admin-api"], stderr=log)
-        until(lambda: asked(self.url + "/-/ready")[0] == 200, "the daemon to be ready")
-        until(lambda: self.values("llmslo_target_state").get("ready"), "the target to be ready")
-
-    def values(self, name: str) -> dict[str, float]:
-        """Last label to value."""
-        return {
-            list(sample.labels.values())[-1]: sample.value
-            for family in text_string_to_metric_families(asked(self.url + "/metrics")[1])
-            for sample in family.samples
-            if sample.name == name
-        }
-
-    def begin(self) -> str:
-        """A sweep that sends; its id."""
-        status, said = asked(self.url + "/api/v1/sweeps?target=one", "POST")
-        assert status == 202, said
-        until(lambda: self.values("llmslo_sweep_rate_per_second")["one"] > 0, "the sweep to send")
-        return str(json.loads(said)["data"]["id"])
+def begin(daemon: Daemon) -> str:
+    """A sweep that sends; its id."""
+    status, said = asked(daemon.url + "/api/v1/sweeps?target=one", "POST")
+    assert status == 202, said
+    until(lambda: values(daemon, "llmslo_sweep_rate_per_second").get("one", 0) > 0, "the sweep to send")
+    return str(json.loads(said)["data"]["id"])
 
 
-@pytest.fixture
-def daemon(tmp_path: Path, mock: tuple[str, "subprocess.Popen[bytes]"]) -> Iterator[Callable[[], Daemon]]:
-    started: list[Daemon] = []
-
-    def start() -> Daemon:
-        started.append(Daemon(tmp_path, mock[0]))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.process.kill()
-        each.process.wait(10)
+def values(daemon: Daemon, name: str) -> dict[str, float]:
+    """Last label to value."""
+    return {
+        list(sample.labels.values())[-1]: sample.value
+        for family in text_string_to_metric_families(get(daemon.url + "/metrics"))
+        for sample in family.samples
+        if sample.name == name
+    }
 
 
 def test_a_killed_daemon_leaves_no_capacity_and_no_lock(daemon: Callable[[], Daemon]) -> None:
     """In the middle of a sweep: the next one begins with nothing found, may sweep at once, and its result has the id it told."""
     first = daemon()
-    first.begin()
-    first.process.kill()
-    first.process.wait(10)
+    begin(first)
+    first.kill()
     again = daemon()
-    assert again.values("llmslo_capacity_requests_per_second") == {}
+    assert values(again, "llmslo_capacity_requests_per_second") == {}
     assert json.loads(asked(again.url + "/api/v1/sweeps")[1])["data"] == []
-    identity = again.begin()
+    identity = begin(again)
     assert asked(again.url + "/api/v1/sweeps?target=one", "DELETE")[0] == 200
     result = f"{again.url}/api/v1/sweeps/{identity}"
     until(lambda: asked(result)[0] == 200, "the result")
     assert "stopped on request" in asked(result)[1]
 
 
-def test_a_killed_engine_leaves_no_capacity(
-    daemon: Callable[[], Daemon], mock: tuple[str, "subprocess.Popen[bytes]"]
-) -> None:
+def test_a_killed_engine_leaves_no_capacity(daemon: Callable[[], Daemon], mock: Mock) -> None:
     """The sweep ends by what failed, and finds nothing."""
     running = daemon()
-    running.begin()
-    mock[1].kill()
-    until(lambda: sum(running.values("llmslo_sweeps_total").values()), "the sweep to end")
-    ended = {reason for reason, count in running.values("llmslo_sweep_stops_total").items() if count}
+    begin(running)
+    mock.kill()
+    until(lambda: sum(values(running, "llmslo_sweeps_total").values()), "the sweep to end")
+    ended = {reason for reason, count in values(running, "llmslo_sweep_stops_total").items() if count}
     assert ended <= {"failed", "smoke_failed", "guard", "page_lost", "breaching", "knee_passed", "slow"}, ended
-    assert running.values("llmslo_sweeps_total")["found"] == 0
-    assert running.values("llmslo_headroom_ratio") == {}
+    assert values(running, "llmslo_sweeps_total")["found"] == 0
+    assert values(running, "llmslo_headroom_ratio") == {}
 
 
-def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(
-    tmp_path: Path, mock: tuple[str, "subprocess.Popen[bytes]"]
-) -> None:
+def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(tmp_path: Path, mock: Mock) -> None:
     """Exit code 2, the rate at which it does not hold, and the counts that say so."""
     kept = tmp_path / "kept.json"
     options = [
@@ -159,7 +103,7 @@ def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(
         str(kept),
     ]
     shape = ["--prompt-tokens", "20", "--output-tokens", "4", "--header", "X-Mock-Fault: latency:8"]
-    command = [sys.executable, "-m", "prober", "sweep", mock[0], *options, *shape]
+    command = [sys.executable, "-m", "prober", "sweep", mock.url, *options, *shape]
     for _ in range(5):
         ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
         if "ended by prober_late" not in ended.stdout:

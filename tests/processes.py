@@ -1,0 +1,129 @@
+"""The prober's programs as processes of their own, on free ports of this machine, and what is asked of them over HTTP."""
+
+import http.client
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens at."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def get(url: str, method: str = "GET", **headers: str) -> str:
+    """The body of an answer. Raises urllib.error.HTTPError from 400 on."""
+    with urllib.request.urlopen(urllib.request.Request(url, method=method, headers=headers), timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def asked(url: str, method: str = "GET") -> tuple[int, str]:
+    """Status and body, whatever the status is."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def until(true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    """What `true` gives as soon as it is true; that nobody answers yet is waited for too."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if seen := true():
+                return seen
+        except (OSError, http.client.HTTPException):
+            pass
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+
+
+def value(url: str, name: str, **labels: str) -> float:
+    """The sum of the samples `name` on the page of the prober at `url` that have these labels."""
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(get(url + "/metrics"))
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+class Program:
+    """One of the prober's commands that serves, as a process; its log is a file. Killed with the `with` block, if not before."""
+
+    def __init__(self, log: Path, *words: object) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            command = [sys.executable, "-m", "prober", *map(str, words)]
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=out)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def kill(self) -> None:
+        """SIGKILL, if it runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+
+
+class Daemon(Program):
+    """`prober run` with `config` in `folder`, ready; `flags` are further ones."""
+
+    def __init__(self, folder: Path, config: str, *flags: object) -> None:
+        self.config = folder / "prober.yaml"
+        self.config.write_text(config)
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        words = ("run", "--config.file", self.config, "--web.listen-address", f"127.0.0.1:{port}")
+        super().__init__(folder / "log", *words, *flags)
+        try:
+            until(lambda: get(self.url + "/-/ready"), "the daemon to be ready")
+        except BaseException:
+            self.kill()
+            raise
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of the samples on its page that have these labels."""
+        return value(self.url, name, **labels)
+
+    def children(self) -> list[int]:
+        """Processes that it started and that are still there."""
+        found = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(pid) for path in found for pid in path.read_text().split()]
+
+
+class Mock(Program):
+    """`prober mock`, answering; it can be started anew at its port."""
+
+    def __init__(self, log: Path, *flags: object, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.flags = flags
+        self.start(log)
+
+    def start(self, log: Path | None = None) -> None:
+        """Begin, or begin anew."""
+        super().__init__(log or self.log, "mock", "--port", self.port, *self.flags)
+        until(lambda: get(self.url + "/version"), "the mock")
