@@ -1,0 +1,57 @@
+"""Targets in a list on a server, as Prometheus's http_sd has it."""
+
+import asyncio
+from collections.abc import Collection
+from random import Random
+
+import orjson
+
+from prober.config.specs import HttpSpec
+from prober.edge.certificates import client_tls
+from prober.edge.discovery.findings import Findings
+from prober.edge.discovery.groups import BadList, targets
+from prober.edge.files import Secret
+from prober.edge.scrape import Unreadable, fetch
+
+LIMIT_BYTES = 4 << 20
+TIMEOUT_S = 10.0
+
+
+class Http:
+    """Asks every now and then, a tenth more or less, so that many probers do not ask at once."""
+
+    def __init__(self, spec: HttpSpec, kept: Collection[str], findings: Findings) -> None:
+        self._spec, self._kept, self._findings = spec, kept, findings
+        self._token = Secret(spec.bearer_token_file) if spec.bearer_token_file else None
+        self._rng = Random()
+        findings.awaits(spec.url)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._spec.interval_s * self._rng.uniform(0.9, 1.1))
+
+    async def look(self) -> None:
+        """Ask once."""
+        url = self._spec.url
+        headers = {"Accept": "application/json", "X-Prometheus-Refresh-Interval-Seconds": f"{self._spec.interval_s:g}"}
+        token = self._token.read() if self._token else None
+        if self._token is not None and token is None:
+            self._findings.failed(url, self._token.problem)
+            return
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            tls = client_tls(self._spec.tls).context() if self._spec.tls is not None else None
+            page = await fetch(url, headers=headers, tls=tls, timeout_s=TIMEOUT_S, limit=LIMIT_BYTES)
+            kind = page.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise BadList(f"its Content-Type is {kind[:60]!r}; a list of targets has application/json")
+            found = targets(orjson.loads(page.body), {"__meta_url": url}, self._kept)
+        except Unreadable as problem:
+            self._findings.failed(url, str(problem))
+        except ValueError as problem:
+            self._findings.failed(url, f"{url}: {problem}")
+        else:
+            await self._findings.replace(url, found)

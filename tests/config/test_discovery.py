@@ -1,0 +1,264 @@
+"""Where targets are found, as it is configured; what is found, as targets."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prober.config.discovery import Unfit, target_of
+from prober.config.load import ConfigError, load
+from prober.config.relabel import Rule, relabel
+from prober.config.specs import DiscoverySpec, Specs
+from prober.engines import DIALECTS
+
+FILE = "file: {files: [a.json]}"
+
+
+def loaded(text: str) -> Specs:
+    return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)
+
+
+def discovery(text: str) -> DiscoverySpec:
+    return loaded(f"discovery: [{{{text}}}]").discovery[0]
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        loaded(text)
+    return [line.removeprefix("c: ") for line in str(error.value).splitlines()]
+
+
+BAD = [
+    ("discovery: [{}]", "discovery[0]: needed: one of file, http, dns, kubernetes"),
+    (f"discovery: [{{{FILE}, dns: {{names: [a]}}}}]", "discovery[0]: has file and dns; keep one of them"),
+    ("discovery: {}\ntargets: 1", "targets: needed: a list of targets, such as [{url: http://localhost:8000}]"),
+    ("discovery: 1", "discovery: needed: a list, such as [{file: {files: [targets.json]}}]"),
+    (
+        "discovery: [{file: {files: [a.txt]}}]",
+        "discovery[0].file.files[0]: 'a.txt' ends in none of .json, .yml and .yaml",
+    ),
+    (
+        "discovery: [{file: {files: [a.json], interval: 100ms}}]",
+        "discovery[0].file.interval: 0.1s is too often; use 1s or more",
+    ),
+    ("discovery: [{dns: {names: [a], type: A}}]", "discovery[0].dns.port: needed with type A"),
+    ("discovery: [{dns: {names: [a], port: 1}}]", "discovery[0].dns.port: comes with each SRV record; remove it"),
+    ("discovery: [{dns: {names: ['a b']}}]", "discovery[0].dns.names[0]: 'a b' is no name of DNS"),
+    (
+        "discovery: [{http: {url: 'http://h/x', auth: {bearer_token_file: t}}}]",
+        "discovery[0].http.url: would show the token to everybody on the way; use https",
+    ),
+    (
+        "discovery: [{http: {url: 'https://u:secret@h/x'}}]",
+        "discovery[0].http.url: has a user or password in it; give a token as a file",
+    ),
+    (
+        "discovery: [{kubernetes: {api_server: 'https://h'}}]",
+        "discovery[0].kubernetes.namespaces: needed with api_server: names, or ['*'] for all",
+    ),
+    (
+        "discovery: [{kubernetes: {port: 70000}}]",
+        "discovery[0].kubernetes.port: 70000 is no port; write its number, such as 8000, or its name, such as http",
+    ),
+    (
+        "discovery: [{kubernetes: {ca_file: x}}]",
+        "discovery[0].kubernetes.ca_file: is the service account's own in a cluster; add api_server, or remove it",
+    ),
+    (
+        f"discovery: [{{{FILE}, relabel: [{{source_labels: [a], regex: '(?=a)', action: keep}}]}}]",
+        "discovery[0].relabel[0].regex: '(?=a)' is no expression of RE2: invalid perl operator: (?=",
+    ),
+    (
+        f"discovery: [{{{FILE}, relabel: [{{source_labels: [a], target_label: env}}]}}]",
+        'discovery[0].relabel[0].target_label: no label that is kept "env"; known: __address__, __path__, __scheme__, '
+        "model, name; __tmp_… can be used by rules that follow",
+    ),
+    (
+        f"discovery: [{{{FILE}, relabel: [{{action: keep, replacement: x, source_labels: [a]}}]}}]",
+        "discovery[0].relabel[0].replacement: is for action replace; `keep` looks only",
+    ),
+    (
+        f"discovery: [{{{FILE}, target: {{auth: {{bearer_token_file: t}}}}}}]",
+        "discovery[0].hosts: needed, as `target.auth` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]",
+    ),
+    (
+        f"discovery: [{{{FILE}, target: {{headers: {{x-key: k}}}}}}]",
+        "discovery[0].hosts: needed, as `target.headers` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]",
+    ),
+    (
+        f"discovery: [{{{FILE}, hosts: ['a/b']}}]",
+        "discovery[0].hosts[0]: 'a/b' is no name, *.name or network such as 10.0.0.0/8",
+    ),
+    (
+        f"discovery: [{{{FILE}, name: x}}, {{{FILE}, name: x}}]",
+        "discovery[1].name: discovery[0] is called 'x' too; give each a name of its own",
+    ),
+    (
+        f"discovery: [{{{FILE}, target: {{metrics: {{url: 'http://m/metrics'}}}}}}]",
+        "discovery[0].target.metrics.url: is one page for all of them; use auto or none",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD)
+def test_a_mistake_is_told_with_its_place(text: str, message: str) -> None:
+    """Each gives one line that begins with the path of its key and says what to do."""
+    assert mistakes(text) == [message]
+
+
+def test_a_label_that_a_kind_has_not_is_told() -> None:
+    """Else a rule with a slip in it would never fit, and nobody would know why."""
+    rule = "{source_labels: [__meta_kubernetes_pod_lable_app], regex: x, action: keep}"
+    (line,) = mistakes(f"discovery: [{{kubernetes: {{}}, relabel: [{rule}]}}]")
+    assert line.startswith(
+        'discovery[0].relabel[0].source_labels[0]: no label "__meta_kubernetes_pod_lable_app"; did you mean'
+    )
+
+
+def test_names_are_those_of_the_kinds() -> None:
+    """A kind that is there once is its name; others get their place in the list too."""
+    found = loaded(f"discovery: [{{{FILE}}}, {{dns: {{names: [a]}}}}, {{{FILE}}}, {{name: mine, {FILE}}}]").discovery
+    assert [each.name for each in found] == ["file-0", "dns", "file-2", "mine"]
+
+
+def test_slos_of_discovered_targets_count_as_used() -> None:
+    """Rules are written for them, and an alert that cannot fire for them is told."""
+    specs = loaded(f"slos: {{ttft: {{signal: ttft, threshold: 500ms, objective: 99%}}}}\ndiscovery: [{{{FILE}}}]")
+    ((slo, uses),) = specs.uses().items()
+    assert slo.name == "ttft"
+    assert [use.target for use in uses] == ["discovery[0].target"]
+
+
+def test_a_target_has_the_settings_of_the_template() -> None:
+    """Address, scheme, path, name and model come from the labels, all else from `target`; local GPUs are nobody's."""
+    spec = discovery(f"{FILE}, target: {{rate: 1/min, model: m}}")
+    labels = {"__address__": "10.0.0.1:8000", "__scheme__": "https", "__path__": "/llm/v1/", "name": "a/b", "env": "x"}
+    target = target_of(labels, spec)
+    assert target is not None
+    assert (target.key, target.name, target.url, target.model) == ("a/b", "a/b", "https://10.0.0.1:8000/llm/v1", "m")
+    assert target.probes[0].rate_per_s == pytest.approx(1 / 60)
+    assert target.gpus.chosen == ()
+    bare = target_of({"__address__": "[fd00::1]:80", "model": "n"}, spec)
+    assert bare is not None
+    assert (bare.name, bare.url, bare.model) == ("[fd00::1]:80", "http://[fd00::1]:80/v1", "n")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {},
+        {"__address__": "http://10.0.0.1:80"},
+        {"__address__": "10.0.0.1:80/admin"},
+        {"__address__": "user@10.0.0.1"},
+        {"__address__": "10.0.0.1:99999"},
+        {"__address__": "10.0.0.1:80\r\nHost: x"},
+        {"__address__": "127.0.0.1:9742"},
+        {"__address__": "[::1]:9742"},
+        {"__address__": "[::ffff:127.0.0.1]:80"},
+        {"__address__": "localhost:80"},
+        {"__address__": "127.1:80"},
+        {"__address__": "2130706433:80"},
+        {"__address__": "0x7f000001:80"},
+        {"__address__": "169.254.169.254:80"},
+        {"__address__": "0.0.0.0:80"},
+        {"__address__": "a:80", "__scheme__": "file"},
+        {"__address__": "a:80", "__path__": "/v1?x=1"},
+        {"__address__": "a:80", "__path__": "v1"},
+        {"__address__": "a:80", "name": "x" * 201},
+        {"__address__": "a:80", "name": "a\nb"},
+        {"__address__": "a:80", "model": "\x00"},
+    ],
+)
+def test_what_could_be_meant_to_harm_is_no_target(labels: dict[str, str]) -> None:
+    """Nothing but host and port in an address, this machine and its link only if configured, names that can be shown."""
+    with pytest.raises(Unfit):
+        target_of(labels, discovery(FILE))
+
+
+@pytest.mark.parametrize(
+    ("address", "fits"),
+    [
+        ("10.1.2.3:80", True),
+        ("11.1.2.3:80", False),
+        ("[::ffff:10.1.2.3]:80", True),
+        ("a.llm.svc:80", True),
+        ("llm.svc:80", False),
+        ("evil-llm.svc:80", False),
+        ("A.LLM.SVC", True),
+        ("one", True),
+        ("two", False),
+        ("127.0.0.1:80", False),
+    ],
+)
+def test_credentials_go_to_the_named_hosts_only(address: str, fits: bool) -> None:
+    """With `hosts` nothing else is a target, whatever the labels say."""
+    spec = discovery(f"{FILE}, hosts: [10.0.0.0/8, '*.llm.svc', one], target: {{auth: {{bearer_token_file: t}}}}")
+    if fits:
+        target = target_of({"__address__": address}, spec)
+        assert target is not None
+        assert target.bearer_token_file == "t"
+    else:
+        with pytest.raises(Unfit, match="not among `hosts`"):
+            target_of({"__address__": address}, spec)
+
+
+def test_this_machine_is_a_target_where_that_is_configured() -> None:
+    """`hosts` can name it."""
+    assert target_of({"__address__": "127.0.0.1:80"}, discovery(f"{FILE}, hosts: [127.0.0.0/8]")) is not None
+
+
+@given(st.dictionaries(st.sampled_from(["__address__", "__scheme__", "__path__", "name", "model", "x"]), st.text()))
+def test_no_label_gets_anything_but_five_fields_through(labels: dict[str, str]) -> None:
+    """Whatever is found, files, headers, proxies and budgets are the template's, and the URL has no user, query or fragment."""
+    spec = discovery(f"{FILE}, target: {{rate: 1/min}}")
+    try:
+        target = target_of(labels, spec)
+    except Unfit:
+        return
+    assert target is not None
+    fields: dict[str, Any] = {name: getattr(target, name) for name in target.__dataclass_fields__}
+    same = {name for name, value in fields.items() if value == getattr(spec.template, name)}
+    assert fields.keys() - same <= {"key", "name", "url", "model"}
+    assert not set("@?#\\ \r\n") & set(target.url.removeprefix("https://").removeprefix("http://").partition("/")[0])
+
+
+@pytest.mark.parametrize(
+    ("rule", "labels", "expected"),
+    [
+        (Rule("keep", ("a",), regex="x"), {"a": "x"}, {"a": "x"}),
+        (Rule("keep", ("a",), regex="x"), {"a": "xx"}, None),
+        (Rule("keep", ("a",), regex="x|y"), {"a": "y"}, {"a": "y"}),
+        (Rule("drop", ("a",), regex="x.*"), {"a": "x\ny"}, None),
+        (Rule("drop", ("a", "b"), regex="x;y"), {"a": "x", "b": "y"}, None),
+        (Rule("drop", ("absent",), regex=".+"), {"a": "x"}, {"a": "x"}),
+        (
+            Rule(
+                "replace",
+                ("a", "b"),
+                separator="-",
+                regex="(.*)-(?P<n>.*)",
+                target_label="name",
+                replacement="${2}/$n/$1$$",
+            ),
+            {"a": "x", "b": "y"},
+            {"a": "x", "b": "y", "name": "y/y/x$"},
+        ),
+        (Rule("replace", (), target_label="__scheme__", replacement="https"), {}, {"__scheme__": "https"}),
+        (Rule("replace", ("a",), target_label="name", replacement=""), {"a": "x", "name": "n"}, {"a": "x"}),
+        (Rule("replace", ("a",), regex="no", target_label="name", replacement="y"), {"name": "n"}, {"name": "n"}),
+        (
+            Rule("replace", ("a",), regex="(b)?x", target_label="name", replacement="[$1$9]"),
+            {"a": "x"},
+            {"a": "x", "name": "[]"},
+        ),
+    ],
+)
+def test_rules_do_what_prometheus_does(rule: Rule, labels: dict[str, str], expected: dict[str, str] | None) -> None:
+    """Anchored, groups by number and name, nothing removes a label, a rule that does not fit changes nothing."""
+    assert relabel(labels, [rule]) == expected
+
+
+def test_no_label_makes_an_expression_run_long() -> None:
+    """A nest of repetitions, which backtracking would take longer than the universe for, is done at once."""
+    assert relabel({"a": "a" * 4_000}, [Rule("keep", ("a",), regex="((a+)+)+b")]) is None
