@@ -1,0 +1,59 @@
+"""Which of several probers has a target: each by itself, from the key alone, and all of them alike."""
+
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Self
+
+MOST = 10_000
+_TEXT = re.compile(r"(\d{1,5}|ordinal)/(\d{1,5})")
+_ORDINAL = re.compile(r".*-(\d{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of `count` shards, from 0; the one of one has everything."""
+
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str, pod: str | None) -> Self:
+        """From `I/N`, or `ordinal/N` with I from the end of the pod's name, as a StatefulSet numbers its pods. Raises ValueError."""
+        found = _TEXT.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(f"{text!r} is no shard; write it like 0/3 (the first of three) or ordinal/3")
+        count = int(found[2])
+        if found[1] == "ordinal":
+            numbered = _ORDINAL.fullmatch(pod or "")
+            if numbered is None:
+                said = f"POD_NAME is {pod!r}" if pod else "POD_NAME is not set"
+                raise ValueError(f"{text!r} needs a pod's name that ends in -NUMBER, as in a StatefulSet; {said}")
+            index = int(numbered[1])
+        else:
+            index = int(found[1])
+        if not 1 <= count <= MOST or index >= count:
+            raise ValueError(f"{text!r}: shard {index} of {count} does not exist; they are 0 to {count - 1}")
+        return cls(index, count)
+
+    def has(self, key: str) -> bool:
+        """Whether the target with this key is this shard's."""
+        return shard_of(key, self.count) == self.index
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+def shard_of(key: str, count: int) -> int:
+    """The shard of `count` that has `key`: the same in every process, on every machine, in every version.
+
+    Jump consistent hash (Lamping and Veach 2014, arXiv:1406.2294) of the key's BLAKE2b: shards differ by chance only, and one
+    more shard takes 1/(count + 1) of the keys, from all others alike; no key moves between two that were there.
+    """
+    state = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
+    found, following = 0, 0
+    while following < count:
+        found = following
+        state = (state * 2862933555777941757 + 1) % 2**64
+        following = int((found + 1) * (2**31 / ((state >> 33) + 1)))
+    return found

@@ -1,0 +1,129 @@
+"""Several probers as processes: one sweeps, targets are shared out, and who is stopped, killed or cut off is followed."""
+
+import asyncio
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.apiserver import ApiServer
+from tests.kubernetes.leases import CA_FILE, REAL, TOKEN_FILE
+from tests.processes import Daemon, Mock, asked, get, until
+
+LEASE_S = 3
+CONFIG = """
+defaults: {{rate: 5/s, max_send_lag: 5s, warmup: 0}}
+slos: {{quick: {{signal: ttft, threshold: 2s, objective: 90%}}}}
+workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 40}}}}
+targets: [{{name: one, url: '{url}', metrics: {{url: none}}, probes: [{{workload: tiny}}],
+  sweep: {{workload: tiny, min_rate: 20/s, max_rate: 30/s, mode: grid}}}}]
+"""
+
+
+@pytest.fixture
+def mock(tmp_path: Path) -> Iterator[Mock]:
+    with Mock(tmp_path / "mock.log", "--ttft", "50ms", "--itl", "10ms") as started:
+        yield started
+
+
+@pytest.fixture
+def api_server() -> Iterator[str]:
+    """A stand-in with a thread and an event loop of its own, or the real one."""
+    if REAL:
+        yield REAL
+        return
+    loop, address, over = asyncio.new_event_loop(), list[str](), threading.Event()
+
+    async def serve() -> None:
+        async with ApiServer() as server:
+            address.append(server.url("test"))
+            while not over.is_set():  # noqa: ASYNC110 -- set by another thread
+                await asyncio.sleep(0.05)
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        until(lambda: address, "the API server")
+        yield address[0]
+    finally:
+        over.set()
+        thread.join(10)
+        loop.close()
+
+
+def replica(folder: Path, mock: Mock, api_server: str, name: str) -> Daemon:
+    folder.mkdir()
+    flags = [f"--lease.name={name}", "--lease.namespace=default", f"--lease.api-server={api_server}"]
+    flags += [f"--lease.token-file={TOKEN_FILE}"] if TOKEN_FILE else []
+    flags += [f"--lease.ca-file={CA_FILE}"] if CA_FILE else []
+    flags += [f"--lease.duration={LEASE_S}s", "--web.enable-admin-api", "--shutdown.timeout=1"]
+    return Daemon(folder, CONFIG.format(url=mock.url), *flags)
+
+
+def test_a_leader_that_is_stopped_in_mid_sweep_and_one_that_says_goodbye(
+    tmp_path: Path, mock: Mock, api_server: str
+) -> None:
+    """SIGSTOP: the other one takes over, and whoever wakes up sends nothing more of its sweep. SIGTERM: it is followed at once."""
+    name = f"test-{time.time_ns()}"
+    with replica(tmp_path / "a", mock, api_server, name) as first:
+        until(lambda: first.value("llmslo_lease_held") == 1, "the first to hold it")
+        with replica(tmp_path / "b", mock, api_server, name) as second:
+            until(lambda: first.value("llmslo_target_state", state="ready"), "the target to be ready")
+            status, said = asked(f"{second.url}/api/v1/sweeps?target=one", "POST")
+            assert status == 409
+            assert "only its holder sweeps" in said
+            status, said = asked(f"{first.url}/api/v1/sweeps?target=one", "POST")
+            assert status == 202, said
+            identity = json.loads(said)["data"]["id"]
+            until(lambda: first.value("llmslo_sweep_rate_per_second", target="one"), "the sweep to send")
+            time.sleep(2.5)  # beyond the warm-up, which no row is kept of
+            first.process.send_signal(signal.SIGSTOP)
+            stopped = time.time()
+            until(lambda: second.value("llmslo_lease_held") == 1, "the second to take over")
+            first.process.send_signal(signal.SIGCONT)
+            until(lambda: first.value("llmslo_sweep_stops_total", reason="lease_lost"), "the sweep to end")
+            assert first.value("llmslo_lease_held") == 0
+            kept = json.loads(get(f"{first.url}/api/v1/sweeps/{identity}"))
+            result = kept["llm_slo_prober"]["result"]
+            assert result["stop"] == "lease_lost"
+            told = json.loads(result["configuration"])
+            assert (told["lease"], told["lease_transitions"]) == (f"default/{name}-0", 0)
+            assert len(kept["start_times"]) > 20
+            assert result["started_unix_s"] + max(kept["start_times"]) < stopped + 0.5
+            transitions = second.value("llmslo_lease_transitions")
+            assert transitions >= 1
+            assert second.stop() == 0
+            until(lambda: first.value("llmslo_lease_held") == 1, "the first to follow")
+            assert first.value("llmslo_lease_transitions") > transitions
+
+
+def test_without_an_api_server_it_probes_and_says_what_waits(tmp_path: Path, mock: Mock) -> None:
+    """From the first moment on; SIGTERM ends it as always."""
+    with replica(tmp_path / "a", mock, "http://127.0.0.1:1", "test") as daemon:
+        until(lambda: daemon.value("llmslo_probes_total") >= 3, "probes")
+        until(lambda: daemon.value("llmslo_lease_failures_total") >= 1, "a failure to be counted")
+        assert daemon.value("llmslo_lease_held") == 0
+        assert asked(f"{daemon.url}/api/v1/sweeps?target=one", "POST")[0] == 409
+        assert daemon.stop() == 0
+        assert "probing goes on, sweeps and Grafana wait for it" in daemon.log.read_text()
+
+
+def test_shards_share_the_targets_out_and_each_has_its_own_lease(tmp_path: Path, mock: Mock) -> None:
+    """Every target is probed by one of them; a lock in a folder serves where there is no Kubernetes."""
+    names = {f"t{number}" for number in range(8)}
+    config = "targets:\n" + "".join(f"- {{name: {name}, url: '{mock.url}', rate: 1/s}}\n" for name in sorted(names))
+    shared = []
+    for shard in ("0/2", "1/2"):
+        (folder := tmp_path / shard[0]).mkdir()
+        with Daemon(folder, config, f"--shard={shard}", f"--lease.path={tmp_path / 'leases'}") as daemon:
+            until(lambda: daemon.value("llmslo_lease_held") == 1, "its lease")
+            index, count = shard.split("/")
+            assert daemon.value("llmslo_shard_info", shard=index, shards=count) == 1
+            shared.append({each["name"] for each in json.loads(get(f"{daemon.url}/api/v1/targets"))["data"]})
+    assert shared[0] | shared[1] == names
+    assert not shared[0] & shared[1]
+    assert all(shared)

@@ -1,0 +1,352 @@
+"""Of several replicas one sweeps, nothing that is due is swept twice, and a sweep ends with the lease."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from prober.analysis.trust import Trust
+from prober.config.load import load
+from prober.daemon import drive
+from prober.daemon import sweeps as module
+from prober.daemon.headroom import Headroom
+from prober.daemon.history import History
+from prober.daemon.leadership import Leadership, Leased, Listener, claimed_as
+from prober.daemon.sweeps import Refused, Sweeps
+from prober.edge.clock import Clock
+from prober.edge.lease import KubernetesLease
+from prober.edge.request import Deadlines, Exchange
+from prober.edge.timetable import LATE_S
+from prober.engines import DIALECTS
+from prober.limits.lease import Timing
+from prober.metrics import Registry, registry
+from prober.mock.delays import Constant
+from prober.mock.engine import Behaviour
+from prober.mock.server import create_app
+from prober.mock.settings import Settings
+from prober.probing.target import Target
+from tests.kubernetes.leases import cluster
+from tests.kubernetes.link import Link
+
+TIMING = Timing(3.0)
+TEXT = """
+slos: {{quick: {{signal: ttft, threshold: 2s, objective: 90%}}}}
+workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 40}}}}
+targets: [{{name: t, url: '{url}', max_send_lag: 5s, metrics: {{url: none}},
+  sweep: {{workload: tiny, min_rate: 20/s, max_rate: 30/s, mode: grid, min_gap: {gap}}}}}]
+"""
+
+
+class Seat:
+    """A lease in this process, handed round by the test."""
+
+    where, holder = "default/test-0", "another"
+
+    def __init__(self) -> None:
+        self.fence: int | None = None
+        self.claims: dict[str, float] = {}
+        self.deaf = False  # a claim gets no answer in time
+        self._listeners: list[tuple[Listener, Listener]] = []
+
+    def held(self) -> int | None:
+        return self.fence
+
+    def claimed(self, key: str) -> float:
+        return self.claims.get(key, 0.0)
+
+    async def claim(self, key: str, number: float) -> int | None:
+        await asyncio.sleep(0)
+        if self.fence is None or self.deaf:
+            return None
+        self.claims[key] = number
+        return self.fence
+
+    def listen(self, lost: Listener, won: Listener) -> None:
+        self._listeners.append((lost, won))
+
+    def give(self, fence: int | None) -> None:
+        self.fence = fence
+        for lost, won in self._listeners:
+            (lost if fence is None else won)()
+
+    async def run(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Engine:
+    """A mock whose answers take 0.4 s. came: when each request came, by who says so in its sweep; ended: how it did."""
+
+    def __init__(self) -> None:
+        self.came: list[float] = []
+        self.open = 0
+        self.url = ""
+
+
+@asynccontextmanager
+async def engine() -> AsyncIterator[Engine]:
+    found = Engine()
+
+    @web.middleware
+    async def count(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+        if request.path != "/v1/chat/completions":
+            response: web.StreamResponse = await handler(request)
+            return response
+        found.came.append(time.monotonic())
+        found.open += 1
+        try:
+            answer: web.StreamResponse = await handler(request)
+            return answer
+        finally:
+            found.open -= 1
+
+    app = create_app(Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.01))))
+    app.middlewares.append(count)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield found
+    finally:
+        await runner.cleanup()
+
+
+class Replica:
+    def __init__(self, url: str, leadership: Leadership, gap: str, families: Registry | None = None) -> None:
+        spec = load(TEXT.format(url=url, gap=gap), source="c", engines=DIALECTS, environment={}, read=str).targets[0]
+        self.families, self.clock = families or registry(), Clock()
+        history, headroom = History(10), Headroom(self.families)
+        self.sweeps = Sweeps(self.families, history, headroom, Trust(5.0), None, leadership)
+        self.target = Target(spec, self.clock)
+        self.target.state = "ready"
+        self.sweeps.declare("t", self.target)
+
+    @property
+    def sending(self) -> bool:
+        return self.families["llmslo_sweep_rate_per_second"].value("t").value > 0
+
+    def refused(self) -> float:
+        return self.families["llmslo_sweeps_refused_total"].value("t", "no_lease").value
+
+    def stops(self, reason: str) -> float:
+        return self.families["llmslo_sweep_stops_total"].value("t", reason).value
+
+    def rings(self, due_s: float) -> None:
+        """As its schedule does."""
+        self.sweeps._ring("t", "schedule", due_s)
+
+
+@asynccontextmanager
+async def replica(
+    url: str, leadership: Leadership, gap: str = "0s", families: Registry | None = None
+) -> AsyncIterator[Replica]:
+    made = Replica(url, leadership, gap, families)
+    try:
+        yield made
+    finally:
+        await made.sweeps.close()
+        made.clock.close()
+
+
+def sending(monkeypatch: pytest.MonkeyPatch, leadership: Leadership) -> list[int | None]:
+    """What the lease is at each moment at which a request leaves, from now on."""
+    found: list[int | None] = []
+    send = Exchange.send
+
+    def seen(exchange: Exchange, data: bytes, deadlines: Deadlines) -> None:
+        found.append(leadership.held())
+        send(exchange, data, deadlines)
+
+    monkeypatch.setattr(Exchange, "send", seen)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def short_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the load that is there, before a sweep."""
+    monkeypatch.setattr(drive, "BEFORE_S", 0.05)
+
+
+async def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():  # noqa: ASYNC110 -- what is waited for is a number that has no event
+            await asyncio.sleep(0.005)
+
+
+async def test_without_the_lease_nothing_is_swept_and_it_is_said_who_may() -> None:
+    """Neither on request nor by schedule; both are counted."""
+    async with engine() as there, replica(there.url, Seat()) as here:
+        with pytest.raises(Refused, match="lease default/test-0 is held by another; only its holder sweeps") as told:
+            here.sweeps.ask("t", "request")
+        assert told.value.reason == "no_lease"
+        here.rings(time.time())
+        assert here.refused() == 2
+        assert here.sweeps.under_way is None
+        assert there.came == []
+
+
+async def test_what_was_due_while_nobody_held_it_is_swept_once_by_the_next_holder() -> None:
+    """And not what another replica has begun, nor what is long past; with its number in the result."""
+    key, now = claimed_as("t"), time.time()
+    for before, due, runs in ((0.0, now, True), (now, now, False), (0.0, now - LATE_S - 60, False)):
+        seat = Seat()
+        seat.claims[key] = before
+        async with engine() as there, replica(there.url, seat) as here:
+            here.rings(due)
+            seat.give(7)
+            assert (here.sweeps.under_way == "t") is runs
+            if not runs:
+                continue
+            await until(lambda: here.sending)
+            assert seat.claims[key] >= due
+            here.rings(due)
+            assert here.sweeps.stop("t")
+            await until(lambda: here.sweeps.under_way is None)
+            (result,) = here.sweeps.results("t")
+            told = json.loads(result.configuration or "")
+            assert (told["lease"], told["lease_transitions"]) == ("default/test-0", 7)
+            here.rings(due)
+            assert here.sweeps.under_way is None
+
+
+async def test_a_sweep_ends_at_once_when_the_lease_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing leaves any more, what is in flight is cut, and it is recorded as that."""
+    seat = Seat()
+    async with engine() as there, replica(there.url, seat) as here:
+        seat.give(1)
+        here.sweeps.ask("t", "request")
+        await until(lambda: len(there.came) > 10 and there.open)
+        sent = sending(monkeypatch, seat)
+        await until(lambda: len(sent) > 3)
+        seat.give(None)
+        await until(lambda: here.stops("lease_lost"))
+        await until(lambda: there.open == 0)
+        assert set(sent) == {1}
+        (result,) = here.sweeps.results("t")
+        assert (result.stop, result.stop_detail) == ("lease_lost", "another prober may sweep now")
+
+
+async def test_a_process_that_was_stopped_finds_out_before_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody tells it: it asks its clock before each request."""
+    seat = Seat()
+    async with engine() as there, replica(there.url, seat) as here:
+        seat.give(1)
+        here.sweeps.ask("t", "request")
+        await until(lambda: len(there.came) > 10)
+        sent = sending(monkeypatch, seat)
+        await until(lambda: len(sent) > 3)
+        seat.fence = None  # no listener hears of it
+        await until(lambda: here.stops("lease_lost"))
+        assert set(sent) == {1}
+
+
+async def test_a_new_tenure_does_not_carry_on_an_old_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number is another holder, even where it is the same process."""
+    seat = Seat()
+    async with engine() as there, replica(there.url, seat) as here:
+        seat.give(1)
+        here.sweeps.ask("t", "request")
+        await until(lambda: len(there.came) > 5)
+        sent = sending(monkeypatch, seat)
+        seat.fence = 3
+        await until(lambda: here.stops("lease_lost"))
+        assert sent == []
+
+
+async def test_what_could_not_be_written_down_is_not_begun() -> None:
+    """The holder that hears nothing from the server sends nothing."""
+    seat = Seat()
+    async with engine() as there, replica(there.url, seat) as here:
+        seat.give(1)
+        seat.deaf = True
+        here.sweeps.ask("t", "request")
+        await until(lambda: here.sweeps.under_way is None)
+        assert here.refused() == 1
+        assert there.came == []
+
+
+async def test_a_lease_that_came_back_meanwhile_begins_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alerts are asked for first, which may take longer than another one's whole tenure."""
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(*_: object) -> list[str]:
+        asked.set()
+        await answer.wait()
+        return []
+
+    monkeypatch.setattr(module, "firing", slow)
+    seat, due = Seat(), time.time()
+    async with engine() as there, replica(there.url, seat) as here:
+        here.sweeps.prometheus_url = "http://127.0.0.1:1"
+        seat.give(1)
+        here.rings(due)
+        await asked.wait()
+        seat.give(None)
+        seat.claims[claimed_as("t")] = due
+        seat.give(3)
+        answer.set()
+        await until(lambda: here.sweeps.under_way is None)
+        assert there.came == []
+        assert here.refused() == 1
+
+
+async def test_min_gap_counts_other_replicas_sweeps() -> None:
+    """Which are known by when they were begun."""
+    seat = Seat()
+    async with engine() as there, replica(there.url, seat, gap="1h") as here:
+        seat.claims[claimed_as("t")] = time.time() - 60
+        seat.give(1)
+        with pytest.raises(Refused, match="min_gap is 3600 s"):
+            here.sweeps.ask("t", "schedule", time.time())
+
+
+async def test_a_leader_that_is_cut_off_in_mid_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sweep stops within the lease time, the other one takes over, and what was due is not swept a second time."""
+    async with engine() as there, cluster() as server, Link(server.url) as link:
+
+        def lease(who: str, families: Registry, url: str) -> Leased:
+            return Leased(KubernetesLease(server.api(url), "default", f"{server.name}-0"), who, TIMING, families)
+
+        one, two = registry(), registry()
+        a, b = lease("a", one, link.url), lease("b", two, server.url)
+        async with replica(there.url, a, families=one) as first, replica(there.url, b, families=two) as second:
+            tasks = [asyncio.create_task(a.run())]
+            try:
+                await until(lambda: a.held() is not None)
+                tasks.append(asyncio.create_task(b.run()))
+                await until(lambda: b.holder == "a")
+                due = time.time()
+                first.rings(due)
+                second.rings(due)
+                await until(lambda: len(there.came) > 10)
+                sent = sending(monkeypatch, a)
+                link.cut = True
+                await asyncio.sleep(TIMING.renew_s)
+                assert a.held() is None, "before anybody else may take it"
+                await until(lambda: b.held() is not None)
+                await until(lambda: first.stops("lease_lost"))
+                assert sent, "it had gone on until then"
+                assert set(sent) == {0}
+                await until(lambda: there.open == 0)
+                assert second.sweeps.under_way is None, "it was due once"
+                assert second.sweeps.results() == []
+                later = time.time()
+                first.rings(later)
+                second.rings(later)
+                await until(lambda: second.sending)
+                assert first.sweeps.under_way is None
+                assert second.sweeps.stop("t")
+                await until(lambda: second.sweeps.under_way is None)
+                (result,) = second.sweeps.results("t")
+                assert json.loads(result.configuration or "")["lease_transitions"] >= 1
+            finally:
+                link.cut = False
+                await b.close()
+                await a.close()
+                assert all(task.done() for task in tasks)
