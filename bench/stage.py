@@ -5,18 +5,33 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """How the daemon is reached. flags: of the daemon; headers, trust: of who asks; trust: with TLS only."""
+
+    flags: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    trust: ssl.SSLContext | None = None
+
+    def open(self, url: str, timeout_s: float) -> Any:
+        """The answer to a GET."""
+        asked = urllib.request.Request(url, headers=dict(self.headers))
+        return urllib.request.urlopen(asked, timeout=timeout_s, context=self.trust)
 
 
 @dataclass(slots=True)
@@ -28,10 +43,11 @@ class Stage:
     folder: Path
     daemon: "subprocess.Popen[bytes]"
     started_ns: int
+    door: "Door"
 
     def get(self, path: str) -> bytes:
         """A page of the daemon."""
-        with urllib.request.urlopen(self.prober + path, timeout=30) as answer:
+        with self.door.open(self.prober + path, 30) as answer:
             return bytes(answer.read())
 
     def probes(self) -> list[dict[str, Any]]:
@@ -56,12 +72,16 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(config: str, *mock_options: str, history: int = 5000) -> Iterator[Stage]:
+def stage(config: str, *mock_options: str, history: int = 5000, door: Door | None = None) -> Iterator[Stage]:
     """A mock and a daemon with `config`, in which {mock} stands for the mock's address; both end with the context."""
     with tempfile.TemporaryDirectory(prefix="prober-bench-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         ports = free_port(), free_port()
-        mock_url, prober_url = (f"http://127.0.0.1:{port}" for port in ports)
+        door = door or Door()
+        mock_url, prober_url = (
+            f"{scheme}://127.0.0.1:{port}"
+            for scheme, port in zip(("http", "https" if door.trust else "http"), ports, strict=True)
+        )
         truth = ["--truth", str(folder / "truth.jsonl")]
         _start(stack, folder, "mock", "mock", "--port", str(ports[0]), "--seed", "1", *truth, *mock_options)
         _wait(f"{mock_url}/health")
@@ -69,9 +89,9 @@ def stage(config: str, *mock_options: str, history: int = 5000) -> Iterator[Stag
         listen = f"127.0.0.1:{ports[1]}"
         options = ["--config.file", str(folder / "prober.yaml"), "--web.listen-address", listen]
         started_ns = time.monotonic_ns()
-        daemon = _start(stack, folder, "prober", "run", *options, "--history.limit", str(history))
-        _wait(f"{prober_url}/-/ready")
-        yield Stage(mock_url, prober_url, folder, daemon, started_ns)
+        daemon = _start(stack, folder, "prober", "run", *options, "--history.limit", str(history), *door.flags)
+        _wait(f"{prober_url}/-/ready", door)
+        yield Stage(mock_url, prober_url, folder, daemon, started_ns, door)
 
 
 def free_port() -> int:
@@ -93,11 +113,12 @@ def _start(stack: contextlib.ExitStack, folder: Path, name: str, *arguments: str
     return process
 
 
-def _wait(url: str, seconds: float = 20) -> None:
+def _wait(url: str, door: Door | None = None, seconds: float = 20) -> None:
+    door = door or Door()
     end = time.monotonic() + seconds
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=1):
+            with door.open(url, 1):
                 return
         except (urllib.error.URLError, OSError):
             if time.monotonic() > end:

@@ -1,0 +1,238 @@
+"""What stands before every page: who may come in, how often, with how much, and how long an answer may take to leave.
+
+`/-/healthy` and `/-/ready` need no password, since a kubelet has none to send; each answers with one word that is no secret.
+"""
+
+import asyncio
+import base64
+import binascii
+import time
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from prober.config.web import HEADERS as SETTABLE
+from prober.edge.endpoint import is_address
+from prober.edge.listener import Listener, beyond_loopback, client
+from prober.edge.passwords import Busy, Passwords
+from prober.edge.webconfig import Loaded, WebFile
+from prober.limits.rate import Rates
+
+SAFE = ("GET", "HEAD", "OPTIONS")
+BODY_BYTES = 64 << 10  # no operation takes a body
+WRITING_S = 30.0  # an answer that was not taken by then is not waited for
+PAGES_PER_S, PAGES_AT_ONCE = 20.0, 200  # of one client
+EVERYBODY = 5  # times that, of all clients together
+ACTIONS_PER_S, ACTIONS_AT_ONCE = 5.0, 20  # of one client: `/probe` and what writes
+WRONG_PER_S, WRONG_AT_ONCE = 0.2, 10  # passwords of one client
+CHECKS_PER_S, CHECKS_AT_ONCE = 3.0, 20  # passwords of everybody
+PROBES_AT_ONCE = 16
+# Charts set their colours in `style` attributes; no text that comes from elsewhere is ever put into one.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+NEEDS_AUTH = (
+    "--web.enable-admin-api lets whoever reaches --web.listen-address {address} send probes and sweeps, and nobody is asked who "
+    "they are; give --web.config.file passwords (basic_auth_users) or required client certificates, or listen on 127.0.0.1"
+)
+RELOAD_OFF = (
+    "a reload may be asked for from this machine, by who has shown who they are (--web.config.file), or with "
+    "--web.enable-admin-api; a changed file is taken over by itself, and SIGHUP does it too\n"
+)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def unguarded(listen_address: str, loaded: Loaded) -> str:
+    """Why actions cannot be allowed there; "" if they can."""
+    host = listen_address.rpartition(":")[0].strip("[]") or None
+    open_to_all = beyond_loopback(host) and not loaded.config.authenticates
+    return NEEDS_AUTH.format(address=listen_address) if open_to_all else ""
+
+
+class Guard:
+    """One site's. `middleware` stands before its handlers; listener: set once it listens; now: a clock in seconds.
+
+    origins: (scheme, authority) of further addresses that are the site's own. admin: actions are allowed.
+    """
+
+    def __init__(self, file: WebFile, prefix: str, origins: set[tuple[str, str]], admin: Callable[[], bool]) -> None:
+        self.file = file
+        self.listener: Listener | None = None
+        self.now: Callable[[], float] = time.monotonic
+        self._open = {f"{prefix}/-/healthy", f"{prefix}/-/ready"}
+        self._probe, self._reload = f"{prefix}/probe", f"{prefix}/-/reload"
+        self._origins, self._admin = origins, admin
+        self._passwords = Passwords()
+        self._pages = Rates(PAGES_PER_S, PAGES_AT_ONCE)
+        self._everybody = Rates(EVERYBODY * PAGES_PER_S, EVERYBODY * PAGES_AT_ONCE)
+        self._actions = Rates(ACTIONS_PER_S, ACTIONS_AT_ONCE)
+        self._wrong = Rates(WRONG_PER_S, WRONG_AT_ONCE)
+        self._checks = Rates(CHECKS_PER_S, CHECKS_AT_ONCE)
+        self._all: Rates | None = None
+        self._probing = 0
+
+    def close(self) -> None:
+        """End what it began."""
+        self._passwords.close()
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The answer, written whole, or a refusal."""
+        connection = self.listener.of(request) if self.listener else None
+        if connection:
+            connection.asked()
+        loaded = await self.file.fresh()
+        try:
+            answer = await self._refused(request, loaded) or await self._handled(request, handler)
+        except web.HTTPException as refusal:  # of the router: no such page, no such method
+            allowed = {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
+            answer = web.Response(status=refusal.status, text=refusal.text, headers=allowed)
+        _secure(answer, loaded)
+        try:
+            async with asyncio.timeout(WRITING_S):
+                await answer.prepare(request)
+                await answer.write_eof()
+        except ConnectionError:
+            return answer  # gone meanwhile
+        except TimeoutError:
+            if connection:
+                connection.cut()
+        if connection and answer.keep_alive is not False:
+            connection.answered()
+        return answer
+
+    async def _handled(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path != self._probe:
+            return await handler(request)
+        if self._probing >= PROBES_AT_ONCE:
+            return _later(1.0, f"{PROBES_AT_ONCE} probes on request are under way")
+        self._probing += 1
+        try:
+            return await handler(request)
+        finally:
+            self._probing -= 1
+
+    async def _refused(self, request: web.Request, loaded: Loaded) -> web.Response | None:
+        """None for who may go on."""
+        who, now_s = client(request.remote or ""), self.now()
+        if wait_s := self._pages.take(who, now_s) or self._everybody.take("", now_s) or self._limited(loaded, now_s):
+            return _later(wait_s, "too many requests")
+        if (request.content_length or 0) > BODY_BYTES:
+            answer = web.Response(
+                status=413, text=f"a body of more than {BODY_BYTES:,} bytes; no operation takes one\n"
+            )
+            answer.force_close()
+            return answer
+        admitted = loaded.config.tls_server_config.certificate_required
+        if loaded.config.basic_auth_users and request.path not in self._open:
+            if refusal := await self._identified(request, loaded.config.basic_auth_users, who, now_s):
+                return refusal
+            admitted = True
+        return self._action_refused(request, who, now_s, admitted=admitted)
+
+    def _action_refused(self, request: web.Request, who: str, now_s: float, *, admitted: bool) -> web.Response | None:
+        """Of `/probe` and of what changes something, which is not for the pages of other sites."""
+        if request.method in SAFE and request.path != self._probe:
+            return None
+        if request.method not in SAFE and (stranger := self._stranger(request, admitted=admitted)):
+            text = (
+                f"refused: asked for by a page of {stranger}; only the prober's own page and programs may. "
+                "If that is its address, set --web.external-url to it\n"
+            )
+            return web.Response(status=403, text=text)
+        if wait_s := self._actions.take(who, now_s):
+            return _later(wait_s, "too many probes and actions")
+        if request.path == self._reload and not (
+            admitted or self._admin() or not beyond_loopback(request.remote or "")
+        ):
+            return web.Response(status=403, text=RELOAD_OFF)
+        return None
+
+    def _limited(self, loaded: Loaded, now_s: float) -> float:
+        """Seconds to wait by the file's own `rate_limit`."""
+        limit = loaded.config.rate_limit
+        if not limit.interval:
+            return 0.0
+        if self._all is None or (self._all.per_s, self._all.burst) != (1 / limit.interval, limit.burst):
+            self._all = Rates(1 / limit.interval, limit.burst)
+        return self._all.take("", now_s)
+
+    async def _identified(
+        self, request: web.Request, users: dict[str, str], who: str, now_s: float
+    ) -> web.Response | None:
+        """None for a user with the right password."""
+        told = _credentials(request.headers.get("Authorization", ""))
+        if told is None:
+            return _unauthorised()
+        if self._passwords.known(users, *told):
+            return None
+        if wait_s := self._wrong.take(who, now_s) or self._checks.take("", now_s):
+            return _later(wait_s, "too many wrong passwords")
+        try:
+            return None if await self._passwords.right(users, *told) else _unauthorised()
+        except Busy:
+            return _later(1.0, "too many passwords to look at")
+
+    def _stranger(self, request: web.Request, *, admitted: bool) -> str:
+        """The other site whose page sent it, "" for none. Browsers say where a request comes from, programs do not.
+
+        A site whose name leads to this machine for once (DNS rebinding) looks like the prober's own; its name gives it away.
+        """
+        site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
+        if site in ("same-origin", "none") or (not site and not origin):
+            known = (
+                admitted or not site or _numeric(request.host) or request.host in {each for _, each in self._origins}
+            )
+            return "" if known else request.host
+        named = admitted or _numeric(request.host)
+        own = origin and ((named and urlsplit(origin).netloc == request.host) or origin_of(origin) in self._origins)
+        return "" if own and site in ("", "same-site") else origin or "another site"
+
+
+def _numeric(host: str) -> bool:
+    """An address, or this machine's own name, neither of which another site can have."""
+    name = urlsplit(f"//{host}").hostname or ""
+    return name == "localhost" or is_address(name)
+
+
+def origin_of(url: str) -> tuple[str, str]:
+    """Scheme and authority."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
+
+
+def _credentials(header: str) -> tuple[str, str] | None:
+    """User and password of a Basic header; None where there are none."""
+    scheme, _, told = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, colon, password = base64.b64decode(told.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        return None
+    return (user, password) if colon else None
+
+
+def _unauthorised() -> web.Response:
+    return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Basic"})
+
+
+def _later(wait_s: float, why: str) -> web.Response:
+    return web.Response(status=429, text=f"{why}; try again later\n", headers={"Retry-After": str(int(wait_s) + 1)})
+
+
+def _secure(answer: web.StreamResponse, loaded: Loaded) -> None:
+    """The headers of every answer; the file's own go before, and a blank one leaves its header out."""
+    chosen = loaded.config.http_server_config.headers
+    for name, value in (HEADERS | {name: chosen[name] for name in SETTABLE if name in chosen}).items():
+        if value:
+            answer.headers[name] = value
+        else:
+            answer.headers.pop(name, None)
+    answer.headers["Server"] = "llm-slo-prober"  # and not what it is made of

@@ -1,0 +1,84 @@
+"""Passwords against their bcrypt hashes: beside the event loop, one at a time, and only once for those that are right.
+
+One check takes 50 ms of a core and more, so that who guesses passwords must not spend the prober's: its thread gives way to
+everything else, few may wait for it, and a password that was right is known again by a keyed digest.
+"""
+
+import asyncio
+import hmac
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+
+import bcrypt
+
+KNOWN = 100
+WAITING = 8
+BYTES = 72  # of a password that bcrypt looks at
+LOWEST = 19
+
+
+class Busy(Exception):
+    """Too many passwords wait to be looked at; nothing is said about this one."""
+
+
+class Passwords:
+    """Looks at passwords; what it keeps of them is a digest under a key that no one has. `close` ends its thread."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._waiting = 0
+        self._thread = ThreadPoolExecutor(1, "passwords", initializer=_give_way)
+
+    def known(self, users: dict[str, str], user: str, password: str) -> bool:
+        """It was right before, against the hash that the user has now."""
+        digest = self._digest(user, users.get(user, ""), password)
+        if digest not in self._known:
+            return False
+        self._known.move_to_end(digest)
+        return True
+
+    async def right(self, users: dict[str, str], user: str, password: str) -> bool:
+        """`users` has that user with that password. One who is not there takes as long as one who is. Raises Busy."""
+        if self._waiting >= WAITING:
+            raise Busy
+        hashed = users.get(user) or max(users.values(), key=_cost)
+        self._waiting += 1
+        work = asyncio.get_running_loop().run_in_executor(self._thread, _matches, password, hashed)
+        work.add_done_callback(self._done)
+        right = await asyncio.shield(work) and user in users
+        if right:
+            self._known[self._digest(user, hashed, password)] = None
+            if len(self._known) > KNOWN:
+                self._known.popitem(last=False)
+        return right
+
+    def close(self) -> None:
+        """End its thread, after the password it is at."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _done(self, _: object) -> None:
+        self._waiting -= 1
+
+    def _digest(self, user: str, hashed: str, password: str) -> bytes:
+        parts = b"\0".join(part.encode("utf-8", "surrogatepass") for part in (user, hashed))
+        return hmac.digest(self._key, parts + b"\0" + password.encode("utf-8", "surrogatepass"), "sha256")
+
+
+def _matches(password: str, hashed: str) -> bool:
+    """In constant time, by the library."""
+    try:
+        return bcrypt.checkpw(password.encode("utf-8", "surrogatepass")[:BYTES], hashed.encode())
+    except ValueError:  # a NUL in it
+        return False
+
+
+def _cost(hashed: str) -> int:
+    return int(hashed.split("$")[2])
+
+
+def _give_way() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)

@@ -1,0 +1,286 @@
+"""Secrets planted in every place that can carry one, and looked for in everything that the prober says, in any form."""
+
+import base64
+import json
+import os
+import secrets
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import bcrypt
+import pytest
+import trustme
+import yaml
+
+from tests.processes import free_port, until
+from tests.security.echo import MODES, Echo
+
+FORMS = ("text/plain", "application/openmetrics-text; version=1.0.0",
+         "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")  # fmt: skip
+PLACES = ("token", "rotated", "header", "authorization", "proxy", "grafana", "prometheus", "page", "password", "environment",
+          "misplaced", "in_url", "unsaid", "client_key", "server_key", "hash")  # fmt: skip
+
+
+class Canaries:
+    """One secret a place; `in_` says which of them a text has, however it is written there."""
+
+    def __init__(self) -> None:
+        self.of = {place: f"{place}+{secrets.token_hex(12)}/" for place in PLACES}
+
+    def keep(self, place: str, secret: str) -> None:
+        self.of[place] = secret
+
+    def in_(self, text: bytes) -> list[str]:
+        return [place for place, secret in self.of.items() if any(form in text for form in self._forms(secret))]
+
+    def _forms(self, secret: str) -> Iterator[bytes]:
+        core = secret.split("+")[-1].rstrip("/")  # what of it is random
+        yield core[: len(core) * 2 // 3].encode()
+        yield quote(secret, safe="").encode()
+        for shift in range(3):  # in base64, wherever it begins in what was encoded
+            encoded = base64.b64encode(b"x" * shift + core.encode())
+            yield encoded[4 : len(encoded) * 2 // 3]
+        yield core.encode().hex().encode()
+
+
+class Said:
+    """All that was said, by its source."""
+
+    def __init__(self, canaries: Canaries) -> None:
+        self._canaries = canaries
+        self.found: dict[str, list[str]] = {}
+        self.sources = 0
+
+    def add(self, source: str, text: bytes | str) -> None:
+        self.sources += 1
+        if leaked := self._canaries.in_(text.encode() if isinstance(text, str) else text):
+            self.found[source] = leaked
+
+    def files(self, folder: Path) -> None:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.add(str(path), path.read_bytes())
+
+
+@pytest.fixture
+def canaries() -> Canaries:
+    return Canaries()
+
+
+def test_the_search_finds_each_form(canaries: Canaries) -> None:
+    """A test that finds nothing must be able to."""
+    secret = canaries.of["token"]
+    for text in (secret, quote(secret, safe=""), base64.b64encode(f"user:{secret}".encode()).decode(), secret[:-8]):
+        assert canaries.in_(f"before {text} after".encode()) == ["token"]
+    assert canaries.in_(b"nothing") == []
+
+
+def certificate(folder: Path, name: str, canaries: Canaries, authority: trustme.CA) -> tuple[str, str]:
+    issued = authority.issue_cert("127.0.0.1")
+    (folder / f"{name}.pem").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    (folder / f"{name}.key").write_bytes(issued.private_key_pem.bytes())
+    canaries.keep(f"{name}_key", issued.private_key_pem.bytes().decode().splitlines()[1])
+    return f"{folder}/{name}.pem", f"{folder}/{name}.key"
+
+
+def config(kept: Path, of: dict[str, str], echo: Echo) -> dict[str, object]:
+    """A configuration with a secret wherever one may be."""
+    pair = {"cert_file": f"{kept}/client.pem", "key_file": f"{kept}/client.key"}
+    url = f"http://{echo.address}"
+    auth = {"bearer_token_file": f"{kept}/token"}
+    sweep = {
+        "workload": "probe",
+        "slos": ["quick"],
+        "min_rate": "5/s",
+        "max_rate": "10/s",
+        "min_gap": "1s",
+        "limits": {"time": "5s"},
+    }
+    targets: list[dict[str, object]] = [
+        {"name": "token", "url": url, "auth": auth, "sweep": sweep},
+        {"name": "header", "url": url, "headers": {"X-Api-Key": of["header"], "Authorization": f"Basic {of['authorization']}"}},
+        {"name": "proxied", "url": "http://engine.example", "auth": auth, "model": "m",
+         "proxy_url": f"http://user:{quote(of['proxy'], safe='')}@{echo.address}", "metrics": {"url": "none"}},
+        {"name": "tunnelled", "url": "https://engine.example", "auth": auth, "model": "m",
+         "proxy_url": f"http://user:{quote(of['proxy'], safe='')}@{echo.address}"},
+        {"name": "page", "url": url, "auth": auth, "model": "m",
+         "metrics": {"url": f"http://user:{quote(of['page'], safe='')}@{echo.address}/metrics"}},
+        {"name": "bad-tls", "url": f"https://{echo.address}", "auth": auth, "model": "m", "tls": pair},
+    ]  # fmt: skip
+    return {
+        "defaults": {"rate": "5/s", "arrivals": "constant", "warmup": 0, "connect_lead": "50ms", "max_send_lag": "5s"},
+        "slos": {"quick": {"signal": "ttft", "threshold": "500ms", "objective": "90%"}},
+        "prometheus": {"url": f"http://user:{quote(of['prometheus'], safe='')}@{echo.address}"},
+        "grafana": {"url": url, "auth": {"bearer_token_file": f"{kept}/grafana"}, "interval": "1m"},
+        "targets": targets,
+    }
+
+
+def mistaken(of: dict[str, str]) -> list[str]:
+    """Files that are not taken over, with a secret where the mistake is."""
+    secret = of["misplaced"]
+    targets: list[object] = [
+        {"url": f"http://user:{secret}@h"}, {"url": f"http://user:{secret}@h:port"}, {"url": f"ftp://user:{secret}@h"},
+        {"url": "http://h", "auth": secret}, {"url": "http://h", "auth": [secret]}, {"url": "http://h", "auth": {"token": secret}},
+        {"url": "http://h", "headers": {"Authorization": [secret]}}, {"url": "http://h", "headers": secret},
+        {"url": "http://h", "headers": {"X-Key": f"{secret}\n"}}, {"url": "http://h", "proxy_url": f"socks://u:{secret}@h"},
+        {"url": "http://h", "proxy_url": f"http://u:{secret}@h:port"}, {"url": "http://h", "proxy_url": [secret]},
+        {"url": "http://h", "metrics": {"url": f"u:{secret}@h"}}, [{"url": "http://h", "headers": {"X-Key": secret}}],
+        {"url": f"http://h/?key={secret}"}, {"url": "http://h", "bearer_token": secret},
+    ]  # fmt: skip
+    files = [yaml.safe_dump({"targets": [each]}) for each in targets]
+    fine = "targets: [{url: 'http://h', model: m}]\n"
+    files += [
+        fine + f"prometheus: {{url: 'gopher://user:{secret}@h'}}",
+        fine + f"grafana: {{url: 'http://user:{secret}@h', auth: {{bearer_token_file: x}}}}",
+        fine + f"grafana: {{url: 'http://h', auth: {secret}}}",
+        f"targets: [{{url: 'http://h', headers: {{X-Key: {secret}: }}",
+        f"targets: [{{url: 'http://h', headers: {{X-Key: *{secret}}}}}]",
+        f"targets: [{{url: 'http://h', headers: {{X-Key: !{secret} x}}}}]",
+    ]
+    return files
+
+
+class Client:
+    """Asks the prober over TLS with its password, and keeps all that it says."""
+
+    def __init__(self, url: str, password: str, context: ssl.SSLContext, said: Said) -> None:
+        self._url, self._context, self._said = url, context, said
+        self._headers = {"Authorization": "Basic " + base64.b64encode(f"admin:{password}".encode()).decode()}
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> bytes:
+        request = urllib.request.Request(self._url + path, method=method, headers=self._headers | headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60, context=self._context) as answer:
+                body, told = answer.read(), str(answer.headers)
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                body, told = refusal.read(), str(refusal.headers)
+            if refusal.code == 429:  # as often as it may be asked
+                time.sleep(float(refusal.headers["Retry-After"]))
+                return self.ask(path, method, **headers)
+        except urllib.error.URLError as refusal:
+            if not isinstance(refusal.reason, ConnectionResetError):
+                raise
+            time.sleep(0.2)  # so many connections a second it takes from one client
+            return self.ask(path, method, **headers)
+        self._said.add(f"{method} {path} {headers}", body + told.encode())
+        return bytes(body)
+
+
+ROUTES = ("/", "/?target=token", "/?target=header", "/?target=proxied", "/?target=page", "/api/v1/targets",
+          "/api/v1/probes?limit=1000", "/api/v1/events", "/api/v1/sweeps", "/api/v1/openapi.json", "/runbooks/none", "/none",
+          "/probe?target=token", "/probe?target=header", "/probe?target=proxied", "/probe?target=bad-tls",
+          "/probe?target=none")  # fmt: skip
+
+
+def everything(client: Client) -> None:
+    for route in ROUTES:
+        client.ask(route)
+    for form in FORMS:
+        client.ask("/metrics", Accept=form)
+    for each in json.loads(client.ask("/api/v1/sweeps"))["data"]:
+        client.ask(f"/api/v1/sweeps/{each['id']}")
+
+
+def test_no_secret_is_said_anywhere(tmp_path: Path, canaries: Canaries) -> None:
+    """Log, pages, API, series, store, results, command lines and what commands print: healthy, failing, rejected, mistaken."""
+    kept, store, results = (tmp_path / name for name in ("kept", "store", "results"))
+    for folder in (kept, store, results):
+        folder.mkdir()
+    authority, of, said = trustme.CA(), canaries.of, Said(canaries)
+    certificate(kept, "client", canaries, authority)
+    cert, key = certificate(kept, "server", canaries, authority)
+    hashed = bcrypt.hashpw(of["password"].encode(), bcrypt.gensalt(4)).decode()
+    canaries.keep("hash", hashed)
+    web = {"tls_server_config": {"cert_file": cert, "key_file": key}, "basic_auth_users": {"admin": hashed}}
+    (kept / "web.yml").write_text(yaml.safe_dump(web))
+    for name in ("token", "grafana"):
+        (kept / name).write_text(of[name])
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    port = free_port()
+    with Echo() as echo, (tmp_path / "log").open("wb") as log:
+        file = kept / "prober.yaml"
+        file.write_text(yaml.safe_dump(config(kept, of, echo)))
+        command = [sys.executable, "-m", "prober", "run", f"--config.file={file}", f"--web.config.file={kept}/web.yml"]
+        command += [
+            f"--web.listen-address=:{port}",
+            "--web.enable-admin-api",
+            "--log.level=debug",
+            f"--storage.path={store}",
+        ]
+        environment = os.environ | {"GRAFANA_TOKEN": of["environment"]}
+        client = Client(f"https://127.0.0.1:{port}", of["password"], context, said)
+        process = subprocess.Popen(command, stderr=log, env=environment)
+        try:
+            until(lambda: client.ask("/-/ready") == b"Ready\n", "the daemon")
+            run_through(client, echo, kept, of, said)
+            said.add("cmdline", Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        finally:
+            process.terminate()
+            process.wait(40)
+        commands(echo, kept, results, said, environment)
+        heard = "\n".join(echo.heard)
+    for folder in (store, results):
+        said.files(folder)
+    said.add("log", (tmp_path / "log").read_bytes())
+    sent = set(canaries.in_(heard.encode()))
+    assert {"token", "rotated", "header", "authorization", "proxy", "grafana", "page", "prometheus"} <= sent
+    assert said.sources > 80
+    assert said.found == {}
+
+
+def run_through(client: Client, echo: Echo, kept: Path, of: dict[str, str], said: Said) -> None:
+    """Every state a target can be in, then a token that rotates, then files with mistakes."""
+    seen: set[str] = set()
+    until(lambda: b'"id"' in client.ask("/api/v1/sweeps?target=token", "POST"), "a sweep to begin")
+    until(lambda: json.loads(client.ask("/api/v1/sweeps"))["data"], "the sweep's result", 60)
+    for mode in MODES:
+        echo.mode = mode
+        for target in ("token", "header", "proxied", "tunnelled", "bad-tls"):
+            answer = json.loads(client.ask(f"/api/v1/probes?target={target}", "POST"))
+            seen.add(answer["data"]["outcome"])
+        if mode in ("well", "rejected", "plain"):
+            everything(client)
+    assert {"ok", "rejected", "http_5xx", "error_in_stream", "malformed", "tls"} <= seen, seen
+    echo.mode = "well"
+    (kept / "token").write_text(of["rotated"])
+    until(lambda: of["rotated"] in "\n".join(echo.heard), "the new token")
+    good = (kept / "prober.yaml").read_text()
+    for text in mistaken(of):
+        (kept / "prober.yaml").write_text(text)
+        assert client.ask("/-/reload", "POST") != b"", text
+    (kept / "prober.yaml").write_text(good)
+    (kept / "web.yml.good").write_bytes((kept / "web.yml").read_bytes())
+    for wrong in ({"basic_auth_users": {"admin": of["unsaid"]}}, {"tls_server_config": {"key": of["unsaid"]}}):
+        (kept / "web.yml").write_text(yaml.safe_dump(wrong))
+        client.ask("/-/healthy")
+    (kept / "web.yml").write_bytes((kept / "web.yml.good").read_bytes())
+    client.ask("/-/healthy", Authorization="Basic " + base64.b64encode(f"admin:{of['unsaid']}".encode()).decode())
+    everything(client)
+
+
+def commands(echo: Echo, kept: Path, results: Path, said: Said, environment: dict[str, str]) -> None:
+    """What is printed by those that are run by hand; a secret on a command line is its writer's own doing and is not tried."""
+    url, token = f"http://{echo.address}", f"--bearer-token-file={kept}/token"
+    gate = ["gate", url, token, "--slo=ttft<5s:50%", "--rate=50/s", "--max-requests=40", f"--save={results}/gate.json"]
+    check = ["check", f"--config.file={kept}/prober.yaml", f"--web.config.file={kept}/web.yml"]
+    wanted: dict[str, list[list[str]]] = {
+        "well": [check, ["once", url, token], gate, ["report", f"{results}/gate.json"]],
+        "rejected": [["once", url, token, "--json"], ["diagnose", url, token], ["dashboards", "push", f"--url={url}"]],
+        "malformed": [["once", url, token], gate],
+    }
+    for mode, each in wanted.items():
+        echo.mode = mode
+        for words in each:
+            command = [sys.executable, "-m", "prober", *words]
+            ended = subprocess.run(command, capture_output=True, env=environment, timeout=120)
+            said.add(f"{mode}: {words[0]}", ended.stdout + ended.stderr)

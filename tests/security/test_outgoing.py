@@ -1,0 +1,359 @@
+"""What the prober sends, where, and how much it takes: against servers of this machine that mean harm."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from prober.config.load import ConfigError, load
+from prober.config.specs import TargetSpec, TlsSpec
+from prober.edge import request as exchange
+from prober.edge.address import Forbidden, check
+from prober.edge.certificates import BadCertificate, ClientTls
+from prober.edge.prometheus import Unanswered, instant
+from prober.edge.scrape import Unreadable, fetch
+from prober.edge.veil import Veil
+from prober.engines import DIALECTS
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.mock.server import running
+from tests.probing.test_probe import PATIENT, QUICK, probe
+
+METADATA = "169.254.169.254"
+MODELS = json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]}).encode()
+Answer = Callable[[bytes], Awaitable[list[bytes]]]
+
+
+def spec(url: str, **changes: Any) -> TargetSpec:
+    text = f"targets: [{{name: t, url: '{url}', model: m, connect_lead: 10ms, max_send_lag: 5s}}]"
+    found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
+    return replace(found, **({"timeouts": PATIENT} | changes))
+
+
+def head(status: str = "200 OK", kind: str = "text/event-stream", *more: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Connection: close", *more]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+
+@asynccontextmanager
+async def hostile(*answer: bytes, forever: bytes = b"", listed: bool = True) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that lists its model and answers all else so; `forever` is then sent until nobody takes it any more."""
+    asked: list[bytes] = []
+    open_now: list[tuple[asyncio.Task[Any], asyncio.StreamWriter]] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        open_now.append((task, writer))
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            request = await reader.readuntil(b"\r\n\r\n")
+            asked.append(request)
+            if listed and b"/models " in request.splitlines()[0]:
+                writer.write(head("200 OK", "application/json", f"Content-Length: {len(MODELS)}") + MODELS)
+            else:
+                writer.write(b"".join(answer))
+                while forever:
+                    writer.write(forever)
+                    await writer.drain()
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
+        for task, writer in open_now:
+            writer.transport.abort()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            await task
+
+
+async def met(*answer: bytes, forever: bytes = b"", **changes: Any) -> ProbeResult:
+    async with hostile(*answer, forever=forever) as (url, _):
+        return await probe(spec(url, **changes))
+
+
+# --- where to
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["169.254.169.254", "169.254.0.1", "fe80::1", "fe80::1%eth0", "febf::1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe",
+     "2002:a9fe:a9fe::1", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"],
+)  # fmt: skip
+def test_link_local_and_metadata_addresses_are_refused(address: str) -> None:
+    """However they are written; who means it says so."""
+    with pytest.raises(Forbidden, match="allow_link_local: true"):
+        check(address)
+    check(address, allow_link_local=True)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "::1", "10.0.0.1", "192.168.0.1", "fd00::1", "100.100.100.201", "8.8.8.8", "h"]
+)
+def test_other_addresses_are_not(address: str) -> None:
+    check(address)
+
+
+async def test_a_name_is_looked_at_after_it_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a name which points elsewhere a moment later gets round nothing; the outcome is `rejected`, no request is sent."""
+
+    def resolved(self: object, host: str, port: int, **more: object) -> Any:
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result([(socket.AF_INET, socket.SOCK_STREAM, 6, "", (METADATA, port))])
+        return answer
+
+    monkeypatch.setattr("asyncio.base_events.BaseEventLoop.getaddrinfo", resolved)
+    result = await probe(spec("http://innocent.example"))
+    assert result.outcome is Outcome.REJECTED
+    assert METADATA in result.detail
+    assert result.timeline.sent_ns is None
+    with pytest.raises(Unreadable, match="link-local"):
+        await fetch("http://innocent.example/metrics", headers={})
+    with pytest.raises(Unanswered, match="link-local"):
+        await instant("http://innocent.example", "up")
+
+
+async def test_an_address_is_refused_as_a_target_a_page_a_prometheus_and_a_proxy() -> None:
+    """Written out, or as one number, which a resolver takes for an address."""
+    for url in (f"http://{METADATA}", "http://2852039166", "http://[::ffff:169.254.169.254]"):
+        assert (await probe(spec(url))).outcome is Outcome.REJECTED
+    for through in (f"http://{METADATA}:3128",):
+        assert (await probe(spec("http://127.0.0.1:1", proxy_url=through))).outcome is Outcome.REJECTED
+        with pytest.raises(Unreadable, match="link-local"):
+            await fetch("http://127.0.0.1:1/metrics", headers={}, proxy=through)
+    async with hostile() as (proxy, asked):
+        assert (await probe(spec(f"http://{METADATA}", proxy_url=proxy))).outcome is Outcome.REJECTED
+        with pytest.raises(Unreadable, match="link-local"):
+            await fetch(f"http://{METADATA}/metrics", headers={}, proxy=proxy)
+        assert asked == []
+    with pytest.raises(Unreadable, match="link-local"):
+        await fetch(f"http://{METADATA}/metrics", headers={})
+    with pytest.raises(Unanswered, match="link-local"):
+        await instant(f"http://{METADATA}", "up")
+
+
+async def test_who_means_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`allow_link_local` of a target, or of all by `defaults`; here without a network, so that nothing is sent there."""
+
+    async def nobody(self: object, protocol: object, host: str, port: int) -> Any:
+        raise ConnectionRefusedError(111, f"nobody at {host}")
+
+    monkeypatch.setattr("asyncio.base_events.BaseEventLoop.create_connection", nobody)
+    text = f"defaults: {{allow_link_local: true}}\ntargets: [{{name: t, url: 'http://{METADATA}', model: m}}]"
+    found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
+    assert found.allow_link_local
+    result = await probe(replace(found, connect_lead_s=0.01, max_send_lag_s=5))
+    assert (result.outcome, METADATA in result.detail) == (Outcome.CONNECT_REFUSED, True)
+    refused = await probe(replace(found, allow_link_local=False, connect_lead_s=0.01, max_send_lag_s=5))
+    assert (refused.outcome, "allow_link_local" in refused.detail) == (Outcome.REJECTED, True)
+
+
+def test_the_process_that_visits_grafana_refuses_them_in_its_library_too() -> None:
+    """Whatever opens the socket: at `connect`, after the name is resolved."""
+    code = (
+        "import socket\nfrom prober.edge.address import Forbidden, refuse_link_local\nrefuse_link_local()\n"
+        "try:\n    socket.create_connection(('169.254.169.254', 80), 1)\nexcept Forbidden:\n    print('refused')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "refused\n"
+
+
+async def test_no_redirect_is_followed() -> None:
+    """Neither by a probe, nor for a page, nor by the question to a Prometheus: the other server hears nothing."""
+    async with hostile(listed=False) as (other, heard):
+        moved = head(
+            "307 Temporary Redirect", "text/plain", f"Location: {other}/v1/chat/completions", "Content-Length: 0"
+        )
+        result = await met(moved)
+        assert result.outcome is Outcome.REJECTED
+        assert "redirects are not followed" in result.detail
+        async with hostile(moved, listed=False) as (url, _):
+            with pytest.raises(Unreadable, match="redirects are not followed"):
+                await fetch(url, headers={"Authorization": "Bearer x"})
+            with pytest.raises(Unanswered, match="redirects are not followed"):
+                await instant(url, "up")
+            unlisted = await probe(spec(url, model=None))
+            assert unlisted.outcome is Outcome.REJECTED
+        assert heard == []
+
+
+# --- how much of an answer
+
+
+EVENT = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("answer", "forever", "said"),
+    [
+        ([b"HTTP/1.1 200 OK\r\n"], b"X-Filler: " + b"y" * 1000 + b"\r\n", "headers of more than 64 KiB"),
+        ([b"HTTP/1.1 200 OK\r\nX-Filler: "], b"y" * 1000, "headers of more than 64 KiB"),
+        ([], b"HTTP/1.1 100 Continue\r\n\r\n", "headers of more than 64 KiB"),
+        ([head(), b"data: "], b"y" * 65536, "a line of more than 1048576 bytes"),
+        ([head()], b"data: " + b"y" * 65536 + b"\n", "an event of more than 1048576 bytes"),
+        ([head("200 OK", "application/json"), b"["], b" " * 65536, "the answer passed 4 MiB"),
+        ([head("500 Oh", "text/plain")], b"no " * 20_000, "HTTP 500"),
+        ([head(), gzip.compress(b"x" * 10_000_000)], b"", "not JSON"),
+        (
+            [head("200 OK", "text/event-stream", "Content-Encoding: gzip"), gzip.compress(EVENT)],
+            b"",
+            "compressed ('gzip')",
+        ),
+        ([head("200 OK", "text/event-stream", "Content-Encoding: br"), b"x"], b"", "compressed ('br')"),
+    ],
+)
+async def test_an_answer_is_bounded_in_every_part(answer: list[bytes], forever: bytes, said: str) -> None:
+    """`malformed`, or what its status says, with the reason; nothing is unpacked."""
+    result = await met(*answer, forever=forever)
+    wanted = {Outcome.HTTP_5XX} if said == "HTTP 500" else {Outcome.MALFORMED, Outcome.TRUNCATED}
+    assert result.outcome in wanted, result.detail
+    assert said in result.detail or said == "not JSON", result.detail
+
+
+async def test_a_stream_and_a_plain_answer_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens without an end, chunks of one byte with all their framing, and JSON without an end."""
+    monkeypatch.setattr(exchange, "MAX_STREAM_BYTES", 1 << 20)
+    result = await met(head(), forever=EVENT * 100)
+    assert (result.outcome, "the answer passed 1 MiB" in result.detail) == (Outcome.MALFORMED, True)
+    chunked = head("200 OK", "text/event-stream", "Transfer-Encoding: chunked")
+    result = await met(chunked, forever=b"1;" + b"e" * 4000 + b"\r\n:\r\n")
+    assert result.outcome is Outcome.MALFORMED
+    result = await met(head("200 OK", "application/json"), forever=b" " * 65536, stream=False)
+    assert (result.outcome, "the answer passed 4 MiB" in result.detail) == (Outcome.MALFORMED, True)
+
+
+async def test_the_list_of_models_is_bounded_too() -> None:
+    async with hostile(head("200 OK", "application/json"), forever=b" " * 65536, listed=False) as (url, _):
+        result = await probe(spec(url, model=None))
+    assert (result.outcome, "the answer passed 4 MiB" in result.detail) == (Outcome.MALFORMED, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "forever", "said"),
+    [
+        ([head("200 OK", "text/plain")], b"a 1\n" * 10_000, "longer than 1,000,000 bytes"),
+        (
+            [head("200 OK", "text/plain", "Content-Encoding: gzip"), gzip.compress(b"a 1\n" * 10**6)],
+            b"",
+            "compressed ('gzip')",
+        ),
+        ([b"HTTP/1.1 200 OK\r\nX-Filler: "], b"y" * 1000, "http://"),
+        ([head("200 OK", "text/plain", "Content-Length: 10"), b"a"], b"", "http://"),
+        ([b"\x00\xff" * 100], b"", "http://"),
+    ],
+)
+async def test_a_page_and_the_answer_of_a_prometheus_are_bounded(
+    answer: list[bytes], forever: bytes, said: str
+) -> None:
+    """And read as they are; a page that is compressed though it was not asked for is refused."""
+    async with hostile(*answer, forever=forever, listed=False) as (url, _):
+        with pytest.raises(Unreadable) as unreadable:
+            await fetch(url, headers={}, limit=1_000_000)
+        assert said in str(unreadable.value)
+        with pytest.raises(Unanswered):
+            await instant(url, "up")
+
+
+# --- who we are
+
+
+@asynccontextmanager
+async def asking_for_certificates(authority: trustme.CA, name: str = "127.0.0.1") -> AsyncIterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # so that the handshake itself says no
+    async with running(QUICK, tls=context) as url:
+        yield url
+
+
+def kept(folder: Path, authority: trustme.CA) -> TlsSpec:
+    issued = authority.issue_cert("prober.example")
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    (folder / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
+    return TlsSpec(str(folder / "ca.pem"), False, str(folder / "tls.crt"), str(folder / "tls.key"))
+
+
+async def test_a_client_certificate_is_shown_to_the_target_and_to_its_page(tmp_path: Path) -> None:
+    """Without one the handshake fails."""
+    authority = trustme.CA()
+    tls = kept(tmp_path, authority)
+    async with asking_for_certificates(authority) as url:
+        result = await probe(spec(url, tls=tls, model=None))
+        assert result.outcome is Outcome.OK, result.detail
+        without = await probe(spec(url, tls=replace(tls, cert_file=None, key_file=None)), identified=False)
+        assert without.outcome in (Outcome.TLS, Outcome.RESET)
+        page = await fetch(f"{url}/metrics", headers={}, tls=ClientTls(tls).context())
+        assert b"vllm" in page.body
+
+
+async def test_the_name_in_the_certificate_can_be_another_one(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    tls = kept(tmp_path, authority)
+    async with asking_for_certificates(authority, "engine.example") as url:
+        assert (await probe(spec(url, tls=tls), identified=False)).outcome is Outcome.TLS
+        result = await probe(spec(url, tls=replace(tls, server_name="engine.example"), model=None))
+        assert result.outcome is Outcome.OK, result.detail
+
+
+@pytest.mark.parametrize("system", [False, True])
+def test_certificates_are_followed_and_a_bad_one_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: bool
+) -> None:
+    """Also halfway through a rotation, when the key is another one's; `problem` says so until it is mended."""
+    monkeypatch.setattr("prober.edge.certificates.LOOK_EVERY_S", 0.0)
+    spec = kept(tmp_path, trustme.CA())
+    found = ClientTls(replace(spec, ca_file=None) if system else spec)
+    first = found.context()
+    good = (tmp_path / "tls.key").read_bytes()
+    (tmp_path / "tls.key").write_bytes(trustme.CA().issue_cert("x").private_key_pem.bytes())
+    assert found.context() is first
+    assert "stay in use" in found.problem
+    assert "PRIVATE" not in found.problem
+    (tmp_path / "tls.key").write_bytes(good)
+    found.context()
+    assert found.problem == ""
+    (tmp_path / "tls.key").unlink()
+    with pytest.raises(BadCertificate, match=r"tls\.key"):
+        ClientTls(spec)
+
+
+def test_half_of_a_pair_is_a_mistake() -> None:
+    text = "targets: [{name: t, url: 'https://h', tls: {cert_file: a}}]"
+    with pytest.raises(ConfigError, match="needs cert_file and key_file together"):
+        load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)
+
+
+# --- what is said
+
+
+def test_a_secret_is_hidden_in_every_form_and_where_it_is_cut_off() -> None:
+    """As it is, in base64, in a URL, and its beginning at the end of a text; other words stay."""
+    veil = Veil()
+    veil.hide("Bearer s3cr3t/token+value")
+    veil.hide("short")
+    said = "got s3cr3t/token+value, czNjcjN0L3Rva2VuK3ZhbHVl, s3cr3t%2Ftoken%2Bvalue, Bearer, short and s3cr3t/tok"
+    assert veil.over(said) == "got …, …, …, Bearer, short and …"
+
+
+def test_what_rotates_is_not_kept_for_ever() -> None:
+    veil = Veil()
+    for index in range(1000):
+        veil.hide(f"token-{index:06}-{index:06}")
+    assert veil.over("token-000999-000999") == "…"

@@ -1,0 +1,501 @@
+"""`--web.config.file`: TLS and passwords of the prober's own pages, as Prometheus, promtool and strangers meet them."""
+
+import asyncio
+import base64
+import contextlib
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import bcrypt
+import pytest
+import trustme
+import yaml
+
+from prober.config.load import ConfigError
+from prober.config.web import load_web
+from prober.daemon.guard import unguarded
+from prober.daemon.site import Site, serve
+from prober.edge.listener import Limits
+from prober.edge.passwords import KNOWN, WAITING, Busy, Passwords
+from prober.edge.webconfig import Loaded, WebFile, read
+from prober.mock.server import running
+from tests.daemon.test_fleet import QUICK, Watched, specs, watched
+from tests.processes import free_port, get, until
+
+PASSWORD = "correct horse"
+HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+AUTHORITY = trustme.CA()
+
+
+def basic(user: str = "prometheus", password: str = PASSWORD) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def write(folder: Path, **blocks: Any) -> Path:
+    path = folder / "web.yml"
+    path.write_text(yaml.safe_dump(blocks))
+    return path
+
+
+def certified(folder: Path, name: str = "server", authority: trustme.CA = AUTHORITY) -> dict[str, str]:
+    """cert_file and key_file of a new certificate, relative to the folder."""
+    issued = authority.issue_cert("127.0.0.1", "localhost", common_name=name)
+    (folder / f"{name}.pem").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    (folder / f"{name}.key").write_bytes(issued.private_key_pem.bytes())
+    return {"cert_file": f"{name}.pem", "key_file": f"{name}.key"}
+
+
+def trusting(authority: trustme.CA = AUTHORITY, identity: trustme.LeafCert | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if identity:
+        identity.configure_cert(context)
+    return context
+
+
+@dataclass
+class Served:
+    seen: Watched
+    site: Site
+    port: int
+    session: aiohttp.ClientSession
+
+    async def status(self, path: str = "/metrics", method: str = "GET", **more: Any) -> int:
+        return (await self.answer(path, method, **more))[0]
+
+    async def answer(self, path: str, method: str = "GET", **more: Any) -> tuple[int, dict[str, str], str]:
+        scheme = "https" if self.site.guard.file.now.tls else "http"
+        async with self.session.request(method, f"{scheme}://127.0.0.1:{self.port}{path}", **more) as answer:
+            return answer.status, dict(answer.headers), await answer.text()
+
+
+@asynccontextmanager
+async def served(path: Path | None, limits: Limits | None = None, *, admin: bool = False) -> AsyncIterator[Served]:
+    async def reload() -> str | None:
+        return None
+
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with running(QUICK) as url, watched() as seen, aiohttp.ClientSession(connector=connector) as session:
+        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        site = Site(seen.fleet, seen.families, reload, "", "", WebFile(str(path) if path else None))
+        site.admin = admin
+        serving = await serve(site, "127.0.0.1:0", limits)
+        try:
+            yield Served(seen, site, serving.addresses[0][1], session)
+        finally:
+            await serving.cleanup()
+
+
+# --- what the file says
+
+
+def of(**blocks: Any) -> str:
+    return yaml.safe_dump(blocks)
+
+
+TLS = {"cert_file": "a", "key_file": "b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (of(tls=1), "w: tls: unknown key; remove it"),
+        (of(basic_auth_users={"a": "plain"}), "w: basic_auth_users.a: is no bcrypt hash"),
+        (of(basic_auth_users={"a": "$2y$18$" + "a" * 53}), "w: basic_auth_users.a: has cost 18"),
+        (of(tls_server_config={"cert_file": "a"}), "w: tls_server_config.key_file: needed: one of key_file and key"),
+        (
+            of(tls_server_config=TLS | {"client_auth_type": "RequireAnyClientCert"}),
+            "takes certificates that nobody vouches",
+        ),
+        (of(tls_server_config=TLS | {"client_auth_type": "Maybe"}), "'Maybe' is not one of NoClientCert"),
+        (of(tls_server_config=TLS | {"client_auth_type": "RequireAndVerifyClientCert"}), "client_ca_file: needed"),
+        (of(tls_server_config=TLS | {"client_ca_file": "c"}), "client_auth_type: needed with a client CA"),
+        (
+            of(tls_server_config=TLS | {"client_allowed_sans": ["x"]}),
+            "needs client_auth_type: RequireAndVerifyClientCert",
+        ),
+        (of(tls_server_config=TLS | {"min_version": "TLS10"}), "'TLS10' is not offered; write one of TLS12, TLS13"),
+        (of(tls_server_config=TLS | {"min_version": "TLS13", "max_version": "TLS12"}), "is above max_version"),
+        (
+            of(tls_server_config=TLS | {"cipher_suites": ["TLS_RSA_WITH_RC4_128_SHA"]}),
+            "'TLS_RSA_WITH_RC4_128_SHA' is not",
+        ),
+        (of(tls_server_config=TLS | {"curve_preferences": ["X25519", "CurveP256"]}), "has more than one"),
+        (of(http_server_config={"headers": {"Set-Cookie": "a"}}), "headers.Set-Cookie: cannot be set"),
+        (of(http_server_config={"headers": {"X-Frame-Options": "maybe"}}), "'maybe' is not one of deny, sameorigin"),
+        (of(rate_limit={"interval": "1s"}), "rate_limit.burst: is 0"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_by_its_name(text: str, message: str) -> None:
+    """Never left out quietly: who writes it must know that it does not hold."""
+    with pytest.raises(ConfigError) as refused:
+        load_web(text, "w")
+    assert message in str(refused.value)
+
+
+def test_all_mistakes_at_once_and_no_secret_in_any() -> None:
+    text = of(
+        basic_auth_users={"a": "hunter2hunter2", "b:c": HASH},
+        tls_server_config={"key": "-----BEGIN hunter2", "min_version": "SSL3"},
+    )
+    with pytest.raises(ConfigError) as refused:
+        load_web(text, "w")
+    assert len(str(refused.value).splitlines()) == 4
+    assert "hunter2" not in str(refused.value)
+
+
+def test_what_can_be_had_is_taken(tmp_path: Path) -> None:
+    """Versions, ciphers by Go's names, one curve, client certificates; certificate and key also inline."""
+    files = certified(tmp_path)
+    AUTHORITY.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    tls = files | {
+        "client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem", "client_allowed_sans": ["x"],
+        "min_version": "TLS12", "max_version": "TLS12", "prefer_server_cipher_suites": False,
+        "cipher_suites": ["TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"], "curve_preferences": ["CurveP384"],
+    }  # fmt: skip
+    context = read(str(write(tmp_path, tls_server_config=tls, http_server_config={"http2": True}))).tls
+    assert context is not None
+    assert (context.maximum_version, context.verify_mode) == (ssl.TLSVersion.TLSv1_2, ssl.CERT_REQUIRED)
+    assert "ECDHE-ECDSA-AES256-GCM-SHA384" in {each["name"] for each in context.get_ciphers()}
+    assert not context.options & ssl.OP_CIPHER_SERVER_PREFERENCE
+    inline = {each: (tmp_path / files[f"{each}_file"]).read_text() for each in ("cert", "key")}
+    assert read(str(write(tmp_path, tls_server_config=inline))).tls is not None
+    with pytest.raises(ConfigError, match="give a PEM certificate and its own key"):
+        read(str(write(tmp_path, tls_server_config=inline | {"key": certified_key(tmp_path)})))
+
+
+def certified_key(folder: Path) -> str:
+    return (folder / certified(folder, "other")["key_file"]).read_text()
+
+
+def test_promtool_takes_the_same_file_and_prober_check_too(tmp_path: Path, promtool: Path) -> None:
+    """One file for Prometheus's own pages and the prober's; the mistakes of it are told with exit code 1."""
+    path = write(
+        tmp_path,
+        tls_server_config=certified(tmp_path),
+        basic_auth_users={"prometheus": HASH},
+        http_server_config={"headers": {"Strict-Transport-Security": "max-age=3600"}},
+    )
+    assert subprocess.run([promtool, "check", "web-config", path], capture_output=True).returncode == 0
+    (tmp_path / "prober.yaml").write_text("targets: [{url: 'http://127.0.0.1:1', rate: 1/s, model: m}]")
+    command = [sys.executable, "-m", "prober", "check", f"--config.file={tmp_path}/prober.yaml"]
+    fine = subprocess.run([*command, f"--web.config.file={path}"], capture_output=True, text=True)
+    assert fine.returncode == 0, fine.stderr
+    path.write_text("basic_auth_users: {a: b}")
+    wrong = subprocess.run([*command, f"--web.config.file={path}"], capture_output=True, text=True)
+    assert (wrong.returncode, "basic_auth_users.a: is no bcrypt hash" in wrong.stderr) == (1, True)
+
+
+# --- who comes in
+
+
+async def test_without_a_password_only_health_is_told(tmp_path: Path) -> None:
+    """All else is 401, an unknown page too; `/-/healthy` and `/-/ready` are for kubelets, which have no password."""
+    async with served(write(tmp_path, basic_auth_users={"prometheus": HASH})) as site:
+        for path in ("/", "/metrics", "/probe?target=a", "/api/v1/targets", "/static/page.css", "/nothing"):
+            status, headers, body = await site.answer(path)
+            assert (status, headers["WWW-Authenticate"], body) == (401, "Basic", "Unauthorized\n")
+        for wrong in (
+            basic(password="wrong"),
+            basic("nobody"),
+            {"Authorization": "Basic !"},
+            {"Authorization": "Bearer x"},
+        ):
+            assert await site.status(headers=wrong) == 401
+        assert await site.status(headers=basic()) == 200
+        assert await site.status("/-/healthy") == 200
+        assert await site.status("/-/ready") == 503  # not yet
+        assert await site.status("/-/reload", "POST", headers={}) == 401
+
+
+async def test_a_client_certificate_is_asked_for_and_its_name_looked_at(tmp_path: Path) -> None:
+    """Without one, or with one of another authority, there is no connection; nor with a name that is not on the list."""
+    AUTHORITY.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    tls = certified(tmp_path) | {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem"}
+    one, other = AUTHORITY.issue_cert("scraper.example"), AUTHORITY.issue_cert("other.example", "10.0.0.7")
+    path = write(tmp_path, tls_server_config=tls | {"client_allowed_sans": ["scraper.example"]})
+    async with served(path) as site:
+        assert await site.status(ssl=trusting(identity=one)) == 200
+        for identity in (None, other, trustme.CA().issue_cert("scraper.example")):
+            with pytest.raises(aiohttp.ClientError):
+                await site.status(ssl=trusting(identity=identity))
+        write(tmp_path, tls_server_config=tls | {"client_allowed_sans": ["10.0.0.7"]})
+        assert await site.status(ssl=trusting(identity=other)) == 200
+
+
+async def test_certificates_and_passwords_rotate_and_a_broken_file_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next connection has the new certificate, the next request needs the new password; a mistake is told once."""
+    users = {"prometheus": HASH}
+    path = write(tmp_path, tls_server_config=certified(tmp_path), basic_auth_users=users)
+    renewed = trustme.CA()
+    async with served(path) as site:
+        assert await site.status(ssl=trusting(), headers=basic()) == 200
+        await asyncio.sleep(0.01)
+        certified(tmp_path, authority=renewed)
+        assert await site.status(ssl=trusting(renewed), headers=basic()) == 200
+        (tmp_path / "server.pem").write_text("half a certific")
+        for _ in range(2):
+            assert await site.status(ssl=trusting(renewed), headers=basic()) == 200
+        assert sum("web configuration not taken over" in each.message for each in caplog.records) == 1
+        certified(tmp_path, authority=renewed)
+        write(
+            tmp_path,
+            tls_server_config=certified(tmp_path, authority=renewed),
+            basic_auth_users={"prometheus": bcrypt.hashpw(b"new", bcrypt.gensalt(4)).decode()},
+        )
+        assert await site.status(ssl=trusting(renewed), headers=basic()) == 401  # though it was right before
+        assert await site.status(ssl=trusting(renewed), headers=basic(password="new")) == 200
+        for half in ("", "basic_auth_users: {prometheus"):
+            path.write_text(half)  # as an editor leaves it for a moment
+            assert await site.status(ssl=trusting(renewed)) == 401
+    assert "lets everybody in" in caplog.text or "turns TLS off" in caplog.text
+
+
+async def test_headers_of_the_file_go_before_the_probers_own(tmp_path: Path) -> None:
+    """A blank one leaves its header out, as in the toolkit."""
+    headers = {"Strict-Transport-Security": "max-age=3600", "X-Frame-Options": ""}
+    async with served(write(tmp_path, http_server_config={"headers": headers})) as site:
+        _, found, _ = await site.answer("/metrics")
+        assert found["Strict-Transport-Security"] == "max-age=3600"
+        assert "X-Frame-Options" not in found
+        assert found["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_the_files_own_rate_limit_holds_for_all_together(tmp_path: Path) -> None:
+    async with served(write(tmp_path, rate_limit={"interval": "1h", "burst": 2})) as site:
+        assert [await site.status("/-/healthy") for _ in range(3)] == [200, 200, 429]
+
+
+def test_prometheus_scrapes_over_tls_with_a_password(tmp_path: Path, prometheus_binary: Path) -> None:
+    """The distribution's Prometheus, by its own configuration; with a wrong password the target is down."""
+    write(tmp_path, tls_server_config=certified(tmp_path), basic_auth_users={"prometheus": HASH})
+    AUTHORITY.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    (tmp_path / "prober.yaml").write_text("targets: [{name: a, url: 'http://127.0.0.1:1', rate: 1/s, model: m}]")
+    (tmp_path / "password").write_text(PASSWORD)
+    port, listen = free_port(), free_port()
+    job = {
+        "job_name": "prober", "scrape_interval": "1s", "scheme": "https", "tls_config": {"ca_file": f"{tmp_path}/ca.pem"},
+        "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+        "basic_auth": {"username": "prometheus", "password_file": f"{tmp_path}/password"},
+    }  # fmt: skip
+    wrong = job | {"job_name": "wrong", "basic_auth": {"username": "prometheus", "password": "wrong"}}
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [job, wrong]}))
+    prober = [sys.executable, "-m", "prober", "run", f"--config.file={tmp_path}/prober.yaml"]
+    prober += [f"--web.config.file={tmp_path}/web.yml", f"--web.listen-address=127.0.0.1:{port}"]
+    prometheus = [
+        str(prometheus_binary),
+        f"--config.file={tmp_path}/prometheus.yml",
+        f"--web.listen-address=127.0.0.1:{listen}",
+    ]
+    with (tmp_path / "log").open("wb") as log:
+        started = [subprocess.Popen(prober, stderr=log)]
+        started.append(subprocess.Popen([*prometheus, f"--storage.tsdb.path={tmp_path}/tsdb"], stderr=log))
+        try:
+            query = f"http://127.0.0.1:{listen}/api/v1/query?query=up"
+
+            def up() -> dict[str, str]:
+                return {
+                    each["metric"]["job"]: each["value"][1] for each in yaml.safe_load(get(query))["data"]["result"]
+                }
+
+            until(lambda: len(up()) == 2 and up()["prober"] == "1", "both jobs to be scraped")
+            found = up()
+        finally:
+            for process in started:
+                process.terminate()
+                process.wait(20)
+    assert found == {"prober": "1", "wrong": "0"}
+
+
+# --- what may be done
+
+
+@pytest.mark.parametrize(
+    ("address", "web", "refused"),
+    [
+        (":9742", {}, True),
+        ("0.0.0.0:9742", {}, True),
+        ("[::]:9742", {}, True),
+        ("10.0.0.1:9742", {}, True),
+        ("prober.example:9742", {}, True),
+        ("127.0.0.1:9742", {}, False),
+        ("[::1]:9742", {}, False),
+        ("localhost:9742", {}, False),
+        (":9742", {"basic_auth_users": {"a": HASH}}, False),
+        (
+            ":9742",
+            {"tls_server_config": TLS | {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "c"}},
+            False,
+        ),
+        (
+            ":9742",
+            {"tls_server_config": TLS | {"client_auth_type": "VerifyClientCertIfGiven", "client_ca_file": "c"}},
+            True,
+        ),
+        (":9742", {"tls_server_config": TLS}, True),
+    ],
+)
+def test_actions_beyond_this_machine_need_to_know_who_asks(address: str, web: dict[str, Any], refused: bool) -> None:
+    why = unguarded(address, Loaded(load_web(of(**web), "w")))
+    assert bool(why) == refused
+    assert not refused or ("--web.config.file" in why and "127.0.0.1" in why and address in why)
+
+
+def test_the_daemon_does_not_start_with_actions_for_everybody(tmp_path: Path) -> None:
+    """It says what to do, and exits with 1."""
+    (tmp_path / "prober.yaml").write_text("targets: [{name: a, url: 'http://127.0.0.1:1', rate: 1/s, model: m}]")
+    command = [sys.executable, "-m", "prober", "run", f"--config.file={tmp_path}/prober.yaml", "--web.enable-admin-api"]
+    ended = subprocess.run([*command, "--web.listen-address=:0"], capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 1
+    assert "--web.config.file" in ended.stderr
+
+
+async def test_a_reload_is_for_this_machine_and_for_whom_we_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From elsewhere it is refused, in words that say what else there is."""
+    async with served(None) as site:
+        assert await site.status("/-/reload", "POST") == 200
+        monkeypatch.setattr("prober.daemon.guard.beyond_loopback", lambda host: True)
+        status, _, text = await site.answer("/-/reload", "POST")
+        assert (status, "--web.config.file" in text) == (403, True)
+        site.site.admin = True
+        assert await site.status("/-/reload", "POST") == 200
+
+
+async def test_a_name_that_leads_here_for_once_is_not_our_own() -> None:
+    """DNS rebinding: the page of another site, whose name is this machine's address for a moment, changes nothing."""
+    async with served(None, admin=True) as site:
+        for headers in ({"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://evil.example"}):
+            status = await site.status("/api/v1/pauses?target=a", "POST", headers=headers | {"Host": "evil.example"})
+            assert status == 403
+        own = {"Sec-Fetch-Site": "same-origin", "Host": f"localhost:{site.port}"}
+        assert await site.status("/api/v1/pauses?target=a", "POST", headers=own) == 200
+
+
+async def test_probes_and_actions_reach_configured_targets_only() -> None:
+    """Neither an address nor a name of one makes the prober send anywhere else."""
+    async with served(None, admin=True) as site:
+        for name in ("http://127.0.0.1:1", "127.0.0.1:1", "a&url=http://x", ""):
+            assert await site.status("/probe", params={"target": name}) == 404
+            for path, method in (("probes", "POST"), ("pauses", "POST"), ("sweeps", "POST"), ("sweeps", "DELETE")):
+                assert await site.status(f"/api/v1/{path}", method, params={"target": name}) == 404
+
+
+# --- how much
+
+
+async def test_who_asks_too_often_waits() -> None:
+    """429 with Retry-After for probes and actions of one client; pages go on being answered."""
+    async with served(None, admin=True) as site:
+        site.site.guard.now = lambda: 0.0
+        found = [await site.answer("/api/v1/pauses?target=none", "POST") for _ in range(25)]
+        assert [status for status, _, _ in found[:20]] == [404] * 20
+        assert found[-1][0] == 429
+        assert int(found[-1][1]["Retry-After"]) >= 1
+        assert await site.status("/probe?target=a") == 429
+        assert await site.status("/metrics") == 200
+
+
+async def test_who_guesses_passwords_waits_and_who_knows_it_does_not(tmp_path: Path) -> None:
+    """A few wrong ones and then none is looked at; one that was right before still is."""
+    async with served(write(tmp_path, basic_auth_users={"prometheus": HASH})) as site:
+        site.site.guard.now = lambda: 0.0
+        assert await site.status(headers=basic()) == 200
+        found = [await site.status(headers=basic(password=str(each))) for each in range(15)]
+        assert (found[0], found[-1]) == (401, 429)
+        assert await site.status(headers=basic()) == 200
+
+
+async def test_a_body_is_not_read() -> None:
+    """No operation takes one: 413, by its length, and one without a length is cut off."""
+    async with served(None) as site:
+        assert await site.status("/-/reload", "POST", data=b"x" * 100_000) == 413
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        for index in range(200):
+            writer.write(b"X-%d: %s\r\n" % (index, b"y" * 1000))
+        said = b""
+        with contextlib.suppress(ConnectionError):
+            said = await reader.read()
+        assert said == b"" or said.startswith(b"HTTP/1.1 400")
+        writer.close()
+
+
+async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a request, byte by byte or not at all, has its time and no more; so has a connection between two requests."""
+    for name, seconds in (("HEAD_S", 0.3), ("IDLE_S", 0.3), ("LOOK_EVERY_S", 0.05)):
+        monkeypatch.setattr(f"prober.edge.listener.{name}", seconds)
+    async with served(None) as site:
+        for start in (b"", b"GET / HT", b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+            writer.write(start)
+            async with asyncio.timeout(10):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            writer.close()
+        async with asyncio.timeout(10):
+            while len(site.site.guard.listener or ()):  # noqa: ASYNC110 - a number has no event
+                await asyncio.sleep(0.01)
+
+
+async def test_one_client_has_so_many_connections_and_the_silent_make_room() -> None:
+    """Beyond its share a client is refused; where all are taken the one that was silent longest goes."""
+    limits = Limits(most=4, of_one=3)
+    async with served(None, limits) as site:
+        opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(3)]
+        with pytest.raises(aiohttp.ClientError):
+            await site.status("/-/healthy")
+        for _, writer in opened:
+            writer.close()
+    async with served(None, Limits(most=3, of_one=10)) as site:
+        opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(3)]
+        assert await site.status("/-/healthy") == 200
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await opened[0][0].readexactly(1)
+        for _, writer in opened:
+            writer.close()
+
+
+# --- passwords
+
+
+async def test_nobody_learns_who_is_there_and_the_loop_goes_on() -> None:
+    """An unknown user costs a look at a hash too, beside the event loop, which takes turns meanwhile."""
+    users = {"a": HASH}
+    passwords = Passwords()
+    seen: list[str] = []
+    look = asyncio.create_task(passwords.right(users, "nobody", PASSWORD))
+    look.add_done_callback(lambda _: seen.append("looked"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        seen.append("turn")
+    assert await look is False
+    assert seen[:3] == ["turn"] * 3
+    assert not passwords.known(users, "nobody", PASSWORD)
+    passwords.close()
+
+
+async def test_what_was_right_is_known_again_and_not_for_ever() -> None:
+    """A hundred of them, against the hash of now; a few may wait, the next is told to come again."""
+    passwords = Passwords()
+    users = {f"u{index}": HASH for index in range(KNOWN + 1)}
+    for user in users:
+        assert await passwords.right(users, user, PASSWORD)
+    assert not passwords.known(users, "u0", PASSWORD)
+    assert passwords.known(users, "u1", PASSWORD)
+    assert not passwords.known(users, "u1", "wrong")
+    assert not passwords.known(users | {"u1": "$2b$04$" + "a" * 53}, "u1", PASSWORD)
+    waiting = [asyncio.create_task(passwords.right(users, "u1", "wrong")) for _ in range(WAITING)]
+    await asyncio.sleep(0)
+    with pytest.raises(Busy):
+        await passwords.right(users, "u1", PASSWORD)
+    assert await asyncio.gather(*waiting) == [False] * WAITING
+    passwords.close()
