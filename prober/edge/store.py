@@ -1,11 +1,13 @@
 """What must survive a restart, in one SQLite file: texts and bytes by kind and key, each the latest.
 
-All methods but `open` block on the disk: call them in a thread, away from the measuring path.
+All methods block on the disk: call them in threads, away from the measuring path; they take turns. What was saved outlives the
+process, however it ends; a power cut may cost what was saved last, and never the file.
 """
 
 import logging
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,6 +34,7 @@ class Store:
         Raises Unusable: not writable, not a folder, held by another prober.
         """
         path = Path(folder) / FILE
+        self._turn = threading.Lock()  # else one's failure would undo what another one has not committed yet
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not os.access(path.parent, os.W_OK):
@@ -59,14 +62,14 @@ class Store:
 
     def load(self, kind: str, since_unix_s: float = 0.0) -> dict[str, bytes]:
         """All of a kind by key; what was saved before `since_unix_s` belongs to nothing any more and is removed."""
-        with self._connection:
+        with self._turn, self._connection:
             self._connection.execute("DELETE FROM state WHERE kind = ? AND saved_unix_s < ?", (kind, since_unix_s))
         rows = self._connection.execute("SELECT key, data FROM state WHERE kind = ?", (kind,))
         return {str(key): bytes(data) for key, data in rows}
 
     def save(self, kind: str, items: Iterable[tuple[str, bytes]], now_unix_s: float) -> None:
         """Put these in place of what was there, in one transaction. Raises sqlite3.Error (disk full)."""
-        with self._connection:
+        with self._turn, self._connection:
             self._connection.executemany(
                 "INSERT INTO state VALUES (?, ?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET saved_unix_s = excluded.saved_unix_s, data = excluded.data",
@@ -75,7 +78,8 @@ class Store:
 
     def close(self) -> None:
         """Write what is in the log back into the file."""
-        self._connection.close()
+        with self._turn:
+            self._connection.close()
 
 
 def _checked(path: Path) -> sqlite3.Connection:

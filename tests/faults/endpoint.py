@@ -1,0 +1,244 @@
+"""An OpenAI endpoint that answers well, or does as badly as it is told, in a thread of its own on loopback."""
+
+import asyncio
+import json
+import socket
+import ssl
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, Self
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+MODELS = b'{"data":[{"id":"m","owned_by":"vllm"}]}'
+Writer = asyncio.StreamWriter
+Act = Callable[[Writer, int], Coroutine[Any, Any, None]]
+
+
+def event(delta: dict[str, Any], finish: str | None = None, usage: dict[str, int] | None = None) -> bytes:
+    """One chunk of a stream."""
+    chunk = {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], "usage": usage}
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+async def well(writer: Writer, tokens: int) -> None:
+    """As many tokens as were asked for."""
+    writer.write(HEAD)
+    for _ in range(tokens):
+        writer.write(event({"content": "a "}))
+    usage = {"prompt_tokens": 20, "completion_tokens": tokens, "total_tokens": 20 + tokens}
+    writer.write(event({}, "length", usage) + b"data: [DONE]\n\n")
+    await writer.drain()
+
+
+def _reset(writer: Writer) -> None:
+    """Close with RST, as a process that is killed with unread data does."""
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def dies(writer: Writer, tokens: int) -> None:
+    """Before it says anything."""
+    writer.close()
+
+
+async def resets(writer: Writer, tokens: int) -> None:
+    """In the middle of the answer, with RST."""
+    writer.write(HEAD + event({"content": "a"}))
+    await writer.drain()
+    await asyncio.sleep(0.02)
+    _reset(writer)
+
+
+async def ends_early(writer: Writer, tokens: int) -> None:
+    """In the middle of the answer, with a proper end of the connection."""
+    writer.write(HEAD + event({"content": "a"}))
+
+
+async def hangs_silent(writer: Writer, tokens: int) -> None:
+    """Nothing is ever said."""
+    await asyncio.sleep(3600)
+
+
+async def hangs_inside(writer: Writer, tokens: int) -> None:
+    """Nothing more after the first token."""
+    writer.write(HEAD + event({"content": "a"}))
+    await asyncio.sleep(3600)
+
+
+async def trickles(writer: Writer, tokens: int) -> None:
+    """One byte at a time, for ever short of an event."""
+    for byte in HEAD + event({"content": "a" * 10_000}):
+        writer.write(bytes((byte,)))
+        await writer.drain()
+        await asyncio.sleep(0.001)
+
+
+async def keeps_alive(writer: Writer, tokens: int) -> None:
+    """Comments for ever, which no token is."""
+    writer.write(HEAD)
+    while True:
+        writer.write(b": keep-alive\n\n")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def never_ends(writer: Writer, tokens: int) -> None:
+    """Token after token."""
+    writer.write(HEAD)
+    while True:
+        writer.write(event({"content": "a"}))
+        await writer.drain()
+        await asyncio.sleep(0.005)
+
+
+async def binary(writer: Writer, tokens: int) -> None:
+    """Not HTTP."""
+    writer.write(bytes(range(256)) * 64)
+
+
+async def not_a_stream(writer: Writer, tokens: int) -> None:
+    """Events whose data is no JSON."""
+    writer.write(HEAD + b"data: " + bytes(range(128, 256)) + b"\n\n")
+
+
+async def bad_text(writer: Writer, tokens: int) -> None:
+    """JSON whose text is no UTF-8."""
+    writer.write(HEAD + event({"content": "a"}).replace(b'"a"', b'"\xc3\x28\xff"') + b"data: [DONE]\n\n")
+
+
+async def huge_line(writer: Writer, tokens: int) -> None:
+    """Megabytes without an end of line."""
+    writer.write(HEAD + b"data: ")
+    while True:
+        writer.write(b"x" * 65536)
+        await writer.drain()
+        await asyncio.sleep(0.001)  # a drain that need not wait lets nobody else run
+
+
+async def endless_headers(writer: Writer, tokens: int) -> None:
+    """Header after header."""
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    number = 0
+    while True:
+        writer.write(b"X-%d: %s\r\n" % (number, b"y" * 1000))
+        await writer.drain()
+        await asyncio.sleep(0.001)
+        number += 1
+
+
+async def error_inside(writer: Writer, tokens: int) -> None:
+    """An error object in an answer that began well."""
+    writer.write(HEAD + event({"content": "a"}) + b'data: {"error": {"message": "out of memory", "code": 500}}\n\n')
+
+
+# What the endpoint does, and how a probe of it ends.
+FAULTS: dict[str, tuple[Act, str]] = {
+    "dies before it answers": (dies, "reset"),
+    "resets inside the answer": (resets, "reset"),
+    "ends inside the answer": (ends_early, "truncated"),
+    "hangs before any header": (hangs_silent, "timeout_first_token"),
+    "hangs inside the answer": (hangs_inside, "timeout_stall"),
+    "trickles, one byte at a time": (trickles, "timeout_first_token"),
+    "sends comments for ever": (keeps_alive, "timeout_first_token"),
+    "never ends": (never_ends, "timeout_total"),
+    "sends binary": (binary, "malformed"),
+    "sends events that are no JSON": (not_a_stream, "malformed"),
+    "sends what is no UTF-8": (bad_text, "malformed"),
+    "sends a line without end": (huge_line, "malformed"),
+    "sends headers without end": (endless_headers, "malformed"),
+    "sends an error inside the answer": (error_inside, "error_in_stream"),
+}
+
+
+class Endpoint:
+    """Serves while its `with` block lasts. act: what it does to a probe. metrics: the body of its own page, None: it has none."""
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+        self.act: Act = well
+        self.metrics: bytes | None = None
+        self.asked = Counter[int]()  # requests by the tokens they asked for
+        self.misbehaving = 0  # connections
+        self._host, self._tls, self.port = host, tls, port
+        self._loop = asyncio.new_event_loop()
+        self._server: asyncio.Server | None = None
+        self._writers: set[Writer] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def up(self) -> None:
+        """Listen, at the same port as before."""
+        self._run(self._up())
+
+    def down(self) -> None:
+        """Listen no more, and drop who is connected."""
+        self._run(self._down())
+
+    def tls(self, context: ssl.SSLContext) -> None:
+        """Another certificate from now on."""
+        self.down()
+        self._tls = context
+        self.up()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _up(self) -> None:
+        self._server = await asyncio.start_server(self._serve, self._host, self.port, ssl=self._tls, reuse_address=True)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _down(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        while self._writers:  # noqa: ASYNC110 - a few times at most
+            await asyncio.sleep(0.01)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: Writer) -> None:
+        self._writers.add(writer)
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if head.startswith(b"GET"):
+                self._page(head.split(b" ")[1], writer)
+            else:
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                body = json.loads(await reader.readexactly(length))
+                self.asked[body["max_tokens"]] += 1
+                await self._answer(reader, writer, body["max_tokens"])
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the prober has had enough, or this endpoint goes down
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: Writer, tokens: int) -> None:
+        """Until it has answered, or the prober has gone."""
+        act = self.act
+        self.misbehaving += act is not well
+        tasks = [asyncio.ensure_future(act(writer, tokens)), asyncio.ensure_future(reader.read())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.misbehaving -= act is not well
+
+    def _page(self, path: bytes, writer: Writer) -> None:
+        body, status = MODELS, b"200 OK"
+        if path == b"/metrics":
+            body, status = (self.metrics, status) if self.metrics is not None else (b"", b"404 Not Found")
+        writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body))

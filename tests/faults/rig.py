@@ -1,0 +1,117 @@
+"""The real daemon under a fault: what it says, what it keeps open, how soon it is itself again."""
+
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.processes import Daemon, get, until
+
+# Ten probes a second, each as small as can be, and deadlines as short as a busy machine allows.
+CONFIG = """
+defaults: {{rate: {rate}/s, arrivals: constant, warmup: 0, connect_lead: 50ms, max_send_lag: {lag}, max_in_flight: 100,
+  timeouts: {{connect: {timeout}, first_token: {timeout}, stall: {timeout}, total: {total}}}}}
+workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}}}
+targets:
+  - {{name: one, url: '{url}', metrics: {{url: {page}}}, probes: [{{workload: tiny}}]{more}}}
+"""
+
+
+def config(
+    url: str,
+    *,
+    rate: float = 10,
+    lag: str = "5s",
+    timeout: str = "1s",
+    total: str = "2s",
+    page: str = "none",
+    more: str = "",
+) -> str:
+    """Of one target, that is called `one`."""
+    return CONFIG.format(
+        url=url, rate=rate, lag=lag, timeout=timeout, total=total, page=page, more=f", {more}" if more else ""
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the prober says of its probes up to now. outcomes: how many ended how; samples: what its histograms hold."""
+
+    outcomes: Counter[str]
+    samples: Counter[str]
+
+    def since(self, before: "Seen") -> "Seen":
+        """What is new."""
+        return Seen(self.outcomes - before.outcomes, self.samples - before.samples)
+
+    @property
+    def worst(self) -> str:
+        """The outcome that most of what was not well had."""
+        return next((name for name, _ in self.outcomes.most_common() if name != "ok"), "ok")
+
+
+def seen(daemon: Daemon) -> Seen:
+    """As its own page has it, at one moment."""
+    outcomes, samples = Counter[str](), Counter[str]()
+    for line in get(daemon.url + "/metrics").splitlines():
+        name, _, value = line.rpartition(" ")
+        if name.startswith(("llmslo_probe_failures_total", "llmslo_probes_neutral_total")):
+            outcomes[name.split('="')[-1].split('"')[0]] += round(float(value))  # the last label
+        elif name.startswith("llmslo_probes_total{"):
+            outcomes["ok"] += round(float(value))
+        elif name.startswith(("llmslo_ttft_seconds_count", "llmslo_itl_seconds_count", "llmslo_e2e_seconds_count")):
+            samples[name.split("_")[1]] += round(float(value))
+    bad = {name: count for name, count in outcomes.items() if name not in ("ok", *NEUTRAL)}
+    outcomes["ok"] -= sum(bad.values())
+    return Seen(+outcomes, +samples)
+
+
+NEUTRAL = ("invalid", "cancelled", "over_budget", "rejected")
+
+
+def probes(daemon: Daemon) -> list[dict[str, object]]:
+    """All that are remembered, latest first."""
+    found: list[dict[str, object]] = json.loads(get(daemon.url + "/api/v1/probes?limit=100000"))["data"]
+    return found
+
+
+def descriptors(pid: int) -> int:
+    """How many files and sockets the process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def resident_mb(pid: int) -> float:
+    """Memory that it holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def recovered(daemon: Daemon, begin: Callable[[], object], seconds: float = 30) -> float:
+    """Seconds from `begin`, which ends a fault, to the first probe that is `ok` and was due after it."""
+    begin()
+    began = time.monotonic()
+    before: Seen = until(lambda: seen(daemon), "its page")  # which it may not be able to show before
+    until(lambda: seen(daemon).outcomes["ok"] > before.outcomes["ok"], "a good probe", seconds)
+    return time.monotonic() - began
+
+
+def settled(daemon: Daemon, most: int, seconds: float = 10) -> int:
+    """Open descriptors once they are at most `most` again; fails if they never are."""
+    until(lambda: descriptors(daemon.process.pid) <= most, f"at most {most} descriptors", seconds)
+    return descriptors(daemon.process.pid)
+
+
+def slow_samples(daemon: Daemon, above_s: float) -> int:
+    """How many TTFTs and ITLs its histograms may hold that are longer than this, or than the bound after it; of one page."""
+    page, slow = get(daemon.url + "/metrics").splitlines(), 0.0
+    for signal in ("ttft", "itl"):
+        within = {
+            float(line.split('le="')[1].split('"')[0]): float(line.rpartition(" ")[2])
+            for line in page
+            if line.startswith(f"llmslo_{signal}_seconds_bucket")
+        }
+        slow += within[math.inf] - within[min(le for le in within if le >= above_s)]
+    return round(slow)

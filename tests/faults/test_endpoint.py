@@ -1,0 +1,78 @@
+"""Endpoints that fail: one daemon meets all of them, one after another."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.endpoint import FAULTS, Endpoint, well
+from tests.faults.rig import Seen, config, descriptors, recovered, seen, settled
+from tests.processes import Daemon, until
+
+SLACK = 12  # connections of probes that are under way
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint() as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def daemon(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder: Path = tmp_path_factory.mktemp("faults")
+    with Daemon(folder, config(f"http://127.0.0.1:{endpoint.port}")) as running:
+        until(lambda: seen(running).outcomes["ok"] >= 3, "good probes")
+        yield running
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_has_its_name_makes_no_sample_and_leaves_nothing_open(
+    daemon: Daemon, endpoint: Endpoint, fault: str
+) -> None:
+    """The outcome says what was seen; latencies are of good answers only; after it the prober is as before."""
+    act, outcome = FAULTS[fault]
+    before, files = seen(daemon), descriptors(daemon.process.pid)
+    endpoint.act = act
+    until(lambda: seen(daemon).since(before).outcomes[outcome] >= 3, f"{outcome}, not {seen(daemon).since(before)}")
+
+    def mend() -> None:
+        endpoint.act = well
+
+    recovered(daemon, mend)
+    until(lambda: not endpoint.misbehaving, "the last of them to be given up")
+    settled(daemon, files + SLACK)
+    assert set(seen(daemon).since(before).outcomes) == {"ok", outcome}
+    until(lambda: of_good_answers_only(seen(daemon).since(before)), "as many samples as good answers, as a page has it")
+
+
+def of_good_answers_only(found: Seen) -> bool:
+    """A page is written in pieces, so a probe that ends meanwhile may be in a part of it; one sample too many stays."""
+    ok = found.outcomes["ok"]
+    return found.samples == Counter({"ttft": ok, "e2e": ok, "itl": 3 * ok})
+
+
+def test_an_endpoint_that_is_gone_is_refused_and_found_again(daemon: Daemon, endpoint: Endpoint) -> None:
+    """Three refusals are a failing target; it is ready again with its first answer."""
+    before = seen(daemon)
+    endpoint.down()
+    until(lambda: daemon.value("llmslo_target_state", state="failing") == 1, "failing")
+    recovered(daemon, endpoint.up)
+    until(lambda: daemon.value("llmslo_target_state", state="ready") == 1, "ready")
+    found = seen(daemon).since(before)
+    assert found.outcomes["connect_refused"] >= 1
+    assert set(found.outcomes) <= {"ok", "connect_refused", "reset"}
+
+
+def test_nothing_is_left_of_all_that(daemon: Daemon, endpoint: Endpoint) -> None:
+    """A second of good probes after it: the descriptors are those of a daemon that saw no fault."""
+    time.sleep(1)
+    settled(daemon, descriptors_of_a_fresh_one())
+    assert daemon.value("llmslo_trusted") == 1
+
+
+def descriptors_of_a_fresh_one() -> int:
+    """Loop, clock, listener, log and the probes under way; measured at some 20."""
+    return 20 + SLACK

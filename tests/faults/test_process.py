@@ -1,0 +1,172 @@
+"""What happens to the prober itself: stopped, killed, out of descriptors, out of disk."""
+
+import asyncio
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from prober.edge.store import FILE
+from tests.faults.endpoint import HEAD, Endpoint, Writer, event, well
+from tests.faults.rig import config, descriptors, probes, seen, settled, slow_samples
+from tests.processes import Daemon, until
+
+LIMIT = 110_000_000
+AHEAD = LIMIT / 1000  # tokens: what a kill may cost
+PROBE_TOKENS = 24  # 20 of the prompt, 4 of the answer
+
+
+async def slowly(writer: Writer, tokens: int) -> None:
+    """A token every 200 ms, so that answers are always under way."""
+    writer.write(HEAD)
+    for _ in range(tokens):
+        writer.write(event({"content": "a "}))
+        await writer.drain()
+        await asyncio.sleep(0.2)
+    usage = {"prompt_tokens": 20, "completion_tokens": tokens, "total_tokens": 20 + tokens}
+    writer.write(event({}, "length", usage) + b"data: [DONE]\n\n")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Endpoint]:
+    """Known by its name, which has to be resolved."""
+    with Endpoint() as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def daemon(shared: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """With good probes behind it, none of them late but by 100 ms."""
+    text = config(f"http://localhost:{shared.port}", lag="100ms", timeout="5s", total="8s")
+    with Daemon(tmp_path_factory.mktemp("process"), text) as running:
+        until(lambda: seen(running).outcomes["ok"] >= 10, "good probes")
+        yield running
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    """Of one test only."""
+    with Endpoint() as serving:
+        yield serving
+
+
+def test_a_prober_that_was_stopped_says_invalid_and_not_slow(shared: Endpoint, daemon: Daemon) -> None:
+    """SIGSTOP: what was under way or due is the prober's fault; no target looks slow or dead by it, and it says so of itself."""
+    before = seen(daemon)
+    shared.act = slowly
+    until(lambda: seen(daemon).since(before).samples["itl"] >= 30, "answers that take their time")
+    before = seen(daemon)
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    time.sleep(3)
+    os.kill(daemon.process.pid, signal.SIGCONT)
+    until(lambda: seen(daemon).since(before).outcomes["ok"] >= 15, "good probes after it")
+    found = seen(daemon).since(before)
+    assert set(found.outcomes) == {"ok", "invalid"}, [
+        each for each in probes(daemon) if each["outcome"] not in ("ok", "invalid")
+    ]
+    assert found.outcomes["invalid"] >= 20, "those under way, and those due meanwhile"
+    assert slow_samples(daemon, 2.0) == 0, "each answer under way had a gap of nearly 3 s"
+    assert daemon.value("llmslo_trusted") == 0
+    assert daemon.value("llmslo_target_state", state="ready") == 1
+
+
+def test_out_of_descriptors_the_prober_says_that_it_is_its_own_fault(shared: Endpoint, daemon: Daemon) -> None:
+    """No target is down because the prober can open no socket, and no name is gone because its resolver cannot.
+
+    With descriptors again all is as before, the pages too.
+    """
+    shared.act = well
+    until(lambda: not shared.misbehaving, "the slow answers to end")
+    before, pid = seen(daemon), daemon.process.pid
+    files, limits = descriptors(pid), resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    time.sleep(1.5)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    until(lambda: seen(daemon).since(before).outcomes["ok"] >= 5, "good probes after it")
+    found = seen(daemon).since(before)
+    assert set(found.outcomes) == {"ok", "invalid"}
+    assert found.outcomes["invalid"] >= 5
+    assert any("Too many open files" in str(each["detail"]) for each in probes(daemon))
+    assert daemon.value("llmslo_target_state", state="ready") == 1
+    settled(daemon, files + 12)
+
+
+def spent(daemon: Daemon) -> float:
+    """Of the budget, in tokens, as its series has it."""
+    return LIMIT * (1 - daemon.value("llmslo_budget_remaining_ratio", budget="tokens"))
+
+
+def test_a_kill_loses_nothing_of_what_was_spent(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Whenever it comes: what the endpoint was asked for is counted, and no more than the reserve beside it; a clean stop is exact."""
+    text = config(f"http://127.0.0.1:{endpoint.port}", rate=50, more=f"budget: {{tokens_per_day: {LIMIT}}}")
+    store = ("--storage.path", tmp_path / "store")
+    for kills in range(1, 3):
+        with Daemon(tmp_path, text, *store) as daemon:
+            until(lambda: seen(daemon).outcomes["ok"] >= 5 + 20 * kills, "probes")  # noqa: B023
+            daemon.kill()
+    with Daemon(tmp_path, text, *store) as daemon:
+        until(lambda: seen(daemon).outcomes["ok"] >= 1, "the first probe")
+        told, asked_for = spent(daemon), endpoint.asked[4] * PROBE_TOKENS
+        assert daemon.stop() == 0
+    assert asked_for - 5 * PROBE_TOKENS <= told
+    assert told <= asked_for + 2 * AHEAD + 10 * PROBE_TOKENS
+    with Daemon(tmp_path, text, *store) as daemon:
+        until(lambda: seen(daemon).outcomes["ok"] >= 1, "the first probe")
+        again = spent(daemon)
+    assert abs(again - told) <= 60 * PROBE_TOKENS, "a stop costs nothing but what was probed until then"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system can only be mounted as root")
+def test_a_full_disk_stops_no_probe_and_is_told(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Writes fail and are counted; with room again everything is kept again; a start on a full disk probes as well."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    text = config(f"http://127.0.0.1:{endpoint.port}", more=f"budget: {{tokens_per_day: {LIMIT}}}")
+    try:
+        with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
+            until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes")
+            fill(disk)
+            daemon.config.write_text(
+                text.replace("max_in_flight: 100", "max_in_flight: 99")
+            )  # which has a mark written
+            until(lambda: daemon.value("llmslo_storage_write_failures_total") >= 1, "what it says of the disk")
+            before = seen(daemon)
+            until(lambda: seen(daemon).since(before).outcomes["ok"] >= 5, "probes without a disk")
+            assert set(seen(daemon).since(before).outcomes) == {"ok"}
+            daemon.kill()
+        with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
+            until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes after a start on a full disk")
+            (disk / "filler").unlink()
+            until(lambda: "is kept again" in daemon.log.read_text(), "the disk to be used again")
+            assert daemon.stop() == 0
+        assert rows(disk) >= {"budget", "drift"}
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def fill(disk: Path) -> None:
+    """To the last byte."""
+    with (disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    assert shutil.disk_usage(disk).free == 0
+
+
+def rows(folder: Path) -> set[str]:
+    """Kinds that the store in this folder holds; it is whole."""
+    connection = sqlite3.connect(folder / FILE)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    found = {str(kind) for (kind,) in connection.execute("SELECT DISTINCT kind FROM state")}
+    connection.close()
+    return found
