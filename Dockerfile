@@ -1,11 +1,14 @@
-# docker build --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) --build-arg REVISION=$(git rev-parse HEAD) -t llm-slo-prober:0.5.0 .
-# For a release give BASE with its digest: --build-arg BASE=python:3.11.14-slim-bookworm@sha256:…
+# tools/image.sh llm-slo-prober:0.6.0 builds it with what is there: Docker, Podman or buildah.
+# For a release give the base with its digest: --base python:3.11.14-slim-bookworm@sha256:…
 ARG BASE=python:3.11.14-slim-bookworm
 
 FROM ${BASE} AS build
-# Of every file and of the SBOM, so that the same commit on the same base can give the same layer.
+# Of every file and of the SBOM, so that the same commit on the same base gives the same layers.
 ARG SOURCE_DATE_EPOCH=0
-ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+# A file of certificates for pip, where a proxy has its own; it is mounted while building and gets into no image.
+ARG PIP_CERT
+ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY . .
 # Wheels only: nothing is compiled, so there is no compiler here either. Everything that comes from outside has its hash in a lock.
@@ -16,20 +19,24 @@ RUN python -m venv --without-pip /opt/prober \
     && python -m pip --python=/opt/prober/bin/python install --quiet --no-compile \
         --require-hashes --only-binary=:all: --requirement=requirements.image.lock \
     && python -m pip --python=/opt/prober/bin/python install --quiet --no-compile --no-deps --no-index /opt/wheel/*.whl \
-    && /opt/prober/bin/python deploy/image/sbom.py > /opt/prober/sbom.cdx.json \
-    && /opt/prober/bin/python -m compileall -q --invalidation-mode=unchecked-hash /opt/prober/lib \
+    && rm /opt/prober/bin/[Aa]ctivate* \
+    && python deploy/image/rootfs.py /rootfs \
+    && /opt/prober/bin/python deploy/image/sbom.py /rootfs/var/lib/dpkg/status > /opt/prober/sbom.cdx.json \
+    && /opt/prober/bin/python -m compileall -q -f --invalidation-mode=unchecked-hash /opt/prober/lib \
     && find /opt/prober -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH}" {} +
 
-FROM ${BASE}
-ARG VERSION=0.5.0
+# Of the base only what Python needs: no shell, no package manager, no pip.
+FROM scratch
+ARG VERSION=0.6.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="llm-slo-prober" \
       org.opencontainers.image.description="Prometheus-native continuous SLO prober for LLM serving" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /rootfs /
 COPY --from=build /opt/prober /opt/prober
-ENV PATH=/opt/prober/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/opt/prober/bin:/usr/local/bin:/usr/bin LANG=C.UTF-8 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 WORKDIR /
 EXPOSE 9742

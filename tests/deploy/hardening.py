@@ -51,8 +51,8 @@ def faults(pod: dict[str, Any], container: dict[str, Any]) -> list[str]:
     return [name for name, held in wanted.items() if not held]
 
 
-def daemon_faults(pod: dict[str, Any], container: dict[str, Any], drain: float) -> list[str]:
-    """The same of a container that runs for ever; drain is how long it takes to end, in seconds."""
+def daemon_faults(pod: dict[str, Any], container: dict[str, Any], drain: float, *, asks: bool) -> list[str]:
+    """The same of a container that runs for ever. drain: how long it takes to end, in seconds; asks: it asks the API server."""
     sidecar = container.get("restartPolicy") == "Always"
     paths = {name: container.get(name, {}).get("httpGet", {}).get("path") for name in (*PROBED, "startupProbe")}
     wanted = {
@@ -62,6 +62,6 @@ def daemon_faults(pod: dict[str, Any], container: dict[str, Any], drain: float) 
         "no startup probe": paths["startupProbe"] is None,
         "time to drain": pod.get("terminationGracePeriodSeconds", 30) > drain,
         "spread over nodes": sidecar or bool(pod.get("topologySpreadConstraints")),
-        "no token": sidecar or pod.get("automountServiceAccountToken") is False,
+        "a token if it asks, else none": sidecar or pod.get("automountServiceAccountToken") is asks,
     }
     return [name for name, held in wanted.items() if not held]

@@ -1,7 +1,7 @@
 """What the manifests come to: by kubectl's kustomize, and the chart by a small reading of the template constructs that it uses.
 
 The chart's reader is not Helm. It knows `if`, `else`, `end`, `range`, variables, and the few functions below, and refuses
-anything else; so the chart stays plain, and what it means is told by Helm alone.
+anything else; so the chart stays plain. Where Helm is, test_helm.py holds the reader against it.
 """
 
 import json
@@ -93,27 +93,52 @@ def glob(pattern: str) -> dict[str, str]:
 
 
 FUNCTIONS: dict[str, Any] = {
-    "toJson": lambda value: json.dumps(value),
+    "toJson": lambda value: json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False),
     "indent": lambda width, value: "\n".join(" " * width + line for line in value.split("\n")),
     "base": lambda path: PurePosixPath(path).name,
     "trimSuffix": lambda suffix, value: value.removesuffix(suffix),
+    "int": int,
+    "len": len,
+    "gt": lambda one, other: one > other,
+    "eq": lambda one, other: one == other,
+    "not": lambda value: not value,
+    "or": lambda *values: next((value for value in values if value), values[-1]),
+    "and": lambda *values: next((value for value in values if not value), values[-1]),
+    "until": lambda count: list(range(count)),
     ".Files.Glob": glob,
     "$.Files.Get": lambda path: (CHART / path).read_text(),
 }
+WORD = re.compile(r'"[^"]*"|[()]|[^\s()]+')
+
+
+def called(words: list[str], piped: list[Any], dot: Any, names: Mapping[str, Any]) -> Any:
+    """The value of a stage, up to its end or the bracket that closes it; its words are taken from the list."""
+    word = words.pop(0)
+    function = FUNCTIONS.get(word)
+    values = [] if function else [called(words, [], dot, names) if word == "(" else looked_up(word, dot, names)]
+    while words and words[0] != ")":
+        word = words.pop(0)
+        values.append(called(words, [], dot, names) if word == "(" else looked_up(word, dot, names))
+    if words:
+        words.pop(0)
+    if function:
+        return function(*values, *piped)
+    if len(values) != 1 or piped:
+        raise ValueError(f"{word} is no construct that this reader knows")
+    return values[0]
 
 
 def evaluated(expression: str, dot: Any, names: Mapping[str, Any]) -> Any:
     """A pipeline: each stage's value is the last argument of the next."""
     piped: list[Any] = []
     for stage in expression.split("|"):
-        words = re.findall(r'"[^"]*"|\S+', stage)
-        if words[0] in FUNCTIONS:
-            piped = [FUNCTIONS[words[0]](*(looked_up(word, dot, names) for word in words[1:]), *piped)]
-        elif len(words) == 1 and not piped:
-            piped = [looked_up(words[0], dot, names)]
-        else:
-            raise ValueError(f"{expression}: {words[0]} is no construct that this reader knows")
+        piped = [called(WORD.findall(stage), piped, dot, names)]
     return piped[0]
+
+
+def written(value: Any) -> str:
+    """As a template prints it."""
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def ranged(node: Node, dot: Any, names: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -135,7 +160,7 @@ def rendered(nodes: list[Node], dot: Any, names: Mapping[str, Any]) -> str:
         if node.kind == "text":
             out += node.said
         elif node.kind == "value":
-            out += str(evaluated(node.said, dot, names))
+            out += written(evaluated(node.said, dot, names))
         elif node.kind == "if":
             out += rendered(node.then if evaluated(node.said, dot, names) else node.otherwise, dot, names)
         else:
@@ -144,12 +169,12 @@ def rendered(nodes: list[Node], dot: Any, names: Mapping[str, Any]) -> str:
 
 
 def merged(values: Manifest, over: Mapping[str, Any]) -> Manifest:
-    """Values with others laid over them, as Helm does: maps are merged, the rest is replaced."""
+    """Values with others laid over them, as Helm does: maps are merged, None takes a value away, the rest is replaced."""
     both = {
         name: merged(values[name], value) if isinstance(value, dict) and isinstance(values.get(name), dict) else value
         for name, value in over.items()
     }
-    return {**values, **both}
+    return {name: value for name, value in {**values, **both}.items() if value is not None}
 
 
 def values(**over: Any) -> Manifest:

@@ -28,7 +28,18 @@ def listed(item: dict[str, Any]) -> dict[str, Any]:
 
 
 RELABELING = record("targetLabel", "replacement", targetLabel=TEXT, replacement=TEXT, action={"enum": ["replace"]})
-ENDPOINT = record("port", port=TEXT, path=TEXT, interval=SPAN, relabelings=listed(RELABELING))
+KEY = record("name", "key", name=TEXT, key=TEXT)  # of a Secret
+TLS = record("ca", ca=record("secret", secret=KEY), serverName=TEXT)
+ENDPOINT = record(
+    "port",
+    port=TEXT,
+    path=TEXT,
+    interval=SPAN,
+    relabelings=listed(RELABELING),
+    scheme={"enum": ["http", "https"]},
+    tlsConfig=TLS,
+    basicAuth=record("username", "password", username=KEY, password=KEY),
+)
 RULE = record(
     "expr", record=TEXT, alert=TEXT, expr=TEXT, labels=TEXTS, annotations=TEXTS, keep_firing_for=SPAN, **{"for": SPAN}
 )
@@ -47,6 +58,7 @@ SPECS: dict[tuple[str, str], dict[str, Any]] = {
         jobName=TEXT,
         interval=SPAN,
         scrapeTimeout=SPAN,
+        tlsConfig=TLS,
         prober=record(
             "url", url={"type": "string", "pattern": r"^[^/]+:\d+$"}, scheme={"enum": ["http", "https"]}, path=TEXT
         ),

@@ -1,11 +1,13 @@
-"""The image's recipe is linted, its dependencies are pinned, and its list of parts is valid. The image itself is not built here."""
+"""The image's recipe is linted, its dependencies are pinned, its list of parts is valid. test_image_built.py builds it."""
 
 import json
 import os
 import re
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from cyclonedx.schema import SchemaVersion
@@ -31,7 +33,8 @@ def test_hadolint_has_something_to_say_of_a_bad_recipe(tmp_path: Path) -> None:
 
 
 def test_the_final_stage_runs_nothing_and_nobody_is_root() -> None:
-    """No RUN, so no package manager's traces; commands without a shell; no root; the signal that the prober handles."""
+    """No RUN, nothing of the base but what was copied; commands without a shell; no root; the signal that the prober handles."""
+    assert FINAL.startswith("scratch\n")
     assert not re.search(r"^RUN ", FINAL, re.MULTILINE)
     assert "\nUSER 65532:65532\n" in FINAL
     assert "\nSTOPSIGNAL SIGTERM\n" in FINAL
@@ -74,11 +77,10 @@ def test_the_image_has_what_was_tested_and_nothing_to_develop_with() -> None:
         assert all("--hash=sha256:" in entry for entry in entries)
 
 
-def sbom(epoch: str) -> str:
+def sbom(epoch: str, *status: Path) -> str:
     environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
-    return subprocess.run(
-        [sys.executable, ROOT / "deploy/image/sbom.py"], capture_output=True, text=True, check=True, env=environment
-    ).stdout
+    command: list[str | Path] = [sys.executable, ROOT / "deploy/image/sbom.py", *status]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def test_the_list_of_parts_is_cyclonedx() -> None:
@@ -93,6 +95,66 @@ def test_the_list_of_parts_is_cyclonedx() -> None:
     assert {"aiohttp", "orjson", "pydantic", "python"} <= names
     (own,) = (each for each in said["dependencies"] if each["ref"].startswith("pkg:pypi/llm-slo-prober@"))
     assert any(ref.startswith("pkg:pypi/aiohttp@") for ref in own["dependsOn"])
+
+
+def test_the_list_of_parts_has_the_packages_of_the_distribution(tmp_path: Path) -> None:
+    """As dpkg names them, by purls in which a version's epoch is quoted."""
+    (tmp_path / "status").write_text(
+        "Package: libc6\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2.36-9\nDescription: C\n it: is\n\n"
+        "Package: zlib1g\nArchitecture: amd64\nVersion: 1:1.2.13.dfsg-1\n\n"
+    )
+    text = sbom("0", tmp_path / "status")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    assert [part["purl"] for part in json.loads(text)["components"]][-2:] == [
+        "pkg:deb/debian/libc6@2.36-9?arch=amd64",
+        "pkg:deb/debian/zlib1g@1%3A1.2.13.dfsg-1?arch=amd64",
+    ]
+
+
+@pytest.fixture(scope="module")
+def rootfs() -> ModuleType:
+    """The program that puts the image's root together."""
+    spec = spec_from_file_location("rootfs", ROOT / "deploy/image/rootfs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_the_loader_needs_is_kept(rootfs: ModuleType) -> None:
+    """With this Python: the C library and the loader itself."""
+    names = {path.name for path in rootfs.libraries([Path(sys.executable).resolve()])}
+    assert "libc.so.6" in names
+    assert any(name.startswith("ld-") for name in names)
+
+
+def test_a_library_that_is_not_there_ends_the_build(
+    rootfs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instead of an image whose Python does not start."""
+    (tmp_path / "ldd").write_text("#!/bin/sh\necho '\tlibffi.so.9 => not found'\n")
+    (tmp_path / "ldd").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(FileNotFoundError, match=r"libffi\.so\.9: needed by Python or its packages, not in the base"):
+        rootfs.libraries([Path(sys.executable)])
+
+
+def test_links_are_kept_with_what_they_lead_to(rootfs: ModuleType, tmp_path: Path) -> None:
+    """Each of a chain, without links on the way to it; a folder without what nobody runs."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/lib.so.1.2").write_text("x")
+    (tmp_path / "real/lib.so.1").symlink_to("lib.so.1.2")
+    (tmp_path / "link").symlink_to("real")
+    assert [path.name for path in rootfs.chain(tmp_path / "link/lib.so.1")] == ["lib.so.1", "lib.so.1.2"]
+    assert all(path.parent == tmp_path / "real" for path in rootfs.chain(tmp_path / "link/lib.so.1"))
+    (tmp_path / "real/site-packages").mkdir()
+    (tmp_path / "real/json").mkdir()
+    root = tmp_path / "root"
+    rootfs.keep(tmp_path / "real", root)
+    there = {path.name for path in (root / tmp_path.relative_to("/") / "real").iterdir()}
+    assert there == {"lib.so.1", "lib.so.1.2", "json"}
+    assert (root / tmp_path.relative_to("/") / "real/lib.so.1").is_symlink()
 
 
 def test_a_wrong_list_is_refused() -> None:

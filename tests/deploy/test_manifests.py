@@ -1,64 +1,32 @@
 """What is sent to a cluster is valid, hardened, and fits together. No cluster was asked."""
 
+import base64
 import copy
+import io
+import json
 import subprocess
 import sys
-from functools import cache
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
+import trustme
 import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
 
 from prober import __version__, series
-from tests.deploy.hardening import containers, daemon_faults, faults
-from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, built, chart, documents, parsed, rendered, values
+from prober.cli.main import main
+from tests.deploy.hardening import PROBED, containers, daemon_faults, faults
+from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, chart, documents, parsed, rendered, values
 from tests.deploy.schemas import custom
+from tests.deploy.shipped import FULL, OVERLAYS, SHARDED, STANDALONE, discovering, flag, one, rollouts, workload
 
-OVERLAYS = ["base", *(f"overlays/{path.name}" for path in sorted((KUSTOMIZE / "overlays").iterdir()))]
-FULL: dict[str, Any] = {
-    "persistence": {"enabled": True, "storageClassName": "fast"},
-    "secrets": [{"name": "llm-token", "mountPath": "/var/run/secrets/llm"}],
-    "extraArgs": ["--web.enable-admin-api"],
-    "serviceMonitor": {"enabled": True, "labels": {"release": "stack"}},
-    "prometheusRule": {"enabled": True, "rules": "groups: []\n"},
-    "dashboards": {"enabled": True},
-    "image": {"digest": "sha256:" + "0" * 64},
-    "priorityClassName": "high",
-}
 # What `prober run` says of its drain: --shutdown.timeout.
 DRAIN = 20.0
 SINCE = (1, 28)
 """The first release with native sidecars."""
-
-
-def said(manifests: list[Manifest]) -> list[str]:
-    return [f"{manifest['kind']}/{manifest['metadata']['name']}" for manifest in manifests]
-
-
-def one(manifests: list[Manifest], kind: str) -> Manifest:
-    (found,) = (manifest for manifest in manifests if manifest["kind"] == kind)
-    return found
-
-
-@cache
-def rollouts() -> tuple[Manifest, ...]:
-    return tuple(
-        each for path in sorted((ROOT / "deploy/rollouts").glob("*.yaml")) for each in documents(path.read_text())
-    )
-
-
-@pytest.fixture(scope="module")
-def shipped(kubectl: Path) -> dict[str, list[Manifest]]:
-    """Every set of manifests that a reader could apply, by where it comes from."""
-    return {
-        **{name: built(kubectl, KUSTOMIZE / name) for name in OVERLAYS},
-        "chart": chart(),
-        "chart, everything on": chart(**FULL),
-        "rollouts": list(rollouts()),
-    }
 
 
 def test_every_container_is_hardened(shipped: dict[str, list[Manifest]]) -> None:
@@ -75,7 +43,8 @@ def test_a_daemon_is_watched_and_has_time_to_drain(shipped: dict[str, list[Manif
         for manifest in manifests:
             for pod, container in containers(manifest):
                 if container["args"][0] == "run":
-                    assert daemon_faults(pod, container, DRAIN) == [], where
+                    asks = flag(container, "lease.name") is not None or discovering(manifests)
+                    assert daemon_faults(pod, container, DRAIN, asks=asks) == [], where
 
 
 SETTINGS = [
@@ -95,22 +64,23 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.parametrize(("over", "asks"), [({}, False), (SHARDED, True)], ids=["Deployment", "StatefulSet"])
 @pytest.mark.parametrize("path", SETTINGS, ids="/".join)
-def test_the_check_misses_no_setting(path: tuple[str, ...]) -> None:
+def test_the_check_misses_no_setting(path: tuple[str, ...], over: dict[str, Any], asks: bool) -> None:
     """A manifest without it is told."""
-    manifest = copy.deepcopy(one(chart(), "Deployment"))
-    ((pod, container),) = containers(manifest)
+    ((pod, container),) = containers(copy.deepcopy(workload(chart(**over))))
     here = {"pod": pod, "container": container}[path[0]]
     for part in path[1:-1]:
         here = here[part]
     del here[path[-1]]
-    assert faults(pod, container) + daemon_faults(pod, container, DRAIN)
+    assert faults(pod, container) + daemon_faults(pod, container, DRAIN, asks=asks)
 
 
 @pytest.mark.parametrize(
     ("where", "name", "value"),
     [
         ("pod", "hostNetwork", True),
+        ("pod", "automountServiceAccountToken", True),
         ("pod", "volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
         ("pod", "terminationGracePeriodSeconds", 15),
         ("container", "resources", {"requests": {"cpu": 1, "memory": 1}, "limits": {"cpu": 1, "memory": 1}}),
@@ -121,7 +91,7 @@ def test_the_check_sees_what_is_too_much(where: str, name: str, value: Any) -> N
     """A manifest with it is told."""
     ((pod, container),) = containers(copy.deepcopy(one(chart(), "Deployment")))
     {"pod": pod, "container": container}[where][name] = value
-    assert faults(pod, container) + daemon_faults(pod, container, DRAIN)
+    assert faults(pod, container) + daemon_faults(pod, container, DRAIN, asks=False)
 
 
 def releases() -> list[str]:
@@ -140,10 +110,10 @@ def test_many_releases_are_checked() -> None:
 @pytest.mark.parametrize("release", releases())
 def test_kubernetes_knows_every_field(shipped: dict[str, list[Manifest]], release: str) -> None:
     """By its own schemas, unknown fields refused."""
-    for manifests in shipped.values():
-        for manifest in manifests:
-            if custom(manifest["apiVersion"], manifest["kind"]) is None:
-                kubernetes_validate.validate(manifest, release, strict=True)
+    distinct = {json.dumps(each, sort_keys=True): each for manifests in shipped.values() for each in manifests}
+    for manifest in distinct.values():
+        if custom(manifest["apiVersion"], manifest["kind"]) is None:
+            kubernetes_validate.validate(manifest, release, strict=True)
 
 
 def test_an_unknown_field_is_refused() -> None:
@@ -168,7 +138,7 @@ def test_custom_resources_have_fields_that_exist(shipped: dict[str, list[Manifes
     for manifests in shipped.values():
         for manifest in manifests:
             schema = custom(manifest["apiVersion"], manifest["kind"])
-            if schema is None or (manifest["kind"] == "PrometheusRule" and not manifest["spec"]["groups"]):
+            if schema is None:
                 continue
             Draft202012Validator(schema).validate(manifest)
             seen.add(manifest["kind"])
@@ -188,9 +158,9 @@ def fitting(selector: dict[str, str], labels: dict[str, str]) -> bool:
 
 def test_selectors_find_what_they_are_for(shipped: dict[str, list[Manifest]]) -> None:
     """Service, policy and budget the pod; the ServiceMonitor the Service; the PodMonitor the sidecar. Ports by name."""
-    for where in ("base", "overlays/vllm-production-stack", "chart", "chart, everything on"):
+    for where in STANDALONE:
         manifests = shipped[where]
-        pod = one(manifests, "Deployment")["spec"]["template"]
+        pod = workload(manifests)["spec"]["template"]
         ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
         service = one(manifests, "Service")
         labels = pod["metadata"]["labels"]
@@ -235,21 +205,62 @@ def test_no_change_of_configuration_restarts_an_engine(shipped: dict[str, list[M
 
 
 def prober(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "prober", *map(str, words)], capture_output=True, text=True, check=False
-    )
+    """A command that ends by itself, in this process: each of its own would take a second to begin."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["prober", *map(str, words)])
+        try:
+            main()
+            code: object = 0
+        except SystemExit as end:
+            code = end.code or 0
+    return subprocess.CompletedProcess(words, int(str(code)), out.getvalue(), err.getvalue())
 
 
-@pytest.mark.parametrize("name", [*OVERLAYS, "chart"])
+@pytest.mark.parametrize("name", [*OVERLAYS, "chart", "chart, sharded"])
 def test_every_configuration_is_right(shipped: dict[str, list[Manifest]], tmp_path: Path, name: str) -> None:
     """By `prober check`, as the ConfigMap has it; and a Probe asks for a target that it names."""
     (config,) = (each["data"]["prober.yaml"] for each in shipped[name] if "prober.yaml" in each.get("data", {}))
     (tmp_path / "prober.yaml").write_text(config)
     done = prober("check", f"--config.file={tmp_path / 'prober.yaml'}")
     assert done.returncode == 0, done.stdout + done.stderr
-    targets = {target.get("name") for target in yaml.safe_load(config)["targets"]}
+    targets = {target.get("name") for target in yaml.safe_load(config).get("targets") or ()}
     for probe in (each for each in shipped[name] if each["kind"] == "Probe"):
         assert set(probe["spec"]["targets"]["staticConfig"]["static"]) <= targets
+
+
+def test_the_web_configuration_is_right(shipped: dict[str, list[Manifest]], tmp_path: Path) -> None:
+    """By `prober check`, in the folder that the two Secrets become; without its key pair it is refused."""
+    manifests = shipped["overlays/fleet"]
+    pod = workload(manifests)["spec"]["template"]["spec"]
+    path = Path(flag(pod["containers"][0], "web.config.file") or "")
+    (mount,) = (each["name"] for each in pod["containers"][0]["volumeMounts"] if each["mountPath"] == str(path.parent))
+    (volume,) = (each for each in pod["volumes"] if each["name"] == mount)
+    secret = one(manifests, "Secret")
+    assert secret["metadata"]["name"] in {each["secret"]["name"] for each in volume["projected"]["sources"]}
+    (tmp_path / path.name).write_bytes(base64.b64decode(secret["data"][path.name]))
+    words = ("check", f"--config.file={KUSTOMIZE / 'base/prober.yaml'}", f"--web.config.file={tmp_path / path.name}")
+    assert prober(*words).returncode == 1
+    pair = trustme.CA().issue_cert("llm-slo-prober")
+    pair.cert_chain_pems[0].write_to_path(str(tmp_path / "tls.crt"))
+    pair.private_key_pem.write_to_path(str(tmp_path / "tls.key"))
+    done = prober(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("where", STANDALONE)
+def test_who_speaks_tls_agrees(shipped: dict[str, list[Manifest]], where: str) -> None:
+    """The prober's pages, the kubelet, and the ServiceMonitor with the name that the certificate has."""
+    manifests = shipped[where]
+    container = workload(manifests)["spec"]["template"]["spec"]["containers"][0]
+    tls = flag(container, "web.config.file") is not None
+    for name in PROBED:
+        assert container[name]["httpGet"].get("scheme", "HTTP") == ("HTTPS" if tls else "HTTP")
+    for monitor in (each for each in manifests if each["kind"] == "ServiceMonitor"):
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert (endpoint.get("scheme"), "tlsConfig" in endpoint) == (("https", True) if tls else (None, False))
+        if tls:
+            assert endpoint["tlsConfig"]["serverName"].split(".")[0] == one(manifests, "Service")["metadata"]["name"]
 
 
 @pytest.mark.parametrize("config", OVERLAYS)
@@ -294,11 +305,11 @@ def test_every_flag_exists(shipped: dict[str, list[Manifest]]) -> None:
         for manifest in manifests
         for _, container in containers(manifest)
     }
-    assert {args[0] for args in commands} == {"run", "gate"}
+    helped = {command: prober(command, "--help").stdout.split() for command in {args[0] for args in commands}}
+    assert helped.keys() == {"run", "gate"}
     for args in commands:
-        helped = prober(args[0], "--help").stdout
-        for flag in (word.split("=")[0] for word in args if word.startswith("--")):
-            assert flag in helped.split(), flag
+        for word in args[1:]:
+            assert not word.startswith("--") or word.split("=")[0] in helped[args[0]], word
 
 
 def test_every_dashboard_is_there(shipped: dict[str, list[Manifest]]) -> None:
@@ -315,8 +326,8 @@ def test_chart_and_kustomize_say_the_same(shipped: dict[str, list[Manifest]]) ->
     """The same kinds, and a container that differs in nothing but its image's policy."""
     plain, ours = shipped["base"], shipped["chart"]
     assert sorted(each["kind"] for each in plain) == sorted(each["kind"] for each in ours)
-    ((_, one_of_base),) = containers(one(plain, "Deployment"))
-    ((_, one_of_chart),) = containers(one(ours, "Deployment"))
+    ((_, one_of_base),) = containers(workload(plain))
+    ((_, one_of_chart),) = containers(workload(ours))
     assert one_of_chart == {**one_of_base, "imagePullPolicy": "IfNotPresent"}
     for kind in ("NetworkPolicy", "PodDisruptionBudget"):
         base, other = one(plain, kind)["spec"], one(ours, kind)["spec"]
@@ -332,6 +343,7 @@ def test_the_values_fit_their_schema() -> None:
     Draft7Validator.check_schema(SCHEMA)
     Draft7Validator(SCHEMA).validate(values())
     Draft7Validator(SCHEMA).validate(values(**FULL))
+    Draft7Validator(SCHEMA).validate(values(**SHARDED))
     assert values().keys() | {"global"} == SCHEMA["properties"].keys()
 
 
@@ -343,7 +355,11 @@ def test_the_values_fit_their_schema() -> None:
         {"config": {"targets": []}},
         {"config": {"targets": [{"name": "no address"}]}},
         {"prometheusRule": {"enabled": True}},
-        {"replicas": 2},
+        {"replicas": 0},
+        {"replicas": "2"},
+        {"config": {"targets": [], "discovery": []}},
+        {"discovery": {"namespaces": ["Not a name"]}},
+        {"web": {"tlsSecret": "prober-tls"}},
         {"secrets": [{"name": "token", "mountPath": "relative"}]},
     ],
     ids=str,

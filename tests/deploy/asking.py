@@ -1,0 +1,67 @@
+"""What the prober asks of an API server, found out by letting it ask one."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from prober.config.specs import KubernetesSpec
+from prober.edge.discovery.findings import Findings
+from prober.edge.discovery.kubernetes import Kubernetes
+from prober.edge.kubernetes import Api
+from prober.edge.lease import KubernetesLease
+from prober.limits.lease import Record, Write
+
+
+def discovery(
+    role: str, api_server: str, *namespaces: str, token_file: str | None = None, ca_file: str | None = None
+) -> KubernetesSpec:
+    """All objects of that role in the namespaces."""
+    return KubernetesSpec(
+        role="pod" if role == "pod" else "endpointslice",
+        namespaces=namespaces,
+        label_selector=None,
+        field_selector=None,
+        annotations=(),
+        port=8000,
+        port_annotation=None,
+        unready=False,
+        api_server=api_server,
+        bearer_token_file=token_file,
+        ca_file=ca_file,
+    )
+
+
+class Following:
+    """Discovery at work. findings: what it knows."""
+
+    def __init__(self, spec: KubernetesSpec) -> None:
+        self._changed = asyncio.Event()
+        self.findings = Findings("test", self._changed.set)
+        self._spec = spec
+
+    async def __aenter__(self) -> "Following":
+        self._task = asyncio.create_task(Kubernetes(self._spec, (), self.findings, watch_s=2.0).run())
+        await self.until(lambda: self.findings.complete or bool(self.findings.problems))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait for it, as long as findings change within ten seconds."""
+        while not true():
+            self._changed.clear()
+            await asyncio.wait_for(self._changed.wait(), 10)
+
+
+async def leased(api: Api, namespace: str, name: str) -> Record:
+    """A lease that is not there is made, and renewed once; as it is then."""
+    lease = KubernetesLease(api, namespace, name)
+    assert await lease.read(5.0) is None
+    version = await lease.write(Write(Record("one", 15.0, 1), begins=True), 5.0)
+    await lease.write(Write(Record("one", 15.0, 1, version), begins=False), 5.0)
+    kept = await lease.read(5.0)
+    assert kept is not None
+    return kept

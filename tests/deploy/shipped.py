@@ -1,0 +1,78 @@
+"""Every set of manifests that a reader could apply, and where in one to look."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.deploy.rendering import KUSTOMIZE, ROOT, Manifest, built, chart, documents
+
+OVERLAYS = ["base", *(f"overlays/{path.name}" for path in sorted((KUSTOMIZE / "overlays").iterdir()))]
+FULL: dict[str, Any] = {
+    "persistence": {"enabled": True, "storageClassName": "fast"},
+    "secrets": [{"name": "llm-token", "mountPath": "/var/run/secrets/llm"}],
+    "extraArgs": ["--web.enable-admin-api"],
+    "serviceMonitor": {"enabled": True, "labels": {"release": "stack"}},
+    "prometheusRule": {"enabled": True, "rules": "groups: [{name: of-mine, rules: [{record: 'a:b:c', expr: up}]}]\n"},
+    "dashboards": {"enabled": True},
+    "image": {"digest": "sha256:" + "0" * 64},
+    "priorityClassName": "high",
+}
+# Four probers with a share each, which find their targets; pages over TLS.
+SHARDED: dict[str, Any] = {
+    "replicas": 4,
+    "persistence": {"enabled": True, "storageClassName": "fast"},
+    "config": {
+        "targets": None,
+        "discovery": [
+            {"kubernetes": {"namespaces": ["llm", "research"], "label_selector": "llm-slo-prober/target=true"}}
+        ],
+    },
+    "discovery": {"namespaces": ["llm", "research"]},
+    "web": {"configSecret": "prober-web", "tlsSecret": "prober-tls"},
+    "serviceMonitor": {"enabled": True, "basicAuthSecret": "prober-reader"},
+}
+CHARTS: dict[str, dict[str, Any]] = {"chart": {}, "chart, everything on": FULL, "chart, sharded": SHARDED}
+# With a prober of its own, not beside an engine.
+STANDALONE = ("base", "overlays/fleet", "overlays/vllm-production-stack", *CHARTS)
+
+
+@cache
+def rollouts() -> tuple[Manifest, ...]:
+    return tuple(
+        each for path in sorted((ROOT / "deploy/rollouts").glob("*.yaml")) for each in documents(path.read_text())
+    )
+
+
+def sets(kubectl: Path) -> dict[str, list[Manifest]]:
+    """All of them, by where they come from."""
+    return {
+        **{name: built(kubectl, KUSTOMIZE / name) for name in OVERLAYS},
+        **{name: chart(**over) for name, over in CHARTS.items()},
+        "rollouts": list(rollouts()),
+    }
+
+
+def one(manifests: list[Manifest], kind: str) -> Manifest:
+    (found,) = (manifest for manifest in manifests if manifest["kind"] == kind)
+    return found
+
+
+def workload(manifests: list[Manifest]) -> Manifest:
+    """What the prober's pods come from."""
+    (found,) = (manifest for manifest in manifests if manifest["kind"] in ("Deployment", "StatefulSet"))
+    return found
+
+
+def flag(container: dict[str, Any], name: str) -> str | None:
+    """The value of an argument, None without it."""
+    return next((word.partition("=")[2] for word in container["args"] if word.startswith(f"--{name}=")), None)
+
+
+def discovering(manifests: list[Manifest]) -> bool:
+    """Whether its configuration has targets that are found through the API server."""
+    configs = [
+        yaml.safe_load(each["data"]["prober.yaml"]) for each in manifests if "prober.yaml" in each.get("data", {})
+    ]
+    return any("kubernetes" in found for config in configs for found in config.get("discovery") or ())

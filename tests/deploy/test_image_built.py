@@ -1,0 +1,262 @@
+"""The image built and run for real: `make test-image`, as root, with Podman, runc and debootstrap; minutes.
+
+Its base is the recipe's where that can be pulled, else one that debootstrap makes; the script says which.
+"""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from bench.container import HARDENED, LIMIT_MB, ROOT, USER, Container, Pair, Podman, missing, pair
+from prober import __version__
+from tests.processes import until
+
+KEPT = os.environ.get("IMAGE_DIR")  # images stay there, so that the base is made once
+WHY_NOT = missing() if KEPT else "it takes minutes and root: `make test-image`"
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+
+LIMIT = LIMIT_MB * 2**20
+CONFIG = """
+defaults: {rate: 5/s, warmup: 0, max_send_lag: 5s}
+slos: {quick: {signal: ttft, threshold: 500ms, objective: 90%}}
+workloads: {tiny: {prompt_tokens: 20, output_tokens: 4}}
+targets:
+  - name: one
+    url: http://127.0.0.1:8000
+    probes: [{workload: tiny}]
+    sweep: {workload: tiny, min_rate: 2/s, max_rate: 20/s}
+grafana: {url: "http://127.0.0.1:3", auth: {bearer_token_file: /etc/prober/prober.yaml}}
+"""
+ENGINE = ("--ttft=20ms", "--itl=1ms", "--slots=4")
+
+
+@pytest.fixture(scope="module")
+def podman() -> Podman:
+    """With the image built once."""
+    folder = Path(str(KEPT))
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Podman(folder)
+    print(made.build().splitlines()[-1])
+    made("image", "prune", "--force")  # of an earlier commit
+    return made
+
+
+@pytest.fixture(scope="module")
+def running(podman: Podman, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("running")
+    with pair(podman, folder, CONFIG, "--web.enable-admin-api", engine=ENGINE) as started:
+        until(lambda: started.value("llmslo_ttft_seconds_count") >= 5, "five measured probes")
+        yield started
+
+
+def held(podman: Podman) -> list[Path]:
+    """Every file of the image, from its root."""
+    root = podman.files()
+    return sorted(path.relative_to(root) for path in root.rglob("*") if not path.is_dir())
+
+
+def test_it_is_small(podman: Podman) -> None:
+    """What is fetched, and what it takes of a node's disk."""
+    assert podman.compressed_bytes() <= 150e6
+    assert podman.unpacked_bytes() <= 260e6
+
+
+def test_nothing_in_it_runs_but_python(podman: Podman) -> None:
+    """The one program is Python: no shell, no compiler, no package manager; no pip that Python could run; no file for root's sake."""
+    root = podman.files()
+    programs = set()
+    for path in held(podman):
+        real = root / path
+        if real.is_symlink() or not real.stat().st_mode & 0o111 or ".so" in path.name:
+            continue
+        with real.open("rb") as file:
+            if file.read(4) == b"\x7fELF":
+                programs.add(path.name)
+        assert not real.stat().st_mode & 0o6000, f"{path} runs as somebody else"
+    assert [name for name in programs if not re.fullmatch(r"python3(\.\d+)?", name)] == []
+    assert not {path.name for path in held(podman)} & {
+        "sh",
+        "bash",
+        "dash",
+        "busybox",
+        "gcc",
+        "cc",
+        "apt",
+        "dpkg",
+        "perl",
+    }
+    assert not [path for path in held(podman) if {"pip", "ensurepip", "setuptools"} & set(path.parts)]
+
+
+def test_it_says_what_it_is(podman: Podman) -> None:
+    """Labels of OCI, who runs it, how it is stopped and asked for its health; the date is the commit's; the list of parts is valid."""
+    said = podman.inspect()
+    commit = subprocess.run(
+        ["git", "log", "-1", "--format=%cI %H"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    date, revision = commit.stdout.split()
+    settings = said["Config"]
+    assert settings["User"] == f"{USER}:{USER}"
+    assert settings["StopSignal"] == "SIGTERM"
+    assert said["Healthcheck"]["Test"][:2] == ["CMD", "python"]
+    labels = {name.removeprefix("org.opencontainers.image."): text for name, text in settings["Labels"].items()}
+    assert labels["revision"].startswith(revision)
+    assert (labels["title"], labels["version"], labels["licenses"]) == ("llm-slo-prober", __version__, "Apache-2.0")
+    assert said["Created"][:10] == _utc(date)[:10]
+    parts = (podman.files() / "opt/prober/sbom.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(parts) is None
+    names = {part["purl"].partition("@")[0] for part in json.loads(parts)["components"]}
+    assert {"pkg:pypi/aiohttp", "pkg:deb/debian/libc6", "pkg:deb/debian/libssl3", "pkg:generic/python"} <= names
+    assert not {"pkg:pypi/pip", "pkg:pypi/pytest", "pkg:deb/debian/dash"} & names
+
+
+def _utc(date: str) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromisoformat(date).astimezone(UTC).isoformat()
+
+
+def test_the_same_commit_gives_the_same_layers(podman: Podman) -> None:
+    """Built again on the same base, from nothing; no container of the builder is left."""
+    first = podman.inspect()
+    podman.build()
+    assert podman.inspect()["RootFS"]["Layers"] == first["RootFS"]["Layers"]
+    assert podman("ps", "--all", "--external", "--filter=name=working-container", "--quiet") == ""
+
+
+def test_it_runs_without_any_right(running: Pair) -> None:
+    """As process 1 of user 65532, without capabilities, nor ways to any, behind a filter of system calls, with nothing to write to."""
+    status = dict(
+        line.split(":\t", 1)
+        for line in Path(f"/proc/{running.prober.pid}/status").read_text().splitlines()
+        if ":\t" in line
+    )
+    assert status["NSpid"].split()[-1] == "1"
+    assert set(status["Uid"].split()) == {str(USER)}
+    assert set(status["Gid"].split()) == {str(USER)}
+    assert {status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
+    write = "open('/opt/prober/x', 'w')"
+    refused = running.prober.podman.try_("exec", running.prober.name, "python", "-c", write)
+    assert "Read-only file system" in refused.stderr
+    assert running.prober.podman.try_("exec", running.prober.name, "sh", "-c", "true").returncode == 127
+
+
+def test_its_own_health_check_says_that_it_is_well(running: Pair) -> None:
+    """As Docker and Compose ask it, by the runtime and the image's own command."""
+    asked = running.prober.podman.try_("healthcheck", "run", running.prober.name)
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+
+
+def test_a_real_prometheus_scrapes_it(running: Pair, prometheus_binary: Path, tmp_path: Path) -> None:
+    """Beside it, on its loopback: the target is up and probes are counted."""
+    (tmp_path / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s}\nscrape_configs: [{job_name: p, static_configs: [{targets: ['127.0.0.1:9742']}]}]\n"
+    )
+    words = (f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/tsdb")
+    command = running.prober.inside(prometheus_binary, *words, "--web.listen-address=127.0.0.1:9090")
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+
+        def found(query: str) -> Any:
+            return json.loads(running.prober.get(f"/api/v1/query?query={query}", 9090))["data"]["result"]
+
+        until(lambda: found("up==1"), "a scrape")
+        until(lambda: found("llmslo_probes_total>0"), "probes counted")
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def zombies(container: Container) -> list[str]:
+    """Processes of the container that ended and that nobody waited for."""
+    first = container.pid
+    space = os.readlink(f"/proc/{first}/ns/pid")
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            if os.readlink(folder / "ns/pid") == space and state == "Z":
+                found.append((folder / "cmdline").name)
+        except OSError:
+            pass
+    return found
+
+
+def children(container: Container) -> list[tuple[str, str]]:
+    """State and name of what its first process started."""
+    listed = [path.read_text() for path in Path(f"/proc/{container.pid}/task").glob("*/children")]
+    told = (Path(f"/proc/{pid}/stat") for text in listed for pid in text.split())
+    return [
+        (stat.rpartition(")")[2].split()[0], stat.partition("(")[2].rpartition(")")[0])
+        for stat in map(_read, told)
+        if stat
+    ]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def test_what_it_starts_it_waits_for(running: Pair) -> None:
+    """A visit to Grafana and a sweep's estimate are processes: none stays behind as a zombie, none is killed for want of memory."""
+    until(lambda: running.value("llmslo_grafana_sync_failures_total") >= 1, "a visit to a Grafana that is not there")
+    ask = (
+        "import urllib.request as u;"
+        "print(u.urlopen(u.Request('http://127.0.0.1:9742/api/v1/sweeps?target=one', method='POST')).status)"
+    )
+    said = running.prober.podman("exec", running.prober.name, "python", "-c", ask)
+    assert said == "202"
+    seen: set[str] = set()
+
+    def ended() -> bool:
+        seen.update(name for _, name in children(running.prober))
+        return running.value("llmslo_sweeps_total") >= 1
+
+    until(ended, "the sweep to end", 300)
+    assert seen, "no process was seen"
+    assert [child for child in children(running.prober) if child[0] == "Z"] == []
+    assert running.prober.memory().kills == 0
+
+
+def test_it_survives_its_limit_with_a_full_history(podman: Podman, tmp_path: Path) -> None:
+    """1,000 results kept of a target at 128 MiB, read by a browser's and Prometheus's requests; then it drains and exits with 0."""
+    config = "targets: [{name: one, url: 'http://127.0.0.1:8000', rate: 40/s, warmup: 0, max_send_lag: 5s}]\n"
+    with pair(podman, tmp_path, config, "--history.limit=1000", engine=("--ttft=5ms", "--itl=1ms")) as full:
+
+        def kept() -> int:
+            return len(json.loads(full.prober.get("/api/v1/probes?limit=1000000"))["data"])
+
+        until(lambda: kept() >= 1000, "1,000 results", 120)
+        for page in ("/", "/metrics", "/api/v1/probes?limit=1000"):
+            assert full.prober.get(page)
+        assert kept() >= 1000
+        memory = full.prober.memory()
+        assert memory.kills == 0
+        assert memory.peak_mib <= LIMIT_MB
+        code, took = full.prober.end()
+        assert code == 0, full.prober.log()
+        assert took < 30
+        assert "stopping: no new probes" in full.prober.log()
+    assert (tmp_path / "state/prober.db").stat().st_uid == USER
+
+
+def test_the_limit_is_a_limit(podman: Podman) -> None:
+    """So that the tests above can fail: what wants more is killed."""
+    options = (*HARDENED, '--entrypoint=["python", "-c", "x = bytearray(200 << 20); print(len(x))"]')
+    with podman.run(options=options) as greedy:
+        greedy.start()
+        assert podman("wait", greedy.name) == "137"

@@ -1,0 +1,162 @@
+"""The prober may do in a cluster what it does, and nothing else: each verb that its code uses, by its roles, tokens and policies."""
+
+import copy
+import ipaddress
+from typing import Any
+
+import pytest
+import yaml
+
+from prober.edge.address import LINK_LOCAL, METADATA
+from prober.edge.kubernetes import Api
+from tests.deploy.asking import Following, discovery, leased
+from tests.deploy.rendering import Manifest
+from tests.deploy.shipped import STANDALONE, discovering, flag, one, workload
+from tests.kubernetes.apiserver import GROUPS, ApiServer
+
+VERBS = {
+    "LIST": "list",
+    "WATCH": "watch",
+    "GET": "get",
+    "POST": "create",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+}
+API_SERVERS = ("10.96.0.1", "192.0.2.7", "fd00:10:96::1")
+"""Addresses that one may have: of its Service, of a machine outside, and of IPv6."""
+
+Leave = tuple[str, str, str]  # to do what (verb), with which group's resource
+
+
+def roles(manifests: list[Manifest]) -> list[Manifest]:
+    """Those of the prober's service account; each is bound to it once, in its own namespace, and to nobody else."""
+    account = one(manifests, "ServiceAccount")["metadata"]["name"]
+    bindings = [each for each in manifests if each["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    assert {each["kind"] for each in bindings} <= {"RoleBinding"}
+    assert {(each["kind"], each["name"]) for binding in bindings for each in binding["subjects"]} <= {
+        ("ServiceAccount", account)
+    }
+    found = [each for each in manifests if each["kind"] in ("Role", "ClusterRole")]
+    placed = [(each["metadata"].get("namespace"), each["kind"], each["metadata"]["name"]) for each in found]
+    bound = [(each["metadata"].get("namespace"), each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings]
+    assert sorted(placed, key=str) == sorted(bound, key=str)
+    return found
+
+
+def leave(manifests: list[Manifest]) -> set[Leave]:
+    """What those roles give."""
+    return {
+        (verb, group, resource)
+        for role in roles(manifests)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+async def used(server: ApiServer, *, discovers: bool, leases: bool) -> set[Leave]:
+    """What the code has asked for when all of it has run."""
+    if discovers:
+        for role in ("pod", "endpointslice"):
+            async with Following(discovery(role, server.url(role), "llm")) as following:
+                await server.watched(role)
+            assert following.findings.complete
+            assert not following.findings.problems
+    if leases:
+        api = Api(server.url("lease"), namespace="llm")
+        await leased(api, "llm", "llm-slo-prober-0")
+        await api.close()
+    asked = {tuple(each.split()) for each in server.asked}
+    groups = {resource: path.split("/")[2] if path.startswith("/apis/") else "" for resource, path in GROUPS.items()}
+    return {(VERBS[what], groups[resource], resource) for what, resource in asked}
+
+
+@pytest.mark.parametrize("where", STANDALONE)
+async def test_the_roles_give_what_the_code_asks_for(shipped: dict[str, list[Manifest]], where: str) -> None:
+    """No verb too few, none too many; no role at all where nothing is asked."""
+    manifests = shipped[where]
+    ((_, container),) = [(pod, pod["containers"][0]) for pod in [workload(manifests)["spec"]["template"]["spec"]]]
+    async with ApiServer() as server:
+        wanted = await used(server, discovers=discovering(manifests), leases=flag(container, "lease.name") is not None)
+    assert leave(manifests) == wanted
+
+
+@pytest.mark.parametrize("where", [each for each in STANDALONE if each in ("overlays/fleet", "chart, sharded")])
+def test_shards_leases_and_replicas_agree(shipped: dict[str, list[Manifest]], where: str) -> None:
+    """As many shards as replicas; each one's lease may be changed by name; all start at once, and one at a time is put out."""
+    manifests = shipped[where]
+    spec = workload(manifests)["spec"]
+    container = spec["template"]["spec"]["containers"][0]
+    assert flag(container, "shard") == f"ordinal/{spec['replicas']}"
+    (named,) = (
+        rule
+        for role in roles(manifests)
+        for rule in role["rules"]
+        if rule["resources"] == ["leases"] and "resourceNames" in rule
+    )
+    name = flag(container, "lease.name")
+    allowed = named["resourceNames"]
+    assert allowed == [f"{name}-{shard}" for shard in range(len(allowed))]
+    assert len(allowed) >= spec["replicas"]
+    assert spec["podManagementPolicy"] == "Parallel"
+    assert one(manifests, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    assert [each["metadata"]["name"] for each in spec["volumeClaimTemplates"]] == ["storage"]
+    assert {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
+
+
+def test_discovery_is_in_the_namespaces_that_the_roles_are_in(shipped: dict[str, list[Manifest]]) -> None:
+    """Those of the configuration; none named is the prober's own."""
+    for where in STANDALONE:
+        manifests = shipped[where]
+        (config,) = (
+            yaml.safe_load(each["data"]["prober.yaml"]) for each in manifests if "prober.yaml" in each.get("data", {})
+        )
+        searched = {
+            namespace
+            for found in config.get("discovery") or ()
+            if "kubernetes" in found
+            for namespace in found["kubernetes"].get("namespaces") or [None]
+        }
+        allowed = {
+            role["metadata"].get("namespace")
+            for role in roles(manifests)
+            if role["metadata"]["name"].endswith("-discovery")
+        }
+        assert searched == allowed, where
+
+
+def let_out(policy: dict[str, Any], address: str, port: int) -> bool:
+    """Whether that NetworkPolicy lets its pods connect there by TCP."""
+
+    def to(peer: dict[str, Any]) -> bool:
+        block = peer.get("ipBlock")
+        if block is None:
+            return False
+        here = ipaddress.ip_address(address)
+        within = [ipaddress.ip_network(each) for each in (block["cidr"], *block.get("except", ()))]
+        return here in within[0] and not any(here in each for each in within[1:])
+
+    def by(rule: dict[str, Any]) -> bool:
+        ports = rule.get("ports")
+        return ports is None or any(
+            each.get("protocol", "TCP") == "TCP" and each.get("port", port) == port for each in ports
+        )
+
+    return any(by(rule) and ("to" not in rule or any(map(to, rule["to"]))) for rule in policy["egress"])
+
+
+@pytest.mark.parametrize("address", API_SERVERS)
+def test_the_policy_lets_it_reach_the_api_server(shipped: dict[str, list[Manifest]], address: str) -> None:
+    """Wherever that is, but never the cloud's metadata; a policy that leads to engines only is told."""
+    for where in STANDALONE:
+        policy = one(shipped[where], "NetworkPolicy")["spec"]
+        assert let_out(policy, address, 443), where
+        assert let_out(policy, address, 6443), where
+        for network in (*LINK_LOCAL, *METADATA):
+            assert not let_out(policy, str(network[0]), 80), where
+            assert not let_out(policy, str(network[-1]), 80), where
+    narrow = copy.deepcopy(one(shipped["base"], "NetworkPolicy")["spec"])
+    narrow["egress"][1]["to"] = [{"ipBlock": {"cidr": "198.51.100.0/24"}}]
+    assert not let_out(narrow, address, 443)
