@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TOOLS := $(CURDIR)/.tools
 DIR ?= $(TOOLS)/engines
 
-.PHONY: help install demo test check generated bench test-engines lock clean
+.PHONY: help install demo test check generated bench audit test-cluster test-engines lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -26,12 +26,14 @@ $(VENV)/installed: requirements.lock pyproject.toml
 demo: install ## four mock engines, the prober, and Prometheus where there is one; runs until Ctrl-C
 	@$(BIN)/prober demo
 
-test: install ## every test; fetches Prometheus from the distribution's packages when it is not there
+test: install ## every test; fetches Prometheus, kubectl and Helm when they are not there
 	@PATH="$(TOOLS)/usr/bin:$$PATH"; \
 	command -v prometheus promtool prometheus-alertmanager amtool >/dev/null || tools/prometheus.sh $(TOOLS) || true; \
 	command -v chromium >/dev/null || tools/chromium.sh || true; \
 	test -x $(TOOLS)/newer/usr/bin/promtool || tools/prometheus.sh $(TOOLS)/newer sid || true; \
-	$(BIN)/pytest $(ARGS)
+	kubectl kustomize deploy/kustomize/overlays/fleet >/dev/null 2>&1 || tools/kubectl.sh $(TOOLS) || true; \
+	test -d $(TOOLS)/helm4 || PYTHON=$(BIN)/python tools/helm.sh $(TOOLS) || true; \
+	tools/test.sh $(BIN)/pytest $(ARGS)
 
 check: install ## format, lint, types, layers, generated files unchanged
 	$(BIN)/ruff format --check
@@ -48,8 +50,17 @@ generated: install ## write the files that are generated from the code again
 bench: install ## the measured goals; each prints one JSON object
 	$(BIN)/python -m bench $(ARGS)
 
+test-cluster: install ## the manifests, discovery and leases against a real API server; it is built first (8 minutes)
+	tests/cluster/run.sh $(TOOLS)/cluster $(ARGS)
+
+test-image: install ## the image, built and run for real; root, podman, runc, debootstrap (minutes; ARGS=-s says more)
+	IMAGE_DIR=$(TOOLS)/image $(BIN)/pytest -o faulthandler_timeout=0 tests/deploy/test_image_built.py $(ARGS)
+
 test-engines: install ## real vLLM and llama.cpp on the CPU, probed; DIR=… keeps them (2.5 GB, minutes)
 	tests/engines/run.sh $(DIR)
+
+audit: install ## known weaknesses of every locked package, by pip-audit; fails where it cannot ask
+	$(BIN)/python tools/audit.py
 
 lock: ## pin the dependencies of pyproject.toml again, with hashes (ARGS=--upgrade for newer ones)
 	@tools/python.sh $(PYTHON)

@@ -1,4 +1,7 @@
-"""Run every benchmark, one after another; exit 1 if one could not run. A goal missed is reported, not an error."""
+"""Run every benchmark, one after another; exit 1 if one could not run. A goal missed is reported, not an error.
+
+Two run only when they are named: `image` needs root and builds for minutes, `soak` takes its hour.
+"""
 
 import subprocess
 import sys
@@ -15,6 +18,14 @@ PROGRAMS = (
     "diagnosis",
     "deciding",
     "knee",
+    "sizing",
+    "replicas",
+    "discovery",
+    "web",
+    "faults",
+    "kill",
+    "sizing",
+    "fuzz",
 )
 
 

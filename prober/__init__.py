@@ -1,3 +1,3 @@
 """Prometheus-native continuous SLO prober for LLM serving."""
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"

@@ -81,9 +81,8 @@ class Recorder:
         else:
             self._family(series.GPU_PRICE).children.pop((name,), None)
         wanted = {workload for probe in spec.probes for workload in probe.workload.series}
-        for target, workload in list(self._bounds):
-            gone = (target, workload)
-            if target == name and workload not in wanted:
+        for _, workload in self._family(series.PROBES).of(name):
+            if (gone := (name, workload)) in self._bounds and workload not in wanted:
                 self._drop(gone)
                 del self._bounds[gone], self._slos[gone]
         for probe in spec.probes:
@@ -93,9 +92,10 @@ class Recorder:
 
     def remove(self, name: str) -> None:
         """Take every series of a target away."""
+        for _, workload in self._family(series.PROBES).of(name):
+            self._bounds.pop((name, workload), None)
+            self._slos.pop((name, workload), None)
         self._drop((name,))
-        for key in [key for key in self._bounds if key[0] == name]:
-            del self._bounds[key], self._slos[key]
         self._prices.pop(name, None)
 
     def state(self, name: str, state: str) -> None:
@@ -141,7 +141,7 @@ class Recorder:
         children = self._family(series.ENGINE_INFO).children
         info = signals.info if signals else None
         told = (name, info.engine, info.version or "", info.model or "") if info else None
-        for labels in [labels for labels in children if labels[0] == name and labels != told]:
+        for labels in [labels for labels in self._family(series.ENGINE_INFO).of(name) if labels != told]:
             del children[labels]
         if told:
             self._family(series.ENGINE_INFO).value(*told).value = 1.0
@@ -168,8 +168,9 @@ class Recorder:
                 show(series.GPU_THROTTLE, float(reason in (device.throttled or ())), device, reason.value)
         for declared in (series.GPU_INFO, series.GPU_THROTTLE, *(declared for declared, *_ in _GPU_VALUES)):
             children = self._family(declared).children
-            for labels in [labels for labels in children if labels[0] == name and (declared.name, labels) not in shown]:
-                del children[labels]
+            for labels in self._family(declared).of(name) if children else ():
+                if (declared.name, labels) not in shown:
+                    del children[labels]
 
     def regime(self, name: str, regime: str | None) -> None:
         """The likely cause of what a target suffers from, one of series.REGIMES; None: nothing is to be explained."""
@@ -213,7 +214,7 @@ class Recorder:
             self._family(series.DRIFT_SINCE).children.pop(key, None)
         children = self._family(series.DRIFT_SHIFT).children
         shown = {f"{shift.q:g}" for shift in shifts}
-        for labels in [labels for labels in children if labels[:3] == key and labels[3] not in shown]:
+        for labels in [labels for labels in self._family(series.DRIFT_SHIFT).of(*key) if labels[3] not in shown]:
             del children[labels]
         for shift in shifts:
             for bound, ratio in (("lower", shift.lower), ("estimate", shift.ratio), ("upper", shift.upper)):
@@ -285,7 +286,7 @@ class Recorder:
             self._family(series.COST).value(result.target).inc((counts[0] * price[0] + counts[1] * price[1]) / 1e6)
 
     def _connection(self, result: ProbeResult) -> None:
-        if connection := result.timeline.connection:
+        if (connection := result.timeline.connection) and result.outcome is not Outcome.INVALID:
             for phase in series.PHASES:
                 seconds = getattr(connection, f"{phase}_s")
                 if seconds is not None:
@@ -316,7 +317,7 @@ class Recorder:
 
     def _keep_only(self, declared: Series, key: tuple[str, str], names: set[str]) -> None:
         children = self._family(declared).children
-        for labels in [labels for labels in children if labels[:2] == key and labels[2] not in names]:
+        for labels in [labels for labels in self._family(declared).of(*key) if labels[2] not in names]:
             del children[labels]
 
     def _declare_probe(self, key: tuple[str, str], slos: tuple[Slo, ...], *, streamed: bool) -> None:
@@ -360,5 +361,6 @@ class Recorder:
         names = ("target", "workload")[: len(labels)]
         for family in self._families.values():
             if family.series.labels[: len(labels)] == names:
-                for key in [key for key in family.children if key[: len(labels)] == labels]:
+                for key in family.of(*labels):
                     del family.children[key]
+                family.of(*labels)

@@ -193,6 +193,31 @@ DRIFT_SHIFT = _gauge(
 DRIFT_PHASE = _gauge("llmslo_drift_phase", "1 for what the baseline is.", *_SIGNAL, "phase")
 DRIFT_EVENTS = _counter("llmslo_drift_events_total", "What happened to the baseline.", *_SIGNAL, "event")
 
+DISCOVERY_TARGETS = _gauge(
+    "llmslo_discovery_targets", "Targets that were found and are probed, of all shards.", "discovery"
+)
+DISCOVERY_REFUSED = _gauge(
+    "llmslo_discovery_refused_targets",
+    "Found and not probed: over the limit, of a name or URL that another one has, or no target.",
+    "discovery",
+    "reason",
+)
+DISCOVERY_UP = _gauge(
+    "llmslo_discovery_up", "1 while its source is heard; else the targets of before stay.", "discovery"
+)
+DISCOVERY_FAILURES = _counter("llmslo_discovery_failures_total", "Times that its source was not heard.", "discovery")
+
+LEASE_HELD = _gauge("llmslo_lease_held", "1 while this replica may sweep and write to Grafana; absent without a lease.")
+LEASE_TRANSITIONS = _gauge(
+    "llmslo_lease_transitions", "How often the lease was taken, as last seen: its fencing number."
+)
+LEASE_FAILURES = _counter(
+    "llmslo_lease_failures_total", "Tries to read or renew the lease that were not answered well."
+)
+SHARD_INFO = _gauge(
+    "llmslo_shard_info", "1; which shard of the targets this replica probes, from 0, of how many.", "shard", "shards"
+)
+
 BUILD_INFO = _gauge("llmslo_build_info", "1; the version is a label.", "version")
 RELOAD_OK = _gauge("llmslo_config_last_reload_successful", "1 if the latest reload was taken over.")
 RELOAD_TIME = _gauge("llmslo_config_last_reload_success_timestamp_seconds", "Time of the latest reload taken over.")
@@ -220,10 +245,11 @@ STATES = ("pending", "starting", "ready", "draining", "failing")
 PHASES = ("dns", "tcp", "proxy", "tls")
 ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart")
 REGIMES: tuple[str, ...] = get_args(Name)
+DISCOVERY_REFUSALS = ("duplicate", "limit", "unfit")
 SWEEP_VERDICTS = ("found", "not_reached", "below_lowest", "not_enough_data", "void", "failed")
 SWEEP_REFUSALS = (
     *("not_configured", "running", "min_gap", "retry_after"),
-    *("blackout", "not_ready", "alert_firing", "locked"),
+    *("blackout", "not_ready", "alert_firing", "locked", "no_lease", "missed"),
 )
 DRIFT_CAUSES = ("regression", "load", "unknown")
 DRIFT_PHASES = ("learning", "provisional", "settled")

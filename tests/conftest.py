@@ -13,6 +13,7 @@ settings.load_profile("untimed")
 
 # Real engines take minutes to install and gigabytes to keep: `make test-engines` names where they are.
 collect_ignore = [] if os.environ.get("ENGINES_DIR") else ["engines/test_real_engines.py"]
+collect_ignore += [] if os.environ.get("APISERVER") else ["cluster/test_cluster.py"]  # `make test-cluster` builds one
 
 
 def part(name: str, advice: str) -> Path:

@@ -91,7 +91,7 @@ class Program:
 class Daemon(Program):
     """`prober run` with `config` in `folder`, ready; `flags` are further ones."""
 
-    def __init__(self, folder: Path, config: str, *flags: object) -> None:
+    def __init__(self, folder: Path, config: str, *flags: object, ready_s: float = 60) -> None:
         self.config = folder / "prober.yaml"
         self.config.write_text(config)
         port = free_port()
@@ -99,7 +99,7 @@ class Daemon(Program):
         words = ("run", "--config.file", self.config, "--web.listen-address", f"127.0.0.1:{port}")
         super().__init__(folder / "log", *words, *flags)
         try:
-            until(lambda: get(self.url + "/-/ready"), "the daemon to be ready")
+            until(lambda: get(self.url + "/-/ready"), "the daemon to be ready", ready_s)
         except BaseException:
             self.kill()
             raise

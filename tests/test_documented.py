@@ -1,6 +1,7 @@
 """A stranger finds everything in docs/."""
 
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from prober import series
 from prober.cli.main import COMMANDS
 from prober.cli.run import run
 from prober.config import models
+from prober.config.load import load
 from prober.daemon.site import Site
+from prober.engines import DIALECTS
 from prober.measure.outcome import Outcome
 
 ROOT = Path(__file__).parent.parent
@@ -71,3 +74,28 @@ def test_every_page_is_documented() -> None:
 def test_every_outcome_is_documented(outcome: Outcome) -> None:
     """In docs/measurement.md."""
     assert f"`{outcome.value}`" in text("docs/measurement.md")
+
+
+GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_configurations_of_guides_are_taken(guide: Path) -> None:
+    """Each block of YAML that has targets or finds some."""
+    for block in re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL):
+        if re.search("^(targets|discovery):", block, re.MULTILINE):
+            load(block, source=guide.name, engines=DIALECTS, environment={}, read=lambda path: Path(path).read_text())
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file, and its fragment a heading of that file."""
+    for path, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+        other = (page.parent / path).resolve() if path else page
+        assert other.exists(), f"{page.name}: {path} is not there"
+        if heading and other.suffix == ".md":
+            found = re.findall(r"^#+ (.*)$", other.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in found}
+            assert heading in slugs, f"{page.name}: {other.name} has no heading #{heading}"

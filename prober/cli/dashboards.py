@@ -99,6 +99,7 @@ class _Place:
     credential: "Credential"
     ca_file: str | None
     insecure: bool
+    pair: tuple[str, str] | None
     folder: str
     datasource: str | None
 
@@ -139,6 +140,7 @@ def _place(
         _credential(token_file or (known.token_file if known and not user else ""), user, password_file),
         ca_file or (tls.ca_file if tls else None),
         bool(tls and tls.insecure_skip_verify),
+        (tls.cert_file, tls.key_file) if tls and tls.cert_file and tls.key_file else None,
         folder or (spec.folder if spec else FOLDER),
         datasource or (known.datasource if known else None),
     )
@@ -176,11 +178,15 @@ def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, forc
 
     if not available():
         _end(MISSING, code=2)
+    from prober.edge.address import refuse_link_local
     from prober.edge.grafana.push import SENT, Wish, push
     from prober.edge.grafana.server import Refused, Server
 
     try:
-        with Server(place.url, place.credential, ca_file=place.ca_file, insecure=place.insecure) as server:
+        refuse_link_local()
+        with Server(
+            place.url, place.credential, ca_file=place.ca_file, insecure=place.insecure, pair=place.pair
+        ) as server:
             report = push(server, documents, Wish(place.folder, place.datasource, force, dry_run))
     except Refused as refusal:
         _end(str(refusal), code=1)

@@ -2,15 +2,21 @@
 
 import json
 import logging
+import os
 import sys
 import time
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 import uvloop
 
 from prober.config.load import ConfigError
+from prober.config.units import duration
+from prober.limits.shard import Shard
+
+T = TypeVar("T")
 
 
 class Level(StrEnum):
@@ -40,6 +46,12 @@ def run(
             "--web.enable-admin-api", help="Let probes, sweeps and pauses be asked for, on the page and over HTTP."
         ),
     ] = False,
+    web_config_file: Annotated[
+        str | None,
+        typer.Option(
+            "--web.config.file", help="TLS and passwords of the pages, as the exporter-toolkit's file has them."
+        ),
+    ] = None,
     history_limit: Annotated[int, typer.Option("--history.limit", min=1, help="Successes kept a target.")] = 100,
     drain_s: Annotated[
         float, typer.Option("--shutdown.timeout", min=0, help="Seconds that probes under way have after SIGTERM.")
@@ -47,13 +59,48 @@ def run(
     storage_path: Annotated[
         str | None, typer.Option("--storage.path", help="Folder for what must survive a restart; none: memory only.")
     ] = None,
+    shard: Annotated[
+        str,
+        typer.Option("--shard", help="I/N: the I-th, from 0, of N shards of the targets; ordinal/N: I from POD_NAME."),
+    ] = "0/1",
+    lease_name: Annotated[
+        str | None,
+        typer.Option(
+            "--lease.name", help="Kubernetes Lease whose holder sweeps and writes to Grafana; the shard is added."
+        ),
+    ] = None,
+    lease_namespace: Annotated[
+        str | None, typer.Option("--lease.namespace", help="Where the Lease is; the pod's own namespace.")
+    ] = None,
+    lease_api_server: Annotated[
+        str | None, typer.Option("--lease.api-server", help="URL of the API server; that of the pod's cluster.")
+    ] = None,
+    lease_token_file: Annotated[
+        str | None, typer.Option("--lease.token-file", help="Bearer token for --lease.api-server.")
+    ] = None,
+    lease_ca_file: Annotated[
+        str | None, typer.Option("--lease.ca-file", help="Certificate authorities for --lease.api-server.")
+    ] = None,
+    lease_path: Annotated[
+        str | None,
+        typer.Option("--lease.path", help="Folder for a lock instead: replicas of one machine, no Kubernetes."),
+    ] = None,
+    lease_duration: Annotated[
+        str, typer.Option("--lease.duration", help="A holder that is not heard of for so long is followed by another.")
+    ] = "15s",
     log_level: Annotated[Level, typer.Option("--log.level")] = Level.INFO,
     log_format: Annotated[Format, typer.Option("--log.format")] = Format.LOGFMT,
 ) -> None:
     """Probe the configured targets until SIGTERM."""
     _log_to_stderr(log_level, log_format)
     from prober.daemon.app import App, Options
+    from prober.daemon.leadership import Wanted
+    from prober.edge.allocator import return_what_is_large
 
+    return_what_is_large()
+    part = _checked("--shard", lambda: Shard.parse(shard, os.environ.get("POD_NAME")))
+    lease_s = _checked("--lease.duration", lambda: duration(lease_duration))
+    places = (lease_name, lease_namespace, lease_api_server, lease_token_file, lease_ca_file, lease_path)
     options = Options(
         config_file,
         listen_address,
@@ -62,7 +109,10 @@ def run(
         storage_path,
         history_limit=history_limit,
         admin_api=admin_api,
+        web_config_file=web_config_file,
         drain_s=drain_s,
+        shard=part,
+        lease=Wanted(*places, lease_s),
     )
 
     async def serve() -> None:
@@ -72,6 +122,14 @@ def run(
         uvloop.run(serve())
     except (ConfigError, OSError) as problem:
         print(f"prober: {problem}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _checked(flag: str, value: Callable[[], T]) -> T:
+    try:
+        return value()
+    except ValueError as problem:
+        print(f"prober: {flag}: {problem}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -10,8 +10,13 @@ from yaml.constructor import ConstructorError
 from yaml.error import Mark, MarkedYAMLError
 from yaml.nodes import MappingNode, Node, ScalarNode
 from yaml.reader import ReaderError
+from yaml.scanner import ScannerError
 
 Position = tuple[int, int]  # line and column, from 1
+MOST_VALUES = (
+    1_000_000  # of a file with every alias written out: a few hundred bytes can stand for millions of millions
+)
+MOST_BRACKETS = 100
 
 
 class BadYaml(ValueError):
@@ -29,6 +34,21 @@ class _Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 - the name is PyYAML's
+        """At a bracket; raises ScannerError for one too many, which PyYAML would take quadratic time for."""
+        if self.flow_level >= MOST_BRACKETS:
+            raise ScannerError(
+                None, None, f"more than {MOST_BRACKETS} brackets in each other; write it flat", self.get_mark()
+            )
+        super().fetch_flow_collection_start(TokenClass)
+
+    def get_single_node(self) -> Node | None:
+        """The document's node; raises ConstructorError for one that is too much with its aliases written out."""
+        node: Node | None = super().get_single_node()
+        if node is not None:
+            _values(node, {})
+        return node
+
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         """The value of a node, at once and in full, which an alias to what it stands in cannot have: ConstructorError."""
         return super().construct_object(node, True)
@@ -44,6 +64,23 @@ class _Loader(yaml.SafeLoader):
                     raise ConstructorError(None, None, again, key.start_mark)
                 seen[key.value] = key.start_mark
         return super().construct_mapping(node, deep)
+
+
+def _values(node: Node, known: dict[int, int]) -> int:
+    """How many a node stands for. known: of nodes by their id, 0 for those that it stands in."""
+    if (found := known.get(id(node))) is not None:
+        if found == 0:
+            raise ConstructorError(None, None, "a value that contains itself; write it out", node.start_mark)
+        return found
+    known[id(node)] = 0
+    inside = () if isinstance(node, ScalarNode) else node.value
+    pairs = isinstance(node, MappingNode)
+    count = 1 + sum(_values(each, known) for part in inside for each in (part if pairs else (part,)))
+    if count > MOST_VALUES:
+        said = f"stands for more than {MOST_VALUES:,} values with its aliases written out; use fewer"
+        raise ConstructorError(None, None, said, node.start_mark)
+    known[id(node)] = count
+    return count
 
 
 def parse(text: str) -> Any:
@@ -65,6 +102,9 @@ def parse(text: str) -> Any:
 
 
 def _advised(what: str) -> str:
+    if what.startswith(("could not determine a constructor", "found undefined alias", "found undefined tag handle")):
+        # Not repeated: it may be a password that has no quotes around it.
+        return "a tag or an alias that is not known; put quotes around what begins with '!' or '*'"
     if ";" in what:
         return what
     if "'\\t'" in what:

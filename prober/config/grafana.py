@@ -4,7 +4,8 @@ from urllib.parse import urlsplit
 
 from prober.config import models
 from prober.config.problems import Problems
-from prober.config.specs import GrafanaSpec, TlsSpec
+from prober.config.serving import resolve_tls
+from prober.config.specs import GrafanaSpec
 from prober.config.units import duration
 
 SHORTEST_S = duration("1m")
@@ -22,7 +23,9 @@ def resolve_grafana(block: models.Grafana | None, problems: Problems) -> Grafana
         )
     if not (block.dashboards or block.annotations):
         problems.add("grafana", "neither dashboards nor annotations are wanted; remove the block")
-    tls = TlsSpec(block.tls.ca_file, block.tls.insecure_skip_verify) if block.tls else None
+    tls = resolve_tls(block.tls, "grafana.tls", problems)
+    if tls is not None and tls.server_name:
+        problems.add("grafana.tls.server_name", "is for targets only; give the url the name in the certificate")
     return GrafanaSpec(
         block.url.rstrip("/"),
         block.auth.bearer_token_file,
@@ -41,7 +44,8 @@ def flaw(url: str) -> str | None:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as problem:
-        return f"is no address: {problem}; write https://grafana.example.org"
+        why = "" if "@" in url else f": {problem}"  # which repeats what may be a password
+        return f"is no address{why}; write https://grafana.example.org"
     if parts.username or parts.password:
         return "has a user or password in it; give the token as a file"
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from prober.config import models
+from prober.config.discovery import resolve_discovery
 from prober.config.document import BadYaml, parse
 from prober.config.grafana import resolve_grafana
 from prober.config.problems import Problems
@@ -15,6 +16,7 @@ from prober.config.resolve import (
     resolve_drift,
     resolve_prometheus,
     resolve_slos,
+    resolve_target,
     resolve_targets,
     resolve_workloads,
 )
@@ -22,6 +24,12 @@ from prober.config.specs import Specs
 from prober.config.sweep import check_nobody_asks
 
 M = TypeVar("M", bound=BaseModel)
+SECRET = {"auth", "headers", "proxy_url", "url", "bearer_token_file"}  # keys whose values no message repeats
+
+LISTED = {
+    "targets": "needed: a list of targets, such as [{url: http://localhost:8000}]",
+    "discovery": "needed: a list, such as [{file: {files: [targets.json]}}]",
+}
 
 
 class ConfigError(ValueError):
@@ -56,15 +64,10 @@ def load(
     defaults = _block(models.Overridable, raw.get("defaults") or {}, "defaults", problems) or models.Overridable()
     slos = _blocks(models.Slo, raw.get("slos"), "slos", problems)
     workloads = _blocks(models.WorkloadBlock, raw.get("workloads"), "workloads", problems)
-    listed = raw.get("targets")
-    if not isinstance(listed, list) or not listed:
-        problems.add("targets", "needed: a list of targets, such as [{url: http://localhost:8000}]")
-        listed = []
-    targets = {
-        index: target
-        for index, entry in enumerate(listed)
-        if (target := _block(models.Target, entry, f"targets[{index}]", problems))
-    }
+    targets = _listed(models.Target, raw.get("targets"), "targets", problems)
+    discovery = _listed(models.Discovery, raw.get("discovery"), "discovery", problems)
+    if not raw.get("targets") and not raw.get("discovery"):
+        problems.add("targets", LISTED["targets"])
     names = Names(
         slos=resolve_slos(slos, problems),
         workloads=resolve_workloads(workloads, problems, read),
@@ -82,11 +85,15 @@ def load(
         resolve_grafana(_block(models.Grafana, raw["grafana"], "grafana", problems), problems)
         if raw.get("grafana") is not None
         else None,
+        resolve_discovery(
+            discovery, lambda target, path: resolve_target(target, defaults, names, path, problems), problems
+        ),
     )
     if raw.get("prometheus") is None:
-        check_nobody_asks(dict(zip(targets, specs.targets, strict=True)), problems)
+        places = {f"targets[{index}]": target for index, target in zip(targets, specs.targets, strict=True)}
+        check_nobody_asks(places | {each.template.key: each.template for each in specs.discovery}, problems)
     if not problems.lines:
-        swept = {slo.name for target in specs.targets if target.sweep for slo in target.sweep.slos}
+        swept = {slo.name for target in specs.kinds if target.sweep for slo in target.sweep.slos}
         unused = set(names.slos) - {slo.name for slo in specs.uses()} - swept
         for name in sorted(unused):
             problems.add(f"slos.{name}", "no probe uses it; list it in the `slos` of one, or remove it")
@@ -114,6 +121,21 @@ def _blocks(model: type[M], raw: Any, path: str, problems: Problems) -> dict[str
     return found
 
 
+def _listed(model: type[M], raw: Any, path: str, problems: Problems) -> dict[int, M]:
+    """Those that are right, by their place in the list."""
+    if raw is None:
+        return {}
+    if not isinstance(raw, list):
+        if raw:
+            problems.add(path, LISTED[path])
+        return {}
+    return {
+        index: block
+        for index, entry in enumerate(raw)
+        if (block := _block(model, entry, f"{path}[{index}]", problems)) is not None
+    }
+
+
 def _block(model: type[M], raw: Any, path: str, problems: Problems) -> M | None:
     try:
         return model.model_validate(raw)
@@ -128,10 +150,12 @@ def _block(model: type[M], raw: Any, path: str, problems: Problems) -> M | None:
 
 
 def _explain(model: type[BaseModel], path: str, item: Any) -> tuple[str, str]:
-    where, keys = path, [part for part in item["loc"] if not _is_branch(part)]
-    kind, given = item["type"], item.get("input")
+    kind, given, where, place = item["type"], item.get("input"), path, item["loc"]
+    if SECRET & set(map(str, place)) or isinstance(given, list | dict):
+        given = "…"
     if kind == "extra_forbidden":
-        keys, last = keys[:-1], keys[-1]
+        *place, last = place  # a key of the user's, which may look like a branch
+    keys = [part for part in place if not _is_branch(part)]
     for key in keys:
         where += f"[{key}]" if isinstance(key, int) else f".{key}"
     if kind == "extra_forbidden":
@@ -171,7 +195,7 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _unknown(key: object, known: Iterable[str]) -> str:
-    names = sorted(known)
-    near = difflib.get_close_matches(str(key), names, n=1)
+    names, said = sorted(known), str(key)[:60]
+    near = difflib.get_close_matches(said, names, n=1)
     hint = f'did you mean "{near[0]}"? ' if near else ""
-    return f'unknown key "{key}"; {hint}known: {", ".join(names)}'
+    return f'unknown key "{said}"; {hint}known: {", ".join(names)}'

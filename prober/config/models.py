@@ -92,6 +92,9 @@ class Overridable(Block):
         default=None, description="the prober's own lateness above which a probe is invalid (10ms)"
     )
     timeouts: Timeouts | None = Field(default=None, description="when a probe is given up")
+    allow_link_local: bool | None = Field(
+        default=None, description="also send to link-local addresses and to those of clouds' metadata services (false)"
+    )
 
 
 class Slo(Block):
@@ -217,6 +220,13 @@ class Auth(Block):
 class Tls(Block):
     ca_file: str | None = Field(default=None, description="certificate authorities to trust instead of the system's")
     insecure_skip_verify: bool = Field(default=False, description="accept any certificate (for a test only)")
+    cert_file: str | None = Field(
+        default=None, description="the prober's own certificate, PEM with its chain; read again when it changes"
+    )
+    key_file: str | None = Field(default=None, description="its key, not encrypted")
+    server_name: str | None = Field(
+        default=None, description="name that the server's certificate must have, where it is not that of the url"
+    )
 
 
 class Price(Block):
@@ -326,12 +336,9 @@ class Sweep(Block):
     limits: SweepLimits = Field(default_factory=SweepLimits, description="what one may use")
 
 
-class Target(Overridable):
-    url: str = Field(description="base address; without a path, /v1 is meant")
-    name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        default=None,
-        description="label `target`; else POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model found out",
-    )
+class Template(Overridable):
+    """What targets have in common with those that are found: all but where they are, and what they are called."""
+
     model: str = Field(default="auto", description="auto asks /v1/models")
     api: Literal["chat", "completions"] = Field(default="chat", description="which endpoint is probed")
     stream: bool = Field(default=True, description="false measures E2E only")
@@ -348,6 +355,102 @@ class Target(Overridable):
     probes: list[Probe] | None = Field(default=None, description="what is sent; one of workload `probe` if absent")
     sweep: Sweep | None = Field(default=None, description="short sweeps that find out how much it can carry")
     budget: Budget | None = Field(default=None, description="what probing may cost in any 24 hours")
+
+
+class Target(Template):
+    url: str = Field(description="base address; without a path, /v1 is meant")
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None,
+        description="label `target`; else POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model found out",
+    )
+
+
+class Relabel(Block):
+    source_labels: list[str] = Field(default_factory=list, description="whose values are put together and looked at")
+    separator: str = Field(default=";", description="stands between them (;)")
+    regex: str = Field(default="(.*)", description="RE2, and has to fit the whole text ((.*))")
+    target_label: str | None = Field(default=None, description="which label is set")
+    replacement: str = Field(default="$1", description="to what: $1 and ${name} are groups of the regex ($1)")
+    action: Literal["replace", "keep", "drop"] = Field(
+        default="replace", description="keep: only what fits is a target; drop: what fits is none"
+    )
+
+
+class FileDiscovery(Block):
+    files: Annotated[list[str], Field(min_length=1)] = Field(
+        description="lists of targets in Prometheus's file_sd format, .json, .yml or .yaml; * and ? may stand in the names"
+    )
+    interval: Duration = Field(default=5.0, description="how often they are looked at (5s)")
+
+
+class HttpDiscovery(Block):
+    url: str = Field(description="address of a list of targets in Prometheus's http_sd format")
+    interval: Duration = Field(default=60.0, description="how often it is asked for (1m)")
+    auth: Auth | None = Field(default=None, description="how the prober shows who it is, to this server only")
+    tls: Tls | None = Field(default=None, description="for https")
+
+
+class DnsDiscovery(Block):
+    names: Annotated[list[str], Field(min_length=1)] = Field(description="names whose records are the targets")
+    type: Literal["SRV", "A", "AAAA"] = Field(default="SRV", description="SRV has ports, A and AAAA have none")
+    port: Annotated[int, Field(ge=1, le=65535)] | None = Field(default=None, description="needed for A and AAAA")
+    interval: Duration = Field(default=30.0, description="how often they are asked for (30s)")
+    server: str | None = Field(default=None, description="IP:port of who is asked; absent: as /etc/resolv.conf says")
+
+
+def _port(value: object) -> object:
+    if (isinstance(value, int) and 1 <= value <= 65_535 and value is not True) or (isinstance(value, str) and value):
+        return value
+    raise ValueError(f"{value!r} is no port; write its number, such as 8000, or its name, such as http")
+
+
+Port = Annotated[
+    int | str,
+    _read(_port),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, {"type": "string", "minLength": 1}]}
+    ),
+]
+
+
+class KubernetesDiscovery(Block):
+    role: Literal["pod", "endpointslice"] = Field(default="pod", description="what the targets are")
+    namespaces: list[str] = Field(
+        default_factory=list, description="where; absent: the namespace of the prober; ['*']: all of them"
+    )
+    label_selector: str | None = Field(default=None, description="as kubectl's -l, such as app=vllm")
+    field_selector: str | None = Field(default=None, description="as kubectl's --field-selector")
+    annotations: dict[str, str] = Field(
+        default_factory=dict, description="annotations they must have, and their values"
+    )
+    port: Port | None = Field(default=None, description="number or name; absent: the only one that is declared")
+    port_annotation: str | None = Field(default=None, description="annotation of a pod that names its port; goes first")
+    unready: bool = Field(default=False, description="also what is not ready")
+    api_server: str | None = Field(default=None, description="address; absent: the cluster's that the prober runs in")
+    auth: Auth | None = Field(
+        default=None, description="with api_server; in a cluster the pod's service account is used"
+    )
+    ca_file: str | None = Field(default=None, description="with api_server: the certificate authority to trust")
+
+
+class Discovery(Block):
+    name: Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")] | None = Field(
+        default=None, description="label `discovery`; absent: its kind, with its place in the list if there are several"
+    )
+    file: FileDiscovery | None = Field(default=None, description="targets from files")
+    http: HttpDiscovery | None = Field(default=None, description="targets from a server's list")
+    dns: DnsDiscovery | None = Field(default=None, description="targets from DNS")
+    kubernetes: KubernetesDiscovery | None = Field(default=None, description="targets from a cluster")
+    relabel: list[Relabel] = Field(
+        default_factory=list, description="which are targets and what they are called; the rules apply in turn"
+    )
+    hosts: list[str] = Field(
+        default_factory=list,
+        description="where targets may be: names, *.example.org, or networks such as 10.0.0.0/8; needed where `target` has "
+        "`auth`, `headers`, or a client certificate. Absent: anywhere but this machine itself",
+    )
+    limit: Annotated[Count, Field(ge=1)] = Field(default=100, description="most targets it may bring (100)")
+    target: Template = Field(default_factory=Template, description="how they are probed")
 
 
 class Drift(Block):
@@ -399,4 +502,5 @@ class Config(Block):
     storage: Storage = Field(default_factory=Storage, description="what survives a restart")
     prometheus: Prometheus | None = Field(default=None, description="where the past can be asked for")
     grafana: Grafana | None = Field(default=None, description="where dashboards and marks are kept")
-    targets: list[Target] = Field(description="what is probed", min_length=1)
+    targets: list[Target] = Field(default_factory=list, description="what is probed; needed without `discovery`")
+    discovery: list[Discovery] = Field(default_factory=list, description="where more targets are found")

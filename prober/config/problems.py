@@ -1,6 +1,7 @@
 """What is wrong with a configuration, all of it at once."""
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -13,8 +14,14 @@ class Problems:
     lines: list[str] = field(default_factory=list)
 
     def add(self, path: str, message: str) -> None:
-        """One more mistake."""
-        self.lines.append(f"{self.source}: {path}: {message}" if path else f"{self.source}: {message}")
+        """One more mistake; signs in it that would end its line, or move the cursor, are written as escapes."""
+        line = f"{self.source}: {path}: {message}" if path else f"{self.source}: {message}"
+        self.lines.append("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line))
+
+
+def shown(url: str) -> str:
+    """A URL for a message: without the user and password in it, however wrong it is."""
+    return re.sub(r"(//|^).*@", r"\1…@", url, flags=re.DOTALL)
 
 
 def no_such(what: str, name: str, known: Iterable[str]) -> str:

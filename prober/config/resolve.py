@@ -8,8 +8,8 @@ from typing import Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
 from prober.config import models
-from prober.config.problems import Problems, no_such
-from prober.config.serving import resolve_decode_bound, resolve_gpus, resolve_metrics
+from prober.config.problems import Problems, no_such, shown
+from prober.config.serving import resolve_decode_bound, resolve_gpus, resolve_metrics, resolve_tls
 from prober.config.specs import (
     ArrivalsSpec,
     BudgetSpec,
@@ -17,7 +17,6 @@ from prober.config.specs import (
     ProbeSpec,
     TargetSpec,
     Timeouts,
-    TlsSpec,
     estimate_per_day,
 )
 from prober.config.sweep import resolve_sweep
@@ -239,7 +238,8 @@ def resolve_prometheus(block: models.Prometheus | None, problems: Problems) -> s
     if block is None:
         return None
     if urlsplit(block.url).scheme not in ("http", "https") or not urlsplit(block.url).hostname:
-        problems.add("prometheus.url", f"{block.url!r} is not an http or https URL; write http://prometheus:9090")
+        said = f"{shown(block.url)!r} is not an http or https URL; write http://prometheus:9090"
+        problems.add("prometheus.url", said)
     return block.url.rstrip("/")
 
 
@@ -256,7 +256,7 @@ def resolve_targets(
     unnamed = sum(1 for target in targets.values() if target.name is None)
     for index, target in targets.items():
         path = f"targets[{index}]"
-        spec = _target(target, defaults, names, path, problems)
+        spec = resolve_target(target, defaults, names, path, problems)
         spec = replace(spec, name=_name(target, environment, alone=unnamed == 1))
         spec = replace(spec, key=spec.name or spec.url)
         if spec.name in seen:
@@ -289,9 +289,10 @@ def _is_loopback(host: str) -> bool:
         return host in ("", "localhost") or host.endswith(".localhost")
 
 
-def _target(
+def resolve_target(
     target: models.Target, defaults: models.Overridable, names: Names, path: str, problems: Problems
 ) -> TargetSpec:
+    """A target with everything filled in but key and name."""
     if target.engine != "auto" and target.engine not in names.engines:
         problems.add(f"{path}.engine", no_such("engine", target.engine, [*names.engines, "auto"]))
     for key, value in target.headers.items():
@@ -307,7 +308,7 @@ def _target(
         engine=None if target.engine == "auto" else target.engine,
         bearer_token_file=target.auth.bearer_token_file if target.auth else None,
         headers=tuple(target.headers.items()),
-        tls=TlsSpec(target.tls.ca_file, target.tls.insecure_skip_verify) if target.tls else None,
+        tls=resolve_tls(target.tls, f"{path}.tls", problems),
         proxy_url=_proxy(target.proxy_url, f"{path}.proxy_url", problems),
         metrics=resolve_metrics(target.metrics, f"{path}.metrics", problems),
         gpus=resolve_gpus(target.gpus),
@@ -320,6 +321,7 @@ def _target(
         warmup=_inherit(target.warmup, defaults.warmup, 3),
         connect_lead_s=_inherit(target.connect_lead, defaults.connect_lead, 1.0),
         max_send_lag_s=_inherit(target.max_send_lag, defaults.max_send_lag, 0.010),
+        allow_link_local=_inherit(target.allow_link_local, defaults.allow_link_local, False),
     )
     rate = target.rate or defaults.rate or 0.2
     arrivals = target.arrivals or defaults.arrivals or "poisson"
@@ -427,21 +429,29 @@ def _url(text: str, path: str, problems: Problems) -> str:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError as problem:
-        problems.add(path, f"{text!r} is not a URL ({problem}); write http://host:port")
+        why = "" if "@" in text else f" ({problem})"  # which repeats what may be a password
+        problems.add(path, f"{shown(text)!r} is not a URL{why}; write http://host:port")
         return text
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        problems.add(path, f"{text!r} is not an http or https URL; write http://host:port")
+        problems.add(path, f"{shown(text)!r} is not an http or https URL; write http://host:port")
     elif parts.username or parts.password:
         problems.add(path, "has credentials in it, which end up in logs; use auth.bearer_token_file")
     elif parts.query or parts.fragment:
-        problems.add(path, f"{text!r} has a query or fragment; give the base address only")
+        problems.add(path, "has a query or fragment; give the base address only")
     base = text.rstrip("/")
     return base if parts.path.strip("/") else f"{base}/v1"
 
 
 def _proxy(text: str | None, path: str, problems: Problems) -> str | None:
-    if text is not None and (urlsplit(text).scheme != "http" or not urlsplit(text).hostname):
-        problems.add(path, f"{text!r} is not an http proxy; write http://host:port")
+    if text is None:
+        return None
+    try:
+        parts = urlsplit(text)
+        fine = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # not repeated: it may have the password in it
+        fine = False
+    if not fine:
+        problems.add(path, f"{shown(text)!r} is not an http proxy; write http://host:port")
     return text
 
 

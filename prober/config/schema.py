@@ -24,6 +24,7 @@ def document() -> str:
         ("slos.NAME", models.Slo),
         ("workloads.NAME", models.WorkloadBlock),
         ("targets[]", models.Target),
+        ("discovery[]", models.Discovery),
         ("drift", models.Drift),
         ("storage", models.Storage),
         ("prometheus", models.Prometheus),
@@ -50,17 +51,27 @@ _NESTED: dict[str, type[BaseModel]] = {
     "trace": models.TraceFile,
     "golden": models.GoldenPrompt,
     "expect": models.Expect,
+    "file": models.FileDiscovery,
+    "http": models.HttpDiscovery,
+    "dns": models.DnsDiscovery,
+    "kubernetes": models.KubernetesDiscovery,
+    "relabel": models.Relabel,
 }
+LISTS = ("probes", "golden", "relabel")
 
 
 def _rows(prefix: str, model: type[BaseModel]) -> list[str]:
     rows: list[str] = []
-    for name, field in model.model_fields.items():
+    own = sorted(model.model_fields.items(), key=lambda each: each[0] not in model.__annotations__)
+    for name, field in own:
         if prefix == "targets[]" and name in models.Overridable.model_fields:
             continue  # the same keys as `defaults`, documented there
+        if isinstance(field.annotation, type) and issubclass(field.annotation, models.Template):
+            rows.append(f"| `{prefix}.{name}` | {field.description}: keys of `targets[]` but `url` and `name` |")
+            continue
         needed = " (needed)" if field.is_required() else ""
         rows.append(f"| `{prefix}.{name}` | {field.description or ''}{needed} |")
         nested = _NESTED.get(name)
         if nested:
-            rows += _rows(f"{prefix}.{name}" + ("[]" if name in ("probes", "golden") else ""), nested)
+            rows += _rows(f"{prefix}.{name}" + ("[]" if name in LISTS else ""), nested)
     return rows

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from prober.analysis.roofline import Configured, Refused, memory_bandwidth, model_of
 from prober.config import models
-from prober.config.problems import Problems
-from prober.config.specs import DecodeSpec, GpusSpec, MetricsSpec
+from prober.config.problems import Problems, shown
+from prober.config.specs import DecodeSpec, GpusSpec, MetricsSpec, TlsSpec
 
 
 def resolve_metrics(block: models.Metrics, path: str, problems: Problems) -> MetricsSpec | None:
@@ -21,9 +21,19 @@ def resolve_metrics(block: models.Metrics, path: str, problems: Problems) -> Met
         urlsplit(block.url).scheme not in ("http", "https") or not urlsplit(block.url).hostname
     ):
         problems.add(
-            f"{path}.url", f"{block.url!r} is not auto, none, or an http or https URL; write http://host:port/metrics"
+            f"{path}.url",
+            f"{shown(block.url)!r} is not auto, none, or an http or https URL; write http://host:port/metrics",
         )
     return MetricsSpec(None if block.url == "auto" else block.url, block.interval)
+
+
+def resolve_tls(block: models.Tls | None, path: str, problems: Problems) -> TlsSpec | None:
+    """How both sides prove who they are."""
+    if block is None:
+        return None
+    if bool(block.cert_file) != bool(block.key_file):
+        problems.add(path, "needs cert_file and key_file together; add the other one, or remove both")
+    return TlsSpec(block.ca_file, block.insecure_skip_verify, block.cert_file, block.key_file, block.server_name)
 
 
 def resolve_gpus(block: models.Gpus) -> GpusSpec:

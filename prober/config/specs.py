@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from prober.analysis.roofline import Model
+from prober.config.relabel import Rule
 from prober.limits.calendar import Span
 from prober.slo.firing import Use
 from prober.slo.objective import Slo
@@ -52,10 +53,16 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class TlsSpec:
-    """How the server proves who it is. ca_file: None for the system's certificates."""
+    """How the server proves who it is, and the prober. ca_file: None for the system's certificates.
+
+    cert_file, key_file: the prober's own; server_name: in the server's certificate; None where not configured
+    """
 
     ca_file: str | None
     insecure_skip_verify: bool
+    cert_file: str | None = None
+    key_file: str | None = None
+    server_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,7 @@ class TargetSpec:
     probes: tuple[ProbeSpec, ...]
     sweep: SweepSpec | None
     budget: BudgetSpec | None
+    allow_link_local: bool = False
 
     def uses(self) -> Iterator[tuple[Slo, Use]]:
         """Which SLO judges which stream of its probes."""
@@ -187,6 +195,72 @@ class GrafanaSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class FileSpec:
+    """Lists in files. files: paths and patterns; interval_s: between two looks."""
+
+    files: tuple[str, ...]
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSpec:
+    """A list on a server. interval_s: between two requests."""
+
+    url: str
+    interval_s: float
+    bearer_token_file: str | None
+    tls: TlsSpec | None
+
+
+@dataclass(frozen=True, slots=True)
+class DnsSpec:
+    """Records of names. port: of A and AAAA; server: (address, port), None for the system's."""
+
+    names: tuple[str, ...]
+    type: Literal["SRV", "A", "AAAA"]
+    port: int | None
+    interval_s: float
+    server: tuple[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesSpec:
+    """Objects of a cluster. namespaces: none for the prober's own, `*` for all; port: number or name; api_server: None in it."""
+
+    role: Literal["pod", "endpointslice"]
+    namespaces: tuple[str, ...]
+    label_selector: str | None
+    field_selector: str | None
+    annotations: tuple[tuple[str, str], ...]
+    port: int | str | None
+    port_annotation: str | None
+    unready: bool
+    api_server: str | None
+    bearer_token_file: str | None
+    ca_file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoverySpec:
+    """Where targets are found, and how those are probed. name: label `discovery`; hosts: where they may be, none for anywhere.
+
+    template: a target whose key and URL say nothing; limit: most targets.
+    """
+
+    name: str
+    source: FileSpec | HttpSpec | DnsSpec | KubernetesSpec
+    rules: tuple[Rule, ...]
+    hosts: tuple[str, ...]
+    limit: int
+    template: TargetSpec
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Labels that the rules look at."""
+        return frozenset(name for rule in self.rules for name in rule.source_labels)
+
+
+@dataclass(frozen=True, slots=True)
 class Specs:
     """The whole configuration. storage_path, prometheus_url, grafana: None where not configured."""
 
@@ -195,11 +269,17 @@ class Specs:
     storage_path: str | None
     prometheus_url: str | None
     grafana: GrafanaSpec | None = None
+    discovery: tuple[DiscoverySpec, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[TargetSpec, ...]:
+        """Everything that is probed in a way of its own: the targets, and what all targets of a discovery have in common."""
+        return (*self.targets, *(each.template for each in self.discovery))
 
     def uses(self) -> dict[Slo, list[Use]]:
         """Where each SLO that judges anything is used."""
         found: dict[Slo, list[Use]] = {}
-        for target in self.targets:
+        for target in self.kinds:
             for slo, use in target.uses():
                 found.setdefault(slo, []).append(use)
         return found

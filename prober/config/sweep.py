@@ -59,12 +59,12 @@ def resolve_sweep(
     )
 
 
-def check_nobody_asks(targets: Mapping[int, TargetSpec], problems: Problems) -> None:
-    """Without a Prometheus none of the targets, by their place in the list, has a query for it."""
-    for index, target in targets.items():
+def check_nobody_asks(targets: Mapping[str, TargetSpec], problems: Problems) -> None:
+    """Without a Prometheus none of the targets, by their place in the configuration, has a query for it."""
+    for place, target in targets.items():
         if target.sweep is not None and target.sweep.demand_query is not None:
             said = "nobody can be asked; add prometheus: {url: http://prometheus:9090}"
-            problems.add(f"targets[{index}].sweep.demand_query", said)
+            problems.add(f"{place}.sweep.demand_query", said)
 
 
 def _slos(

@@ -23,6 +23,10 @@ RATE_PATTERN = rf"^{_NUMBER}\s*/\s*(\d*)(s|sec|m|min|h|d)$"
 PERCENT_PATTERN = rf"^{_NUMBER}\s*%$"
 COUNT_PATTERN = rf"^{_NUMBER}\s*([kKMGB]?)$"
 
+LONGEST_S = 100 * 365 * 86_400.0  # what is longer, rarer or more than these is a slip, and no clock or counter takes it
+RAREST_PER_S, MOST_PER_S = 1e-8, 1e5
+MOST_COUNT = 10**15
+
 
 class UnitError(ValueError):
     """The text is not such a quantity; the message says what to write."""
@@ -31,18 +35,23 @@ class UnitError(ValueError):
 def duration(value: object) -> float:
     """Seconds of "500ms", "10s", "2m", "6h", "30d". Raises UnitError with what to write instead."""
     if match := re.match(DURATION_PATTERN, value) if isinstance(value, str) else None:
-        return float(match[1]) * _SECONDS[match[2]]
-    raise UnitError(f"{value!r} is not a duration; write a number and a unit, such as 500ms, 10s, 2m, 6h or 30d")
+        if (found := float(match[1]) * _SECONDS[match[2]]) <= LONGEST_S:
+            return found
+        raise UnitError(f"{_short(value)} is longer than a hundred years; use less")
+    raise UnitError(f"{_short(value)} is not a duration; write a number and a unit, such as 500ms, 10s, 2m, 6h or 30d")
 
 
 def rate(value: object) -> float:
     """Requests per second of "0.2/s", "12/min", "1/h", "1/30s". Raises UnitError."""
     if match := re.match(RATE_PATTERN, value) if isinstance(value, str) else None:
-        found = float(match[1]) / (int(match[2] or 1) * _PER[match[3]]) if match[2] != "0" else 0.0
-        if found > 0:
+        span_s = float(match[2] or 1) * _PER[match[3]]
+        found = float(match[1]) / span_s if span_s else 0.0
+        if RAREST_PER_S <= found <= MOST_PER_S:
             return found
-        raise UnitError(f"{value!r} is no rate; it must be above 0 (leave the probe out to send none)")
-    raise UnitError(f"{value!r} is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h")
+        if found > 0:
+            raise UnitError(f"{_short(value)} is no rate that can be kept; use from 1/1000d to 100000/s")
+        raise UnitError(f"{_short(value)} is no rate; it must be above 0 (leave the probe out to send none)")
+    raise UnitError(f"{_short(value)} is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h")
 
 
 def percent(value: object) -> Decimal:
@@ -52,7 +61,7 @@ def percent(value: object) -> Decimal:
             return Decimal(match[1]) / 100
         except InvalidOperation:
             pass
-    raise UnitError(f"{value!r} is not a percentage; write it with its sign, such as 99% or 99.9%")
+    raise UnitError(f"{_short(value)} is not a percentage; write it with its sign, such as 99% or 99.9%")
 
 
 def reuse(value: object) -> float:
@@ -64,16 +73,25 @@ def reuse(value: object) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise UnitError(f"{value!r} is not a share of reuse; write warm, cold, or a percentage such as 30%")
+        raise UnitError(f"{_short(value)} is not a share of reuse; write warm, cold, or a percentage such as 30%")
     return share
 
 
 def count(value: object) -> int:
     """A whole number: 128, "4M", "200k". Raises UnitError."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNT:
         return value
     if match := re.match(COUNT_PATTERN, value) if isinstance(value, str) else None:
         found = Decimal(match[1]) * _COUNTS[match[2]]
-        if found == int(found):
+        if found <= MOST_COUNT and found == int(found):
             return int(found)
-    raise UnitError(f"{value!r} is not a count; write a whole number, such as 128, 200k or 4M")
+    raise UnitError(f"{_short(value)} is not a count; write a whole number, such as 128, 200k or 4M")
+
+
+def _short(value: object) -> str:
+    """As it was written, or its beginning."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 80 else text[:79] + "…"

@@ -37,13 +37,15 @@ SLICE_S = 0.001  # after so long others run
 ADMIN_OFF = "actions on request are off; start the prober with --web.enable-admin-api\n"
 DESCRIPTION = (
     "What the prober's own page shows, and the actions on it. Answers are JSON with `status` and `data`; an error is a "
-    "sentence as text. Actions need `--web.enable-admin-api`, and a browser may ask for them from the prober's own page only."
+    "sentence as text. Actions need `--web.enable-admin-api`, and a browser may ask for them from the prober's own page only. "
+    "Everything may also be answered with 401 (a password is needed), 413 (a body: none is taken) and 429 (too often)."
 )
 T = TypeVar("T")
 
 _TARGET = Parameter("target", "only of this target, by its name")
 _WHICH = Parameter("target", "the target's name", required=True)
 _OFF = Reply(403, "actions are off, or another site's page asked for it")
+_OFTEN = Reply(429, "asked for too often; `Retry-After` has the seconds to wait")
 _NO_TARGET = Reply(404, "there is no such target; the sentence names those that there are")
 OPERATIONS = (
     Operation("GET", "/api/v1/targets", "targets", "All targets.", [Reply(200, "the targets", list[TargetAnswer])]),
@@ -64,6 +66,7 @@ OPERATIONS = (
             Reply(200, "the probe, however it ended", ProbeAnswer),
             _OFF,
             _NO_TARGET,
+            _OFTEN,
             Reply(409, "nothing was sent: the target is paused, loading or draining"),
         ],
         [_WHICH],
@@ -82,7 +85,7 @@ OPERATIONS = (
         "/api/v1/pauses",
         "pause",
         "Send nothing more to a target until it is resumed or the prober restarts; a sweep of it ends.",
-        [Reply(200, "the target is paused", PausedAnswer), _OFF, _NO_TARGET],
+        [Reply(200, "the target is paused", PausedAnswer), _OFF, _NO_TARGET, _OFTEN],
         [_WHICH],
         writes=True,
     ),
@@ -91,7 +94,7 @@ OPERATIONS = (
         "/api/v1/pauses",
         "resume",
         "Probe a target again.",
-        [Reply(200, "the target is probed", PausedAnswer), _OFF, _NO_TARGET],
+        [Reply(200, "the target is probed", PausedAnswer), _OFF, _NO_TARGET, _OFTEN],
         [_WHICH],
         writes=True,
     ),
@@ -111,6 +114,7 @@ OPERATIONS = (
         [
             Reply(202, "it begins", BegunAnswer),
             _OFF,
+            _OFTEN,
             Reply(404, "the target has no `sweep:` in the configuration"),
             Reply(409, "not now; the sentence begins with the reason"),
         ],
@@ -122,7 +126,7 @@ OPERATIONS = (
         "/api/v1/sweeps",
         "end_sweep",
         "End the sweep of a target, keeping what was measured.",
-        [Reply(200, "it ends"), _OFF, Reply(404, "no sweep of it is under way")],
+        [Reply(200, "it ends"), _OFF, _OFTEN, Reply(404, "no sweep of it is under way")],
         [_WHICH],
         writes=True,
     ),
@@ -148,10 +152,12 @@ OPERATIONS = (
         "POST",
         "/-/reload",
         "reload",
-        "Read the configuration file again. Needs no --web.enable-admin-api.",
+        "Read the configuration file again: from the prober's own machine, by whoever `--web.config.file` knows, or with "
+        "--web.enable-admin-api.",
         [
             Reply(200, "taken over"),
-            Reply(403, "another site's page asked for it"),
+            Reply(403, "not from there, or another site's page asked for it"),
+            _OFTEN,
             Reply(500, "every mistake; nothing changed"),
         ],
     ),

@@ -62,6 +62,7 @@ class Drive:
 
     demand: says what the target's users ask of it, per second, None where it does not know; it is asked before the first request,
     as what it counts later may be the sweep's own
+    may: asked before each request leaves; once it says no, the sweep is over (`lease_lost`)
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Drive:
         on_order: Callable[[Run | Estimate | Finished], None],
         prior: Prior | None = None,
         demand: Callable[[], Awaitable[float | None]] = nobody,
+        may: Callable[[], bool] = lambda: True,
     ) -> None:
         # Its own view of the target: what the sweep sends is limited by the plan, and counts in nobody's state.
         spec = replace(target.spec, max_in_flight=plan.guards.in_flight, budget=None, warmup=0)
@@ -80,7 +82,7 @@ class Drive:
         self._target.identity, self._target.state = target.identity, target.state
         self._clock = target.clock
         self._drawer, self._plan, self._rng, self._on_order = Drawer(workload, rng), plan, rng, on_order
-        self._prior, self._demand = prior, demand
+        self._prior, self._demand, self._may = prior, demand, may
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
         self._stopped: str | None = None  # before it began
@@ -97,6 +99,12 @@ class Drive:
             self._stopped = name
         else:
             self._sweep.guard(name, self._now_s())
+
+    def lease_lost(self) -> None:
+        """It may not go on: nothing leaves any more, and what is in flight is cut."""
+        if self._sweep is not None:
+            self._sweep.lease_lost(self._now_s())
+            self._heed(self._sweep)
 
     def progress(self) -> Sweeping:
         """How far it is."""
@@ -165,6 +173,8 @@ class Drive:
         due_ns, tick_ns = 0, self._clock.now_ns()
         while True:
             now_ns = self._clock.now_ns()
+            if not self._may():
+                sweep.lease_lost(now_ns / 1e9)
             if now_ns >= tick_ns:
                 self._look(sweep, now_ns)
                 tick_ns = now_ns + TICK_NS
@@ -194,7 +204,7 @@ class Drive:
         sweep.tick(now_ns / 1e9)
 
     def _launch(self, sweep: Sweep, due_ns: int) -> None:
-        flight = Flight(self._target, self._drawer, due_ns)
+        flight = Flight(self._target, self._drawer, due_ns, self._may)
         begun = [before + more for before, more in zip(self._begun, (1, *flight.asked), strict=True)]
         share, limit = self._plan.budget.used(*begun)
         if share > 1:

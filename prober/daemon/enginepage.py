@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import orjson
 
+from prober.config.problems import shown
 from prober.config.specs import MetricsSpec
 from prober.edge.clock import Clock
 from prober.edge.scrape import Fetched, Unreadable, fetch
@@ -25,6 +27,7 @@ from prober.probing.target import Target
 
 FACTS_EVERY_NS = 600 * 10**9
 STALE_READINGS = 3
+HELD_UP_S = 1.0
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -65,10 +68,13 @@ class EnginePage:
 
     async def read(self) -> bool:
         """Read once, and tell; False if it is known that this engine has no page."""
+        begun_ns = self._clock.now_ns()
         try:
             if not await self._once():
                 return False
         except Unreadable as problem:
+            if self._clock.late_s(begun_ns) > HELD_UP_S:
+                return True  # the prober was stopped meanwhile, which says nothing of the page
             self._tries += 1
             self._say(f"the engine's page cannot be read: {problem}")
         stale_ns = STALE_READINGS * round(self._spec.interval_s * 1e9)
@@ -125,7 +131,7 @@ class EnginePage:
         if found is None:
             self._table, self._parser = None, Parser()
             hint = f"; {known[0].needs}" if known and known[0].needs else ""
-            raise Unreadable(f"{self._url(known)}: a page of no engine that is known{hint}")
+            raise Unreadable(f"{shown(self._url(known))}: a page of no engine that is known{hint}")
         if found != self._table:
             self._parser = Parser(wanted(tables(found.engine)))
             if found.note:
@@ -185,13 +191,22 @@ class EnginePage:
 
     async def _get(self, url: str) -> Fetched:
         endpoint = self._target.endpoint
-        headers = dict(endpoint.headers)
-        if url.startswith(self._root()) and endpoint.secret and (token := endpoint.secret.read()):
+        headers = dict(endpoint.headers) if urlsplit(url).hostname == endpoint.host.lower() else {}
+        if self._ours(url) and (token := endpoint.token()):
             headers["Authorization"] = f"Bearer {token}"  # for the target's own server only
         timeout_s = min(4.0, self._spec.interval_s)
         return await fetch(
-            url, headers=headers, tls=endpoint.tls, proxy=self._target.spec.proxy_url, timeout_s=timeout_s
+            url,
+            headers=headers,
+            tls=endpoint.tls,
+            proxy=self._target.spec.proxy_url,
+            timeout_s=timeout_s,
+            allow_link_local=endpoint.allow_link_local,
         )
+
+    def _ours(self, url: str) -> bool:
+        """On the target's own server, which may see its token: the same scheme, host and port."""
+        return urlsplit(url)[:2] == urlsplit(self._root())[:2]
 
     async def _sliced(self, slices: Generator[None, None, T]) -> T:
         while True:
@@ -204,6 +219,7 @@ class EnginePage:
 
     def _say(self, text: str) -> None:
         """Once."""
+        text = self._target.endpoint.veil.over(text)
         if text not in self._said:
             self._said.add(text)
             log.warning("target=%s %s", self._name(), text)

@@ -1,14 +1,16 @@
 """The running targets, reconciled with the configuration by key: what did not change goes on and keeps its statistics."""
 
 import asyncio
+import gc
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from random import Random
 from types import MappingProxyType
+from typing import TypeVar
 
 from prober import series
 from prober.analysis.trust import Trust
@@ -17,9 +19,12 @@ from prober.daemon.enginepage import EnginePage
 from prober.daemon.explanation import Explanation
 from prober.daemon.headroom import Headroom
 from prober.daemon.history import History
+from prober.daemon.ledger import Ledger
 from prober.daemon.sweeps import Sweeps
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
+from prober.edge.endpoint import BadEndpoint
+from prober.limits.shard import Shard
 from prober.measure.continuity import Change, Told
 from prober.measure.devices import Device
 from prober.measure.event import Event
@@ -36,6 +41,10 @@ from prober.workload.workloads import Drawer
 
 UNNAMED = "undiscovered"
 EXPLAIN_EVERY_S = 15.0
+START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute
+FREEZE = 50  # targets that are made until the collector is told to leave them alone: 10,000 objects or so
+SLICE = 200  # targets that are compared in one turn of the event loop
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -54,15 +63,23 @@ class Line:
             if metrics
             else None
         )
+        self._waiting: asyncio.TimerHandle | None = None
         self._schedules: list[asyncio.Task[None]] = []
         self._probes: set[asyncio.Task[None]] = set()
         if before is not None:
             self._inherit(before)
+        fleet.ledger.enter(self.target)
         if name := spec.name or self.name:
             self._rename(name)
 
-    def start(self) -> None:
-        """Begin all schedules. The first probe of each is due at once: it is the warm-up."""
+    def start(self, pause_s: float = 0.0) -> None:
+        """Begin all schedules, after a pause. The first probe of each is due then: it is the warm-up."""
+        if pause_s > 0:
+            self._waiting = asyncio.get_running_loop().call_later(pause_s, self._begin)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
         for probe in self.target.spec.probes:
             self._schedules.append(asyncio.create_task(self._run(probe)))
         if self._page is not None:
@@ -70,6 +87,8 @@ class Line:
 
     async def stop(self, drain_s: float) -> None:
         """End the schedules, let probes under way end within `drain_s`, cancel the rest."""
+        if self._waiting is not None:
+            self._waiting.cancel()
         for schedule in self._schedules:
             schedule.cancel()
         await asyncio.gather(*self._schedules, return_exceptions=True)
@@ -78,6 +97,7 @@ class Line:
             for probe in late:
                 probe.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+        self._page = None  # it knows this line: a circle, which only the collector would end
 
     def pause(self, unix_s: float | None) -> None:
         """Send nothing from now on, and end a sweep; probes under way end as they would. None: send again."""
@@ -143,8 +163,12 @@ class Line:
                 self.engine_changed(change)
 
     def _rename(self, name: str) -> None:
-        if self.name not in (None, name) and not self._is_taken(self.name):
-            self._fleet.forget(self.name)
+        if self.name is not None and self.name != name:
+            self._fleet.names.get(self.name, set()).discard(self.target.spec.key)
+            if not self._fleet.names.get(self.name):
+                self._fleet.names.pop(self.name, None)
+                self._fleet.forget(self.name)
+        self._fleet.names.setdefault(name, set()).add(self.target.spec.key)
         self.name = name
         self._fleet.recorder.declare(name, self.target.spec)
         self._fleet.watch.declare(name, self.target.spec)
@@ -156,8 +180,7 @@ class Line:
 
     def _is_taken(self, name: str) -> bool:
         """Another target goes by `name`: a model that is called like it must not share its series."""
-        key = self.target.spec.key
-        return any(line.name == name for other, line in self._fleet.lines.items() if other != key)
+        return not self._fleet.names.get(name, set()) <= {self.target.spec.key}
 
     def _inherit(self, before: "Line") -> None:
         """A changed target is the same target: what it has used of its budget, its warm-up and its pause stay."""
@@ -165,7 +188,7 @@ class Line:
         self.target.paused_unix_s = before.target.paused_unix_s
         for kind, budget in self.target.budgets.items():
             if kind in before.target.budgets:
-                self.target.budgets[kind] = replace(before.target.budgets[kind], limit=budget.limit)
+                self.target.budgets[kind] = before.target.budgets[kind].limited(budget.limit)
         if before.target.spec.url == self.target.spec.url:
             self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
             self.target.state = before.target.state
@@ -229,6 +252,14 @@ class Line:
         return ProbeResult("", probe.workload.series[0], "", 0.0, outcome, detail, Timeline(intended_ns=due_ns))
 
 
+async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """The same, with a turn of the event loop after every few."""
+    for index, item in enumerate(items, 1):
+        yield item
+        if not index % SLICE:
+            await asyncio.sleep(0)
+
+
 class Fleet:
     """All targets. `instance` makes the schedules of two probers different; kept: `states` of an earlier process."""
 
@@ -250,29 +281,116 @@ class Fleet:
         self.instance = instance
         self.rng = Random()
         self.lines: dict[str, Line] = {}
+        self.names: dict[str, set[str]] = {}  # keys of the targets that go by each name
+        self._wanted: dict[str, TargetSpec] = {}
+        self._turning: dict[str, asyncio.Task[None]] = {}
+        self._by_turns = asyncio.Lock()
+        self._next_start = 0.0
+        self.shard = Shard()  # of the targets, the ones that this prober has
+        self.ledger = Ledger()  # until there is one with a store
 
     async def reconcile(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
-        """Make the running targets those of `specs`."""
-        wanted = {spec.key: spec for spec in specs}
-        gone = [line for key, line in self.lines.items() if key not in wanted]
-        changed = {key: line for key, line in self.lines.items() if key in wanted and wanted[key] != line.target.spec}
-        await asyncio.gather(*(line.stop(drain_s) for line in (*gone, *changed.values())))
-        for line in gone:
-            del self.lines[line.target.spec.key]
-            if line.name is not None:
+        """Make the running targets those of `specs`; return when those that go or change have ended."""
+        await self.change(specs, drain_s)
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Return when all that goes or changes has ended."""
+        while self._turning:
+            await asyncio.wait(list(self._turning.values()))
+
+    async def change(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
+        """The same, and return at once: what goes or changes ends beside the rest, within `drain_s`. One call at a time.
+
+        However many there are, one target is made or removed in a turn of the event loop, and they begin one after another.
+        """
+        wanted: dict[str, TargetSpec] = {}
+        async for spec in _in_turns(specs):
+            if self.shard.has(spec.key):
+                wanted[spec.key] = spec
+        self._wanted = wanted
+        async for key, line in _in_turns(list(self.lines.items())):
+            if key not in self._turning and self._is_stale(line):
+                self._turning[key] = asyncio.create_task(self._turn(key, drain_s))
+                await asyncio.sleep(0)
+        fresh = [spec for key, spec in wanted.items() if key not in self.lines]
+        made: list[Line] = []
+        for spec in fresh:
+            if spec.key not in self.lines:
+                made += filter(None, [self._make(spec, None)])
+                await asyncio.sleep(0)
+                self._freeze(len(made))
+        if made:
+            await self.ledger.written()  # so that no first probe has to wait for it
+        async for line in _in_turns(made):
+            line.start(self._pause_s(len(made)))
+        self._freeze(FREEZE * (len(made) // FREEZE))
+
+    @staticmethod
+    def _freeze(made: int) -> None:
+        """What is made in such numbers stays: the collector need not walk it while stamps are taken."""
+        if made and not made % FREEZE:
+            gc.freeze()
+
+    def _is_stale(self, line: Line) -> bool:
+        wanted = self._wanted.get(line.target.spec.key)
+        return wanted is not line.target.spec and wanted != line.target.spec
+
+    async def _turn(self, key: str, drain_s: float) -> None:
+        """End a target, and begin it anew where it is still wanted, until it is as it should be."""
+        try:
+            while (line := self.lines.get(key)) is not None and self._is_stale(line):
+                await line.stop(drain_s)
+                async with self._by_turns:
+                    spec = self._wanted.get(key)
+                    after = self._make(spec, line) if spec is not None else None
+                    if after is None:
+                        self._remove(line)
+                    await asyncio.sleep(0)
+                if after is not None:
+                    await self.ledger.written()
+                    after.start(self._pause_s(len(self._turning)))
+        finally:
+            del self._turning[key]
+
+    def _make(self, spec: TargetSpec, before: Line | None) -> Line | None:
+        """A target, not begun yet; None, and said, if its certificates cannot be used any more."""
+        try:
+            line = Line(spec, self, before)
+        except BadEndpoint as problem:
+            log.error("target=%s is not probed: %s", spec.key, problem)
+            return None
+        self.lines[spec.key] = line
+        return line
+
+    def _remove(self, line: Line) -> None:
+        key = line.target.spec.key
+        del self.lines[key]
+        self.ledger.leave(line.target)
+        if line.name is not None:
+            self.names[line.name].discard(key)
+            if not self.names[line.name]:
+                del self.names[line.name]
                 self.forget(line.name)
-        for key, spec in wanted.items():
-            if key not in self.lines or key in changed:
-                self.lines[key] = Line(spec, self, changed.get(key))
-                self.lines[key].start()
+
+    def _pause_s(self, among: int) -> float:
+        """How long the next of as many targets has to wait, so that they do not begin at once."""
+        now = asyncio.get_running_loop().time()
+        begin = max(now, self._next_start)
+        self._next_start = begin + min(START_GAP_S, START_WITHIN_S / among)
+        return begin - now if begin - now <= START_WITHIN_S else self.rng.uniform(0.0, START_WITHIN_S)
 
     async def stop(self, drain_s: float) -> None:
         """End all probing."""
-        await asyncio.gather(*(line.stop(drain_s) for line in self.lines.values()))
+        turning = list(self._turning.values())
+        for task in turning:
+            task.cancel()
+        await asyncio.gather(*turning, return_exceptions=True)
+        await asyncio.gather(*(line.stop(drain_s) for line in list(self.lines.values())))
 
     def find(self, name: str) -> Line | None:
         """The target whose label is `name`; one that has none yet goes by its key."""
-        named = next((line for line in self.lines.values() if line.name == name), None)
+        named = next((self.lines[key] for key in self.names.get(name, ()) if key in self.lines), None)
         return named or (self.lines.get(name) if name in self.lines and self.lines[name].name is None else None)
 
     async def explain(self) -> None:

@@ -53,7 +53,8 @@ class Grafana:
     """One Grafana, as the configuration says.
 
     results: a target's sweeps, which say when one began. exclusive: asked before each visit whether this prober is the one that
-    writes; of several replicas only one may. visited: what goes there.
+    writes; of several replicas only one may. first: of several that write (one a shard), the one that keeps the dashboards.
+    visited: what goes there.
     """
 
     def __init__(
@@ -63,8 +64,11 @@ class Grafana:
         results: Callable[[str], Iterable[Result]],
         exclusive: Callable[[], bool] = lambda: True,
         visited: Callable[[Order], Awaitable[Came]] | None = None,
+        *,
+        first: bool = True,
     ) -> None:
-        self._visited = visited or visit
+        self._visited, self._first = visited or visit, first
+        self._going: asyncio.Future[Came] | None = None
         self._families, self._history, self._results, self._exclusive = families, history, results, exclusive
         self._spec: GrafanaSpec | None = None
         self._configured = asyncio.Event()
@@ -104,7 +108,7 @@ class Grafana:
         if spec is None:
             return
         self._gather(spec)
-        dashboards = spec.dashboards and now_s >= self._dashboards.due_s
+        dashboards = spec.dashboards and self._first and now_s >= self._dashboards.due_s
         marks = self._room(now_s) if now_s >= self._annotations.due_s else ()
         if (dashboards or marks) and self._writes():
             await self._visit(Order(spec, dashboards, marks), now_s)
@@ -136,10 +140,23 @@ class Grafana:
         self._marks.clear()  # the prober that writes has seen them too
         return False
 
+    def lost(self) -> None:
+        """This prober writes no more: a visit under way ends."""
+        if self._going is not None:
+            self._going.cancel()
+
     async def _visit(self, order: Order, now_s: float) -> None:
         began = self._dashboards
+        going = self._going = asyncio.ensure_future(self._visited(order))
         try:
-            came = await self._visited(order)
+            await asyncio.wait([going])
+        finally:
+            going.cancel()
+            self._going = None
+        if going.cancelled():
+            return
+        try:
+            came = going.result()
         except (OSError, ValueError, TimeoutError) as problem:
             why = f"the visit to {order.spec.url} failed: {str(problem) or type(problem).__name__}"
             came = Came(failures=dict.fromkeys((self._dashboards.name, self._annotations.name), why))

@@ -1,6 +1,7 @@
 """What the prober remembers across restarts: baselines in the store, and what Prometheus holds from before."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import sqlite3
@@ -53,23 +54,30 @@ class Memory:
             log.warning("no --storage.path: drift baselines are in memory only and are learnt anew after a restart")
 
     async def save_often(self) -> None:
-        """Every minute, which is what a crash can cost."""
+        """All of it every minute, which is what a kill can cost of evidence; a baseline as soon as it is made."""
         while self._store is not None:
-            await asyncio.sleep(SAVE_EVERY_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SAVE_EVERY_S):
+                    while True:
+                        await self._watch.changed.wait()
+                        await self._put(self._store, DRIFT, self._watch.turned())
             await self.save(self._store)
 
     async def save(self, store: Store) -> None:
         """States are copied one by one, so that no stamp waits for all of them; the disk is waited for in a thread."""
         for kind, kept in self._kept.items():
-            items = []
-            for item in kept.states():
-                items.append(item)
-                await asyncio.sleep(0)
-            try:
-                await asyncio.to_thread(store.save, kind, items, time.time())
-            except sqlite3.Error as problem:
-                self._failures.inc()
-                log.error("%s states could not be saved, the next try is in %g s: %s", kind, SAVE_EVERY_S, problem)
+            await self._put(store, kind, kept.states())
+
+    async def _put(self, store: Store, kind: str, states: Iterator[tuple[str, bytes]]) -> None:
+        items = []
+        for item in states:
+            items.append(item)
+            await asyncio.sleep(0)
+        try:
+            await asyncio.to_thread(store.save, kind, items, time.time())
+        except sqlite3.Error as problem:
+            self._failures.inc()
+            log.error("%s states could not be saved, the next try is in %g s: %s", kind, SAVE_EVERY_S, problem)
 
     async def close(self) -> None:
         """Save once more."""

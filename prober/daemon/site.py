@@ -4,7 +4,7 @@ import asyncio
 import gzip
 from collections.abc import Awaitable, Callable, Iterator
 from hashlib import sha256
-from urllib.parse import urlsplit
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
@@ -13,8 +13,11 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 
 from prober.daemon.api import PROBE_MARGIN_S, Api
 from prober.daemon.fleet import Fleet
+from prober.daemon.guard import Guard, origin_of
 from prober.daemon.views import Views
 from prober.edge.files import asset, runbook
+from prober.edge.listener import IDLE_S, Limits, Listener
+from prober.edge.webconfig import WebFile
 from prober.exposition import protobuf
 from prober.exposition.families import Family, Series, page
 from prober.exposition.form import Form, wanted
@@ -25,24 +28,14 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 
 GZIP_ABOVE = 1 << 15
-SAFE = ("GET", "HEAD", "OPTIONS")
+LINGER_S = 1.0  # for the rest of a body that nobody reads
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
-# Charts set their colours in `style` attributes; no text that comes from elsewhere is ever put into one.
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; "
-    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Site:
     """Handlers; `ready` is the prober's own readiness and does not wait for any engine, `admin`: actions may be asked for.
 
-    external_url: where people reach it, if that is another address than the one it listens on
+    external_url: where people reach it, if that is another address than the one it listens on; file: who may come in
     """
 
     def __init__(
@@ -52,13 +45,15 @@ class Site:
         reload: Callable[[], Awaitable[str | None]],
         external_url: str,
         route_prefix: str,
+        file: WebFile | None = None,
     ) -> None:
         self.ready = False
         self.prefix = "/" + route_prefix.strip("/") if route_prefix.strip("/") else ""
         self.views = Views(fleet, families)
         self._api = Api(fleet, self.views, reload)
         self._fleet, self._families = fleet, families
-        self._origins = {_origin(external_url)} if external_url else set()
+        origins = {origin_of(external_url)} if external_url else set()
+        self.guard = Guard(file or WebFile(None), self.prefix, origins, lambda: self.admin)
         self._assets = {name: asset(name) for name in ASSETS}
         self._assets["page.css"] += STYLE.encode()
         self._stamp = sha256(b"".join(self._assets.values())).hexdigest()[:12]
@@ -94,8 +89,7 @@ class Site:
 
     def application(self) -> web.Application:
         """All of it, with what guards it."""
-        app = web.Application(middlewares=[self._guarded])
-        app.on_response_prepare.append(_secured)
+        app = web.Application(middlewares=[self.guard.middleware])
         app.add_routes(self.routes())
         return app
 
@@ -189,25 +183,6 @@ class Site:
             return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(NAMES)}\n")
         return web.Response(text=layout.runbook_page(name, text, self._stamp), content_type="text/html")
 
-    @web.middleware
-    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """What changes something is refused to the pages of other sites."""
-        if request.method not in SAFE and (stranger := self._stranger(request)):
-            text = (
-                f"refused: asked for by a page of {stranger}; only the prober's own page and programs may. "
-                "If that is its address, set --web.external-url to it\n"
-            )
-            return web.Response(status=403, text=text)
-        return await handler(request)
-
-    def _stranger(self, request: web.Request) -> str:
-        """The other site whose page sent it, "" for none. Browsers say where a request comes from, programs do not."""
-        site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
-        if site in ("same-origin", "none") or (not site and not origin):
-            return ""
-        own = origin and (urlsplit(origin).netloc == request.host or _origin(origin) in self._origins)
-        return "" if own and site in ("", "same-site") else origin or "another site"
-
 
 def _families(registry: CollectorRegistry) -> list[Family]:
     """The counters and gauges of a library's registry."""
@@ -221,30 +196,44 @@ def _families(registry: CollectorRegistry) -> list[Family]:
     return list(found.values())
 
 
-async def serve(site: Site, address: str) -> web.AppRunner:
+class Serving:
+    """A site that listens."""
+
+    def __init__(self, site: Site, runner: web.AppRunner, listener: Listener) -> None:
+        self._site, self._runner, self._listener = site, runner, listener
+
+    @property
+    def addresses(self) -> list[Any]:
+        """Where it listens."""
+        return self._listener.addresses
+
+    async def cleanup(self) -> None:
+        """Listen no more, and end what is open."""
+        await self._listener.close()
+        await self._runner.cleanup()
+        self._site.guard.close()
+
+
+async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
     """Listen on `host:port` or `:port`. Raises OSError with what to do if that is taken."""
     host, _, port = address.rpartition(":")
     if not port.isdigit():
         raise OSError(f"--web.listen-address {address!r}: write host:port or :port")
-    runner = web.AppRunner(site.application(), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        site.application(), access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, lingering_time=LINGER_S
+    )
     await runner.setup()
+    assert runner.server is not None
+    listener = Listener(site.guard.file, runner.server, limits)
     try:
-        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+        await listener.start(host.strip("[]") or None, int(port))
     except OSError as problem:
         await runner.cleanup()
         raise OSError(
             f"--web.listen-address {address}: {problem.strerror or problem}; choose another address"
         ) from None
-    return runner
-
-
-async def _secured(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(HEADERS)
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
+    site.guard.listener = listener
+    return Serving(site, runner, listener)
 
 
 def _probe_page(result: ProbeResult | None) -> bytes:

@@ -1,11 +1,13 @@
 """Sweeps of all targets: when one may run, what ends it, and what became of it."""
 
 import asyncio
+import json
 import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -19,13 +21,14 @@ from prober.daemon.demand import Demands
 from prober.daemon.drive import Drive, Unmeasurable
 from prober.daemon.headroom import Headroom
 from prober.daemon.history import History
+from prober.daemon.leadership import Alone, Leadership, claimed_as
 from prober.daemon.sweepresult import result_of
 from prober.daemon.sweepseries import SweepSeries
 from prober.daemon.sweepstore import SweepStore
 from prober.edge.lock import Held, Lock
 from prober.edge.prometheus import Unanswered, firing
 from prober.edge.store import Store
-from prober.edge.timetable import Timetable, longest_gap_s, zone
+from prober.edge.timetable import LATE_S, Timetable, longest_gap_s, zone
 from prober.experiment.fitting import Fit, Prior
 from prober.experiment.guard import burns
 from prober.experiment.order import Estimate, Finished, Run
@@ -61,7 +64,7 @@ class Refused(Exception):
 class _Swept:
     """One target's sweeps. last_s: Unix seconds at which the last one began; model: when it was fitted, and the engine.
 
-    quiet_until_s: Unix seconds until which the target asked to be left alone; removed: it is no target any more
+    quiet_until_s: seconds of the monotonic clock until which the target asked to be left alone; removed: it is no target any more
     """
 
     name: str
@@ -78,18 +81,31 @@ class _Swept:
 
 
 class Sweeps:
-    """One at a time: two of them would spoil each other's stamps. `prometheus_url`: asked for alerts and demand, None: nobody."""
+    """One at a time: two of them would spoil each other's stamps. `prometheus_url`: asked for alerts and demand, None: nobody.
+
+    leadership: of several replicas only the one that has it sweeps. What is due is written down there before it is begun, so
+    that whoever has it next does not begin the same again; what was due while nobody had it is begun then.
+    """
 
     def __init__(
-        self, families: Registry, history: History, headroom: Headroom, trust: Trust, store: Store | None
+        self,
+        families: Registry,
+        history: History,
+        headroom: Headroom,
+        trust: Trust,
+        store: Store | None,
+        leadership: Leadership | None = None,
     ) -> None:
         self._series, self._history, self._headroom, self._trust = SweepSeries(families), history, headroom, trust
         self._demands, self._store = Demands(headroom), store
         self._timetable = Timetable()
         self._swept: dict[str, _Swept] = {}
         self._busy: str | None = None
-        self._waiting: dict[str, Why] = {}
+        self._waiting: dict[str, tuple[Why, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._standing: dict[str, float] = {}  # when a schedule rang while another replica had the lease
+        self._leadership = leadership or Alone()
+        self._leadership.listen(self._lost, self._won)
 
     @property
     def prometheus_url(self) -> str | None:
@@ -120,7 +136,9 @@ class Sweeps:
             self._timetable.remove(name)
             self._series.declare(name, None)
             return
-        self._timetable.set(name, spec.schedule, spec.timezone, self._ringing(name, "schedule"))
+        self._timetable.set(
+            name, spec.schedule, spec.timezone, partial(self._ring, name, "schedule"), partial(self._missed, name)
+        )
         gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout)
         self._series.declare(name, None if gap_s is None else max(gap_s, spec.min_gap_s))
 
@@ -128,6 +146,7 @@ class Sweeps:
         """Sweep a target no more; one under way ends."""
         swept = self._swept.pop(name, None)
         self._waiting.pop(name, None)
+        self._standing.pop(name, None)
         self._timetable.remove(name)
         self._demands.remove(name)
         if swept is None:
@@ -157,17 +176,17 @@ class Sweeps:
 
     # --- what people ask
 
-    def ask(self, name: str, why: Why) -> str:
-        """Begin a sweep, and say its id. Raises Refused, which is counted."""
+    def ask(self, name: str, why: Why, due_unix_s: float = 0.0) -> str:
+        """Begin a sweep, and say its id; due_unix_s: when its schedule rang. Raises Refused, which is counted."""
         try:
-            swept = self._may(name, why)
+            swept = self._may(name, why, due_unix_s)
         except Refused as refusal:
             if name in self._swept:
                 self._not_begun(self._swept[name], why, refusal)
             raise
         self._busy = name
         identity = uuid.uuid4().hex[:12]
-        self._keep(asyncio.create_task(self._sweep(swept, identity, why)))
+        self._keep(asyncio.create_task(self._sweep(swept, identity, why, due_unix_s)))
         return identity
 
     def stop(self, name: str) -> bool:
@@ -205,20 +224,38 @@ class Sweeps:
 
     # --- one sweep
 
-    def _ringing(self, name: str, why: Why) -> Callable[[], None]:
-        def ring() -> None:
-            try:
-                self.ask(name, why)
-            except Refused:
-                return  # it is counted and told
+    def _ring(self, name: str, why: Why, due_unix_s: float = 0.0) -> None:
+        if why == "schedule" and self._leadership.held() is None:
+            self._standing[name] = due_unix_s
+        with suppress(Refused):  # it is counted and told
+            self.ask(name, why, due_unix_s)
 
-        return ring
+    def _missed(self, name: str, due_unix_s: float) -> None:
+        """The prober was stopped when a schedule rang, or its clock was set over it."""
+        if (swept := self._swept.get(name)) is not None:
+            late_s = time.time() - due_unix_s
+            self._not_begun(
+                swept, "schedule", Refused("missed", f"it was due {late_s:.0f} s ago; {LATE_S} s is too late")
+            )
 
     async def _after_a_while(self, name: str) -> None:
         await asyncio.sleep(SETTLED_S)
-        self._ringing(name, "change")()
+        self._ring(name, "change")
 
-    def _may(self, name: str, why: Why) -> _Swept:
+    def _lost(self) -> None:
+        """At once, and before anybody else may begin."""
+        for swept in self._swept.values():
+            if swept.drive is not None:
+                swept.drive.lease_lost()
+
+    def _won(self) -> None:
+        """What rang a little while ago, and nobody has begun, is begun now."""
+        standing, self._standing = self._standing, {}
+        for name, due_unix_s in standing.items():
+            if name in self._swept and time.time() - due_unix_s <= LATE_S:
+                self._ring(name, "schedule", due_unix_s)
+
+    def _may(self, name: str, why: Why, due_unix_s: float) -> _Swept:
         """The target, if one may be begun now. Raises Refused."""
         swept = self._swept.get(name)
         if swept is None:
@@ -226,18 +263,23 @@ class Sweeps:
             raise Refused(
                 "not_configured", f"target {name!r} has no `sweep:` in the configuration; those that have: {known}"
             )
+        if self._leadership.held() is None:
+            where, holder = self._leadership.where, self._leadership.holder
+            raise Refused(
+                "no_lease", f"lease {where} is held by {holder or 'nobody that is known'}; only its holder sweeps"
+            )
+        claimed_s = self._unclaimed(swept, due_unix_s)
         if self._busy is not None and why != "request" and name != self._busy:
-            self._waiting[name] = why
+            self._waiting[name] = why, due_unix_s
             raise Refused("running", f"a sweep of {self._busy!r} is under way; this one waits for its end")
         if self._busy is not None:
             raise Refused("running", f"a sweep of {self._busy!r} is under way; one at a time")
         now = time.time()
-        since_s = now - swept.last_s
+        since_s = now - max(swept.last_s, claimed_s)
         if since_s < swept.spec.min_gap_s and why != "request":
             raise Refused("min_gap", f"the last one began {since_s:.0f} s ago; min_gap is {swept.spec.min_gap_s:g} s")
         at = datetime.fromtimestamp(now, zone(swept.spec.timezone))
-        if now < swept.quiet_until_s:
-            left_s = swept.quiet_until_s - now
+        if (left_s := swept.quiet_until_s - time.monotonic()) > 0:
             raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
         if any(span.holds(at) for span in swept.spec.blackout):
             raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
@@ -247,12 +289,24 @@ class Sweeps:
             raise Refused("not_ready", f"the target is {swept.target.state}")
         return swept
 
-    async def _sweep(self, swept: _Swept, identity: str, why: Why) -> None:
+    def _unclaimed(self, swept: _Swept, due_unix_s: float) -> float:
+        """When its last sweep began, by whatever replica. Raises Refused if that was the one that is due."""
+        claimed_s = self._leadership.claimed(claimed_as(swept.target.spec.key))
+        if 0 < due_unix_s <= claimed_s:
+            raise Refused("no_lease", "another replica began the one that was due")
+        return claimed_s
+
+    async def _sweep(self, swept: _Swept, identity: str, why: Why, due_unix_s: float) -> None:
         name = swept.name
         try:
             await self._check_alerts(swept)
             with Lock(swept.target.spec.url, f"prober run, a sweep of {name}"):
-                await self._driven(swept, identity, why)
+                self._unclaimed(swept, due_unix_s)  # the lease may have been another one's meanwhile
+                number = max(due_unix_s, time.time())
+                fence = await self._leadership.claim(claimed_as(swept.target.spec.key), number)
+                if fence is None:
+                    raise Refused("no_lease", f"lease {self._leadership.where} was lost before it began")
+                await self._driven(swept, identity, why, fence)
         except Refused as refusal:
             self._not_begun(swept, why, refusal)
         except Held as other:
@@ -268,7 +322,7 @@ class Sweeps:
             self._busy = None
             if self._waiting:
                 following = next(iter(self._waiting))
-                self._ringing(following, self._waiting.pop(following))()
+                self._ring(following, *self._waiting.pop(following))
 
     def _not_begun(self, swept: _Swept, why: Why, refusal: Refused) -> None:
         log.info("target=%s sweep (%s) not begun: %s", swept.name, why, refusal)
@@ -279,7 +333,7 @@ class Sweeps:
         if not swept.removed:
             self._series.failed(swept.name)
 
-    async def _driven(self, swept: _Swept, identity: str, why: Why) -> None:
+    async def _driven(self, swept: _Swept, identity: str, why: Why, fence: int) -> None:
         """Raises Refused, Unmeasurable."""
         if swept.removed:
             raise Refused("not_configured", "the target was removed")
@@ -296,7 +350,11 @@ class Sweeps:
             fitted_s, fit = swept.model
             prior = Prior(fit.parameters, fit.front_s, age_s=started - fitted_s)
         demand = partial(self._demands.now, name)
-        drive = Drive(swept.target, spec.workload, plan_of(spec, target), rng, heard, prior, demand)
+
+        def may() -> bool:
+            return self._leadership.held() == fence
+
+        drive = Drive(swept.target, spec.workload, plan_of(spec, target), rng, heard, prior, demand, may)
         swept.drive = drive
         self._headroom.sweeping(name, begins=True)
         log.info("target=%s sweep %s (%s) begins: %s up to %g/s", name, identity, why, spec.mode, spec.max_rate)
@@ -309,7 +367,8 @@ class Sweeps:
             if not swept.removed:
                 self._headroom.sweeping(name, begins=False)
                 self._series.rate(name, 0.0)
-        swept.quiet_until_s = time.time() + driven.quiet_s
+        swept.quiet_until_s = time.monotonic() + driven.quiet_s
+        where = self._leadership.where
         result = await asyncio.to_thread(
             result_of,
             driven,
@@ -318,7 +377,8 @@ class Sweeps:
             identity=identity,
             started_unix_s=started,
             ended_unix_s=time.time(),
-            told={"why": why},
+            told={"why": why, "retry_after_s": driven.quiet_s}
+            | ({"lease": where, "lease_transitions": fence} if where else {}),
             devices=swept.devices,
         )
         if driven.model is not None:
@@ -344,12 +404,14 @@ class Sweeps:
 
     async def _watch(self, swept: _Swept, drive: Drive) -> None:
         """The guards that the machine cannot see: the continuous probes, the target's state, the prober itself, alerts."""
-        asked_s, spec = time.monotonic(), swept.spec
+        asked_s, began_ns, spec = time.monotonic(), time.monotonic_ns(), swept.spec
         while True:
             await asyncio.sleep(GUARD_EVERY_S)
             if swept.target.state == "failing":
                 drive.guard("the target fails")
-            elif burns([each for each in swept.recent if each.unix_s >= swept.last_s], spec.slos, spec.guard_burn):
+            elif burns(
+                [each for each in swept.recent if each.timeline.intended_ns >= began_ns], spec.slos, spec.guard_burn
+            ):
                 drive.guard("the continuous probes burn their budget")
             elif not self._trust.trusted(time.monotonic_ns()):
                 drive.guard("the prober does not trust itself")
@@ -377,6 +439,8 @@ class Sweeps:
         latest = swept.results.latest()
         if latest:
             swept.last_s = latest[0].started_unix_s
+            quiet_s = json.loads(latest[0].configuration or "{}").get("retry_after_s", 0.0)
+            swept.quiet_until_s = time.monotonic() + latest[0].ended_unix_s + quiet_s - time.time()
         for result in latest:
             if any(each.estimate is not None for each in result.capacities):
                 self._headroom.found(swept.name, result.capacities, time.time())

@@ -37,9 +37,9 @@ class SweepStore:
     async def keep(self, result: Result) -> None:
         """One more, without what is most of its size."""
         kept = without_gaps(result)
-        self._take(kept)
         if self._store is not None:
             await asyncio.to_thread(_save, self._store, json.dumps([self._key, kept.id]), kept)
+        self._take(kept)  # told only now: what was told is there after a kill
 
     def _take(self, result: Result) -> None:
         self._results[result.id] = result

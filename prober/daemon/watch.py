@@ -1,5 +1,6 @@
 """Watches the latencies of all targets for drift: results in, series out, and a state that can be kept and taken up again."""
 
+import asyncio
 import json
 import logging
 import math
@@ -21,16 +22,19 @@ log = logging.getLogger(__name__)
 class Watch:
     """One detector a signal of each workload of each target that streams.
 
-    kept: states as `states` gave them to an earlier process, by its keys.
+    kept: states as `states` gave them to an earlier process, by its keys; changed: set when one is no longer what was kept of it.
     """
 
     def __init__(self, recorder: Recorder, history: History, spec: DriftSpec, kept: Mapping[str, bytes]) -> None:
         self._recorder, self._history, self._spec = recorder, history, spec
         self._kept = dict(kept)
         self._detectors: dict[Key, Drift] = {}
+        self._keys: dict[str, set[Key]] = {}  # of each target
         self._rates: dict[Key, float] = {}
         self._active: set[Key] = set()
         self._verdicts: dict[Key, tuple[Verdict, tuple[Shift, ...]]] = {}
+        self._turned: set[Key] = set()
+        self.changed = asyncio.Event()
 
     def declare(self, name: str, spec: TargetSpec) -> None:
         """Watch what is probed of a target; what was watched already goes on, and what is not probed any more is forgotten."""
@@ -41,8 +45,9 @@ class Watch:
             for signal in ("ttft", "itl")
             if spec.stream
         }
-        for key in [key for key in self._detectors if key[0] == name and key not in wanted]:
+        for key in self._keys.get(name, set()) - wanted.keys():
             self._forget(key)
+        self._keys[name] = set(wanted)
         for key, rate in wanted.items():
             self._rates[key] = rate
             self._detectors[key] = self._taken_up(key)
@@ -57,7 +62,7 @@ class Watch:
 
     def remove(self, name: str) -> None:
         """Forget a target."""
-        for key in [key for key in self._detectors if key[0] == name]:
+        for key in self._keys.pop(name, ()):
             self._forget(key)
 
     def observe(self, result: ProbeResult, load: float | None) -> None:
@@ -88,8 +93,16 @@ class Watch:
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(key, state) of every detector."""
+        self._turned.clear()
         for key, state in list(self._detectors.items()):
             yield json.dumps(key), dump(state)
+
+    def turned(self) -> Iterator[tuple[str, bytes]]:
+        """(key, state) of those with a baseline made, or given up, or an alarm begun or ended, since they were last asked for."""
+        self.changed.clear()
+        while self._turned:
+            if (state := self._detectors.get(key := self._turned.pop())) is not None:
+                yield json.dumps(key), dump(state)
 
     def without_baseline(self, signal: str) -> list[Key]:
         """Whose past would help."""
@@ -100,6 +113,8 @@ class Watch:
         state = self._detectors.get(key)
         if state is not None and state.baseline is None:
             self._detectors[key] = seed(state, samples)
+            self._turned.add(key)
+            self.changed.set()
 
     def _step(self, key: Key, observation: Observation) -> None:
         state = self._detectors.get(key)
@@ -115,6 +130,8 @@ class Watch:
             text = f"{signal} of {workload}: {verdict.event}" + (f", cause {verdict.cause}" if verdict.active else "")
             log.info("target=%s drift: %s", target, text)
             self._history.happened(Event(observation.unix_s, target, "drift", text))
+            self._turned.add(key)
+            self.changed.set()
 
     def _taken_up(self, key: Key) -> Drift:
         spec = self._spec

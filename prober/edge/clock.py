@@ -12,13 +12,17 @@ import itertools
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 
+BEAT_NS = 250_000_000
+REMEMBERED_NS = 600 * 10**9  # of lateness: longer than any probe takes
+SLIGHT_NS = 1_000_000
 _MONOTONIC, _NONBLOCK, _CLOEXEC, _ABSOLUTE = 1, 0o4000, 0o2000000, 1
 
 
 class Alarm:
-    """A call that is due; `cancel` forgets it."""
+    """A call that is due, at the earliest when it is made; `cancel` forgets it."""
 
     __slots__ = ("callback", "due_ns")
 
@@ -32,7 +36,11 @@ class Alarm:
 
 
 class Clock:
-    """Alarms of one running event loop. `close` when done."""
+    """Alarms of one running event loop, and how late they are. `close` when done.
+
+    A clock beats four times a second: a loop that is held up, or a process that is stopped, misses beats, and what it stamped
+    then is not when it happened. heard: called with each beat, (now, seconds late).
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -40,9 +48,15 @@ class Clock:
         self._order = itertools.count()
         self._armed_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.heard: Callable[[int, float], None] | None = None
+        self._late: deque[tuple[int, int]] = (
+            deque()
+        )  # (when an alarm rang, how late), none of which is followed by a later one
         self._fd = _timerfd_create()
         if self._fd is not None:
             self._loop.add_reader(self._fd, self._woken)
+        self._due_ns = self.now_ns()
+        self._beat()
 
     @staticmethod
     def now_ns() -> int:
@@ -51,7 +65,7 @@ class Clock:
 
     def call_at(self, due_ns: int, callback: Callable[[], None]) -> Alarm:
         """Call at `due_ns`, or as soon as the loop runs if that is past."""
-        alarm = Alarm(due_ns, callback)
+        alarm = Alarm(max(due_ns, self.now_ns()), callback)
         heapq.heappush(self._heap, (due_ns, next(self._order), alarm))
         if self._armed_ns is None or due_ns < self._armed_ns:
             self._arm(due_ns)
@@ -68,6 +82,12 @@ class Clock:
         finally:
             alarm.cancel()
 
+    def late_s(self, since_ns: int) -> float:
+        """The longest by which an alarm has rung too late since then, or is late now; short of the truth by a beat at most."""
+        now = self.now_ns()
+        overdue = max(0, now - self._heap[0][2].due_ns) if self._heap else 0
+        return max(overdue, next((late for at, late in self._late if at >= since_ns), 0)) / 1e9
+
     def close(self) -> None:
         """Forget all alarms."""
         self._heap.clear()
@@ -77,6 +97,22 @@ class Clock:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = None
+
+    def _beat(self) -> None:
+        now = self.now_ns()
+        if self.heard is not None:
+            self.heard(now, (now - self._due_ns) / 1e9)
+        self._due_ns = max(self._due_ns + BEAT_NS, now)
+        self.call_at(self._due_ns, self._beat)
+
+    def _rang(self, now: int, late: int) -> None:
+        if late < SLIGHT_NS:
+            return
+        while self._late and self._late[-1][1] <= late:
+            self._late.pop()  # whoever asks for the longest since an earlier moment is told the later one
+        self._late.append((now, late))
+        while self._late[0][0] < now - REMEMBERED_NS:
+            self._late.popleft()
 
     def _arm(self, due_ns: int) -> None:
         self._armed_ns = due_ns
@@ -97,9 +133,11 @@ class Clock:
     def _due(self) -> None:
         self._armed_ns = 0  # callbacks that set alarms need not arm: that is done once, below, for the earliest of all
         while self._heap and self._heap[0][0] <= self.now_ns():
-            callback = heapq.heappop(self._heap)[2].callback
-            if callback is not None:
-                callback()
+            alarm = heapq.heappop(self._heap)[2]
+            now = self.now_ns()
+            self._rang(now, now - alarm.due_ns)
+            if alarm.callback is not None:
+                alarm.callback()
         self._armed_ns = None
         if self._heap:
             self._arm(self._heap[0][0])

@@ -1,21 +1,26 @@
 """Setting up one connection, phase by phase, each with its time: name, TCP, proxy, TLS."""
 
 import asyncio
+import errno
+import os
 import socket
 import ssl
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httptools
 
+from prober.edge.address import Forbidden, check
 from prober.edge.endpoint import Endpoint, is_address
 from prober.edge.request import Exchange
 from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Connection
 
 T = TypeVar("T")
+# Descriptors, memory or ports of this machine have run out.
+_OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL}
 
 
 class Broken(Exception):
@@ -38,10 +43,19 @@ async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> C
             Outcome.CONNECT_TIMEOUT, f"no connection within {timeout_s:g} s (in {setup.phase})"
         ) from None
     except socket.gaierror as problem:
+        if (
+            ours := _exhausted()
+        ) is not None:  # a resolver that cannot open a socket says the same as one that knows no name
+            raise setup.broken(Outcome.INVALID, f"the prober itself cannot resolve {setup.host!r}: {ours}") from None
         raise setup.broken(Outcome.DNS, f"cannot resolve {setup.host!r}: {problem.strerror}") from None
     except ssl.SSLCertVerificationError as problem:
         raise setup.broken(Outcome.TLS, f"certificate refused: {problem.verify_message}") from None
+    except Forbidden as problem:
+        raise setup.broken(Outcome.REJECTED, str(problem.strerror)) from None
     except (OSError, ssl.SSLError) as problem:
+        if problem.errno in _OURS or setup.phase == "dns":  # a resolver that fails otherwise is this machine's
+            said = f"the prober itself cannot connect: {setup.phase}: {_exhausted() or _said(problem)}"
+            raise setup.broken(Outcome.INVALID, said) from None
         outcome = Outcome.TLS if setup.phase == "tls" else Outcome.CONNECT_REFUSED
         raise setup.broken(outcome, f"{setup.phase} to {setup.host}:{setup.port}: {_said(problem)}") from None
 
@@ -51,6 +65,15 @@ def cert_expiry(exchange: Exchange) -> float | None:
     found = exchange.transport.get_extra_info("ssl_object") if exchange.transport else None
     until = (found.getpeercert() or {}).get("notAfter") if found is not None else None
     return float(ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None
+
+
+def _exhausted() -> str | None:
+    """Why this process can open nothing now; None if it can."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as problem:
+        return _said(problem)
+    return None
 
 
 def _said(problem: Exception) -> str:
@@ -70,6 +93,7 @@ class _Setup:
         return Broken(outcome, detail, self._connection)
 
     async def run(self) -> Connection:
+        check(self._endpoint.host, allow_link_local=self._endpoint.allow_link_local)
         addresses = [self.host]
         if not is_address(self.host):
             found = await self._timed("dns", self._resolve())
@@ -100,6 +124,7 @@ class _Setup:
     async def _tcp(self, addresses: list[str], protocol: asyncio.Protocol) -> None:
         for index, address in enumerate(addresses):
             try:
+                check(address, allow_link_local=self._endpoint.allow_link_local)
                 await self._loop.create_connection(lambda: protocol, address, self.port)
                 return
             except OSError:
@@ -110,7 +135,7 @@ class _Setup:
         exchange, context = self._exchange, self._endpoint.tls
         assert exchange.transport is not None
         assert context is not None
-        name = self._endpoint.host
+        name = self._endpoint.server_name
         secured = await self._loop.start_tls(exchange.transport, exchange, context, server_hostname=name)
         if secured is None:
             raise ConnectionResetError("closed in the TLS handshake")
@@ -137,8 +162,7 @@ class _Tunnel(asyncio.Protocol):
             raise ConnectionRefusedError(f"the proxy answered {status} to CONNECT {target}")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are not of its class
 
     def data_received(self, data: bytes) -> None:
         try:

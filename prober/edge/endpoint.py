@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from prober import __version__
-from prober.config.specs import TargetSpec
+from prober.config.specs import TargetSpec, TlsSpec
+from prober.edge.certificates import BadCertificate, ClientTls, client_tls
 from prober.edge.files import Secret
+from prober.edge.veil import Veil
 
 
 class BadEndpoint(ValueError):
@@ -17,23 +19,38 @@ class BadEndpoint(ValueError):
 
 @dataclass(slots=True)
 class Endpoint:
-    """One server. `tls` is None for http; `proxy` is (host, port) of a forward proxy."""
+    """One server. `trust` is None for http, server_name: that of its certificate; `proxy` is (host, port) of a forward proxy."""
 
     scheme: str
     host: str
     port: int
     base_path: str
     headers: tuple[tuple[str, str], ...] = ()
-    tls: ssl.SSLContext | None = None
+    trust: ClientTls | None = None
+    server_name: str = ""
     proxy: tuple[str, int] | None = None
     proxy_authorization: str = ""
     secret: Secret | None = None
+    allow_link_local: bool = False
+    veil: Veil = field(default_factory=Veil)
     authority: str = field(init=False)
 
     def __post_init__(self) -> None:
         host = f"[{self.host}]" if ":" in self.host else self.host
         default = 443 if self.scheme == "https" else 80
         self.authority = host if self.port == default else f"{host}:{self.port}"
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """For the next connection; None for http."""
+        return self.trust.context() if self.trust else None
+
+    def token(self) -> str | None:
+        """The bearer token as it is now; None without one. What is said from now on hides it."""
+        token = self.secret.read() if self.secret else None
+        if token is not None:
+            self.veil.hide(token)
+        return token
 
     def head(self, method: str, path: str, *, length: int, request_id: str, token: str | None) -> bytes:
         """Request line and headers. Every request has a connection of its own, closed after it."""
@@ -60,25 +77,38 @@ class Endpoint:
 
 
 def endpoint(spec: TargetSpec) -> Endpoint:
-    """The endpoint of a target. Raises BadEndpoint for a CA file that cannot be used."""
+    """The endpoint of a target. Raises BadEndpoint for certificates that cannot be used."""
     parts = urlsplit(spec.url)
     proxy, authorization = None, ""
+    veil = Veil()
+    for _, value in spec.headers:
+        veil.hide(value)
     if spec.proxy_url:
         through = urlsplit(spec.proxy_url)
         proxy = (through.hostname or "", through.port or 3128)
         if through.username:
-            pair = f"{unquote(through.username)}:{unquote(through.password or '')}"
-            authorization = f"Proxy-Authorization: Basic {base64.b64encode(pair.encode()).decode()}\r\n"
+            password = unquote(through.password or "")
+            pair = base64.b64encode(f"{unquote(through.username)}:{password}".encode()).decode()
+            authorization = f"Proxy-Authorization: Basic {pair}\r\n"
+            veil.hide(password)
+            veil.hide(pair)
+    try:
+        trust = client_tls(spec.tls or TlsSpec(None, insecure_skip_verify=False)) if parts.scheme == "https" else None
+    except BadCertificate as problem:
+        raise BadEndpoint(f"{spec.url}: {problem}") from None
     return Endpoint(
         parts.scheme,
         parts.hostname or "",
         parts.port or (443 if parts.scheme == "https" else 80),
         parts.path.rstrip("/"),
         spec.headers,
-        _context(spec) if parts.scheme == "https" else None,
+        trust,
+        (spec.tls.server_name if spec.tls else None) or parts.hostname or "",
         proxy,
         authorization,
         Secret(spec.bearer_token_file) if spec.bearer_token_file else None,
+        spec.allow_link_local,
+        veil,
     )
 
 
@@ -89,15 +119,3 @@ def is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _context(spec: TargetSpec) -> ssl.SSLContext:
-    ca_file = spec.tls.ca_file if spec.tls else None
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as problem:
-        raise BadEndpoint(f"{spec.url}: tls.ca_file {ca_file}: {problem}; name a file of PEM certificates") from None
-    if spec.tls and spec.tls.insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

@@ -5,8 +5,14 @@ from collections.abc import Collection
 from typing import Any
 
 import aiohttp
+import orjson
+
+from prober.config.problems import shown
+from prober.edge.address import connector
+from prober.edge.scrape import whole
 
 TIMEOUT_S = 20.0
+LIMIT_BYTES = 8 << 20
 HOUR_S = 3600
 
 
@@ -32,7 +38,7 @@ async def hourly_histograms(
             for at, value in row["values"]:
                 found.setdefault(float(at), []).append((bound, float(value)))
     except (KeyError, TypeError, ValueError) as problem:
-        raise Unanswered(f"{url}: not the answer of a Prometheus: {problem!r}") from None
+        raise Unanswered(f"{shown(url)}: not the answer of a Prometheus: {problem!r}") from None
     histograms = [(at - HOUR_S / 2, sorted(buckets)) for at, buckets in sorted(found.items())]
     return [(at, buckets) for at, buckets in histograms if buckets[-1][0] == math.inf and buckets[-1][1] > 0]
 
@@ -44,7 +50,7 @@ async def firing(url: str, target: str, without: Collection[str] = ()) -> list[s
     try:
         return sorted({str(row["metric"]["alertname"]) for row in await _rows(url, "query", {"query": query})})
     except (KeyError, TypeError) as problem:
-        raise Unanswered(f"{url}: not the answer of a Prometheus: {problem!r}") from None
+        raise Unanswered(f"{shown(url)}: not the answer of a Prometheus: {problem!r}") from None
 
 
 async def instant(url: str, query: str) -> float:
@@ -55,12 +61,12 @@ async def instant(url: str, query: str) -> float:
             [float(row["value"][1]) for row in rows] if all(isinstance(row, dict) for row in rows) else [float(rows[1])]
         )
     except (IndexError, KeyError, TypeError, ValueError) as problem:
-        raise Unanswered(f"{url}: {query!r} does not give a number now: {problem!r}") from None
+        raise Unanswered(f"{shown(url)}: {query!r} does not give a number now: {problem!r}") from None
     if len(values) != 1:
         said = f"{len(values)} series; sum() makes them one" if values else "no data"
-        raise Unanswered(f"{url}: {query!r} gives {said}")
+        raise Unanswered(f"{shown(url)}: {query!r} gives {said}")
     if not math.isfinite(values[0]):
-        raise Unanswered(f"{url}: {query!r} gives {values[0]}, which is not known")
+        raise Unanswered(f"{shown(url)}: {query!r} gives {values[0]}, which is not known")
     return values[0]
 
 
@@ -68,18 +74,26 @@ async def _rows(url: str, path: str, asked: dict[str, str]) -> list[Any]:
     """`result` of the answer: series, or of a scalar [time, value]. Raises Unanswered."""
     try:
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S)) as session,
-            session.post(f"{url}/api/v1/{path}", data=asked) as answer,
+            aiohttp.ClientSession(
+                connector=connector(), timeout=aiohttp.ClientTimeout(TIMEOUT_S), auto_decompress=False
+            ) as session,
+            session.post(
+                f"{url}/api/v1/{path}", data=asked, headers={"Accept-Encoding": "identity"}, allow_redirects=False
+            ) as answer,
         ):
-            document: Any = await answer.json(content_type=None)
+            if 300 <= answer.status < 400:
+                raise Unanswered(
+                    f"{shown(url)}: HTTP {answer.status}: redirects are not followed; give its own address"
+                )
+            document: Any = orjson.loads(await whole(answer, LIMIT_BYTES))
         if document["status"] != "success":
-            raise Unanswered(f"{url}: {document.get('error', document)}")
+            raise Unanswered(f"{shown(url)}: {document.get('error', document)}")
         rows: list[Any] = document["data"]["result"]
         return rows
     except (TimeoutError, aiohttp.ClientError, OSError) as problem:
-        raise Unanswered(f"{url}: {str(problem) or type(problem).__name__}") from None
+        raise Unanswered(f"{shown(url)}: {shown(str(problem)) or type(problem).__name__}") from None
     except (KeyError, TypeError, ValueError) as problem:
-        raise Unanswered(f"{url}: not the answer of a Prometheus: {problem!r}") from None
+        raise Unanswered(f"{shown(url)}: not the answer of a Prometheus: {problem!r}") from None
 
 
 def _quoted(value: str) -> str:

@@ -19,7 +19,9 @@ from prober.measure.timeline import Recording
 
 DIGEST_BYTES = 64 << 10
 SLICE = 4
-MAX_BODY_BYTES = 64 << 20
+MAX_STREAM_BYTES = 64 << 20  # of a stream as it is sent, with its headers, chunks and trailers
+MAX_PLAIN_BYTES = 4 << 20  # of any other answer
+MAX_HEAD_BYTES = 64 << 10
 MAX_ERROR_BYTES = 64 << 10
 MAX_HEADERS = 200
 LINGER_S = 1.0
@@ -52,6 +54,7 @@ class Exchange(asyncio.Protocol):
         self._frames: list[tuple[int, bytes]] = []
         self._waiting = 0
         self._size = 0
+        self._received = 0
         self._streaming = False
         self._deadlines: Deadlines | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -90,8 +93,10 @@ class Exchange(asyncio.Protocol):
         self._arrived_ns = time.monotonic_ns()
         if self._parser is None:
             return
+        self._received += len(data)
         try:
             self._parser.feed_data(data)
+            self._bound()
         except httptools.HttpParserUpgrade:
             self._break(Outcome.MALFORMED, "the server switched protocols")
         except httptools.HttpParserError as problem:
@@ -132,6 +137,10 @@ class Exchange(asyncio.Protocol):
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         told = kind in ("application/json", "text/html")
         self._streaming = self.recording is not None and status < 300 and not (self.recording.streamed and told)
+        coding = self.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("", "identity"):
+            said = f"the answer is compressed ({coding[:20]!r}), though identity was asked for; switch that off for the prober"
+            self._break(Outcome.MALFORMED, said)
 
     def on_body(self, data: bytes) -> None:
         self._size += len(data)
@@ -145,12 +154,21 @@ class Exchange(asyncio.Protocol):
                 self._digest()
                 if self.recording is not None and self.recording.over:
                     self._complete()
-        if self._size > MAX_BODY_BYTES:
-            self._break(Outcome.MALFORMED, f"the answer passed {MAX_BODY_BYTES >> 20} MiB without an end")
 
     def on_message_complete(self) -> None:
         if self.status is not None:
             self._complete()
+
+    def _bound(self) -> None:
+        """What is longer than any proper answer is not read to its end."""
+        if self.status is None:
+            if self._received > MAX_HEAD_BYTES:
+                self._break(Outcome.MALFORMED, f"headers of more than {MAX_HEAD_BYTES >> 10} KiB")
+            return
+        stream = self._streaming and self.recording is not None and self.recording.streamed
+        limit = MAX_STREAM_BYTES if stream else MAX_PLAIN_BYTES
+        if self._received > limit:
+            self._break(Outcome.MALFORMED, f"the answer passed {limit >> 20} MiB without an end")
 
     # -- how it ends ----------------------------------------------------------------------------------------------------
 
@@ -203,8 +221,12 @@ class Exchange(asyncio.Protocol):
             self._timer = None
         if not self.ended.done():
             self.ended.set_result(None)
-            # The server closes first, as it was asked to, and so keeps the port's waiting time on its side.
-            if self.transport is not None and not self.transport.is_closing():
+            if self.transport is None or self.transport.is_closing():
+                return
+            if self.recording is not None and self.recording.over:
+                self.transport.abort()  # what it goes on sending is of no use
+            else:
+                # The server closes first, as it was asked to, and so keeps the port's waiting time on its side.
                 self._timer = self.ended.get_loop().call_later(LINGER_S, self.transport.abort)
 
     def _digest(self, most: int | None = None) -> None:

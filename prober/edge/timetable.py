@@ -1,16 +1,23 @@
-"""Calendar work by cron, in a time zone that is said. Jobs only ring: what they start is somebody else's."""
+"""Calendar work by cron, in a time zone that is said. Jobs only ring: what they start is somebody else's.
 
+The clock on the wall may be set meanwhile. Set forward over a ring it is late, and if too late for it, missed, which is told;
+set back it does not ring again for what it rang for.
+"""
+
+import asyncio
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from apscheduler.events import EVENT_JOB_MISSED, EVENT_JOB_SUBMITTED, JobExecutionEvent, JobSubmissionEvent
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.cron import CronTrigger
 
 from prober.limits.calendar import Span
 
 MOST_RINGS = 2_000
+LOOK_S = 30.0  # between two looks at the clock on the wall, which may have been set
 LATE_S = 600  # a ring that is later than this, after a suspension, is left out
 
 
@@ -59,13 +66,28 @@ class Timetable:
 
     def __init__(self) -> None:
         self._scheduler = AsyncIOScheduler(timezone=ZoneInfo("UTC"))
+        self._due_s: dict[str, float] = {}
+        self._missed: dict[str, Callable[[float], None]] = {}
+        self._scheduler.add_listener(self._submitted, EVENT_JOB_SUBMITTED)
+        self._scheduler.add_listener(self._tell_missed, EVENT_JOB_MISSED)
         self._scheduler.start()
+        self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
-    def set(self, key: str, schedule: str, timezone: str, ring: Callable[[], None]) -> None:
-        """Ring for `key` from now on by this schedule, and by no other. Raises BadSchedule."""
+    def set(
+        self,
+        key: str,
+        schedule: str,
+        timezone: str,
+        ring: Callable[[float], None],
+        missed: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """Ring for `key` from now on by this schedule, and by no other; says when that was due (Unix seconds). Raises BadSchedule.
+
+        missed: told instead where it is too late to ring.
+        """
 
         async def on_the_loop() -> None:  # the scheduler runs plain functions in threads, where no task can begin
-            ring()
+            ring(self._due_s[key])
 
         self._scheduler.add_job(
             on_the_loop,
@@ -76,6 +98,7 @@ class Timetable:
             max_instances=1,
             misfire_grace_time=LATE_S,
         )
+        self._missed[key] = missed
 
     def remove(self, key: str) -> None:
         """Ring for `key` no more."""
@@ -87,6 +110,19 @@ class Timetable:
         job = self._scheduler.get_job(key)
         return job.next_run_time if job else None
 
+    def _submitted(self, event: JobSubmissionEvent) -> None:
+        """Before the job runs, which is not told for when."""
+        self._due_s[event.job_id] = event.scheduled_run_times[-1].timestamp()
+
+    def _tell_missed(self, event: JobExecutionEvent) -> None:
+        if (tell := self._missed.get(event.job_id)) is not None:
+            tell(event.scheduled_run_time.timestamp())
+
+    def _look(self) -> None:
+        self._scheduler.wakeup()
+        self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
     def stop(self) -> None:
         """Ring for nobody any more."""
+        self._looking.cancel()
         self._scheduler.shutdown(wait=False)

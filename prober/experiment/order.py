@@ -24,6 +24,7 @@ Reason = (
         "retry_after",  # the target asks to be left alone
         "time_budget",
         "guard",  # something outside the machine; `detail` names it
+        "lease_lost",  # another prober may sweep from now on
     ]
     | Spent
     | Trip
@@ -32,7 +33,8 @@ Teller = Literal["engine", "prometheus"]
 # The plan or something outside ended it: that it ended says nothing of the target.
 UNREACHED: frozenset[Reason] = frozenset(
     {
-        *("highest_rate", "sustained", "prober_late", "page_lost", "retry_after", "guard", "production_ttft"),
+        *("highest_rate", "sustained", "prober_late", "page_lost", "retry_after"),
+        *("guard", "production_ttft", "lease_lost"),
         *("request_budget", "token_budget", "time_budget", "cost_budget"),
     }
 )

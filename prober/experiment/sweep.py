@@ -151,6 +151,10 @@ class Sweep:
         """Something outside speaks against going on: an alert, a burn rate, a person."""
         self._stop("guard", at_s, name)
 
+    def lease_lost(self, at_s: float) -> None:
+        """Another prober may sweep from now on."""
+        self._stop("lease_lost", at_s, "another prober may sweep now")
+
     def retry_after(self, at_s: float, seconds: float) -> None:
         """The target asks to be left alone for so long."""
         self._stop("retry_after", at_s, f"{seconds:g} s")

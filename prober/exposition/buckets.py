@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
 
 MAX_BOUNDS = 60
 COARSE = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
@@ -14,9 +16,13 @@ def bounds(kind: str, thresholds: Iterable[float] = (), limit: int = MAX_BOUNDS)
     Within a factor of two of each threshold they are 12% wide, and each threshold is a bound. Above `limit` bounds, the ones
     farthest from any threshold give way, every other one first; thresholds never.
     """
+    return _bounds(kind, frozenset(thresholds), limit)
+
+
+@lru_cache(maxsize=256)
+def _bounds(kind: str, keep: frozenset[float], limit: int) -> tuple[float, ...]:
     low, high = _RANGES[kind]
     first, last = round(10 * math.log10(low)), round(10 * math.log10(high))
-    keep = set(thresholds)
     if len(keep) > limit:
         raise ValueError(f"{len(keep)} different thresholds, but a histogram has at most {limit} bounds; use fewer")
     found = {_rounded(10 ** (step / 10)) for step in range(first, last + 1)}
@@ -54,7 +60,7 @@ def representatives(buckets: Sequence[tuple[float, float]], count: int) -> list[
     return [values[i * stride % count] for i in range(count)]
 
 
-def _distance(bound: float, thresholds: set[float]) -> tuple[float, float]:
+def _distance(bound: float, thresholds: AbstractSet[float]) -> tuple[float, float]:
     """How far from what matters; the outer ends of the range are the least useful."""
     return (min((abs(math.log(bound / t)) for t in thresholds), default=abs(math.log(bound))), bound)
 

@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 from prober.exposition.exponential import Exponential
@@ -40,6 +41,12 @@ def number(value: float) -> str:
     return repr(float(value))
 
 
+@lru_cache(maxsize=256)
+def _ends(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """What a bucket's line has behind the labels of its histogram: the same for all histograms with these bounds."""
+    return tuple(f'le="{number(bound)}"}} ' for bound in (*bounds, math.inf))
+
+
 class Value:
     """One counter or gauge. `packed_labels`: its labels as protobuf, once that page was asked for."""
 
@@ -67,7 +74,8 @@ class Histogram:
     """
 
     __slots__ = (
-        *("_lines", "_sum_line", "_text", "bounds", "counts", "exemplars", "native", "packed", "packed_labels", "sum"),
+        *("_bucket", "_count_line", "_ends", "_sum_line", "_text"),
+        *("bounds", "counts", "exemplars", "native", "packed", "packed_labels", "sum"),
     )
 
     def __init__(self, series: Series, labels: Labels, bounds: tuple[float, ...]) -> None:
@@ -79,10 +87,9 @@ class Histogram:
         self.packed_labels: bytes | None = None
         self.exemplars: dict[int, tuple[str, float, float]] = {}
         name, names = series.name, series.labels
-        self._lines = [
-            f"{name}_bucket{label_text(names, labels, ('le', number(le)))} " for le in (*bounds, math.inf)
-        ] + [f"{name}_count{label_text(names, labels)} "]
-        self._sum_line = f"{name}_sum{label_text(names, labels)} "
+        text = label_text(names, labels)
+        self._bucket, self._ends = f"{name}_bucket{text[:-1]}{',' if text else '{'}", _ends(bounds)
+        self._count_line, self._sum_line = f"{name}_count{text} ", f"{name}_sum{text} "
         self._text: dict[bool, str] = {}
 
     def observe(self, *values: float) -> None:
@@ -123,12 +130,12 @@ class Histogram:
         total, out = 0, []
         for index, count in enumerate(self.counts):
             total += count
-            out.append(f"{self._lines[index]}{total}.0")
+            out.append(f"{self._bucket}{self._ends[index]}{total}.0")
             if exemplars and index in self.exemplars:
                 request_id, value, unix_s = self.exemplars[index]
                 out.append(f' # {{request_id="{request_id}"}} {number(value)} {unix_s:.3f}')
             out.append("\n")
-        out.append(f"{self._lines[-1]}{total}.0\n{self._sum_line}{number(self.sum)}\n")
+        out.append(f"{self._count_line}{total}.0\n{self._sum_line}{number(self.sum)}\n")
         return "".join(out)
 
 
@@ -138,12 +145,14 @@ class Family:
 
     series: Series
     children: dict[Labels, Value | Histogram] = field(default_factory=dict)
+    _by_first: dict[str, tuple[Labels, ...]] = field(default_factory=dict, repr=False)  # removed ones may be among them
 
     def value(self, *labels: str) -> Value:
         """The counter or gauge with these labels, made at 0 on first use."""
         child = self.children.get(labels)
         if child is None:
             child = self.children[labels] = Value(self.series, labels)
+            self._remember(labels)
         assert isinstance(child, Value)
         return child
 
@@ -152,7 +161,21 @@ class Family:
         child = self.children.get(labels)
         if not isinstance(child, Histogram) or child.bounds != bounds:
             child = self.children[labels] = Histogram(self.series, labels, bounds)
+            self._remember(labels)
         return child
+
+    def of(self, *first: str) -> list[Labels]:
+        """Labels of the children whose first values are these, without a look at the others."""
+        known = tuple(labels for labels in self._by_first.get(first[0], ()) if labels in self.children)
+        if known:
+            self._by_first[first[0]] = known
+        else:
+            self._by_first.pop(first[0], None)
+        return [labels for labels in known if labels[: len(first)] == first]
+
+    def _remember(self, labels: Labels) -> None:
+        if labels and labels not in (known := self._by_first.get(labels[0], ())):
+            self._by_first[labels[0]] = (*known, labels)
 
     def head(self, openmetrics: bool) -> str:
         """HELP and TYPE (and UNIT) lines."""

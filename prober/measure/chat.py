@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import orjson
 
 DONE = b"[DONE]"
+MOST_TOKENS = 1_000_000_000  # of one answer: more is no count
+LONGEST_SAID = 300  # characters kept of what a server says of itself: its errors, and why it ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def parse_chunk(payload: bytes) -> Chunk:
     answer, reasoning = _content(said)
     finish = choice.get("finish_reason")
     text = answer or reasoning
-    return Chunk(text != "", answer != "", text, str(finish) if finish else None, usage, None)
+    return Chunk(text != "", answer != "", text, _brief(_text(finish)) if finish else None, usage, None)
 
 
 def parse_answer(payload: bytes) -> Chunk:
@@ -146,21 +148,20 @@ def parse_answer(payload: bytes) -> Chunk:
         bool(answer or reasoning),
         bool(answer),
         answer or reasoning,
-        str(finish) if finish else None,
+        _brief(_text(finish)) if finish else None,
         _usage(document),
         None,
     )
 
 
-def error_message(payload: bytes, limit: int = 300) -> str:
+def error_message(payload: bytes, limit: int = LONGEST_SAID) -> str:
     """The readable part of an error answer's body: the error object's message, else the start of the text."""
     try:
         message = _error(orjson.loads(payload))
-    except (orjson.JSONDecodeError, AttributeError):
+    except (orjson.JSONDecodeError, AttributeError, Malformed):
         message = None
     text = message if message is not None else payload[: 4 * limit].decode("utf-8", "replace")
-    text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return _brief(" ".join(text.split()), limit)
 
 
 def _load(payload: bytes) -> dict[str, Any]:
@@ -186,10 +187,7 @@ def _content(said: dict[str, Any]) -> tuple[str, str]:
     if not answer and said.get("tool_calls"):
         answer = said["tool_calls"]
     reasoning = said.get("reasoning") or said.get("reasoning_content") or ""
-    return (
-        answer if isinstance(answer, str) else orjson.dumps(answer).decode(),
-        reasoning if isinstance(reasoning, str) else orjson.dumps(reasoning).decode(),
-    )
+    return _text(answer), _text(reasoning)
 
 
 def _error(document: dict[str, Any]) -> str | None:
@@ -199,8 +197,22 @@ def _error(document: dict[str, Any]) -> str | None:
             return None
         error = document
     if isinstance(error, dict):
-        return str(error.get("message") or orjson.dumps(error).decode())
-    return str(error)
+        error = error.get("message") or error
+    return _brief(_text(error))
+
+
+def _text(value: object) -> str:
+    """A text as it is, anything else as JSON. Raises Malformed for what is nested more deeply than can be written."""
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError as problem:
+        raise Malformed(f"nested too deeply ({problem})") from None
+
+
+def _brief(text: str, limit: int = LONGEST_SAID) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _usage(document: dict[str, Any]) -> Usage | None:
@@ -227,4 +239,4 @@ def _usage(document: dict[str, Any]) -> Usage | None:
 
 def _count(table: Any, key: str) -> int | None:
     value = table.get(key) if isinstance(table, dict) else None
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None

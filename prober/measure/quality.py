@@ -56,11 +56,12 @@ def _against_schema(schema: Any, said: str) -> str:
     from jsonschema import Draft202012Validator
 
     try:
-        document = json.loads(said)
+        found = next(Draft202012Validator(schema).iter_errors(json.loads(said)), None)
+        return f"{_quoted(said)}: at {found.json_path[:SHOWN]}: {found.message[:200]}" if found else ""
     except ValueError as problem:
         return f"{_quoted(said)} is not JSON: {problem}"
-    found = next(Draft202012Validator(schema).iter_errors(document), None)
-    return f"{_quoted(said)}: at {found.json_path}: {found.message[:200]}" if found else ""
+    except RecursionError:
+        return f"{_quoted(said)} is nested too deeply to be judged"
 
 
 def _quoted(text: str) -> str:

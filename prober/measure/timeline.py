@@ -139,11 +139,18 @@ class Recording:
             self._whole += data
             self.last_ns = at_ns
             return
+        too_long = None
         try:
-            for event in self._sse.feed(data):
+            events = self._sse.feed(data)
+        except LineTooLong as problem:
+            events, too_long = problem.events, str(problem)
+        try:
+            for event in events:
                 self._event(at_ns, event)
-        except (LineTooLong, chat.Malformed) as problem:
+        except chat.Malformed as problem:
             self.malformed = str(problem)
+        if too_long is not None and not self.over:
+            self.malformed = too_long
 
     def finish(self) -> None:
         """The body ended as HTTP says it should."""
@@ -189,13 +196,14 @@ class Recording:
         )
 
     def _event(self, at_ns: int, event: Event) -> None:
+        if self.done or self.error is not None or self.malformed is not None:
+            return
         payload = event.data
         if payload[:1] != b"{":
             payload = payload.strip()
             if payload == chat.DONE:
                 self.done = True
-        if self.done or self.error is not None or self.malformed is not None:
-            return
+                return
         if event.name not in (b"", b"message", b"error"):
             return
         if not event.complete:

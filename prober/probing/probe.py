@@ -3,6 +3,7 @@
 import asyncio
 import time
 import uuid
+from collections.abc import Callable
 
 from prober.edge.connection import Broken, cert_expiry, connect
 from prober.edge.request import Deadlines, Exchange
@@ -14,6 +15,8 @@ from prober.probing.target import Identity, Target
 from prober.workload.workloads import Draw, Drawer
 
 CACHED_SHARE = 0.10
+HELD_UP = 10  # times max_send_lag: the event loop this late at any time of a probe, and its stamps are not the target's
+DISK_NS = 1_000_000_000  # for so long a request waits for what it costs to be written down, while the disk works
 
 
 async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult | None:
@@ -30,10 +33,10 @@ async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult 
 
 
 class Flight:
-    """The probe while it is under way."""
+    """The probe while it is under way. may: asked when the request is to leave; if not, it never does."""
 
-    def __init__(self, target: Target, drawer: Drawer, due_ns: int) -> None:
-        self._target = target
+    def __init__(self, target: Target, drawer: Drawer, due_ns: int, may: Callable[[], bool] = lambda: True) -> None:
+        self._target, self._may = target, may
         self._due_ns = due_ns
         self._unix_s = time.time() + (due_ns - target.clock.now_ns()) / 1e9
         self._id = f"slo-probe-{uuid.uuid4().hex[:16]}"
@@ -43,6 +46,7 @@ class Flight:
         self._connection: Connection | None = None
         self._request = b""
         self._counted = False
+        self._began_ns = 0
         self._shed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -68,6 +72,7 @@ class Flight:
     async def fly(self) -> ProbeResult:
         """Connect, wait for the due time, send, and read the answer to its end."""
         target, draw = self._target, self._draw
+        self._began_ns = target.clock.now_ns()
         reserved = target.reserve(draw.prompt_tokens, draw.output_tokens)
         if reserved is None:
             return self._result(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
@@ -77,8 +82,10 @@ class Flight:
             await asyncio.wait((work, self._shed), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 cap = target.spec.max_in_flight
-                return self._result(Verdict(Outcome.SHED, f"{cap} probes were in flight already (max_in_flight)"))
-            return self._result(work.result())
+                verdict = Verdict(Outcome.SHED, f"{cap} probes were in flight already (max_in_flight)")
+            else:
+                verdict = work.result()
+            return self._result(self._held_up() or verdict)
         finally:
             alarm.cancel()
             self._land()  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
@@ -108,7 +115,7 @@ class Flight:
         self._send_if_ready()
 
     def _send_if_ready(self) -> None:
-        if self._counted and self._request and self._exchange.sent_ns is None:
+        if self._counted and self._request and self._exchange.sent_ns is None and self._may():
             self._exchange.send(self._request, Deadlines(self._due_ns, self._target.spec.timeouts))
 
     async def _work(self) -> Verdict:
@@ -119,7 +126,7 @@ class Flight:
         identity = target.known  # others may find meanwhile that it must be asked for anew
         assert identity is not None
         secret = target.endpoint.secret
-        token = secret.read() if secret else None
+        token = target.endpoint.token()
         if secret and token is None:
             return Verdict(Outcome.REJECTED, secret.problem)
         body = self._body(identity)
@@ -130,6 +137,7 @@ class Flight:
         except Broken as broken:
             self._connection = broken.connection
             return broken.verdict
+        await target.covered(max(self._due_ns, self._began_ns + DISK_NS))
         self._request = head + body
         self._send_if_ready()
         await self._exchange.ended
@@ -166,6 +174,14 @@ class Flight:
         forced = self._draw.output_tokens if forces else None
         return classify(ending, Promise(spec.stream, identity.dialect.sends_done, forced, self._draw.expectation))
 
+    def _held_up(self) -> Verdict | None:
+        """Stopped, or kept from its loop: what it stamped, and what it missed, says nothing of the target."""
+        target = self._target
+        late_s = target.clock.late_s(self._began_ns)
+        if late_s <= HELD_UP * target.spec.max_send_lag_s:
+            return None
+        return Verdict(Outcome.INVALID, f"the prober itself was held up for {late_s:.1f} s meanwhile")
+
     def _timeline(self) -> Timeline:
         exchange = self._exchange
         base = Timeline(
@@ -195,7 +211,7 @@ class Flight:
             request_id=self._id,
             unix_s=self._unix_s,
             outcome=verdict.outcome,
-            detail=verdict.detail,
+            detail=target.endpoint.veil.over(verdict.detail),
             timeline=timeline,
             model=identity.model if identity else "",
             engine=identity.dialect.name if identity else "",
@@ -205,7 +221,7 @@ class Flight:
             cached=ok
             and not draw.warm
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
-            text=self._recording.text,
+            text=target.endpoint.veil.over(self._recording.text),
             golden=draw.expectation.kind if draw.expectation else None,
             rate_limit=left,
             cert_expiry_unix_s=cert_expiry(self._exchange),

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import orjson
 
@@ -43,8 +44,18 @@ class Identity:
     base_path: str
 
 
+class Keeps(Protocol):
+    """Keeps what is spent where a restart finds it."""
+
+    def low(self, key: str) -> None:
+        """The marks of this target are no longer far enough ahead."""
+
+    async def written(self) -> bool:
+        """Return after the next write; False if nothing can be kept."""
+
+
 class Target:
-    """State of one target that outlives its probes."""
+    """State of one target that outlives its probes. ledger: keeps its budgets, None: nobody does."""
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
         self.spec = spec
@@ -57,10 +68,13 @@ class Target:
         slowest = min((probe.rate_per_s for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(IDLE_NS, round(3e9 / slowest)))
         self.budgets: dict[str, Budget] = {}
+        means = [probe.workload.mean_tokens() for probe in spec.probes]
+        tokens, cost = map(max, zip((0.0, 0.0), *(self._amounts(*map(round, mean)) for mean in means), strict=True))
         if spec.budget and spec.budget.tokens_per_day:
-            self.budgets["tokens"] = Budget(spec.budget.tokens_per_day)
+            self.budgets["tokens"] = Budget(spec.budget.tokens_per_day, tokens)
         if spec.budget and spec.budget.cost_per_day:
-            self.budgets["cost"] = Budget(spec.budget.cost_per_day)
+            self.budgets["cost"] = Budget(spec.budget.cost_per_day, cost)
+        self.ledger: Keeps | None = None
         self.known: Identity | None = None  # the last identity, also while it is asked for anew
         self._bad_in_a_row = 0
         self._was_ready = False
@@ -122,7 +136,18 @@ class Target:
                 if kind == "cost" and "tokens" in self.budgets:
                     self.budgets["tokens"].settle(amounts[0], 0.0, now)
                 return None
+        self._tell_ledger()
         return (*amounts, now)
+
+    async def covered(self, until_ns: int) -> None:
+        """Return once all that is set aside is kept, or cannot be; at `until_ns` at the latest."""
+        while self.ledger is not None and not all(budget.covered for budget in self.budgets.values()):
+            left_s = (until_ns - self.clock.now_ns()) / 1e9
+            try:
+                if left_s <= 0 or not await asyncio.wait_for(self.ledger.written(), left_s):
+                    return
+            except TimeoutError:
+                return
 
     def settle(self, reserved: tuple[float, float, int], prompt_tokens: int, output_tokens: int) -> None:
         """Replace what was set aside by what was used."""
@@ -130,6 +155,11 @@ class Target:
         for kind, before, after in zip(("tokens", "cost"), reserved[:2], used, strict=True):
             if kind in self.budgets:
                 self.budgets[kind].settle(before, after, reserved[2])
+        self._tell_ledger()
+
+    def _tell_ledger(self) -> None:
+        if self.ledger is not None and any(budget.low for budget in self.budgets.values()):
+            self.ledger.low(self.spec.key)
 
     async def _ask_health(self) -> None:
         now = self.clock.now_ns()
@@ -142,7 +172,7 @@ class Target:
         """GET a path of the server, with the target's own headers, token, certificates and proxy."""
         exchange = Exchange(None)
         timeouts = replace(self.spec.timeouts, total_s=timeout_s)
-        token = self.endpoint.secret.read() if self.endpoint.secret else None
+        token = self.endpoint.token()
         try:
             await connect(self.endpoint, exchange, min(timeout_s, timeouts.connect_s))
             head = self.endpoint.head("GET", path, length=0, request_id=f"slo-probe-{time.time_ns():x}", token=token)
@@ -204,7 +234,8 @@ class Target:
             self.identity = Identity(spec.model, DIALECTS.get(spec.engine or "", GENERIC), base)
             return None
         assert verdict is not None
-        return Verdict(verdict.outcome, f"GET {self.endpoint.authority}{base}/models: {verdict.detail}")
+        said = f"GET {self.endpoint.authority}{base}/models: {verdict.detail}"
+        return Verdict(verdict.outcome, self.endpoint.veil.over(said))
 
     def _read(self, answer: Answer, path: str) -> Identity | Verdict:
         try:

@@ -24,6 +24,17 @@ def read(text: str, source: str) -> Result:
 
 def read_any(text: str, source: str) -> Result | Comparison:
     """The result or the comparison in a file. Raises Unreadable."""
+    try:
+        return _read(text, source)
+    except Unreadable:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as problem:
+        # Each key is looked at by what the tool writes there; a file with anything else is somebody's own.
+        said = f"{type(problem).__name__}: {problem}"[:200]
+        raise Unreadable(f"{source}: has a value that its tool does not write ({said}); write it again") from problem
+
+
+def _read(text: str, source: str) -> Result | Comparison:
     objects = _objects(text, source)
     first = objects[0]
     if comparison.is_comparison(first):

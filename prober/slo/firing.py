@@ -51,7 +51,8 @@ def guard(slo: Slo, pair: Pair, uses: Sequence[Use]) -> int:
 
 def proofs(slo: Slo, uses: Sequence[Use]) -> list[Proof]:
     """Every pair of `slo` for every use of it."""
-    return [_proof(slo, use, pair, guard(slo, pair, uses)) for pair in pairs(slo.window_s) for use in uses]
+    guards = [(pair, guard(slo, pair, uses)) for pair in pairs(slo.window_s)]
+    return [_proof(slo, use, pair, least) for pair, least in guards for use in uses]
 
 
 def _proof(slo: Slo, use: Use, pair: Pair, least: int) -> Proof:

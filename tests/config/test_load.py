@@ -101,8 +101,8 @@ def test_equal_text_is_equal_and_a_change_shows() -> None:
 
 
 KNOWN_TARGET = (
-    "known: api, arrivals, auth, budget, connect_lead, decode_bound, engine, gpus, headers, max_in_flight, max_send_lag, "
-    "metrics, model, name, probes, proxy_url, rate, stream, sweep, timeouts, tls, url, warmup"
+    "known: allow_link_local, api, arrivals, auth, budget, connect_lead, decode_bound, engine, gpus, headers, max_in_flight, "
+    "max_send_lag, metrics, model, name, probes, proxy_url, rate, stream, sweep, timeouts, tls, url, warmup"
 )
 TTFT = "slos: {a: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
 LENGTHS = "a number of tokens, or one of fixed, uniform, lognormal, empirical"
@@ -162,7 +162,7 @@ BAD = [
     ("targets: 5", "targets: needed: a list of targets, such as [{url: http://localhost:8000}]"),
     (
         "loki: {}\n" + ONE_LINE,
-        'unknown key "loki"; known: defaults, drift, grafana, prometheus, slos, storage, targets, workloads',
+        'unknown key "loki"; known: defaults, discovery, drift, grafana, prometheus, slos, storage, targets, workloads',
     ),
     (
         "drift: {material: 1%}\n" + ONE_LINE,
@@ -221,7 +221,7 @@ BAD = [
     ),
     (
         "targets: [{url: 'http://h/?a=1'}]",
-        "targets[0].url: 'http://h/?a=1' has a query or fragment; give the base address only",
+        "targets[0].url: has a query or fragment; give the base address only",
     ),
     (
         "targets: [{url: http://h, rate: 5}]",

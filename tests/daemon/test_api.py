@@ -14,7 +14,8 @@ import pytest
 from openapi_spec_validator import validate
 
 from prober.daemon.api import OPERATIONS, openapi
-from prober.daemon.site import HEADERS, Site, serve
+from prober.daemon.guard import HEADERS
+from prober.daemon.site import Site, serve
 from prober.measure.chat import Usage
 from prober.mock.server import running
 from tests.daemon.test_fleet import QUICK, Watched, specs, until, watched

@@ -1,5 +1,6 @@
 """When the daemon visits Grafana, with what, and what becomes of failures; in virtual time, the visit itself is a stand-in."""
 
+import asyncio
 import logging
 from dataclasses import replace
 from itertools import pairwise
@@ -190,6 +191,49 @@ async def test_only_the_prober_that_writes_goes() -> None:
     here.happened(2.0)
     await here.part.look(5.0)
     assert [mark.time_ms for mark in here.orders[0].marks] == [2000]
+
+
+async def test_a_visit_ends_when_this_prober_writes_no_more() -> None:
+    """In its middle; what was to be done stays to be done, and is no failure."""
+    here, begun, ended = Here(), asyncio.Event(), asyncio.Event()
+
+    async def endless(order: Order) -> Came:
+        begun.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError("nobody answers")
+        finally:
+            ended.set()
+
+    part = Grafana(here.families, here.history, lambda _: [], lambda: here.writes, endless)
+    part.configure(SPEC)
+    looking = asyncio.create_task(part.look(0.0))
+    await begun.wait()
+    here.writes = False
+    part.lost()
+    await asyncio.wait_for(looking, 10)
+    assert ended.is_set()
+    assert here.value(series.GRAFANA_FAILURES, "dashboards") == 0
+    begun.clear()
+    await part.look(5.0)
+    assert not begun.is_set()
+    here.writes = True
+    looking = asyncio.create_task(part.look(10.0))
+    await begun.wait()
+    part.lost()
+    await looking
+
+
+async def test_only_the_first_shard_keeps_the_dashboards() -> None:
+    """Each marks the events of its own targets."""
+    here = Here()
+    here.part = Grafana(here.families, here.history, lambda _: [], lambda: True, here._visited, first=False)
+    here.part.configure(SPEC)
+    await here.part.look(0.0)
+    assert here.orders == []
+    here.happened(1.0)
+    await here.part.look(5.0)
+    assert [(each.dashboards, len(each.marks)) for each in here.orders] == [(False, 1)]
 
 
 async def test_a_dashboard_that_people_edited_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

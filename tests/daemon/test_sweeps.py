@@ -270,8 +270,10 @@ async def test_what_the_daemon_sees_ends_a_sweep(what: str, monkeypatch: pytest.
             case "failing":
                 stage.target.state = "failing"
             case "burning":
+                due = stage.clock.now_ns()
+                late = due + 10**9
                 for _ in range(6):
-                    slow = Timeline(0, first_ns=10**9, content_ns=(10**9,), end_ns=10**9)
+                    slow = Timeline(due, first_ns=late, content_ns=(late,), end_ns=late)
                     stage.sweeps.probe(ProbeResult("t", "probe", "id", 4e9, Outcome.OK, "", slow))
             case "untrusted":
                 for _ in range(20):

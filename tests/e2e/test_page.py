@@ -24,8 +24,8 @@ from prober.generate.document import Figure
 from prober.generate.page import layout
 from prober.generate.page.view import PageView, TargetView
 from prober.generate.plots import curves
-from tests.e2e.test_daemon import free_port, get, until
 from tests.generate.scenes import HOSTILE, LONG, NOW, SCENES, fleet, hostile, hundred, page_of, target
+from tests.processes import free_port, get, until
 
 Scenes = dict[str, Callable[[], Sequence[TargetView]]]
 ALL: Scenes = {**SCENES, "fleet": fleet, "hostile": hostile, "hostile in full": lambda: hostile()[:1]}

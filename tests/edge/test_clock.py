@@ -1,6 +1,7 @@
 """Alarms of the precise clock."""
 
 import asyncio
+import time
 from typing import Any
 
 from prober.edge.clock import Clock
@@ -60,4 +61,31 @@ async def test_sleeping_until_a_past_time_returns_at_once() -> None:
     before = clock.now_ns()
     await clock.sleep_until(before + 2 * MS)
     assert clock.now_ns() >= before + 2 * MS
+    clock.close()
+
+
+async def test_a_loop_that_was_held_up_is_known_to_have_been() -> None:
+    """By as long as it was, less a beat; whoever begins afterwards is told nothing of it, and who asks first is told at once."""
+    clock = Clock()
+    heard: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    clock.heard = lambda _, late_s: None if heard.done() else heard.set_result(late_s)
+    before = clock.now_ns()
+    await asyncio.sleep(0.01)
+    time.sleep(0.5)  # the loop is held up, which is what is tested  # noqa: ASYNC251
+    assert clock.late_s(before) >= 0.2, "though no alarm has rung yet"
+    assert await heard >= 0.2
+    assert clock.late_s(before) >= 0.2
+    after = clock.now_ns()
+    assert clock.late_s(after) < clock.late_s(before)
+    clock.close()
+
+
+async def test_an_alarm_set_too_late_is_not_the_clock_s_lateness() -> None:
+    """It rings at once, which is as soon as it can."""
+    clock = Clock()
+    done = asyncio.Event()
+    before = clock.now_ns()
+    clock.call_at(before - 60_000 * MS, done.set)
+    await done.wait()
+    assert clock.late_s(before) < 30
     clock.close()

@@ -1,7 +1,7 @@
 """Cron, in the time zone that is said."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -50,9 +50,9 @@ async def test_it_rings_for_each_key_and_no_more_once_removed() -> None:
     """A key has one schedule at a time."""
     timetable = Timetable()
     try:
-        timetable.set("a", "0 0 1 1 *", "UTC", lambda: None)
+        timetable.set("a", "0 0 1 1 *", "UTC", lambda _: None)
         first = timetable.next("a")
-        timetable.set("a", "0 0 2 1 *", "UTC", lambda: None)
+        timetable.set("a", "0 0 2 1 *", "UTC", lambda _: None)
         second = timetable.next("a")
         assert first is not None
         assert second is not None
@@ -66,12 +66,52 @@ async def test_it_rings_for_each_key_and_no_more_once_removed() -> None:
 
 
 async def test_it_rings_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What rings may begin a task, which a thread cannot."""
-    monkeypatch.setattr(module, "trigger", lambda schedule, timezone: DateTrigger(datetime.now(UTC)))
+    """What rings may begin a task, which a thread cannot; it is told when it was due, not when it rang."""
+    due = datetime.now(UTC) - timedelta(seconds=30)
+    monkeypatch.setattr(module, "trigger", lambda schedule, timezone: DateTrigger(due))
     begun = asyncio.get_running_loop().create_future()
     timetable = Timetable()
     try:
-        timetable.set("a", "* * * * *", "UTC", lambda: begun.set_result(asyncio.get_running_loop()))
-        assert await asyncio.wait_for(begun, 10) is asyncio.get_running_loop()
+        timetable.set("a", "* * * * *", "UTC", lambda due_s: begun.set_result((asyncio.get_running_loop(), due_s)))
+        assert await asyncio.wait_for(begun, 10) == (asyncio.get_running_loop(), due.timestamp())
     finally:
         timetable.stop()
+
+
+async def test_a_clock_that_is_set_over_a_ring_is_told_and_rings_no_second_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Missed by more than is let pass: told, with when it was due; one that is late by less rings."""
+    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    timetable = Timetable()
+    rung: list[float] = []
+    missed: list[float] = []
+    timetable.set("a", "15 3 * * *", "UTC", rung.append, missed.append)
+    timetable.set("b", "15 3 * * *", "UTC", rung.append, missed.append)
+    now = datetime.now(UTC)
+    long_ago, just_now = now - timedelta(hours=1), now - timedelta(minutes=1)
+    timetable._scheduler.get_job("a").modify(next_run_time=long_ago)
+    timetable._scheduler.get_job("b").modify(next_run_time=just_now)
+    while not (rung and missed):  # noqa: ASYNC110 - two things are waited for
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    timetable.stop()
+    assert rung == [just_now.timestamp()]
+    assert missed == [long_ago.timestamp()]
+
+
+async def test_the_clock_is_looked_at_though_no_ring_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a schedule that was hours away by the old clock would sleep through its time by the new one."""
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    timetable = Timetable()
+    looks: list[int] = []
+    wakeup = timetable._scheduler.wakeup
+
+    def look() -> None:
+        looks.append(1)
+        wakeup()
+
+    monkeypatch.setattr(timetable._scheduler, "wakeup", look)
+    while len(looks) < 3:  # noqa: ASYNC110 - three times the same
+        await asyncio.sleep(0.01)
+    timetable.stop()

@@ -97,3 +97,15 @@ def test_numbers_are_canonical(value: float, said: str) -> None:
 def test_a_series_without_labels_has_no_braces() -> None:
     """The line of a value without labels is its name and its number."""
     assert Value(Series("x", "gauge", "x"), ()).text(False) == "x 0.0\n"
+
+
+def test_histograms_with_equal_bounds_share_their_texts() -> None:
+    """Ten thousand targets have the same buckets: what a line says of its bucket is kept once."""
+    family = Family(Series("x_seconds", "histogram", "X.", ("target",)))
+    first, second = family.histogram((0.1, 1.0), "a"), family.histogram((0.1, 1.0), "b")
+    assert first._ends is second._ends
+    assert second.text(False).splitlines()[0] == 'x_seconds_bucket{target="b",le="0.1"} 0.0'
+    assert Histogram(Series("y", "histogram", "Y."), (), (0.5,)).text(False).splitlines()[-2:] == [
+        "y_count 0.0",
+        "y_sum 0.0",
+    ]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "deploy/prober.yaml"
 
 
+@cache
 def rules(*options: str, config: Path = EXAMPLE) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "prober", "rules", "--config.file", str(config), *options]
     return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -34,3 +34,56 @@ def test_what_is_given_back_does_not_outlive_what_it_is_taken_off() -> None:
     assert budget.spent(HOUR_NS) == 800
     assert budget.spent(25 * HOUR_NS) == 700
     assert budget.spent(26 * HOUR_NS) == 0
+
+
+def test_what_is_kept_is_never_less_than_what_was_spent() -> None:
+    """A mark is ahead of the spending; killed at any moment, the next process counts all of it and at most the reserve more."""
+    budget, kept = Budget(10_000, typical=30), None
+    for request in range(200):
+        at_ns = request * 60 * 10**9
+        if kept is None or budget.low:
+            kept = budget.mark(at_ns)
+            budget.kept(kept)
+        assert budget.reserve(30, at_ns)
+        assert budget.covered
+        after = Budget(10_000)
+        after.recall(kept, at_ns, at_ns - kept.at_ns)
+        assert 0 <= after.spent(at_ns) - budget.spent(at_ns) <= budget.ahead == 60
+
+
+def test_a_mark_that_is_not_kept_covers_nothing() -> None:
+    """So a request knows that it has to wait for the disk; a larger one than ever before, too."""
+    budget = Budget(10_000, typical=30)
+    assert budget.reserve(30, 0)
+    assert budget.low
+    assert not budget.covered
+    budget.kept(budget.mark(0))
+    assert budget.covered
+    assert budget.reserve(500, 0)
+    assert not budget.covered
+
+
+def test_a_clean_stop_is_exact_and_hours_go_as_they_would_have() -> None:
+    """On the same clock the same hours; on another one up to an hour longer, and never shorter."""
+    budget = Budget(1000)
+    assert budget.reserve(100, 0)
+    assert budget.reserve(200, 5 * HOUR_NS)
+    last = budget.mark(6 * HOUR_NS, last=True)
+    same, other = Budget(1000), Budget(1000)
+    same.recall(last, 7 * HOUR_NS, HOUR_NS)
+    assert [same.spent(hour * HOUR_NS) for hour in (7, 24, 25, 29, 30)] == [300, 300, 200, 200, 0]
+    now = 107 * HOUR_NS + HOUR_NS // 2  # a clock that is 100.5 hours ahead
+    other.recall(last, now, HOUR_NS)
+    assert [other.spent(now + hour * HOUR_NS) for hour in (0, 18, 19, 23, 24)] == [300, 300, 200, 200, 0]
+
+
+def test_what_was_taken_beyond_the_reservation_is_in_the_next_mark() -> None:
+    """An answer may use more than was asked for."""
+    budget = Budget(10_000, typical=30)
+    budget.kept(budget.mark(0))
+    budget.settle(0, 500, 0)
+    assert not budget.covered
+    mark = budget.mark(0)
+    again = Budget(10_000)
+    again.recall(mark, 0, 0)
+    assert again.spent(0) >= 500

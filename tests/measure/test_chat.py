@@ -193,3 +193,48 @@ def test_a_plain_request_asks_for_no_stream(name: str) -> None:
     assert document["prompt"] == "a\nb"
     assert (document["max_tokens"], document["stream"]) == (9, False)
     assert not {"messages", "stream_options"} & set(document)
+
+
+@pytest.mark.parametrize("count", [2**63, 2**64 - 1, 10**30, -1, True, 1.5, "7"])
+def test_a_count_that_is_none_is_not_taken(count: Any) -> None:
+    """A number of tokens that no answer has would poison counters and timelines: it counts as not told."""
+    usage = parse_chunk(
+        json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": count}}).encode()
+    ).usage
+    assert usage == Usage(3, None)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"choices":[{"delta":{"content":%s}}]}',
+        b'{"choices":[{"delta":{"reasoning":%s}}]}',
+        b'{"choices":[{"delta":{"tool_calls":%s}}]}',
+        b'{"choices":[{"delta":{},"finish_reason":%s}]}',
+        b'{"error":%s}',
+        b'{"error":{"message":%s}}',
+    ],
+)
+@pytest.mark.parametrize("depth", [255, 1_000])
+def test_what_is_nested_too_deeply_is_malformed(payload: bytes, depth: int) -> None:
+    """A document that can be read but not written again is the server's fault, not the prober's."""
+    document = payload % (b"[" * depth + b"1" + b"]" * depth)
+    with pytest.raises(Malformed):
+        parse_chunk(document)
+    assert len(error_message(document)) <= 300
+
+
+def test_what_a_server_says_of_itself_is_kept_in_short() -> None:
+    """A reason or an error of a megabyte would be kept with every probe."""
+    long = "x" * 1_000_000
+    assert (
+        len(parse_chunk(json.dumps({"choices": [{"delta": {}, "finish_reason": long}]}).encode()).finish_reason or "")
+        == 300
+    )
+    assert len(parse_chunk(json.dumps({"error": {"message": long}}).encode()).error or "") == 300
+    assert (
+        len(
+            parse_answer(json.dumps({"choices": [{"message": {}, "finish_reason": long}]}).encode()).finish_reason or ""
+        )
+        == 300
+    )

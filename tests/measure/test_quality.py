@@ -44,3 +44,10 @@ def test_a_long_wrong_answer_is_quoted_in_part() -> None:
 def test_an_expectation_that_cannot_be_judged_is_told(expectation: Expectation, said: str) -> None:
     """Before it is used, with the reason."""
     assert said in flaw(expectation) if said else flaw(expectation) == ""
+
+
+@pytest.mark.parametrize("answer", ["[" * 100_000, "[" * 900 + "]" * 900, '{"a": ' * 100_000])
+def test_an_answer_that_is_nested_without_end_is_wrong(answer: str) -> None:
+    """It is the model's mistake, not an exception of the prober."""
+    assert mistake(Expectation("json_schema", SCHEMA), answer)
+    assert len(mistake(Expectation("json_schema", {"items": {"$ref": "#"}}), answer)) < 600

@@ -107,3 +107,22 @@ def test_any_mixture_of_events_gives_the_same_in_any_split(parts: list[bytes], c
     assert decode(*(body[a:b] for a, b in itertools.pairwise(edges))) == expected
     assert decode(*parts) == expected
     assert decode(*(body[i : i + 1] for i in range(len(body)))) == expected
+
+
+def test_events_before_a_line_that_is_too_long_are_not_lost() -> None:
+    """What came whole before it is told with the refusal, so that it counts the same in one piece and in two."""
+    decoder = SseDecoder(max_line=20)
+    with pytest.raises(LineTooLong) as refused:
+        decoder.feed(b"data: a\n\ndata: b\n\ndata: " + b"x" * 30)
+    assert [event.data for event in refused.value.events] == [b"a", b"b"]
+
+
+def test_a_long_line_in_small_pieces_is_copied_once() -> None:
+    """A line of a megabyte that comes a byte at a time costs its length, not the square of it: what is kept is not made anew."""
+    decoder = SseDecoder()
+    decoder.feed(b"data: ")
+    kept = decoder._rest
+    for _ in range(2_000):
+        assert decoder.feed(b"x") == []
+    assert decoder._rest is kept
+    assert decoder.feed(b"\n\n") == [Event(b"", b"x" * 2_000)]

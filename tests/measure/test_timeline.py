@@ -166,3 +166,24 @@ def test_captured_streams_are_read(name: str, content: int | None, completion: i
     assert seen.usage is not None
     assert seen.usage.completion_tokens == completion
     assert content is None or recording.content == content
+
+
+@pytest.mark.parametrize("at", [0, 40, 200])
+def test_a_line_too_long_does_not_hide_what_came_before(at: int) -> None:
+    """Content and an error before it count, wherever the stream is cut."""
+    first, error = chunk({"content": "a"}), b'data: {"error": {"message": "busy"}}\n\n'
+    for before, malformed in ((first, True), (error, False)):
+        body = before + b"data: " + b"x" * (1 << 20)
+        recording, seen = record((1, body[:at]), (1, body[at:]))
+        assert (recording.malformed is not None) == malformed
+        assert recording.error == (None if malformed else "busy")
+        assert (seen.first_ns is not None) == malformed
+
+
+def test_a_token_count_beyond_all_numbers_is_not_told() -> None:
+    """2**63 tokens in every chunk: no exception, no tokens a chunk."""
+    recording, seen = record(
+        (1, chunk({"content": "a"}, tokens=2**63)), (2, chunk({"content": "b"}, "stop", tokens=2**64 - 1))
+    )
+    assert recording.content == 2
+    assert seen.content_tokens is None

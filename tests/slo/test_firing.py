@@ -118,3 +118,12 @@ def test_a_rate_is_written_no_lower_than_it_is(per_s: float) -> None:
     """Rounded up, in the unit a person would take."""
     amount, unit = rate_text(per_s).split("/")
     assert float(amount) / {"s": 1, "min": 60, "h": 3600}[unit] >= per_s * (1 - 1e-9)
+
+
+def test_all_uses_share_one_guard() -> None:
+    """What an SLO's alerts need is looked for once, not once for each of ten thousand targets."""
+    uses = [Use(f"t{i}", "probe", 0.2, 32, 48) for i in range(10_000)]
+    asked = pairs(30 * DAY_S)
+    found = proofs(slo(), uses)
+    assert len(found) == 10_000 * len(asked)
+    assert {(proof.pair, proof.guard) for proof in found} == {(pair, guard(slo(), pair, uses)) for pair in asked}

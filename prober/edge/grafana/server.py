@@ -66,9 +66,11 @@ class Server:
         *,
         ca_file: str | None = None,
         insecure: bool = False,
+        pair: tuple[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """url: base address. ca_file: certificate authorities instead of the system's; insecure: any certificate is taken."""
+        """url: base address. ca_file: certificate authorities instead of the system's; insecure: any certificate is taken;
+        pair: files of our own certificate and its key."""
         parts = urlsplit(url)
         path = parts.path.strip("/")
         host = parts.hostname or ""
@@ -86,6 +88,8 @@ class Server:
         )
         session = niquests.Session(disable_http3=True, revocation_configuration=None)
         session.headers["User-Agent"] = AGENT
+        session.headers["Accept-Encoding"] = "identity"
+        session.cert = pair
         session.max_redirects = 0
         self._api.client.s = session
 

@@ -5,14 +5,17 @@ it would spoil the stamps of probes that end meanwhile.
 """
 
 import json
+import resource
 import signal
 import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from prober.config.specs import GrafanaSpec, TlsSpec
+from prober.edge.address import refuse_link_local
 from prober.edge.grafana.marks import Mark
 
+MEMORY_BYTES = 256 << 20
 LONGEST_S = 300  # after which it ends, whatever it waits for
 
 
@@ -77,7 +80,8 @@ def visit(order: Order) -> Came:
     failures: dict[str, str] = {}
     dashboards: list[tuple[str, str, str]] | None = None
     marks = 0
-    with Server(spec.url, token, ca_file=tls.ca_file, insecure=tls.insecure_skip_verify) as server:
+    pair = (tls.cert_file, tls.key_file) if tls.cert_file and tls.key_file else None
+    with Server(spec.url, token, ca_file=tls.ca_file, insecure=tls.insecure_skip_verify, pair=pair) as server:
         if "dashboards" in duties:
             try:
                 documents = [json.loads(text) for text in files().values()]
@@ -98,6 +102,8 @@ def visit(order: Order) -> Came:
 def main() -> None:
     """Order on standard input, what came of it on standard output, as JSON."""
     signal.alarm(LONGEST_S)
+    refuse_link_local()
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))  # whatever an answer unpacks to
     print(json.dumps(asdict(visit(order_of(sys.stdin.read())))))  # noqa: T201 - the answer to who started it
 
 

@@ -38,6 +38,7 @@ def board() -> Board:
         "Evidence": [_evidence(), _active(), _shift(), _events()],
         "The prober": [*_prober(), *_grafana()],
         "Its probes": _probes(),
+        "Where its targets come from": _sources(),
     }
     text = "Latencies against their own baselines, with the evidence; and whether the prober itself can be believed."
     return Board("drift", text, rows, variables=("target", "workload", "instance"))
@@ -314,5 +315,82 @@ def _probes() -> list[Panel]:
             ),
             bars=True,
             width=12,
+        ),
+    ]
+
+
+def _sources() -> list[Panel]:
+    """Of probers that find their targets, and of several that share them out."""
+    return [
+        series(
+            "Targets that were found",
+            "What each discovery finds and gives to all shards together. Bad: a fall to few that nobody meant. "
+            "No data: all targets are configured one by one.",
+            "short",
+            Query(f"max by (discovery) (llmslo_discovery_targets{{{INSTANCE}}})", "{{discovery}}"),
+            width=8,
+        ),
+        series(
+            "Found, and not probed",
+            "Over the limit, of a name or address that another target has, or none that can be probed; the prober's log says which. "
+            "Bad: any that stay.",
+            "short",
+            Query(
+                f"max by (discovery, reason) (llmslo_discovery_refused_targets{{{INSTANCE}}}) > 0",
+                "{{discovery}} {{reason}}",
+            ),
+            width=8,
+            empty="none in this range",
+        ),
+        series(
+            "Discovery was not heard",
+            "Times that the source of a discovery was not heard, and whether it is not heard now (1). The targets of before stay. "
+            "Bad: any that stay.",
+            "short",
+            Query(
+                f"sum by (discovery) (increase(llmslo_discovery_failures_total{{{INSTANCE}}}[{STEP}])) > 0",
+                "{{discovery}} failed",
+            ),
+            Query(f"max by (discovery) (1 - llmslo_discovery_up{{{INSTANCE}}})", "{{discovery}} not heard"),
+            bars=True,
+            width=8,
+            empty="heard all the time",
+        ),
+        stat(
+            "Shards",
+            "Which share of the targets each prober has, from 0. Bad: one that is missing; its targets are not probed.",
+            "none",
+            now(
+                f"max by (instance, shard, shards) (llmslo_shard_info{{{INSTANCE}}})",
+                "{{shard}}/{{shards}} at {{instance}}",
+            ),
+            steps=NEUTRAL,
+            width=8,
+            text_mode="name",
+        ),
+        states(
+            "Lease",
+            "Which replica may sweep and write to Grafana. Bad: none of a shard for longer than a take-over takes. "
+            "No data: no lease is configured.",
+            words(("waits", GREY), ("holds", GREEN)),
+            Query(f"max by (instance) (llmslo_lease_held{{{INSTANCE}}})", "{{instance}}"),
+            width=8,
+            empty="no lease is configured",
+        ),
+        series(
+            "Take-overs and failures of the lease",
+            "How often a lease was taken, and tries to read or renew it that failed. Bad: failures that stay; sweeps and Grafana wait.",
+            "short",
+            Query(
+                f"max by (instance) (changes(llmslo_lease_transitions{{{INSTANCE}}}[{STEP}]))",
+                "{{instance}} taken over",
+            ),
+            Query(
+                f"sum by (instance) (increase(llmslo_lease_failures_total{{{INSTANCE}}}[{STEP}])) > 0",
+                "{{instance}} failed",
+            ),
+            bars=True,
+            width=8,
+            empty="none in this range",
         ),
     ]
