@@ -147,7 +147,7 @@ class App:
         leading = leadership(self._options.lease, shard, instance, self._families)
         kinds = (DRIFT, ENGINE, DEMAND, BUDGET)
         drifts, engines, demands, budgets = (store.load(kind, time.time() - KEPT_S) if store else {} for kind in kinds)
-        self._drifts = Watch(recorder, history, specs.drift, drifts)
+        self._drifts = Watch(recorder, history, specs.drift, drifts, keeps=store is not None)
         headroom = Headroom(self._families, demands)
         self._sweeps = Sweeps(self._families, history, headroom, trust, store, leading)
         self._sweeps.prometheus_url = specs.prometheus_url

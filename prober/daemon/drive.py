@@ -1,8 +1,10 @@
 """Carries a sweep out: paces its requests, reads the engine's page beside them, and cuts what is in flight when it is over."""
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -31,6 +33,7 @@ from prober.workload.workloads import Drawer, Mix, Workload
 TICK_NS = 250_000_000
 LEAD_NS = 200_000_000  # a connection is begun so long before its request is due
 BEFORE_S = 3.0  # how long the load that is there is looked at first
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 class Unmeasurable(Exception):
@@ -266,7 +269,8 @@ class Drive:
     async def _estimate(self, record: Record) -> tuple[Capacity, ...]:
         """In another process, as it takes seconds of a processor that stamps need."""
         seed = self._rng.getrandbits(32)
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_stand_back) as pool:
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, spawn, initializer=_stand_back, initargs=(os.getpid(),)) as pool:
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(pool, estimated, record, seed, self._prior)
         self._model = found.found
@@ -276,6 +280,11 @@ class Drive:
         return self._clock.now_ns() / 1e9
 
 
-def _stand_back() -> None:
-    """What measures goes before what computes."""
+def _stand_back(parent: int) -> None:
+    """What measures goes before what computes; and who computes for a prober that was killed ends with it."""
     os.nice(10)
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it was killed before
+        os._exit(1)

@@ -78,6 +78,8 @@ class Memory:
         except sqlite3.Error as problem:
             self._failures.inc()
             log.error("%s states could not be saved, the next try is in %g s: %s", kind, SAVE_EVERY_S, problem)
+        if kind == DRIFT:
+            self._watch.told()
 
     async def close(self) -> None:
         """Save once more."""

@@ -15,6 +15,8 @@ from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.metrics import Recorder
 
+PATIENCE_S = 30.0  # with a disk that hangs, then it is told all the same
+
 Key = tuple[str, str, str]  # target, workload, signal
 log = logging.getLogger(__name__)
 
@@ -23,10 +25,19 @@ class Watch:
     """One detector a signal of each workload of each target that streams.
 
     kept: states as `states` gave them to an earlier process, by its keys; changed: set when one is no longer what was kept of it.
+    keeps: somebody keeps what has changed, and says `told` then: a baseline or an alarm that a kill could lose is not told before.
     """
 
-    def __init__(self, recorder: Recorder, history: History, spec: DriftSpec, kept: Mapping[str, bytes]) -> None:
-        self._recorder, self._history, self._spec = recorder, history, spec
+    def __init__(
+        self,
+        recorder: Recorder,
+        history: History,
+        spec: DriftSpec,
+        kept: Mapping[str, bytes],
+        *,
+        keeps: bool = False,
+    ) -> None:
+        self._recorder, self._history, self._spec, self._keeps = recorder, history, spec, keeps
         self._kept = dict(kept)
         self._detectors: dict[Key, Drift] = {}
         self._keys: dict[str, set[Key]] = {}  # of each target
@@ -34,6 +45,8 @@ class Watch:
         self._active: set[Key] = set()
         self._verdicts: dict[Key, tuple[Verdict, tuple[Shift, ...]]] = {}
         self._turned: set[Key] = set()
+        self._writing: set[Key] = set()
+        self._untold: dict[Key, list[tuple[float, Verdict, tuple[Shift, ...]]]] = {}
         self.changed = asyncio.Event()
 
     def declare(self, name: str, spec: TargetSpec) -> None:
@@ -93,16 +106,20 @@ class Watch:
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(key, state) of every detector."""
-        self._turned.clear()
-        for key, state in list(self._detectors.items()):
-            yield json.dumps(key), dump(state)
+        for key in list(self._detectors):
+            yield from self._state(key)
 
     def turned(self) -> Iterator[tuple[str, bytes]]:
         """(key, state) of those with a baseline made, or given up, or an alarm begun or ended, since they were last asked for."""
         self.changed.clear()
         while self._turned:
-            if (state := self._detectors.get(key := self._turned.pop())) is not None:
-                yield json.dumps(key), dump(state)
+            yield from self._state(next(iter(self._turned)))
+
+    def told(self) -> None:
+        """What was asked for is kept, or cannot be: tell of it."""
+        for key in self._writing - self._turned:
+            self._release(key)
+        self._writing.clear()
 
     def without_baseline(self, signal: str) -> list[Key]:
         """Whose past would help."""
@@ -122,6 +139,22 @@ class Watch:
             return
         self._detectors[key], verdict = step(state, observation)
         moved = tuple(shifts(state)) if verdict.active else ()
+        if verdict.event:
+            self._turned.add(key)
+            self.changed.set()
+        if self._keeps and (verdict.event or key in self._untold):
+            waiting = self._untold.setdefault(key, [])
+            waiting.append((observation.unix_s, verdict, moved))
+            if observation.unix_s - waiting[0][0] > PATIENCE_S:
+                self._release(key)
+        else:
+            self._tell(key, observation.unix_s, verdict, moved)
+
+    def _release(self, key: Key) -> None:
+        for each in self._untold.pop(key, ()):
+            self._tell(key, *each)
+
+    def _tell(self, key: Key, unix_s: float, verdict: Verdict, moved: tuple[Shift, ...]) -> None:
         self._verdicts[key] = verdict, moved
         self._recorder.drift(*key, verdict, moved)
         (self._active.add if verdict.active else self._active.discard)(key)
@@ -129,9 +162,13 @@ class Watch:
             target, workload, signal = key
             text = f"{signal} of {workload}: {verdict.event}" + (f", cause {verdict.cause}" if verdict.active else "")
             log.info("target=%s drift: %s", target, text)
-            self._history.happened(Event(observation.unix_s, target, "drift", text))
-            self._turned.add(key)
-            self.changed.set()
+            self._history.happened(Event(unix_s, target, "drift", text))
+
+    def _state(self, key: Key) -> Iterator[tuple[str, bytes]]:
+        self._turned.discard(key)
+        if (state := self._detectors.get(key)) is not None:
+            self._writing.add(key)
+            yield json.dumps(key), dump(state)
 
     def _taken_up(self, key: Key) -> Drift:
         spec = self._spec
@@ -151,6 +188,7 @@ class Watch:
         del self._detectors[key], self._rates[key]
         self._active.discard(key)
         self._verdicts.pop(key, None)
+        self._untold.pop(key, None)
 
 
 def _phase(state: Drift) -> Phase:

@@ -4,8 +4,11 @@ import json
 import math
 from random import Random
 
+import pytest
+
 from prober.config.load import load
 from prober.config.specs import DriftSpec, TargetSpec
+from prober.daemon import watch
 from prober.daemon.history import History
 from prober.daemon.watch import Watch
 from prober.exposition.families import Value
@@ -30,10 +33,12 @@ def result(at: float, ttft_s: float, outcome: Outcome = Outcome.OK, *, warm_up: 
 
 
 class Stage:
-    def __init__(self, kept: dict[str, bytes] | None = None, spec: TargetSpec | None = None) -> None:
+    def __init__(
+        self, kept: dict[str, bytes] | None = None, spec: TargetSpec | None = None, *, keeps: bool = False
+    ) -> None:
         self.families: Registry = registry()
         self.history = History(10)
-        self.watch = Watch(Recorder(self.families), self.history, SPEC, kept or {})
+        self.watch = Watch(Recorder(self.families), self.history, SPEC, kept or {}, keeps=keeps)
         self.watch.declare("t", spec or target())
 
     def value(self, name: str, *labels: str) -> float | None:
@@ -107,3 +112,30 @@ def test_a_reload_keeps_baselines_and_removes_what_is_gone() -> None:
     stage.watch.declare("t", target())
     stage.watch.remove("t")
     assert list(stage.watch.states()) == []
+
+
+def test_what_a_disk_that_hangs_holds_up_is_told_all_the_same() -> None:
+    """After half a minute."""
+    stage = Stage(keeps=True)
+    stage.feed(6_100)
+    assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 1
+
+
+def test_what_a_kill_could_lose_is_told_when_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page, series and events say so after it is written, and then all that has come meanwhile; a later turn waits for its own."""
+    monkeypatch.setattr(watch, "PATIENCE_S", math.inf)
+    stage = Stage(keeps=True)
+    stage.feed(6_100)
+    assert stage.value("llmslo_drift_phase", "ttft", "learning") == 1
+    assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 0
+    kept = dict(stage.watch.turned())
+    assert '["t", "probe", "ttft"]' in kept
+    stage.feed(400, 2.0, start=6_100)  # an alarm, which is not in what was asked for
+    stage.watch.told()
+    assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 0
+    assert len(dict(stage.watch.turned())) == 1
+    stage.watch.told()
+    assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 1
+    assert stage.value("llmslo_drift_active", "ttft", "unknown") == 1
+    stage.feed(10, 2.0, start=6_500)
+    assert stage.value("llmslo_drift_evidence_ratio", "ttft") == 1

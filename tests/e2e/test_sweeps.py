@@ -145,3 +145,26 @@ async def test_a_demand_is_one_number_that_is_known(prometheus: str) -> None:
     ):
         with pytest.raises(Unanswered, match=said):
             await instant(prometheus, query)
+
+
+COMPUTING = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+from prober.daemon.drive import _stand_back
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_stand_back, initargs=(os.getpid(),))
+    print(pool.submit(os.getpid).result(), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_who_computes_ends_with_a_prober_that_was_killed(tmp_path: Path) -> None:
+    """Its end of the queue is held by itself, so it would wait for ever."""
+    script = tmp_path / "computing.py"
+    script.write_text(COMPUTING)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as prober:
+        assert prober.stdout is not None
+        computing = Path(f"/proc/{int(prober.stdout.readline())}")
+        assert computing.exists()
+        prober.kill()
+    until(lambda: not computing.exists() or ") Z " in (computing / "stat").read_text(), "it to end")
