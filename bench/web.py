@@ -3,7 +3,7 @@
 Of PERIOD_S each, periods under attack follow quiet ones; those without are of two kinds, whose difference tells what other work on
 the machine leaves of the figure (`null_ms`). The attack comes from one address that is not the reader's: wrong passwords at 100/s,
 as many connections as it gets that say half a request and wait, bodies of 10 MB, and `/probe` as fast as it is answered, with
-a right password. It gives way to the daemon (nice 5), as its own work is elsewhere in earnest.
+a right password. It runs only on time that nobody else wants (SCHED_IDLE), as its own work is elsewhere in earnest.
 """
 
 import asyncio
@@ -133,7 +133,7 @@ class Attack:
 
 def attack(url: str, begin_ns: int) -> None:
     """Attack, and print what was seen."""
-    os.nice(5)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     attacker = Attack(url, begin_ns)
     asyncio.run(attacker.run())
     print(json.dumps(attacker.seen))
