@@ -59,7 +59,7 @@ class Told:
 
 @dataclass
 class Count:
-    """Of all lives. over: tokens by which more is counted than was asked for, after each."""
+    """Of all lives. over: (kills so far, tokens by which more is counted than was asked for), after each that told."""
 
     kills: int = 0
     before_ready: int = 0
@@ -68,7 +68,7 @@ class Count:
     baselines_told: int = 0
     baselines_lost: int = 0
     short: float = 0.0
-    over: list[float] = field(default_factory=list)
+    over: list[tuple[int, float]] = field(default_factory=list)
     damaged: int = 0
     faults: int = 0
     starts: list[float] = field(default_factory=list)
@@ -151,7 +151,7 @@ def check(count: Count, before: Told, after: Told, *, primed: bool) -> None:
         count.baselines_lost += after.phases[:1] != ["provisional"]
     if after.spent:
         count.short = max(count.short, round(after.before - after.spent[0][0], 3))
-        count.over.append(after.spent[-1][0] - after.spent[-1][1])
+        count.over.append((count.kills, after.spent[-1][0] - after.spent[-1][1]))
 
 
 def lives(folder: Path, kills: int, seed: int, short: list[bytes]) -> Count:
@@ -195,7 +195,11 @@ def main() -> None:
         share = [kills // LANES + (lane < kills % LANES) for lane in range(LANES)]
         lanes = [pool.submit(lives, Path(name) / str(lane), share[lane], lane, short) for lane in range(LANES)]
         counts = [lane.result() for lane in lanes]
-    steps = [b - a for each in counts for a, b in zip([0.0, *each.over], each.over, strict=False)]
+    steps = [
+        (tokens - before) / (kills - killed)
+        for each in counts
+        for (killed, before), (kills, tokens) in zip([(0, 0.0), *each.over], each.over, strict=False)
+    ]
     starts = [start for each in counts for start in each.starts]
     show(
         "kill",
