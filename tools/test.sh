@@ -6,7 +6,7 @@ pytest=$1
 shift
 [ $# -eq 0 ] || exec "$pytest" "$@"
 
-waiting=(tests/e2e tests/faults tests/security)
+waiting=(tests/e2e tests/faults)
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 "$pytest" -p no:cacheprovider "${waiting[@]}" >"$said" 2>&1 &

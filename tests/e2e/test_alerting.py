@@ -77,7 +77,7 @@ def answers(*urls: str) -> None:
                 time.sleep(0.1)
 
 
-async def until(true: Callable[[], Any], what: str, seconds: float = 180) -> None:
+async def until(true: Callable[[], Any], what: str, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while True:
         try:

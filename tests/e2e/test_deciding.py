@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -152,7 +153,8 @@ async def test_lengths_of_ones_own_and_workloads_of_a_file(tmp_path: Path) -> No
             prober("gate", url, *own[:3], "7", "--baseline", kept, *RATE),
             prober("gate", url, *file, *RATE),
         )
-    assert {each["completion_tokens"] for each in asked} - {0} == {6}, "0: cut when the gate knew"
+    lengths = Counter(each["completion_tokens"] for each in asked)
+    assert max(lengths) == lengths.most_common(1)[0][0] == 6, "fewer: cut when the gate knew"
     assert (same, mine, found["workload"]) == (0, 0, "mine")
     assert other == 2
     assert "other lengths" in why
