@@ -180,7 +180,7 @@ class Flight:
         late_s = target.clock.late_s(self._began_ns)
         if late_s <= HELD_UP * target.spec.max_send_lag_s:
             return None
-        return Verdict(Outcome.INVALID, f"the prober itself was held up for {late_s:.1f} s meanwhile")
+        return Verdict(Outcome.INVALID, f"the prober itself was held up for {late_s:.3f} s meanwhile")
 
     def _timeline(self) -> Timeline:
         exchange = self._exchange

@@ -550,10 +550,19 @@ async def test_a_token_file_that_never_was_sends_nothing(tmp_path: Path) -> None
     assert "none" in result.detail
 
 
-async def test_a_lag_of_our_own_is_invalid() -> None:
-    """A probe sent later than max_send_lag is kept out, whatever the target did."""
+async def test_a_lag_of_our_own_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe sent later than max_send_lag is kept out, whatever the target did: here the disk held the budget up."""
+
+    async def slow_disk(_ns: int) -> None:
+        await asyncio.sleep(1)
+
+    clock = Clock()
     async with running(QUICK) as url:
-        result = await probe(spec(url, max_send_lag_s=0.0))
+        target = Target(spec(url, max_send_lag_s=0.5), clock)
+        await target.identify()
+        monkeypatch.setattr(target, "covered", slow_disk)
+        result = await send(target)
+    clock.close()
     assert result.outcome is Outcome.INVALID
     assert "max_send_lag" in result.detail
 
