@@ -21,6 +21,8 @@ class Alert:
 
 NAMES = (
     "LLMCapacityExhaustionForecast",
+    "LLMDiscoveryDown",
+    "LLMDiscoveryTargetsRefused",
     "LLMEngineChanged",
     "LLMErrorBudgetBurn",
     "LLMGPUThrottling",
@@ -112,6 +114,24 @@ def of_the_prober(selector: str) -> tuple[Alert, ...]:
             "5m",
             "The prober {{ $labels.instance }} could not take its configuration over",
             "It goes on with the one before. Its log has every mistake with its place; so has `prober check`.",
+        ),
+        Alert(
+            "LLMDiscoveryDown",
+            "warning",
+            f"count by (discovery) (llmslo_discovery_up{{{selector}}} == 0)\n",
+            "10m",
+            "The discovery {{ $labels.discovery }} is not heard",
+            "{{ $value }} probers have not heard its source, or not all of it. The targets known from before are probed on; new "
+            "engines are not. The probers' logs say why.",
+        ),
+        Alert(
+            "LLMDiscoveryTargetsRefused",
+            "warning",
+            f'max by (discovery, reason) (llmslo_discovery_refused_targets{{{selector},reason!="duplicate"}}) > 0\n',
+            "15m",
+            "The discovery {{ $labels.discovery }} finds targets that are not probed",
+            "{{ $value }} were found and are not probed: {{ $labels.reason }} (limit: over the entry's `limit`; unfit: no target by "
+            "its address, name or `hosts`). The probers' logs name them.",
         ),
     )
 
