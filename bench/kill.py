@@ -31,7 +31,6 @@ LIMIT = 60_000_000
 PROBE_TOKENS = 24
 READY_S = 300.0  # on a machine that is busy with other work
 IN_FLIGHT = 100 * PROBE_TOKENS  # of requests that were not told of yet
-KEPT = 20  # sweeps of a target
 KEY = json.dumps(("one", "tiny", "ttft"))
 CONFIG = """
 defaults: {{rate: {rate}/s, warmup: 0, connect_lead: 100ms, max_send_lag: 5s, max_in_flight: 100}}
@@ -47,11 +46,12 @@ targets:
 class Told:
     """What was told in a life. spent: (tokens told, tokens that the endpoint had been asked for), each time it was read.
 
-    before: tokens that it had been asked for when the life began
+    before: tokens that it had been asked for when the life began; found, sweeps: the latest results, when it was read first and last
     """
 
     before: float = 0.0
     ready_s: float | None = None
+    found: list[str] = field(default_factory=list)
     sweeps: list[str] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     spent: list[tuple[float, float]] = field(default_factory=list)
@@ -71,6 +71,7 @@ class Count:
     over: list[tuple[int, float]] = field(default_factory=list)
     damaged: int = 0
     faults: int = 0
+    lost: list[str] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
 
 
@@ -116,6 +117,8 @@ class Reader:
                 self.told.phases.append(line.split('phase="')[1].split('"')[0])
         found = json.loads(get(self.url + "/api/v1/sweeps"))["data"]
         self.told.sweeps = [str(each["id"]) for each in found]
+        if self.told.ready_s is None:
+            self.told.found = self.told.sweeps
 
 
 def nearly() -> list[bytes]:
@@ -144,11 +147,14 @@ def check(count: Count, before: Told, after: Told, *, primed: bool) -> None:
     """One life against the one before it."""
     if after.ready_s is None:
         return
-    kept = set(after.sweeps)
-    count.sweeps_lost += sum(identity not in kept for identity in before.sweeps[:KEPT])
-    if "provisional" in before.phases and not primed:
+    gone = set(before.sweeps) - set(after.found)
+    count.sweeps_lost += len(gone)
+    count.lost += [f"before kill {count.kills}: sweep {each} of {len(before.sweeps)}" for each in gone]
+    if before.phases[-1:] == ["provisional"] and not primed and after.phases:
         count.baselines_told += 1
-        count.baselines_lost += after.phases[:1] != ["provisional"]
+        if after.phases[0] != "provisional":
+            count.baselines_lost += 1
+            count.lost.append(f"before kill {count.kills}: a baseline, then {' '.join(after.phases)}")
     if after.spent:
         count.short = max(count.short, round(after.before - after.spent[0][0], 3))
         count.over.append((count.kills, after.spent[-1][0] - after.spent[-1][1]))
@@ -174,7 +180,10 @@ def lives(folder: Path, kills: int, seed: int, short: list[bytes]) -> Count:
                     raise RuntimeError(f"the daemon does not become ready: {(folder / 'log').read_text()[-2000:]}")
                 continue  # what was told before is held against the next one that tells anything
             count.starts.append(told.ready_s)
-            primed = "provisional" in last.phases and "provisional" in told.phases
+            if not told.phases and not primed:  # killed before its first probe had ended: the next one is asked
+                told.phases = last.phases
+            else:
+                primed = "provisional" in last.phases and "provisional" in told.phases
             if primed:
                 prime(folder, short[rng.randrange(5, 60)])
             last = told
@@ -213,6 +222,7 @@ def main() -> None:
         ],
         kills=sum(each.kills for each in counts),
         killed_while_starting=sum(each.before_ready for each in counts),
+        lost=[each for count in counts for each in count.lost],
         sweeps_told=sum(each.sweeps_told for each in counts),
         baselines_held_against_the_next_life=sum(each.baselines_told for each in counts),
         reserve_tokens=AHEAD * LIMIT,
