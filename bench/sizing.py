@@ -7,6 +7,10 @@ Busy: BUSY_TARGETS targets whose rates add up to each of RATES. What a core carr
 prober trusts itself, which a busy machine spoils, and the rate that would fill FULL of a core by its processor time, which it does
 not. The number of shards for the default rate of 0.2/s follows from either. The mocks run as two processes, the daemon as
 one, and all targets of one machine lead to those two under names of their own.
+
+Full: what a target's past adds. FULL_TARGETS are probed fast until each has ENOUGH good probes, when its last probes, its samples
+for quantiles, the readings of its engine's page and the first baseline of drift are all there; half an hour and more. Resident
+memory, then and at the start.
 """
 
 import argparse
@@ -38,6 +42,7 @@ PAGES = {  # how often, at which count; a page of the mock is about 190 lines
 RATES = (25, 50, 100, 200)
 FULL = 0.6  # of a core: the rest is for bursts, scrapes, pages and neighbours
 BUSY_TARGETS = 100
+FULL_TARGETS, FULL_RATE, ENOUGH = 25, 3.0, 5_500
 PROBES, NEUTRAL = "llmslo_probes_total", "llmslo_probes_neutral_total"
 DEFAULT_RATE = 0.2
 SETTLE_S, SPAN_S = 8.0, 20.0
@@ -178,6 +183,25 @@ def busy(rate: float) -> dict[str, Any]:
         }
 
 
+def full() -> dict[str, Any]:
+    """What a target takes once all that is kept of it is there."""
+    with running(FULL_TARGETS, f"{FULL_RATE}/s", "5s") as (seen, _):
+        time.sleep(SETTLE_S)
+        empty_mb, highest_mb, begun = seen.rss_mb(), 0.0, time.monotonic()
+        while (probes := seen.total(PROBES) / FULL_TARGETS) < ENOUGH:
+            time.sleep(10)
+            highest_mb = max(highest_mb, seen.rss_mb())
+            print(f"{probes:.0f} of {ENOUGH} probes a target, {highest_mb:.1f} MB", file=sys.stderr, flush=True)
+        return {
+            "targets": FULL_TARGETS,
+            "probes_a_target": round(probes),
+            "seconds": round(time.monotonic() - begun),
+            "empty_mb": round(empty_mb, 1),
+            "full_mb": round(highest_mb, 1),
+            "kb_a_target": round((highest_mb - empty_mb) * 1024 / FULL_TARGETS),
+        }
+
+
 def share(rate: float, rates: list[dict[str, Any]]) -> float:
     """Of a core, for so many probes a second: on the line through the measured rates (least squares)."""
     line = statistics.linear_regression([each["sent_per_s"] for each in rates], [each["core_share"] for each in rates])
@@ -189,8 +213,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--targets", type=int, nargs="*", default=COUNTS)
     parser.add_argument("--rates", type=float, nargs="*", default=RATES)
+    parser.add_argument("--full", action="store_true", help="what a target's past adds; takes over 25 minutes")
     asked = parser.parse_args()
     table, rates = [], []
+    past = full() if asked.full else None
     for rate in asked.rates:
         rates.append(busy(rate))
         print(json.dumps(rates[-1]), file=sys.stderr, flush=True)
@@ -213,7 +239,9 @@ def main() -> None:
         for name, rate in carried.items()
         if rate
     }
-    show("sizing", goals, idle=table, busy=rates, probes_per_s_and_core=carried, shards_at_default_rate=shards)
+    show(
+        "sizing", goals, idle=table, busy=rates, full=past, probes_per_s_and_core=carried, shards_at_default_rate=shards
+    )
 
 
 if __name__ == "__main__":

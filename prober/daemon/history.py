@@ -11,21 +11,22 @@ from prober.measure.event import Event
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 
-SAMPLES = 4096
+SAMPLES, SPARE = 4096, 512
 EVENTS = 500  # of all targets together
 FAILURES_KEPT = 4  # times as many as successes: a failure is what one comes to look for
+RESULTS, FEWEST = 25_000, 4  # of all targets together, some 50 MB; of each the successes at least
 
 
 @dataclass(slots=True)
 class Samples:
-    """The last `SAMPLES` values of one signal."""
+    """The last `SAMPLES` values of one signal, in single precision."""
 
-    _values: "array[float]" = field(default_factory=lambda: array("d"))
+    _values: "array[float]" = field(default_factory=lambda: array("f"))
 
     def add(self, *values: float) -> None:
         """More of them; the oldest go."""
         self._values.extend(values)
-        if len(self._values) >= 2 * SAMPLES:
+        if len(self._values) >= SAMPLES + SPARE:
             del self._values[:-SAMPLES]
 
     def quantiles(self) -> list[Quantile]:
@@ -37,14 +38,14 @@ class Samples:
 class Past:
     """One target's past."""
 
-    good: deque[ProbeResult]
-    bad: deque[ProbeResult]
+    good: deque[ProbeResult] = field(default_factory=deque)
+    bad: deque[ProbeResult] = field(default_factory=deque)
     outcomes: Counter[str] = field(default_factory=Counter)
     samples: dict[tuple[str, str], Samples] = field(default_factory=dict)
 
 
 class History:
-    """Bounded memory of every target, by its name."""
+    """Bounded memory of every target, by its name. limit: successes of each, of many targets fewer: an outage of all is kept too."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -55,10 +56,12 @@ class History:
         """Remember a probe; one on request is remembered and counts in nothing."""
         past = self._pasts.get(result.target)
         if past is None:
-            past = Past(deque(maxlen=self._limit), deque(maxlen=FAILURES_KEPT * self._limit))
-            self._pasts[result.target] = past
-        ok = result.outcome is Outcome.OK
-        (past.good if ok else past.bad).append(result)
+            past = self._pasts[result.target] = Past()
+        most = min(self._limit, max(FEWEST, RESULTS // (1 + FAILURES_KEPT) // len(self._pasts)))
+        kept = past.good if result.outcome is Outcome.OK else past.bad
+        kept.append(result)
+        while len(kept) > (most if kept is past.good else FAILURES_KEPT * most):
+            kept.popleft()
         if result.on_request:
             return
         past.outcomes[result.outcome.value] += 1

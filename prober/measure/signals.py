@@ -89,6 +89,12 @@ HISTOGRAMS = (
 )
 
 
+def without_buckets(signals: Signals) -> Signals:
+    """The same with histograms of one bucket, which is what many readings can be kept of."""
+    found = {name: getattr(signals, name) for name in HISTOGRAMS}
+    return replace(signals, **{name: Histogram((), each.counts[-1:], each.sum) for name, each in found.items() if each})
+
+
 class Over(Enum):
     """How the series of several ranks, servers or models become one value."""
 

@@ -5,6 +5,7 @@ guess: no usage, no TPOT; no stream, no TTFT.
 """
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import sub
@@ -45,8 +46,8 @@ class Timeline:
     first_ns: int | None = None
     first_answer_ns: int | None = None
     end_ns: int | None = None
-    content_ns: tuple[int, ...] = ()
-    content_tokens: tuple[int, ...] | None = None
+    content_ns: Sequence[int] = ()
+    content_tokens: Sequence[int] | None = None
     usage: chat.Usage | None = None
     finish_reason: str | None = None
 
@@ -169,12 +170,12 @@ class Recording:
         """`timeline` with what this recording saw."""
         # Running totals count only if every content chunk had one; a single usage at the end tells nothing of chunks.
         told = len(self._totals) == len(self._stamps) > 0
-        steps = tuple(map(sub, self._totals, (0, *self._totals))) if told else None
+        steps = array("q", map(sub, self._totals, (0, *self._totals))) if told else None
         return replace(
             timeline,
             first_ns=self.first_ns if self.streamed else None,
             first_answer_ns=self.first_answer_ns if self.streamed else None,
-            content_ns=tuple(self._stamps) if self.streamed else (),
+            content_ns=self._stamps[:] if self.streamed else (),  # in an array, which takes a fifth of a tuple's memory
             content_tokens=steps,
             usage=self.usage,
             finish_reason=self.finish_reason,

@@ -12,7 +12,7 @@ from prober.measure.chat import Usage
 from prober.measure.devices import Device, Throttle
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Histogram, Info, Signals
+from prober.measure.signals import Histogram, Info, Signals, without_buckets
 from prober.measure.timeline import Connection, Timeline
 
 MS = 10**6
@@ -127,6 +127,18 @@ def test_counters_are_increments_and_a_restart_is_no_fall() -> None:
     assert found.preemptions_per_s == pytest.approx(100 / 15)
     assert found.computed_prompt_tokens_per_s == pytest.approx(50 / 15)
     assert found.prefix_hit_ratio is None, "tokens looked up are not known"
+
+
+def test_one_bucket_is_enough() -> None:
+    """What is kept of readings without their buckets shows the same."""
+    grows = Histogram((0.1, 1.0), (2.0, 5.0, 9.0), 4.0), Histogram((0.1, 1.0), (3.0, 9.0, 19.0), 9.0)
+    readings = [
+        (5.0 * at, replace(PAGE, requests_running=2.0, ttft_seconds=each, itl_seconds=each, queue_seconds=each))
+        for at, each in enumerate(grows)
+    ]
+    found = seen([], [(at, without_buckets(signals)) for at, signals in readings])
+    assert found == seen([], readings)
+    assert found.engine_ttft_s == found.engine_itl_s == found.engine_queue_s == 0.5
 
 
 def test_an_engine_that_looks_nothing_up_has_no_hit_ratio() -> None:
