@@ -76,20 +76,35 @@ def test_every_outcome_is_documented(outcome: Outcome) -> None:
     assert f"`{outcome.value}`" in text("docs/measurement.md")
 
 
-GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Files that they name.
+NAMED = {
+    "/etc/prober/trace.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    "2023-11-16 18:17:03.9799600,374,44\n2023-11-16 18:17:04.0319600,396,109\n"
+}
+CONFIGURATIONS = [
+    pytest.param(page, block, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL))
+    if re.search("^(targets|discovery):", block, re.MULTILINE)
+]
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
-def test_configurations_of_guides_are_taken(guide: Path) -> None:
-    """Each block of YAML that has targets or finds some."""
-    for block in re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL):
-        if re.search("^(targets|discovery):", block, re.MULTILINE):
-            load(block, source=guide.name, engines=DIALECTS, environment={}, read=lambda path: Path(path).read_text())
+def test_pages_have_configurations() -> None:
+    """So that the test below has something to read."""
+    assert {"README-0", "sidecar-1", "fleet-0", "configuration-0", "discovery-0"} <= {
+        each.id for each in CONFIGURATIONS
+    }
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
-)
+@pytest.mark.parametrize(("page", "block"), CONFIGURATIONS)
+def test_configurations_of_pages_are_taken(page: Path, block: str) -> None:
+    """Each block of YAML that has targets or finds some; what it takes from the environment is there."""
+    environment = dict.fromkeys(re.findall(r"\$\{(\w+)\}", block), "of-the-environment")
+    load(block, source=page.name, engines=DIALECTS, environment=environment, read=NAMED.__getitem__)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link names a file, and its fragment a heading of that file."""
     for path, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text()):

@@ -5,6 +5,8 @@ from typing import Any
 
 IMAGE = "llm-slo-prober"
 PROBED = ("livenessProbe", "readinessProbe")
+VOLUMES = ("configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret")
+"""Those of PodSecurity `restricted`, less the ones that drivers bring (`csi`, `ephemeral`)."""
 
 
 def pod_specs(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -21,39 +23,56 @@ def containers(manifest: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[
     """The prober's containers, each with its pod; an engine's are its owner's."""
     for pod in pod_specs(manifest):
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
-            if container["image"].split("@")[0].split(":")[0] == IMAGE:
+            if container["image"].rpartition("/")[2].split("@")[0].split(":")[0] == IMAGE:
                 yield pod, container
 
 
-def faults(pod: dict[str, Any], container: dict[str, Any]) -> list[str]:
-    """Everything that is missing or too much, in words."""
+def faults(pod: dict[str, Any], container: dict[str, Any], *, asks: bool = False) -> list[str]:
+    """Everything that is missing or too much, in words. asks: it asks the API server."""
     own = container.get("securityContext", {})
     context = {**pod.get("securityContext", {}), **own}
     resources = container.get("resources", {})
     limits, requests = resources.get("limits", {}), resources.get("requests", {})
+    ours = not beside(container)  # else the pod is its engine's
     wanted = {
         "runAsNonRoot": context.get("runAsNonRoot") is True,
         "runAsUser 65532": context.get("runAsUser") == 65532,
         "runAsGroup 65532": context.get("runAsGroup") == 65532,
+        "fsGroup 65532, to write a volume or read a Secret": not owned(pod, container)
+        or context.get("fsGroup") == 65532,
         "seccompProfile RuntimeDefault": context.get("seccompProfile") == {"type": "RuntimeDefault"},
         "allowPrivilegeEscalation false": own.get("allowPrivilegeEscalation") is False,
         "readOnlyRootFilesystem": own.get("readOnlyRootFilesystem") is True,
         "capabilities dropped, none added": own.get("capabilities") == {"drop": ["ALL"]},
         "not privileged": not own.get("privileged"),
         "nothing of the host": not any(pod.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")),
-        "no folder of the host": not any("hostPath" in volume for volume in pod.get("volumes", ())),
+        "no port of the host": not any("hostPort" in port for port in container.get("ports", ())),
+        "volumes that restricted knows": all(each.keys() <= {"name", *VOLUMES} for each in pod.get("volumes", ())),
         "request of CPU": "cpu" in requests,
         "request of memory": "memory" in requests,
         "limit of memory": "memory" in limits,
         "no limit of CPU": "cpu" not in limits,
         "no GPU of its own": not any("gpu" in name for name in (*limits, *requests)),
+        "a token if it asks, else none": not ours or pod.get("automountServiceAccountToken") is asks,
+        "no addresses of Services in its environment": not ours or pod.get("enableServiceLinks") is False,
     }
     return [name for name, held in wanted.items() if not held]
 
 
-def daemon_faults(pod: dict[str, Any], container: dict[str, Any], drain: float, *, asks: bool) -> list[str]:
-    """The same of a container that runs for ever. drain: how long it takes to end, in seconds; asks: it asks the API server."""
-    sidecar = container.get("restartPolicy") == "Always"
+def beside(container: dict[str, Any]) -> bool:
+    """Whether it is a native sidecar."""
+    return container.get("restartPolicy") == "Always"
+
+
+def owned(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+    """Whether it mounts what only the pod's group may use: claims (those of a StatefulSet are not named in the pod) and Secrets."""
+    shared = {each["name"] for each in pod.get("volumes", ()) if each.keys() & {"configMap", "emptyDir", "downwardAPI"}}
+    return any(mount["name"] not in shared for mount in container.get("volumeMounts", ()))
+
+
+def daemon_faults(pod: dict[str, Any], container: dict[str, Any], drain: float) -> list[str]:
+    """The same of a container that runs for ever. drain: how long it takes to end, in seconds."""
+    sidecar = beside(container)
     paths = {name: container.get(name, {}).get("httpGet", {}).get("path") for name in (*PROBED, "startupProbe")}
     wanted = {
         "liveness at /-/healthy": paths["livenessProbe"] == "/-/healthy",
@@ -62,6 +81,5 @@ def daemon_faults(pod: dict[str, Any], container: dict[str, Any], drain: float, 
         "no startup probe": paths["startupProbe"] is None,
         "time to drain": pod.get("terminationGracePeriodSeconds", 30) > drain,
         "spread over nodes": sidecar or bool(pod.get("topologySpreadConstraints")),
-        "a token if it asks, else none": sidecar or pod.get("automountServiceAccountToken") is asks,
     }
     return [name for name, held in wanted.items() if not held]

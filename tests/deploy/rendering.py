@@ -20,11 +20,12 @@ CHART = ROOT / "deploy/chart"
 
 ACTION = re.compile(r"(\s*)\{\{-\s+(.*?)\s+\}\}|\{\{\s+(.*?)\s+\}\}", re.DOTALL)
 Manifest = dict[str, Any]
+LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # dashboards are long
 
 
 def documents(text: str) -> list[Manifest]:
     """Those of a YAML stream that say something."""
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, LOADER) if document]
 
 
 def built(kubectl: Path, folder: Path) -> list[Manifest]:
@@ -96,6 +97,8 @@ FUNCTIONS: dict[str, Any] = {
     "toJson": lambda value: json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False),
     "indent": lambda width, value: "\n".join(" " * width + line for line in value.split("\n")),
     "base": lambda path: PurePosixPath(path).name,
+    "replace": lambda old, new, value: value.replace(old, new),
+    "print": lambda *texts: "".join(texts),  # of texts only: Helm puts spaces between what is none
     "trimSuffix": lambda suffix, value: value.removesuffix(suffix),
     "int": int,
     "len": len,
@@ -106,6 +109,7 @@ FUNCTIONS: dict[str, Any] = {
     "and": lambda *values: next((value for value in values if not value), values[-1]),
     "until": lambda count: list(range(count)),
     ".Files.Glob": glob,
+    ".Files.Get": lambda path: (CHART / path).read_text(),
     "$.Files.Get": lambda path: (CHART / path).read_text(),
 }
 WORD = re.compile(r'"[^"]*"|[()]|[^\s()]+')

@@ -1,7 +1,8 @@
-"""The fields of other projects' custom resources that are used here, and no others, as their CRDs type them.
+"""The fields of other projects' custom resources that are used here, and no others.
 
-Written by hand after the projects' public fields, from memory: Prometheus operator (monitoring.coreos.com/v1), Argo Rollouts
-(argoproj.io/v1alpha1), Flagger (flagger.app/v1beta1). A field that is not listed is refused, so that a slip of the pen is.
+Written by hand, so that a slip of the pen in a manifest is refused: a CRD would let most unknown fields pass. docs/kubernetes.md says
+against which CRDs the manifests themselves were checked. Prometheus operator (monitoring.coreos.com/v1), Argo Rollouts
+(argoproj.io/v1alpha1), Flagger (flagger.app/v1beta1).
 """
 
 from typing import Any
@@ -29,6 +30,7 @@ def listed(item: dict[str, Any]) -> dict[str, Any]:
 
 RELABELING = record("targetLabel", "replacement", targetLabel=TEXT, replacement=TEXT, action={"enum": ["replace"]})
 KEY = record("name", "key", name=TEXT, key=TEXT)  # of a Secret
+BASIC_AUTH = record("username", "password", username=KEY, password=KEY)
 TLS = record("ca", ca=record("secret", secret=KEY), serverName=TEXT)
 ENDPOINT = record(
     "port",
@@ -38,7 +40,7 @@ ENDPOINT = record(
     relabelings=listed(RELABELING),
     scheme={"enum": ["http", "https"]},
     tlsConfig=TLS,
-    basicAuth=record("username", "password", username=KEY, password=KEY),
+    basicAuth=BASIC_AUTH,
 )
 RULE = record(
     "expr", record=TEXT, alert=TEXT, expr=TEXT, labels=TEXTS, annotations=TEXTS, keep_firing_for=SPAN, **{"for": SPAN}
@@ -50,7 +52,11 @@ SPECS: dict[tuple[str, str], dict[str, Any]] = {
         "selector", "endpoints", jobLabel=TEXT, selector=SELECTOR, endpoints=listed(ENDPOINT)
     ),
     ("monitoring.coreos.com/v1", "PodMonitor"): record(
-        "selector", "podMetricsEndpoints", selector=SELECTOR, podMetricsEndpoints=listed(ENDPOINT)
+        "selector",
+        "podMetricsEndpoints",
+        selector=SELECTOR,
+        podTargetLabels=listed(TEXT),
+        podMetricsEndpoints=listed(ENDPOINT),
     ),
     ("monitoring.coreos.com/v1", "Probe"): record(
         "prober",
@@ -59,6 +65,7 @@ SPECS: dict[tuple[str, str], dict[str, Any]] = {
         interval=SPAN,
         scrapeTimeout=SPAN,
         tlsConfig=TLS,
+        basicAuth=BASIC_AUTH,
         prober=record(
             "url", url={"type": "string", "pattern": r"^[^/]+:\d+$"}, scheme={"enum": ["http", "https"]}, path=TEXT
         ),

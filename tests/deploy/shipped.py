@@ -12,8 +12,12 @@ OVERLAYS = ["base", *(f"overlays/{path.name}" for path in sorted((KUSTOMIZE / "o
 FULL: dict[str, Any] = {
     "persistence": {"enabled": True, "storageClassName": "fast"},
     "secrets": [{"name": "llm-token", "mountPath": "/var/run/secrets/llm"}],
+    "env": [{"name": "ENGINE_KEY", "valueFrom": {"secretKeyRef": {"name": "engine", "key": "api-key"}}}],
     "extraArgs": ["--web.enable-admin-api"],
-    "serviceMonitor": {"enabled": True, "labels": {"release": "stack"}},
+    "web": {"configSecret": "prober-web", "tlsSecret": "prober-tls"},
+    "networkPolicy": {"egress": [{"to": [{"ipBlock": {"cidr": "198.51.100.0/24"}}], "ports": [{"port": 8000}]}]},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "stack"}, "basicAuthSecret": "prober-reader"},
+    "probe": {"enabled": True, "targets": ["llama"], "labels": {"release": "stack"}},
     "prometheusRule": {"enabled": True, "rules": "groups: [{name: of-mine, rules: [{record: 'a:b:c', expr: up}]}]\n"},
     "dashboards": {"enabled": True},
     "image": {"digest": "sha256:" + "0" * 64},
@@ -33,7 +37,36 @@ SHARDED: dict[str, Any] = {
     "web": {"configSecret": "prober-web", "tlsSecret": "prober-tls"},
     "serviceMonitor": {"enabled": True, "basicAuthSecret": "prober-reader"},
 }
-CHARTS: dict[str, dict[str, Any]] = {"chart": {}, "chart, everything on": FULL, "chart, sharded": SHARDED}
+
+
+def overlay(name: str) -> Any:
+    """Its prober.yaml, as values of the chart."""
+    return {"targets": None} | yaml.safe_load((KUSTOMIZE / "overlays" / name / "prober.yaml").read_text())
+
+
+OPERATED: dict[str, Any] = {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}
+# The chart's counterparts of overlays.
+COUNTERPARTS: dict[str, dict[str, Any]] = {
+    "overlays/fleet": OPERATED
+    | {
+        "config": overlay("fleet"),
+        "replicas": 3,
+        "persistence": {"enabled": True},
+        "discovery": {"namespaces": ["llm"]},
+        "web": {"configSecret": "llm-slo-prober-web", "tlsSecret": "llm-slo-prober-tls"},
+    },
+    "overlays/vllm-production-stack": OPERATED
+    | {
+        "config": overlay("vllm-production-stack"),
+        "persistence": {"enabled": True},
+        "probe": {"enabled": True, "targets": ["vllm-router"]},
+        "dashboards": {"enabled": True},
+    },
+}
+CHARTS: dict[str, dict[str, Any]] = {
+    **{"chart": {}, "chart, everything on": FULL, "chart, sharded": SHARDED},
+    **{f"chart, as {name}": values for name, values in COUNTERPARTS.items()},
+}
 # With a prober of its own, not beside an engine.
 STANDALONE = ("base", "overlays/fleet", "overlays/vllm-production-stack", *CHARTS)
 

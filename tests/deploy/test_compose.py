@@ -1,4 +1,4 @@
-"""The compose file's parts are what their own programs take. No container was started."""
+"""The compose file's parts are what their own programs take. No container was started; test_compose_running.py runs its commands."""
 
 import subprocess
 import sys
@@ -6,16 +6,62 @@ from pathlib import Path
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
+
+from tests.deploy.schemas import TEXT, listed, record
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "deploy/compose.yaml"
 PARTS = ROOT / "deploy/compose"
-SERVICES = yaml.safe_load(COMPOSE.read_text())["services"]
+DOCUMENT = yaml.safe_load(COMPOSE.read_text())
+SERVICES = DOCUMENT["services"]
+PORTS = {"engine": 8000, "slow-engine": 8000, "prober": 9742, "prometheus": 9090, "alertmanager": 9093, "grafana": 3000}
+"""What each service listens at."""
+# The keys that are used, as the Compose Specification types them; it refuses those that it does not know, too.
+SERVICE = record(
+    "image",
+    image=TEXT,
+    build=record("context", context=TEXT),
+    command=listed(TEXT),
+    environment={"type": "object", "additionalProperties": {"type": "string"}},
+    ports=listed(TEXT),
+    tmpfs=listed(TEXT),
+    volumes=listed(TEXT),
+    depends_on=listed({"enum": sorted(SERVICES)}),
+    healthcheck=record("disable", disable={"type": "boolean"}),
+    read_only={"type": "boolean"},
+    cap_drop=listed(TEXT),
+    security_opt=listed(TEXT),
+    mem_limit={"type": "string", "pattern": "^[0-9]+[bkmg]$"},
+    restart={"enum": ["no", "always", "on-failure", "unless-stopped"]},
+    stop_grace_period={"type": "string", "pattern": "^[0-9]+s$"},
+)
+SCHEMA = record(
+    "name",
+    "services",
+    name={"type": "string", "pattern": "^[a-z0-9][-_a-z0-9]*$"},
+    services={"type": "object", "additionalProperties": SERVICE},
+    volumes={"type": "object", "additionalProperties": {"type": "null"}},
+) | {"patternProperties": {"^x-": {}}}
 
 
 def done(*words: str | Path) -> None:
     ran = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_every_key_is_one_of_compose() -> None:
+    """Named volumes are declared, and what a service is called is no key."""
+    assert list(Draft202012Validator(SCHEMA).iter_errors(DOCUMENT)) == []
+    used = {volume.split(":")[0] for each in SERVICES.values() for volume in each.get("volumes", ())}
+    assert {name for name in used if not name.startswith(".")} == DOCUMENT["volumes"].keys()
+
+
+@pytest.mark.parametrize("key", ["read_onli", "mem_limits", "deploy.cpus"])
+def test_a_key_that_does_not_exist_is_told(key: str) -> None:
+    """So that the test above can fail."""
+    wrong = DOCUMENT | {"services": {"prober": SERVICES["prober"] | {key: True}}}
+    assert list(Draft202012Validator(SCHEMA).iter_errors(wrong))
 
 
 def test_prometheus_takes_its_configuration_and_rules(promtool: Path) -> None:
@@ -45,8 +91,8 @@ def test_every_file_that_is_mounted_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_nothing_listens_beyond_the_machine(name: str) -> None:
-    """Every published port is of the loopback address."""
-    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", ()))
+    """Every published port is of the loopback address, and is the one at which the service listens."""
+    assert set(SERVICES[name].get("ports", ())) <= {f"127.0.0.1:{PORTS[name]}:{PORTS[name]}"}
 
 
 @pytest.mark.parametrize("name", ["prober", "engine", "slow-engine"])
@@ -63,9 +109,9 @@ def test_our_containers_are_hardened(name: str) -> None:
 def test_addresses_are_names_of_services() -> None:
     """Whoever asks whom: targets, scrapes, alerts, the data source."""
     texts = [path.read_text() for path in PARTS.rglob("*.yaml") if path.name != "rules.yaml"]
-    asked = {"engine:8000", "slow-engine:8000", "prober:9742", "alertmanager:9093", "prometheus:9090"}
+    asked = {f"{name}:{port}" for name, port in PORTS.items() if name != "grafana"}
     assert all(any(f"/{address}" in text or f'"{address}' in text for text in texts) for address in asked)
-    assert {address.split(":")[0] for address in asked} <= SERVICES.keys()
+    assert SERVICES.keys() == PORTS.keys()
 
 
 @pytest.mark.parametrize("name", ["engine", "slow-engine"])

@@ -18,80 +18,13 @@ from jsonschema import Draft7Validator, Draft202012Validator
 
 from prober import __version__, series
 from prober.cli.main import main
-from tests.deploy.hardening import PROBED, containers, daemon_faults, faults
+from tests.deploy.hardening import PROBED, containers
 from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, chart, documents, parsed, rendered, values
 from tests.deploy.schemas import custom
-from tests.deploy.shipped import FULL, OVERLAYS, SHARDED, STANDALONE, discovering, flag, one, rollouts, workload
+from tests.deploy.shipped import CHARTS, FULL, OVERLAYS, SHARDED, STANDALONE, flag, one, rollouts, workload
 
-# What `prober run` says of its drain: --shutdown.timeout.
-DRAIN = 20.0
 SINCE = (1, 28)
 """The first release with native sidecars."""
-
-
-def test_every_container_is_hardened(shipped: dict[str, list[Manifest]]) -> None:
-    """In each set there is a container of the prober's, and none lacks a setting."""
-    for where, manifests in shipped.items():
-        found = [faults(pod, container) for manifest in manifests for pod, container in containers(manifest)]
-        assert found, where
-        assert found == [[]] * len(found), where
-
-
-def test_a_daemon_is_watched_and_has_time_to_drain(shipped: dict[str, list[Manifest]]) -> None:
-    """By the kubelet, at its own pages; the Jobs of a gate end by themselves."""
-    for where, manifests in shipped.items():
-        for manifest in manifests:
-            for pod, container in containers(manifest):
-                if container["args"][0] == "run":
-                    asks = flag(container, "lease.name") is not None or discovering(manifests)
-                    assert daemon_faults(pod, container, DRAIN, asks=asks) == [], where
-
-
-SETTINGS = [
-    ("pod", "securityContext", "runAsNonRoot"),
-    ("pod", "securityContext", "runAsUser"),
-    ("pod", "securityContext", "runAsGroup"),
-    ("pod", "securityContext", "seccompProfile"),
-    ("pod", "topologySpreadConstraints"),
-    ("pod", "automountServiceAccountToken"),
-    ("container", "securityContext", "allowPrivilegeEscalation"),
-    ("container", "securityContext", "readOnlyRootFilesystem"),
-    ("container", "securityContext", "capabilities"),
-    ("container", "resources", "requests"),
-    ("container", "resources", "limits"),
-    ("container", "livenessProbe"),
-    ("container", "readinessProbe"),
-]
-
-
-@pytest.mark.parametrize(("over", "asks"), [({}, False), (SHARDED, True)], ids=["Deployment", "StatefulSet"])
-@pytest.mark.parametrize("path", SETTINGS, ids="/".join)
-def test_the_check_misses_no_setting(path: tuple[str, ...], over: dict[str, Any], asks: bool) -> None:
-    """A manifest without it is told."""
-    ((pod, container),) = containers(copy.deepcopy(workload(chart(**over))))
-    here = {"pod": pod, "container": container}[path[0]]
-    for part in path[1:-1]:
-        here = here[part]
-    del here[path[-1]]
-    assert faults(pod, container) + daemon_faults(pod, container, DRAIN, asks=asks)
-
-
-@pytest.mark.parametrize(
-    ("where", "name", "value"),
-    [
-        ("pod", "hostNetwork", True),
-        ("pod", "automountServiceAccountToken", True),
-        ("pod", "volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
-        ("pod", "terminationGracePeriodSeconds", 15),
-        ("container", "resources", {"requests": {"cpu": 1, "memory": 1}, "limits": {"cpu": 1, "memory": 1}}),
-        ("container", "startupProbe", {"httpGet": {"path": "/-/ready", "port": 1}}),
-    ],
-)
-def test_the_check_sees_what_is_too_much(where: str, name: str, value: Any) -> None:
-    """A manifest with it is told."""
-    ((pod, container),) = containers(copy.deepcopy(one(chart(), "Deployment")))
-    {"pod": pod, "container": container}[where][name] = value
-    assert faults(pod, container) + daemon_faults(pod, container, DRAIN, asks=False)
 
 
 def releases() -> list[str]:
@@ -150,6 +83,17 @@ def test_a_wrong_field_of_a_custom_resource_is_refused() -> None:
     manifest = copy.deepcopy(one(chart(**FULL), "ServiceMonitor"))
     manifest["spec"]["endpoints"][0]["intervall"] = "15s"
     assert list(Draft202012Validator(custom(manifest["apiVersion"], manifest["kind"]) or {}).iter_errors(manifest))
+
+
+def test_a_shard_asks_for_a_whole_core(shipped: dict[str, list[Manifest]]) -> None:
+    """So that it keeps its stamps with hundreds of targets, and for memory beyond that of one; a single prober asks for less."""
+    asked = {
+        (manifest["kind"], container["resources"]["requests"]["cpu"], container["resources"]["limits"]["memory"])
+        for where in STANDALONE
+        for manifest in [workload(shipped[where])]
+        for _, container in containers(manifest)
+    }
+    assert asked == {("Deployment", "100m", "256Mi"), ("StatefulSet", "1", "512Mi")}
 
 
 def fitting(selector: dict[str, str], labels: dict[str, str]) -> bool:
@@ -217,7 +161,7 @@ def prober(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(words, int(str(code)), out.getvalue(), err.getvalue())
 
 
-@pytest.mark.parametrize("name", [*OVERLAYS, "chart", "chart, sharded"])
+@pytest.mark.parametrize("name", [*OVERLAYS, *CHARTS])
 def test_every_configuration_is_right(shipped: dict[str, list[Manifest]], tmp_path: Path, name: str) -> None:
     """By `prober check`, as the ConfigMap has it; and a Probe asks for a target that it names."""
     (config,) = (each["data"]["prober.yaml"] for each in shipped[name] if "prober.yaml" in each.get("data", {}))
@@ -250,7 +194,7 @@ def test_the_web_configuration_is_right(shipped: dict[str, list[Manifest]], tmp_
 
 @pytest.mark.parametrize("where", STANDALONE)
 def test_who_speaks_tls_agrees(shipped: dict[str, list[Manifest]], where: str) -> None:
-    """The prober's pages, the kubelet, and the ServiceMonitor with the name that the certificate has."""
+    """The prober's pages, the kubelet, the ServiceMonitor and the Probe with the certificate's name, and the runbook links."""
     manifests = shipped[where]
     container = workload(manifests)["spec"]["template"]["spec"]["containers"][0]
     tls = flag(container, "web.config.file") is not None
@@ -261,12 +205,32 @@ def test_who_speaks_tls_agrees(shipped: dict[str, list[Manifest]], where: str) -
         assert (endpoint.get("scheme"), "tlsConfig" in endpoint) == (("https", True) if tls else (None, False))
         if tls:
             assert endpoint["tlsConfig"]["serverName"].split(".")[0] == one(manifests, "Service")["metadata"]["name"]
+            assert secret_of(endpoint) in mounted(manifests)
+    for probe in (each["spec"] for each in manifests if each["kind"] == "Probe"):
+        assert (probe["prober"]["scheme"], "tlsConfig" in probe) == (("https", True) if tls else ("http", False))
+        assert not tls or secret_of(probe) in mounted(manifests)
+    if where.startswith("chart, as"):
+        rules = [rule for group in one(manifests, "PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
+        links = {rule["annotations"]["runbook_url"].rpartition("/")[0] for rule in rules if "alert" in rule}
+        assert links == {f"{'https' if tls else 'http'}://prober.llm.svc:9742/runbooks"}
+
+
+def secret_of(endpoint: dict[str, Any]) -> str:
+    """The Secret with the authority that whoever scrapes trusts."""
+    return str(endpoint["tlsConfig"]["ca"]["secret"]["name"])
+
+
+def mounted(manifests: list[Manifest]) -> set[str]:
+    """Secrets that the prober has its key pair from."""
+    volumes = workload(manifests)["spec"]["template"]["spec"]["volumes"]
+    sources = [source for volume in volumes for source in volume.get("projected", {}).get("sources", ())]
+    return {source["secret"]["name"] for source in sources}
 
 
 @pytest.mark.parametrize("config", OVERLAYS)
 def test_the_rules_are_those_of_the_configurations(config: str) -> None:
     """`prober rules` would write the same for each of them: they declare the same SLOs."""
-    rule = KUSTOMIZE / "components/prometheus-operator/prometheusrule.yaml"
+    rule = KUSTOMIZE / "components/prometheus-operator/rules/prometheusrule.yaml"
     done = prober(
         "rules",
         f"--config.file={KUSTOMIZE / config / 'prober.yaml'}",
@@ -322,19 +286,6 @@ def test_every_dashboard_is_there(shipped: dict[str, list[Manifest]]) -> None:
         assert len(maps) == len(wanted)
 
 
-def test_chart_and_kustomize_say_the_same(shipped: dict[str, list[Manifest]]) -> None:
-    """The same kinds, and a container that differs in nothing but its image's policy."""
-    plain, ours = shipped["base"], shipped["chart"]
-    assert sorted(each["kind"] for each in plain) == sorted(each["kind"] for each in ours)
-    ((_, one_of_base),) = containers(workload(plain))
-    ((_, one_of_chart),) = containers(workload(ours))
-    assert one_of_chart == {**one_of_base, "imagePullPolicy": "IfNotPresent"}
-    for kind in ("NetworkPolicy", "PodDisruptionBudget"):
-        base, other = one(plain, kind)["spec"], one(ours, kind)["spec"]
-        for name in base.keys() - {"selector", "podSelector"}:
-            assert base[name] == other[name], f"{kind} {name}"
-
-
 SCHEMA = yaml.safe_load((CHART / "values.schema.json").read_text())
 
 
@@ -354,7 +305,13 @@ def test_the_values_fit_their_schema() -> None:
         {"image": {"digest": "latest"}},
         {"config": {"targets": []}},
         {"config": {"targets": [{"name": "no address"}]}},
-        {"prometheusRule": {"enabled": True}},
+        {"extraArgs": ["--web.enable-admin-api"]},
+        {"extraArgs": ["--web.enable-admin-api"], "web": {"configSecret": ""}},
+        {"probe": {"enabled": True}},
+        {"probe": {"enabled": True, "targets": ["llama"], "interval": "30s"}},
+        {"replicas": 2, "probe": {"enabled": True, "targets": ["llama"]}},
+        {"shardResources": {"limits": {"cpu": "1"}}},
+        {"networkPolicy": {"egress": [{"from": []}]}},
         {"replicas": 0},
         {"replicas": "2"},
         {"config": {"targets": [], "discovery": []}},

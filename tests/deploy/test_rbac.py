@@ -1,6 +1,5 @@
 """The prober may do in a cluster what it does, and nothing else: each verb that its code uses, by its roles, tokens and policies."""
 
-import copy
 import ipaddress
 from typing import Any
 
@@ -83,7 +82,7 @@ async def test_the_roles_give_what_the_code_asks_for(shipped: dict[str, list[Man
     assert leave(manifests) == wanted
 
 
-@pytest.mark.parametrize("where", [each for each in STANDALONE if each in ("overlays/fleet", "chart, sharded")])
+@pytest.mark.parametrize("where", ["overlays/fleet", "chart, sharded", "chart, as overlays/fleet"])
 def test_shards_leases_and_replicas_agree(shipped: dict[str, list[Manifest]], where: str) -> None:
     """As many shards as replicas; each one's lease may be changed by name; all start at once, and one at a time is put out."""
     manifests = shipped[where]
@@ -107,7 +106,7 @@ def test_shards_leases_and_replicas_agree(shipped: dict[str, list[Manifest]], wh
 
 
 def test_discovery_is_in_the_namespaces_that_the_roles_are_in(shipped: dict[str, list[Manifest]]) -> None:
-    """Those of the configuration; none named is the prober's own."""
+    """Those of the configuration; none named is the prober's own, which is `llm` for the chart."""
     for where in STANDALONE:
         manifests = shipped[where]
         (config,) = (
@@ -117,10 +116,10 @@ def test_discovery_is_in_the_namespaces_that_the_roles_are_in(shipped: dict[str,
             namespace
             for found in config.get("discovery") or ()
             if "kubernetes" in found
-            for namespace in found["kubernetes"].get("namespaces") or [None]
+            for namespace in found["kubernetes"].get("namespaces") or ["llm"]
         }
         allowed = {
-            role["metadata"].get("namespace")
+            role["metadata"].get("namespace", "llm")
             for role in roles(manifests)
             if role["metadata"]["name"].endswith("-discovery")
         }
@@ -150,13 +149,13 @@ def let_out(policy: dict[str, Any], address: str, port: int) -> bool:
 @pytest.mark.parametrize("address", API_SERVERS)
 def test_the_policy_lets_it_reach_the_api_server(shipped: dict[str, list[Manifest]], address: str) -> None:
     """Wherever that is, but never the cloud's metadata; a policy that leads to engines only is told."""
-    for where in STANDALONE:
+    narrow = "chart, everything on"
+    assert not let_out(one(shipped[narrow], "NetworkPolicy")["spec"], address, 443)
+    assert let_out(one(shipped[narrow], "NetworkPolicy")["spec"], "198.51.100.7", 8000)
+    for where in set(STANDALONE) - {narrow}:
         policy = one(shipped[where], "NetworkPolicy")["spec"]
         assert let_out(policy, address, 443), where
         assert let_out(policy, address, 6443), where
         for network in (*LINK_LOCAL, *METADATA):
             assert not let_out(policy, str(network[0]), 80), where
             assert not let_out(policy, str(network[-1]), 80), where
-    narrow = copy.deepcopy(one(shipped["base"], "NetworkPolicy")["spec"])
-    narrow["egress"][1]["to"] = [{"ipBlock": {"cidr": "198.51.100.0/24"}}]
-    assert not let_out(narrow, address, 443)

@@ -1,0 +1,107 @@
+"""The compose file's chain without containers: its commands and files as they are, with this machine's addresses and folders."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.test_compose import PARTS, PORTS, SERVICES
+from tests.processes import Program, free_port, get, until, value
+
+LISTENING = {"engine": "--port={port}", "slow-engine": "--port={port}"}
+# Whoever has no other flag for it has that of Prometheus's projects.
+LISTEN = "--web.listen-address=127.0.0.1:{port}"
+
+
+class Chain:
+    """Where each service of the compose file listens here, and how it is started."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.ports = {name: free_port() for name in PORTS.keys() - {"grafana"}}
+        for file in PARTS.glob("*.yaml"):
+            text = file.read_text()
+            for name in sorted(self.ports, key=len, reverse=True):  # slow-engine before engine
+                text = text.replace(f"{name}:{PORTS[name]}", f"127.0.0.1:{self.ports[name]}")
+            (folder / file.name).write_text(text)
+
+    def url(self, name: str, path: str = "") -> str:
+        return f"http://127.0.0.1:{self.ports[name]}{path}"
+
+    def asked(self, name: str, path: str) -> Any:
+        """The answer of its API."""
+        return json.loads(get(self.url(name, path)))
+
+    def command(self, name: str) -> list[str]:
+        """Its `command`: files that it mounts are the ones of this folder, and what it writes goes there too."""
+        volumes = [volume.split(":") for volume in SERVICES[name].get("volumes", ()) if volume.startswith("./")]
+        mounts = {inside: str(self._folder / Path(outside).name) for outside, inside, *_ in volumes}
+        words = []
+        for word in SERVICES[name]["command"]:
+            flag, equals, said = str(word).partition("=")
+            if flag == "--host":
+                said = "127.0.0.1"
+            elif said.startswith("/"):
+                said = mounts.get(said) or str(self._folder / said.strip("/").replace("/", "-"))
+            words.append(flag + equals + said)
+        return [*words, LISTENING.get(name, LISTEN).format(port=self.ports[name])]
+
+    @contextmanager
+    def program(self, name: str, binary: Path, *flags: str) -> Iterator[None]:
+        """One that is not ours, until the `with` block ends."""
+        with (self._folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen([binary, *self.command(name), *flags], stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait(10)
+
+
+@pytest.fixture
+def chain(tmp_path: Path, prometheus_binary: Path, alertmanager_binary: Path) -> Iterator[Chain]:
+    """All of it but Grafana, which is not to be had here."""
+    chain = Chain(tmp_path)
+    with ExitStack() as running:
+        for name in ("engine", "slow-engine", "prober"):
+            running.enter_context(Program(tmp_path / f"{name}.log", *chain.command(name)))
+        # Without other Alertmanagers to find it needs no address of this machine.
+        running.enter_context(chain.program("alertmanager", alertmanager_binary, "--cluster.listen-address="))
+        running.enter_context(chain.program("prometheus", prometheus_binary))
+        for name in ("prober", "prometheus", "alertmanager"):
+            until(lambda name=name: get(chain.url(name, "/-/ready")), f"{name}; its log is in {tmp_path}")  # type: ignore[misc]
+        yield chain
+
+
+def test_the_chain_hangs_together(chain: Chain) -> None:
+    """Both engines are probed, the prober is scraped as the rules' job, every rule is loaded, alerts have somewhere to go."""
+    for target in ("healthy", "slow"):
+        until(lambda target=target: value(chain.url("prober"), "llmslo_probes_total", target=target) > 0, target)  # type: ignore[misc]
+    (alertmanager,) = chain.asked("prometheus", "/api/v1/alertmanagers")["data"]["activeAlertmanagers"]
+    assert alertmanager["url"].startswith(chain.url("alertmanager"))
+    assert "receiver: nobody" in chain.asked("alertmanager", "/api/v2/status")["config"]["original"]
+    wanted = yaml.safe_load((PARTS / "rules.yaml").read_text())["groups"]
+
+    def groups() -> list[dict[str, Any]]:
+        return list(chain.asked("prometheus", "/api/v1/rules")["data"]["groups"])
+
+    def rules(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+        names = ((each["name"], rule) for each in found for rule in each["rules"])
+        return sorted((group, rule.get("record") or rule.get("alert") or rule["name"]) for group, rule in names)
+
+    assert rules(groups()) == rules(wanted)
+    (scraped,) = until(lambda: scrapes(chain), "the prober to be scraped")
+    assert scraped["metric"]["job"] == "llm-slo-prober"
+    assert scraped["metric"]["instance"] == f"127.0.0.1:{chain.ports['prober']}"
+    until(lambda: any(rule["health"] == "ok" for each in groups() for rule in each["rules"]), "a rule to be evaluated")
+    assert [rule["lastError"] for each in groups() for rule in each["rules"] if rule.get("lastError")] == []
+
+
+def scrapes(chain: Chain) -> list[dict[str, Any]]:
+    """What has been scraped."""
+    return list(chain.asked("prometheus", "/api/v1/query?query=up==1")["data"]["result"])

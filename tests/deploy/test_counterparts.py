@@ -1,0 +1,88 @@
+"""The chart and kustomize send the same: every object of three sets, but for what Helm adds and what one of them cannot know."""
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.rendering import Manifest, chart
+from tests.deploy.shipped import COUNTERPARTS
+
+RELEASE = "llm-slo-prober"
+"""Kustomize's names; the chart's are those of its release."""
+HELMS = ("app.kubernetes.io/instance", "imagePullPolicy")
+SETS: dict[str, dict[str, Any]] = {"base": {}} | COUNTERPARTS
+
+
+def cleaned(value: Any) -> Any:
+    """Without Helm's label and policy, the namespace that it knows and kustomize does not, and choices that nobody made."""
+    if isinstance(value, dict):
+        left = {key: cleaned(each) for key, each in value.items() if key not in HELMS}
+        idle = [("namespace", "llm"), ("nodeSelector", {}), ("tolerations", [])]
+        return {key: each for key, each in left.items() if (key, each) not in idle}
+    if isinstance(value, list):
+        return [cleaned(each) for each in value]
+    return value.replace(f"{RELEASE}.llm.svc", RELEASE) if isinstance(value, str) else value
+
+
+def linked(manifest: Manifest) -> None:
+    """The chart knows whether its links are of TLS, the rules of kustomize do not."""
+    for group in manifest["spec"]["groups"]:
+        for rule in group["rules"]:
+            if "runbook_url" in rule.get("annotations", {}):
+                rule["annotations"]["runbook_url"] = rule["annotations"]["runbook_url"].replace("https:", "http:")
+
+
+def kept(manifests: list[Manifest], replicas: int) -> dict[tuple[str, str], Manifest]:
+    """What is compared, by kind and name; a dashboard is called by its file."""
+    found = {}
+    for manifest in map(cleaned, manifests):
+        if manifest["kind"] == "ConfigMap":
+            ((name, text),) = manifest["data"].items()
+            manifest["data"] = {name: json.loads(text) if name.endswith(".json") else yaml.safe_load(text)}
+            manifest["metadata"]["name"] = name
+        if manifest["kind"] == "PrometheusRule":
+            linked(manifest)
+        if manifest["kind"] == "Role" and manifest["metadata"]["name"].endswith("-leases"):
+            named = manifest["rules"][1]["resourceNames"]
+            del named[replicas:]  # the component has names for ten shards
+        if manifest["kind"] != "Secret":  # of the pages: a Helm release would keep its passwords
+            found[manifest["kind"], manifest["metadata"]["name"]] = manifest
+    return found
+
+
+def apart(one: Any, other: Any, at: str = "") -> Iterator[str]:
+    """Every place at which they differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted(one.keys() | other.keys(), key=str):
+            yield from apart(one.get(key), other.get(key), f"{at}.{key}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            yield from apart(*pair, f"{at}[{index}]")
+    elif one != other:
+        yield f"{at}: {one!r} and {other!r}"
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_chart_and_kustomize_say_the_same(shipped: dict[str, list[Manifest]], name: str) -> None:
+    """Pods, roles, policies, monitors, rules, dashboards: one prober, three shards over TLS, one with a volume and everything."""
+    replicas = SETS[name].get("replicas", 1)
+    ours, charts = kept(shipped[name], replicas), kept(chart(RELEASE, **SETS[name]), replicas)
+    assert list(apart(ours, charts)) == []
+    assert len(ours) > 5
+
+
+def test_a_difference_is_told(shipped: dict[str, list[Manifest]]) -> None:
+    """So that the test above can fail: a value, a field that is not there, an object that is not there."""
+    ours = kept(shipped["base"], 1)
+    for where, wrong in (
+        (("Deployment", RELEASE), {"spec": {"replicas": 2}}),
+        (("NetworkPolicy", RELEASE), {"spec": {}}),
+        (("Service", RELEASE), None),
+    ):
+        other = copy.deepcopy(ours)
+        other[where] = wrong  # type: ignore[assignment]
+        assert list(apart(ours, other))

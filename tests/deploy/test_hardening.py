@@ -1,0 +1,137 @@
+"""Every container that is shipped is hardened, and the check of it misses nothing: it is tried on each with a setting taken away."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.deploy.hardening import beside, containers, daemon_faults, faults, owned
+from tests.deploy.rendering import Manifest
+from tests.deploy.shipped import discovering, flag
+
+# What `prober run` says of its drain: --shutdown.timeout.
+DRAIN = 20.0
+Shipped = dict[str, list[Manifest]]
+Placed = tuple[str, dict[str, Any], dict[str, Any], bool]
+
+
+def found(shipped: Shipped) -> Iterator[Placed]:
+    """Each of the prober's containers: where it is, its pod, itself, and whether it asks the API server; free to be changed."""
+    for where, manifests in shipped.items():
+        for manifest in manifests:
+            for pod, container in copy.deepcopy(list(containers(manifest))):
+                asks = runs(container) and (flag(container, "lease.name") is not None or discovering(manifests))
+                yield f"{where}: {manifest['kind']}", pod, container, asks
+
+
+def runs(container: dict[str, Any]) -> bool:
+    """Whether it is a daemon; the Jobs of a gate end by themselves."""
+    return bool(container["args"][0] == "run")
+
+
+def wrongs(pod: dict[str, Any], container: dict[str, Any], asks: bool) -> list[str]:
+    return faults(pod, container, asks=asks) + (daemon_faults(pod, container, DRAIN) if runs(container) else [])
+
+
+def test_every_container_is_hardened(shipped: Shipped) -> None:
+    """In each set there is a container of the prober's, and none lacks a setting; daemons are watched and have time to drain."""
+    seen = {where: wrongs(pod, container, asks) for where, pod, container, asks in found(shipped)}
+    assert {where.rpartition(": ")[0] for where in seen} == shipped.keys()
+    assert {where: wrong for where, wrong in seen.items() if wrong} == {}
+    assert {where.rpartition(": ")[2] for where in seen} == {"Deployment", "StatefulSet", "Job", "AnalysisTemplate"}
+
+
+def everybody(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+    return True
+
+
+def of_its_own(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+    return not beside(container)
+
+
+def daemon(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+    return runs(container)
+
+
+def daemon_of_its_own(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+    return runs(container) and not beside(container)
+
+
+SETTINGS = {
+    ("securityContext", "runAsNonRoot"): everybody,
+    ("securityContext", "runAsUser"): everybody,
+    ("securityContext", "runAsGroup"): everybody,
+    ("securityContext", "fsGroup"): owned,
+    ("securityContext", "seccompProfile"): everybody,
+    ("securityContext", "allowPrivilegeEscalation"): everybody,
+    ("securityContext", "readOnlyRootFilesystem"): everybody,
+    ("securityContext", "capabilities"): everybody,
+    ("resources", "requests"): everybody,
+    ("resources", "requests", "cpu"): everybody,
+    ("resources", "requests", "memory"): everybody,
+    ("resources", "limits"): everybody,
+    ("automountServiceAccountToken",): of_its_own,
+    ("enableServiceLinks",): of_its_own,
+    ("livenessProbe",): daemon,
+    ("readinessProbe",): daemon_of_its_own,
+    ("topologySpreadConstraints",): daemon_of_its_own,
+}
+"""And whose they are."""
+
+
+def taken(here: dict[str, Any], path: tuple[str, ...]) -> bool:
+    """Whether it was there; now it is not."""
+    for part in path[:-1]:
+        here = here.get(part, {})
+    return here.pop(path[-1], None) is not None
+
+
+@pytest.mark.parametrize("path", SETTINGS, ids="/".join)
+def test_the_check_misses_no_setting(shipped: Shipped, path: tuple[str, ...]) -> None:
+    """Each container that should have it is told of when neither it nor its pod has it any more."""
+    tried = [each for each in found(shipped) if SETTINGS[path](each[1], each[2])]
+    assert tried
+    for where, pod, container, asks in tried:
+        assert any([taken(pod, path), taken(container, path)]), where
+        assert wrongs(pod, container, asks), where
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        ("pod", "hostNetwork", True),
+        ("pod", "hostPID", True),
+        ("pod", "volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
+        ("pod", "volumes", [{"name": "far", "nfs": {"server": "files.example", "path": "/"}}]),
+        ("container", "ports", [{"name": "http", "containerPort": 9742, "hostPort": 9742}]),
+        ("container", "resources", {"requests": {"cpu": 1, "memory": 1}, "limits": {"cpu": 1, "memory": 1}}),
+        ("container", "resources", {"requests": {"cpu": 1, "memory": 1}, "limits": {"memory": 1, "nvidia.com/gpu": 1}}),
+    ],
+    ids=str,
+)
+def test_the_check_sees_what_is_too_much(shipped: Shipped, where: str, name: str, value: Any) -> None:
+    """Each container with it, or in a pod with it, is told of."""
+    for place, pod, container, asks in found(shipped):
+        {"pod": pod, "container": container}[where][name] = value
+        assert wrongs(pod, container, asks), place
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("terminationGracePeriodSeconds", 15), ("startupProbe", {"httpGet": {"path": "/-/ready", "port": 1}})],
+)
+def test_the_check_sees_what_a_daemon_must_not_have(shipped: Shipped, name: str, value: Any) -> None:
+    """Too little time to drain, and a probe that would hold an engine up."""
+    for where, pod, container, asks in found(shipped):
+        if runs(container):
+            {"terminationGracePeriodSeconds": pod}.get(name, container)[name] = value
+            assert wrongs(pod, container, asks), where
+
+
+def test_the_check_sees_a_token_that_nobody_asked_for(shipped: Shipped) -> None:
+    """And one that is missing."""
+    for where, pod, container, asks in found(shipped):
+        if not beside(container):
+            pod["automountServiceAccountToken"] = not asks
+            assert wrongs(pod, container, asks), where

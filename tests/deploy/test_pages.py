@@ -1,0 +1,153 @@
+"""What the pages tell a reader to write is put together by kubectl as it stands there, and comes to what the overlays are."""
+
+import copy
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from prober import __version__
+from tests.deploy.hardening import containers, faults
+from tests.deploy.rendering import KUSTOMIZE, ROOT, Manifest, built, documents
+from tests.deploy.shipped import one, workload
+
+PUSHED = f"registry.example/llm-slo-prober:{__version__}"
+SIDECARS = ["README.md", "docs/guides/sidecar.md", "docs/kubernetes.md"]
+FLEET = "docs/guides/fleet.md"
+
+
+def blocks(page: str) -> list[str]:
+    """Its blocks of YAML."""
+    return re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def kustomization(page: str) -> Any:
+    """The one that is shown there."""
+    (shown,) = (each for each in blocks(page) if "kind: Kustomization" in each)
+    return yaml.safe_load(shown)
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A reader's folder beside the overlays, with an engine of theirs."""
+    shutil.copytree(KUSTOMIZE, tmp_path / "kustomize")
+    folder = tmp_path / "kustomize/overlays/mine"
+    folder.mkdir()
+    shutil.copy(KUSTOMIZE / "overlays/vllm/engine.yaml", folder)
+    return folder
+
+
+def put_together(kubectl: Path, folder: Path, kustomization: Any, config: str = "") -> list[Manifest]:
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    (folder / "prober.yaml").write_text(config)
+    return built(kubectl, folder)
+
+
+def alike(manifests: list[Manifest]) -> list[Manifest]:
+    """Without where the image is and what is configured, in one order."""
+    plain = copy.deepcopy(manifests)
+    for manifest in plain:
+        for _, container in containers(manifest):
+            container["image"] = ""
+        if manifest["kind"] == "ConfigMap":
+            manifest["data"] = sorted(manifest["data"])
+    return sorted(plain, key=lambda each: (each["kind"], each["metadata"]["name"]))
+
+
+@pytest.mark.parametrize("page", SIDECARS)
+def test_the_sidecar_of_a_page_is_that_of_the_overlay(
+    kubectl: Path, shipped: dict[str, list[Manifest]], mine: Path, page: str
+) -> None:
+    """Nothing more and nothing less: no monitor of a Service that is not there."""
+    config = next(each for each in blocks(page) if each.startswith("# prober.yaml"))
+    manifests = put_together(kubectl, mine, kustomization(page), config)
+    assert alike(manifests) == alike(shipped["overlays/vllm"])
+    ((pod, container),) = containers(one(manifests, "Deployment"))
+    assert faults(pod, container) == []
+    assert one(manifests, "ConfigMap")["data"]["prober.yaml"] == config
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/sidecar.md", FLEET])
+def test_the_image_of_a_page_is_that_of_its_reader(kubectl: Path, mine: Path, page: str) -> None:
+    """`images:` reaches the prober's container wherever it stands, and no other."""
+    manifests = put_together(kubectl, mine, kustomization(page))
+    pod = workload(manifests)["spec"]["template"]["spec"]
+    images = {each["image"] for each in (*pod.get("initContainers", ()), *pod["containers"])}
+    assert images - {"vllm/vllm-openai:v0.11.0"} == {PUSHED}
+
+
+def test_the_fleet_of_the_guide_is_the_overlay(kubectl: Path, shipped: dict[str, list[Manifest]], mine: Path) -> None:
+    """But for the image."""
+    assert alike(put_together(kubectl, mine, kustomization(FLEET))) == alike(shipped["overlays/fleet"])
+
+
+@pytest.mark.parametrize(
+    "page", [FLEET, "docs/kubernetes.md", "deploy/kustomize/components/web-config/kustomization.yaml"]
+)
+def test_the_secret_that_a_page_makes_has_every_file(
+    kubectl: Path, shipped: dict[str, list[Manifest]], tmp_path: Path, page: str
+) -> None:
+    """Those that web.yaml names and the one that the ServiceMonitor asks for; by kubectl, which asks no server for it."""
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        (tmp_path / name).write_text(name)
+    command = re.search(
+        r"kubectl create secret generic llm-slo-prober-tls( --from-file=[\w.]+)+", (ROOT / page).read_text()
+    )
+    assert command is not None
+    words = [*shlex.split(command[0])[1:], "--dry-run=client", "--output=yaml"]
+    made = subprocess.run([kubectl, *words], cwd=tmp_path, capture_output=True, text=True, check=True)
+    (secret,) = documents(made.stdout)
+    tls = yaml.safe_load((KUSTOMIZE / "overlays/fleet/web.yaml").read_text())["tls_server_config"]
+    (endpoint,) = one(shipped["overlays/fleet"], "ServiceMonitor")["spec"]["endpoints"]
+    ca = endpoint["tlsConfig"]["ca"]["secret"]
+    assert secret["metadata"]["name"] == ca["name"]
+    assert {tls["cert_file"], tls["key_file"], ca["key"]} <= secret["data"].keys()
+
+
+def test_a_probe_asks_over_tls(kubectl: Path, mine: Path) -> None:
+    """Where components/web-config comes after it; the page's order is the overlays' too."""
+    parts = ["prometheus-operator/servicemonitor", "prometheus-operator/probe", "web-config"]
+    listed = {"resources": ["../../base"], "components": [f"../../components/{part}" for part in parts]}
+    manifests = put_together(kubectl, mine, listed)
+    probe, (endpoint,) = one(manifests, "Probe")["spec"], one(manifests, "ServiceMonitor")["spec"]["endpoints"]
+    assert (probe["prober"]["scheme"], endpoint["scheme"]) == ("https", "https")
+    assert probe["tlsConfig"] == endpoint["tlsConfig"]
+
+
+def test_a_secret_comes_by_the_environment(kubectl: Path, shipped: dict[str, list[Manifest]], mine: Path) -> None:
+    """As docs/kubernetes.md shows, and as the chart has it."""
+    (patch,) = (each for each in blocks("docs/kubernetes.md") if "secretKeyRef" in each)
+    manifests = put_together(kubectl, mine, {"resources": ["../../base"]} | yaml.safe_load(patch))
+    for each in (manifests, shipped["chart, everything on"]):
+        ((_, container),) = containers(workload(each))
+        variables = {variable["name"]: variable["valueFrom"] for variable in container["env"]}
+        assert variables.keys() == {"POD_NAME", "ENGINE_KEY"}
+        assert variables["ENGINE_KEY"] == {"secretKeyRef": {"name": "engine", "key": "api-key"}}
+
+
+def test_a_further_label_of_the_pods_is_patched_in(kubectl: Path, mine: Path) -> None:
+    """As docs/kubernetes.md shows."""
+    (patch,) = (each for each in blocks("docs/kubernetes.md") if "podTargetLabels" in each)
+    manifests = put_together(kubectl, mine, kustomization("docs/kubernetes.md") | yaml.safe_load(patch))
+    assert one(manifests, "PodMonitor")["spec"]["podTargetLabels"][-1] == "team"
+
+
+def test_the_component_for_gpus_asks_for_the_runtime(kubectl: Path, mine: Path) -> None:
+    """All GPUs by NVML alone, through NVIDIA's runtime, and none for itself; without the component the runtime is the node's."""
+    guide = kustomization("docs/guides/sidecar.md")
+    assert "runtimeClassName" not in one(put_together(kubectl, mine, guide), "Deployment")["spec"]["template"]["spec"]
+    assert "# - ../../components/gpu " in (ROOT / "docs/guides/sidecar.md").read_text()
+    guide["components"].append("../../components/gpu")
+    deployment = one(put_together(kubectl, mine, guide), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["runtimeClassName"] == "nvidia"
+    (sidecar,) = pod["initContainers"]
+    variables = {each["name"]: each.get("value") for each in sidecar["env"]}
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert variables["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    assert not any("nvidia.com/gpu" in each for each in sidecar["resources"].values())
