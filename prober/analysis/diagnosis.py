@@ -21,7 +21,10 @@ Role = Literal["needed", "supports", "does not support", "contradicts"]
 
 
 class Finding(NamedTuple):
-    """A clue that was measured. role: a need that holds, a support that holds or does not, a contradiction that holds."""
+    """A clue that was measured. role: a need that holds, a support that holds or does not, a contradiction that holds.
+
+    unit: that of the value; `ratio` is of shares, which people are told in percent
+    """
 
     figure: str
     value: float
@@ -29,10 +32,16 @@ class Finding(NamedTuple):
     role: Role
     detail: str = ""
 
+    @property
+    def amount(self) -> str:
+        """The value with its unit: `7.2`, `98.8%`, `0.2/s`, `1.6 ×`."""
+        if self.unit == "ratio":
+            return f"{self.value * 100:.3g}%"
+        return f"{self.value:.3g} {self.unit}".rstrip().replace(" /", "/")
+
     def text(self) -> str:
         """`requests waiting: 7.2 (mean of the readings) [needed]`."""
-        unit = f" {self.unit}" if self.unit else ""
-        return f"{self.figure}: {self.value:.3g}{unit}{f' ({self.detail})' if self.detail else ''} [{self.role}]"
+        return f"{self.figure}: {self.amount}{f' ({self.detail})' if self.detail else ''} [{self.role}]"
 
 
 class RunnerUp(NamedTuple):
@@ -113,20 +122,18 @@ def _unknown(
     open_clues = [clue for regime in regimes if _might(regime, evidence) for clue in _lacking(regime, evidence)]
     missing = _unmeasured(open_clues, evidence)
     means = "nothing that was measured fits a regime known here"
-    todo = (
-        f"measure: {', '.join(missing)}" if missing else "compare the engine's log, its host and its neighbours by time"
-    )
+    todo = "measure: what was not" if missing else "compare the engine's log, its host and its neighbours by time"
     return Diagnosis("unknown", means, (), missing, todo, (), runners_up)
 
 
 def _findings(regime: Regime, evidence: Evidence) -> tuple[Finding, ...]:
-    """Clues that were measured: needs that hold, and all supports."""
+    """Clues that were measured: needs that hold, and all supports; a figure that was needed is not told again as a support."""
     held = dict.fromkeys(clue for line in regime.needs for clue in line if clue.holds(evidence))
     found = [_finding(clue, evidence, "needed") for clue in held]
     found += [
         _finding(clue, evidence, "supports" if holds else "does not support")
         for clue in regime.supports
-        if (holds := clue.holds(evidence)) is not None
+        if clue not in held and (holds := clue.holds(evidence)) is not None
     ]
     return tuple(found)
 
@@ -168,5 +175,11 @@ def _runners_up(
             found.append((1, RunnerUp(regime.name, against)))
         elif _might(regime, evidence):
             lacking = _unmeasured(_lacking(regime, evidence), evidence)
-            found.append((2, RunnerUp(regime.name, f"not measured: {', '.join(lacking)}")))
+            # An unknown verdict lists as missing what all of these lack: once is enough.
+            why = (
+                "it may be: it needs what was not measured"
+                if verdict is None
+                else f"not measured: {', '.join(lacking)}"
+            )
+            found.append((2, RunnerUp(regime.name, why)))
     return tuple(each for _, each in sorted(found, key=lambda each: each[0]))

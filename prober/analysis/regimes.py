@@ -80,7 +80,7 @@ def _share(name: str, part: Read, whole: Read) -> Figure:
         grown = part_now - part_before, whole_now - whole_before
         return Value(grown[0] / grown[1], f"{1e3 * grown[0]:+.3g} of {1e3 * grown[1]:+.3g} ms")
 
-    return Figure(name, "", of)
+    return Figure(name, "ratio", of)
 
 
 def _over_slo(name: str, signals: tuple[str, ...], part: Read) -> Figure:
@@ -91,9 +91,14 @@ def _over_slo(name: str, signals: tuple[str, ...], part: Read) -> Figure:
         value = part(evidence.now)
         if value is None or not thresholds:
             return None
-        return Value(value / min(thresholds), f"{1e3 * value:.3g} ms over {1e3 * min(thresholds):.3g} ms")
+        return Value(value / min(thresholds), f"{_lasting(value)} over {_lasting(min(thresholds))}")
 
-    return Figure(name, "", of)
+    return Figure(name, "×", of)
+
+
+def _lasting(seconds: float) -> str:
+    """Three digits, of milliseconds or from one second on of seconds."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def _prompt_cost(seen: Seen) -> float | None:
@@ -178,11 +183,11 @@ DECODE_GROWTH = _largest(
 )
 UNEVEN = Figure("growth of the TPOT beside the step's", "×", _uneven)
 STEP_OVER_SLO = _over_slo("a decode step over the SLO", ("tpot", "itl"), lambda seen: seen.step_s)
-LATE_RATIO = _now("probes sent too late", "", lambda seen: seen.late_ratio, "share")
+LATE_RATIO = _now("probes sent too late", "ratio", lambda seen: seen.late_ratio)
 SEND_LAG = _now("send lag p90", "s", lambda seen: at(seen.send_lag_s, 0.9))
 ENGINE_TTFT_GROWTH = _growth("growth of the engine's own TTFT", lambda seen: seen.engine_ttft_s)
 ENGINE_ITL_GROWTH = _growth("growth of the engine's own ITL", lambda seen: seen.engine_itl_s)
-OUTSIDE = Figure("share of the TTFT's growth outside the engine", "", _outside)
+OUTSIDE = Figure("share of the TTFT's growth outside the engine", "ratio", _outside)
 CONNECT_SHARE = _share(
     "growth of connecting over the TTFT's", lambda seen: seen.connect_s, lambda seen: at(seen.ttft_s, 0.5)
 )
@@ -196,7 +201,7 @@ PROMPT_OVER_SLO = _over_slo("the cost of a prompt over the SLO", ("ttft",), _pro
 QUEUE_OVER_SLO = _over_slo("the engine's mean queueing over the SLO", ("ttft",), lambda seen: seen.engine_queue_s)
 WAITING_GROWTH = _difference("more requests waiting", "", lambda seen: seen.waiting)
 WAITING = _now("requests waiting", "", lambda seen: seen.waiting, "mean of the readings")
-KV_USAGE = _now("KV cache usage", "", lambda seen: seen.kv_usage_ratio, "90th percentile of the readings")
+KV_USAGE = _now("KV cache usage", "ratio", lambda seen: seen.kv_usage_ratio, "90th percentile of the readings")
 PREEMPTIONS = _now("preemptions", "/s", lambda seen: seen.preemptions_per_s)
 HITS_KEPT = Figure("prefix cache hits left", "×", _hits_kept)
 SAVING_KEPT = Figure("what a warm prefix saves, of what it saved", "×", _saving_kept)

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -19,22 +21,25 @@ import yaml
 HOST = "127.0.0.1"
 PORTS = {"healthy": 8000, "regressing": 8001, "full": 8002, "failing": 8003, "prober": 9742, "Prometheus": 9090}
 SLOWER = 1.6
+LATE_MS = 50
 ENGINES = {
     "healthy": ("--background", "0.2/s"),
     "regressing": ("--background", "0.2/s", "--fault", f"latency:{SLOWER}@{{trouble:g}}s-"),
-    # A cache of 9,600 tokens is at the edge for that load; this seed fills it from the first minute on, and lets it recover.
-    "full": ("--background", "1.5/s", "--kv-blocks", "600", "--seed", "1"),
+    # A cache of 6,080 tokens is at the edge for that load: it fills and recovers, but never for good. In four simulated hours of
+    # this seed 30% of the TTFTs are over 500 ms, 42% in the first five minutes, the longest 15 s; 10 of 240 minutes have none
+    # over a second.
+    "full": ("--background", "1/s", "--kv-blocks", "380", "--seed", "3"),
     "failing": ("--background", "0.2/s", "--fault", "http:503@{trouble:g}s-"),
 }
 # Four probes a second, so that a p99 has its thousand samples within some minutes. A step takes 8.5 ms: TPOT is 9 ms, 15 ms when
 # they are slower. TPOT is judged where no sweep is, which makes the TPOT of others longer while it runs. A machine that shows this
-# has a browser and more to do: the prober may be later than elsewhere before it distrusts itself.
+# has a browser and more to do: the prober may be later than elsewhere before it distrusts itself, which is told.
 CONFIG = """\
 slos:
   ttft: {{signal: ttft, threshold: 500ms, objective: 99%}}
   tpot: {{signal: tpot, threshold: 13ms, objective: 95%}}
   success: {{signal: success, objective: 99%}}
-defaults: {{rate: 4/s, max_in_flight: 64, warmup: 10, max_send_lag: 50ms}}
+defaults: {{rate: 4/s, max_in_flight: 64, warmup: 10, max_send_lag: {lag:g}ms}}
 targets:
   - name: healthy
     url: http://127.0.0.1:{healthy}
@@ -53,6 +58,9 @@ scrape_configs:
   - job_name: llm-slo-prober
     static_configs: [{{targets: ["127.0.0.1:{prober}"]}}]
 """
+ALERTS = ("/alerts", "/classic/alerts")  # the second where Prometheus is built without its newer pages, as Debian's is
+READY_S = 20.0  # for so long it may take to answer
+BOARD = "/d/llm-slo"  # where an alert's link to a dashboard leads in a Grafana; here it leads to the prober's own page
 RULES_EVERY = "15s"  # states of SLOs are judged every five minutes elsewhere, as their windows are of days
 ADDRESSES = """\
 prober       http://127.0.0.1:{prober}/        targets, SLOs, the last probes and what failed; /metrics is what is scraped
@@ -62,12 +70,14 @@ engines      {engines}
 """
 STORY = """
 What to expect:
-  from the start      full        its KV cache is too small for its load: requests wait, are preempted, and TTFT is seconds
+  from the start      full        its KV cache is too small for its load: again and again requests wait or are preempted, and
+                                  TTFT is seconds; in between it recovers
   after {after:12}  regressing  each step takes {slower} times as long: TPOT goes from 9 to 15 ms, and its SLO burns
   after {after:12}  failing     answers 503: it is failing within seconds, and an alert fires two minutes later
   after 5 minutes     all         a p99 has its thousand samples; until then the prober's page says that there are too few
   within 8 minutes    healthy     is well; a gentle sweep every five minutes finds its capacity, and so its headroom
-Drift is not shown: a baseline takes days. GPUs are not either: there are none.
+Drift is not shown: a baseline takes days. GPUs are not either: there are none. As all of it shares this machine, a probe is
+invalid, and the prober distrusts itself, from {lag:g} ms of its own lateness on, where the default is 10 ms (max_send_lag).
 Ctrl-C ends it all."""
 
 
@@ -91,12 +101,12 @@ def demo(
     prometheus = shutil.which("prometheus")
     with tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
         config = Path(folder, "prober.yaml")
-        config.write_text(CONFIG.format(budget=BUDGET, **ports), encoding="utf-8")
+        config.write_text(CONFIG.format(budget=BUDGET, lag=LATE_MS, **ports), encoding="utf-8")
         commands = _engines(ports, trouble_s) | {"prober": _prober(config, ports)}
         if prometheus:
             commands["Prometheus"] = _prometheus(prometheus, config, ports)
-        _tell(ports, trouble_s, with_prometheus=prometheus is not None)
         with _running(commands, Path(folder)) as processes:
+            _tell(ports, trouble_s, _alerts(ports, processes["Prometheus"], stop) if prometheus else None)
             _watch(processes, Path(folder), stop, duration)
 
 
@@ -117,12 +127,16 @@ def _prober(config: Path, ports: Mapping[str, int]) -> list[str]:
 def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str]:
     """Its command, after its files have been written beside the configuration."""
     folder = config.parent
-    command = [sys.executable, "-m", "prober", "rules", "--config.file", str(config)]
+    page = f"http://{HOST}:{ports['prober']}"
+    links = ("--runbook-url", f"{page}/runbooks", "--dashboard-url", page)
+    command = [sys.executable, "-m", "prober", "rules", "--config.file", str(config), *links]
     rules = yaml.safe_load(
         subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
     )
     for group in rules["groups"]:
         group["interval"] = RULES_EVERY
+        for rule in group["rules"]:
+            _lead_here(rule)
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules), encoding="utf-8")
     (folder / "prometheus.yml").write_text(PROMETHEUS.format(**ports), encoding="utf-8")
     return [
@@ -133,16 +147,39 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
     ]
 
 
-def _tell(ports: Mapping[str, int], trouble_s: float, *, with_prometheus: bool) -> None:
-    """Where to look, and what there will be to see."""
-    address = f"http://{HOST}:{ports['Prometheus']}/alerts    what fires, by the shipped rules"
+def _lead_here(rule: dict[str, Any]) -> None:
+    """There is no Grafana: what would lead to a target's dashboard leads to its page."""
+    if links := rule.get("annotations"):
+        links["dashboard_url"] = links["dashboard_url"].replace(BOARD, "/").replace("?var-target=", "?target=")
+
+
+def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop: Event) -> str:
+    """The address of its page of alerts: the one that answers, once one does."""
+    base, end = f"http://{HOST}:{ports['Prometheus']}", time.monotonic() + READY_S
+    ask = urllib.request.build_opener(
+        urllib.request.ProxyHandler({})
+    ).open  # no proxy is between this machine and itself
+    while prometheus.poll() is None and time.monotonic() < end and not stop.wait(0.1):
+        for path in ALERTS:
+            try:
+                with ask(base + path, timeout=5):
+                    return base + path
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                pass  # not yet, or not there
+    return base
+
+
+def _tell(ports: Mapping[str, int], trouble_s: float, alerts: str | None) -> None:
+    """Where to look, and what there will be to see; alerts: the address of Prometheus's page of them, None without one."""
     addresses = ADDRESSES.format(
         prober=ports["prober"],
-        prometheus=address if with_prometheus else "not on the PATH: only the prober's own pages are there",
+        prometheus=f"{alerts}    what fires, by the shipped rules"
+        if alerts
+        else "not on the PATH: only the prober's own pages are there",
         engines=", ".join(f"{name} :{ports[name]}" for name in ENGINES),
     )
     after = f"{trouble_s:g} s" if trouble_s < 120 else f"{trouble_s / 60:g} minutes"
-    print(addresses + STORY.format(after=after, slower=SLOWER), flush=True)
+    print(addresses + STORY.format(after=after, slower=SLOWER, lag=LATE_MS), flush=True)
 
 
 @contextmanager

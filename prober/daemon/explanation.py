@@ -14,8 +14,9 @@ from prober.daemon.history import History
 from prober.daemon.watch import Watch
 from prober.measure.devices import Device
 from prober.measure.event import Event
+from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Signals
+from prober.measure.signals import Signals, without_buckets
 from prober.metrics import Recorder
 from prober.slo.events import events
 from prober.slo.objective import Slo
@@ -30,6 +31,11 @@ LONGEST_S = 6 * 3600.0
 USUAL = 144  # windows that are remembered: a day
 BURN = 3  # times the budget that a window's events are bad, and at least
 FEWEST_BAD = 3
+# Ends that tell of speed: answers, and what was too slow or too busy to give one. What is refused or broken is not slow.
+TELLING = ANSWERED | {
+    *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL),
+    *(Outcome.HTTP_408, Outcome.HTTP_429, Outcome.SHED),
+}
 log = logging.getLogger(__name__)
 
 
@@ -78,7 +84,7 @@ class Explanation:
     def reading(self, name: str, at_s: float, signals: Signals) -> None:
         """The engine's page was read."""
         if (case := self._cases.get(name)) is not None:
-            case.readings.append((at_s, signals))
+            case.readings.append((at_s, without_buckets(signals)))
 
     def devices(self, name: str, at_s: float, devices: Sequence[Device]) -> None:
         """The target's GPUs were read."""
@@ -97,20 +103,21 @@ class Explanation:
             return
         drifting = {key[1].removesuffix(WARM) for key in self._watch.active(name)}
         windows = {workload: _latest(probes, now_s) for workload, probes in case.probes.items()}
-        breached = {workload: _breached(case.slos.get(workload, ()), probes) for workload, probes in windows.items()}
-        troubled = [workload for workload in windows if breached[workload] or workload in drifting]
-        found = None
-        for workload in troubled:
-            now = _seen(case, windows[workload])
-            self._recorder.bound(name, now.over_bound)
-            found = self._judged(case, workload, now, breached[workload])
-            if found.regime != "unknown":
-                break
+        troubled, found = False, None
+        for workload, probes in windows.items():
+            slos = case.slos.get(workload, ())
+            telling = [each for each in probes if each.outcome in TELLING]
+            breached = _breached(slos, telling)
+            troubled |= bool(breached or _breached(slos, probes)) or workload in drifting
+            if telling and (breached or workload in drifting) and (found is None or found.regime == "unknown"):
+                now = _seen(case, probes)
+                self._recorder.bound(name, now.over_bound)
+                found = self._judged(case, workload, now, breached)
         self._tell(name, case, found, unix_s)
-        if found is None:
-            self._learn(name, case, windows, now_s)
-        else:
+        if troubled:
             case.since_s = now_s
+        else:
+            self._learn(name, case, windows, now_s)
 
     def _judged(self, case: _Case, workload: str, now: Seen, breached: dict[str, float]) -> Diagnosis:
         engine = case.readings[-1][1].info.engine if case.readings else None

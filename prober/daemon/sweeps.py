@@ -40,6 +40,7 @@ from prober.measure.event import Event
 from prober.measure.result import ProbeResult
 from prober.metrics import Registry
 from prober.probing.target import Target
+from prober.results.ending import ending
 from prober.results.result import Result
 from prober.workload.arrivals import derive_seed
 
@@ -396,8 +397,8 @@ class Sweeps:
             self._headroom.found(name, finished.capacities, result.ended_unix_s)
             self._series.found(name, result.ended_unix_s)
         found = words(finished.capacities)
-        text = f"sweep: {finished.verdict}, {found}; it ended by {finished.reason} {finished.detail}".rstrip()
-        log.info("target=%s %s", name, text)
+        text = f"sweep: {finished.verdict}, {found}; why it ended: {ending(finished.reason, finished.detail)}"
+        log.info("target=%s %s (%s)", name, text, finished.reason)
         self._history.happened(Event(result.ended_unix_s, name, "sweep", text))
 
     # --- what ends it from outside

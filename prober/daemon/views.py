@@ -82,6 +82,8 @@ class Views:
             whole=one is not None,
             page=number,
             pages=pages,
+            shard=str(fleet.shard) if fleet.shard.count > 1 else "",
+            configured=fleet.configured,
         )
 
     def known(self) -> list[tuple[str, str]]:
@@ -100,7 +102,7 @@ class Views:
             names = [time.strftime("%Y-%m-%d %H:%M", time.gmtime(result.ended_unix_s)) for result in results]
             named, figures = list(zip(names, results, strict=True)), list[Figure]()
             for latency in LATENCIES:
-                figures += curves(named, [latency])
+                figures += curves(named, [latency], first=True)
                 await asyncio.sleep(0)
             drawn = self._charts[one.key] = ids, figures
         return drawn[1]
@@ -124,7 +126,7 @@ class Views:
         return replace(view, quantiles=found)
 
     def _view(self, line: Line) -> TargetView:
-        fleet, spec, identity = self._fleet, line.target.spec, line.target.identity
+        fleet, spec, identity = self._fleet, line.target.spec, line.target.known
         name = line.name or UNNAMED
         now = fleet.clock.now_ns()
         return TargetView(
@@ -181,6 +183,7 @@ class Views:
                     [self._room(name, unit) for unit in UNITS],
                     self._fleet.headroom.demand(name).requests_per_s,
                     self._value(series.CAPACITY_EXHAUSTION.name, name, "estimate"),
+                    self._value(series.CAPACITY_SHAPE.name, name),
                 )
         return None
 

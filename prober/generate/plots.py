@@ -26,9 +26,12 @@ def rate_of(stage: Stage) -> float | None:
     return None if own is None else own + (stage.demand_per_s or 0.0)
 
 
-def curves(results: Named, latencies: Sequence[str] = LATENCIES) -> list[Figure]:
-    """QPS–latency: p50 and p99 of each latency over the rate, with thresholds and knees."""
-    found = [_curve(results, latency) for latency in latencies]
+def curves(results: Named, latencies: Sequence[str] = LATENCIES, *, first: bool = False) -> list[Figure]:
+    """QPS–latency: p50 and p99 of each latency over the rate, with thresholds and knees.
+
+    first: only the first result is drawn with all that, the others are thin lines of their p99, to be compared with
+    """
+    found = [_curve(results, latency, first=first) for latency in latencies]
     return [each for each in found if each is not None]
 
 
@@ -61,8 +64,9 @@ def timelines(results: Named) -> list[Figure]:
     ]
 
 
-def _curve(results: Named, latency: str) -> Figure | None:
+def _curve(results: Named, latency: str, *, first: bool) -> Figure | None:
     drawn = lines(results)
+    thin = {place for place, line in enumerate(drawn) if first and line.place > 0}
     points = [
         (place, stage, x, p50, p99)
         for place, line in enumerate(drawn)
@@ -75,21 +79,25 @@ def _curve(results: Named, latency: str) -> Figure | None:
         return None
     thresholds = _thresholds(drawn, latency)
     # Knees are of a result; the colour is that of its first line.
-    first = {line.place: place for place, line in reversed(list(enumerate(drawn)))}
-    knees = [(place, each) for place in first.values() for each in _knees(drawn[place].result, latency)]
-    y = around(
-        [v for *_, p50, p99 in points for v in (*_extent(p50), *_extent(p99))] + [v for v, _ in thresholds],
-        "log",
-        seconds=True,
-    )
+    of = {line.place: place for place, line in reversed(list(enumerate(drawn)))}
+    knees = [(at, each) for at in of.values() if at not in thin for each in _knees(drawn[at].result, latency)]
+    seen = [
+        value
+        for place, *_, p50, p99 in points
+        for value in ([p99.estimate] if place in thin else (*_extent(p50), *_extent(p99)))
+    ]
+    y = around(seen + [v for v, _ in thresholds], "log", seconds=True)
     xs = [x for _, _, x, _, _ in points] + [v for _, each in knees for v in (each.upper, each.estimate) if v]
     canvas = Canvas(around(xs), y)
     for place, each in knees:
         canvas.band(each.lower or 0.0, each.upper or canvas.x.high, each.estimate, colour(place), _knee(each))
     for threshold, label in thresholds:
         canvas.rule(threshold, label)
-    for place, group in groupby(points, key=lambda point: point[0]):
+    for place, group in groupby(sorted(points, key=lambda point: point[0] not in thin), key=lambda point: point[0]):
         rows = list(group)
+        if place in thin:
+            canvas.line([(x, p99.estimate) for _, _, x, _, p99 in rows], colour(place), "thin")
+            continue
         canvas.line([(x, p50.estimate) for _, _, x, p50, _ in rows], colour(place), "dashed")
         canvas.line([(x, p99.estimate) for _, _, x, _, p99 in rows], colour(place))
         for _, stage, x, p50, p99 in rows:
@@ -100,11 +108,12 @@ def _curve(results: Named, latency: str) -> Figure | None:
             canvas.label(x, p99.estimate, drawn[place].name if len(results) == 1 else stage.name)
     note = "p99 solid, p50 dashed; bars are 95% intervals, hollow points have too few samples."
     note += " The band is the interval of the knee." if knees else ""
+    note += " Thin: the p99 of those before." if thin else ""
     return Figure(
         f"{NAMES[latency]} over load",
         canvas.svg("requests per second, load that was there already included", f"{NAMES[latency]}, p50 and p99"),
         note,
-        _keys(drawn),
+        [key for place, key in enumerate(_keys(drawn)) if any(point[0] == place for point in points)],
     )
 
 

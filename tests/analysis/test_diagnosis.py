@@ -160,7 +160,16 @@ def test_without_the_engines_page_a_slow_first_token_has_no_name() -> None:
     found = named(replace(HEALTHY, **{**BREACHES["queueing"], **page}), replace(HEALTHY, **page))
     assert found.regime == "unknown"
     assert "more requests waiting" in found.missing
+    assert found.text().count("more requests waiting") == 1, "three of them may be, and all lack it"
     assert "measure:" in found.text()
+
+
+@pytest.mark.parametrize("regime", BREACHES)
+def test_a_figure_is_told_once(regime: str) -> None:
+    """What is needed is not told again as what supports; shares are told in percent."""
+    found = named(replace(HEALTHY, **BREACHES[regime])).evidence
+    assert len({each.figure for each in found}) == len(found)
+    assert all(each.amount.endswith("%") for each in found if each.unit == "ratio")
 
 
 def test_a_slow_front_of_the_engine_is_unknown() -> None:

@@ -50,10 +50,21 @@ class Told:
         self.explanation.declare("t", spec(), 0.0)
         self.rng, self.now_s, self.queued = Random(1), 0.0, (0.0, 0.0)
 
-    def pass_(self, seconds: float, ttft_s: float, queue_s: float, waiting: float, itl_s: float = 0.008) -> None:
+    def pass_(
+        self,
+        seconds: float,
+        ttft_s: float,
+        queue_s: float,
+        waiting: float,
+        itl_s: float = 0.008,
+        outcome: Outcome = Outcome.OK,
+    ) -> None:
         for _ in range(round(seconds / 5)):
             self.now_s += 5
-            self.explanation.probe(self.probe(ttft_s + queue_s, itl_s))
+            probe = self.probe(ttft_s + queue_s, itl_s)
+            if outcome is not Outcome.OK:
+                probe = replace(probe, outcome=outcome, timeline=Timeline(probe.timeline.intended_ns))
+            self.explanation.probe(probe)
             count, total = self.queued[0] + 5, self.queued[1] + 5 * queue_s
             self.queued = count, total
             queue = Histogram((1.0,), (count, count), total)
@@ -109,6 +120,21 @@ def test_too_few_bad_probes_are_no_breach() -> None:
     assert told.explanation.verdict("t") is None
     told.pass_(60, 0.5, 0.0, 0.0)
     assert told.explanation.verdict("t") is not None
+
+
+def test_what_fails_is_not_slow() -> None:
+    """Refused or answered 503, nothing is known of its speed; what times out, or answers again too slowly, is explained."""
+    told = Told()
+    told.pass_(WINDOW_S, 0.1, 0.0, 0.0)
+    told.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.HTTP_5XX)
+    assert told.explanation.verdict("t") is None
+    assert told.history.events("t") == []
+    told.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.TIMEOUT_FIRST_TOKEN)
+    assert told.explanation.verdict("t") is not None
+    late = Told()
+    late.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.CONNECT_REFUSED)
+    late.pass_(WINDOW_S, 0.1, 0.6, 5.0)
+    assert late.explanation.verdict("t") is not None
 
 
 def test_the_speed_of_decode_stands_beside_what_the_memory_allows() -> None:

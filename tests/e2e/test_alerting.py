@@ -276,7 +276,9 @@ async def _play(stage: Stage, inbox: Inbox) -> None:
     drift = inbox.has("firing", "LLMTTFTP99Drift", target="drifty")
     assert burn is not None
     assert drift is not None
-    assert re.search(r"^[\d.]+% of the events of workload short in the last", burn["annotations"]["description"])
+    assert re.search(
+        r"^[\d.]+% of some \d+ events of workload short that are known of the last", burn["annotations"]["description"]
+    )
     assert re.search(r"is slower than its own baseline since \d{4}-\d\d-\d\d ", drift["annotations"]["description"])
     # A shift takes 20 probes since the change; a message that was sent before has none, and the alert gets it.
     sized = r"Quantile 0.5: ×\d\.\d\d \(95% interval ×\d\.\d\d to ×\d\.\d\d\)"

@@ -138,11 +138,31 @@ def test_it_shows_what_it_says_and_leaves_nothing(prometheus_binary: Path) -> No
         eventually(lambda: asked(running, state % ("healthy", "met")) == 2, "both SLOs of the healthy one are met")
         eventually(lambda: asked(running, state % ("failing", "missed")) > 0, "the failing one misses an SLO")
         assert asked(running, "max_over_time(llmslo_engine_kv_cache_usage_ratio{target='full'}[1m]) > 0.8") == 1
+        assert {each["engine"] for _ in range(5) if (each := running.targets()["failing"])} == {"vllm"}
+        assert "LLMTargetFailing" in get(alerts(running))
+        links = [rule["annotations"] for rule in rules(running) if rule["type"] == "alerting"]
+        home = running.address("prober")
+        assert {each["dashboard_url"].partition("?")[0] for each in links} == {f"{home}/"}
+        (runbook,) = {each["runbook_url"] for each in links if each["runbook_url"].endswith("/LLMTargetFailing")}
+        assert runbook.startswith(f"{home}/")
+        assert "<h1>LLMTargetFailing" in get(runbook)
         started = running.children
         assert len(started) == 6
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 0
         assert [number for number in started if there(number)] == []
+
+
+def alerts(running: Demo) -> str:
+    """The address of Prometheus's page of alerts, as it is told."""
+    (line,) = (line for line in running.told if line.startswith("Prometheus"))
+    return line.split()[1]
+
+
+def rules(running: Demo) -> list[dict[str, Any]]:
+    """Of its Prometheus."""
+    groups = json.loads(get(f"{running.address('Prometheus')}/api/v1/rules"))["data"]["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def called(running: Demo, word: bytes) -> list[int]:

@@ -16,6 +16,7 @@ import pytest
 
 from prober.edge.prometheus import Unanswered, hourly_histograms
 from prober.exposition.buckets import bounds
+from tests.conftest import absent
 from tests.processes import Daemon, Mock, free_port, get, until
 
 HOUR = 3600
@@ -123,9 +124,10 @@ def test_a_store_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a read-only file system can only be made as root")
 def test_a_read_only_disk_is_told(tmp_path: Path) -> None:
     """Root may write where permissions forbid it, so the disk itself is read-only here."""
+    if os.geteuid() != 0:
+        absent("a read-only file system can only be made as root")
     (tmp_path / "prober.yaml").write_text("targets: [{name: a, url: 'http://127.0.0.1:1'}]")
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -135,7 +137,7 @@ def test_a_read_only_disk_is_told(tmp_path: Path) -> None:
         ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     if "unshare" in done.stderr or "mount:" in done.stderr:
-        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+        absent(f"no mount namespace here: {done.stderr.strip()}")
     assert done.returncode == 1
     assert f"--storage.path {disk}: cannot be used" in done.stderr
 

@@ -29,6 +29,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.metrics import Recorder, Registry, registry
+from tests.conftest import newer
 
 SLO_S = 0.5
 SAMPLES = 6000
@@ -99,11 +100,8 @@ async def prober() -> AsyncIterator[Prober]:
 
 @pytest.fixture(scope="session")
 def newer_prometheus() -> Path:
-    """Prometheus 3, from a newer suite of the distribution: not every machine can have it, so never a failure."""
-    found = Path(__file__).parents[2] / ".tools/newer/usr/bin/prometheus"
-    if not found.exists():
-        pytest.skip("no Prometheus 3: `make test` fetches it where the distribution has one")
-    return found
+    """Prometheus 3."""
+    return newer("prometheus")
 
 
 class Prometheus:

@@ -210,6 +210,14 @@ def test_it_fits_a_phone(browser: Browser, scene: str) -> None:
         assert page.locator("h1").bounding_box()["y"] < 300  # type: ignore[index]
 
 
+@pytest.mark.parametrize("scene", ["slow", "drifting", "full"])
+def test_a_phone_shows_every_column(browser: Browser, scene: str) -> None:
+    """Nothing of a table is out of sight behind a scrollbar."""
+    with staged(ALL[scene]()) as stage, opened(browser, stage, viewport=PHONE) as page:
+        wide = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth + 1)"
+        assert page.evaluate(f"{wide}.map(each => each.getAttribute('aria-label'))") == []
+
+
 TEXTS = {
     "markup": HOSTILE,
     "long": LONG,
@@ -232,7 +240,7 @@ def test_no_name_becomes_code(browser: Browser, text: str) -> None:
         page.on("dialog", refuse)
         refreshed(page)
         page.locator(".card h3 a").first.click()
-        expect(page.locator("h2#target")).to_be_visible()
+        expect(page.locator("#target")).to_be_visible()
         refreshed(page)
         assert page.locator("img, #main script, iframe").count() == 0
         assert page.title().endswith("– llm-slo-prober")
@@ -413,7 +421,7 @@ def test_keys_are_enough(browser: Browser) -> None:
         expect(page.locator(".probes details[open] .facts")).to_contain_text("slo-probe-")
         page.locator(".card a").first.focus()
         page.keyboard.press("Enter")
-        expect(page.locator("h2#target")).to_have_text("a")
+        expect(page.locator("#target")).to_have_text("a")
         page.get_by_role("link", name="← all targets").press("Enter")
         expect(page.locator(".card")).to_have_count(2)
 
@@ -427,7 +435,7 @@ def test_it_can_be_read_without_its_script(browser: Browser) -> None:
         page.get_by_role("button", name="Filter").click()
         expect(page.locator(".card")).to_have_count(1)
         page.locator(".card a").click()
-        expect(page.locator("h2#target")).to_contain_text("model-42")
+        expect(page.locator("#target")).to_contain_text("model-42")
         expect(page.locator(".actions")).to_be_hidden()
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from prober.generate.page import layout, probes
 from prober.generate.page.marks import clean
-from prober.generate.page.view import AT_ONCE, RECENT, TargetView, concern
+from prober.generate.page.view import AT_ONCE, RECENT, Room, TargetView, concern
 from prober.generate.plots import curves
 from prober.measure.outcome import NEUTRAL, Outcome
-from prober.measure.timeline import Timeline
+from prober.measure.timeline import Connection, Timeline
 from tests.generate.scenes import HOSTILE, LONG, NOW, SCENES, hostile, hundred, page_of, probe, target
 
 VOID = {"meta", "link", "input", "br", "img"}
@@ -168,7 +168,16 @@ def test_the_headline_says_what_is_the_matter(scene: str, headline: str) -> None
         ),
         ("drifting", ["slower since", "cause: regression", "×1.44", "[1.3, 1.61]", "1.00 of 1", "▲ 3.9 M of 4 M"]),
         ("full", ["Sweep under way", "ramp, stage 5", "12.5 requests/s", "311 requests", "41 s", "Latency over load"]),
-        ("down", ["✗ failing", "connect_refused", "127.0.0.1:8000 refused the connection", "✗ missed"]),
+        (
+            "down",
+            [
+                "✗ llama-70b: failing",
+                "state: failing",
+                "connect_refused",
+                "127.0.0.1:8000 refused the connection",
+                "✗ missed",
+            ],
+        ),
         ("nothing", ["? no data", "no event yet", "neither good nor bad", "? learning", "No probe yet"]),
         ("paused", ["‖ paused", "Nothing is sent to it since", "Resume"]),
     ],
@@ -247,6 +256,69 @@ def test_a_timeline_is_drawn_to_scale() -> None:
     half = probes.LEFT + (probes.WIDTH - probes.LEFT) // 2
     assert f'class="first" d="M{half} 1v14"' in drawn
     assert f'class="token" d="M{half} 4v8m{probes.WIDTH - 2 - half}-8v8"' in drawn
+
+
+def test_what_is_cut_says_so() -> None:
+    """Longer than the scale: a break, and where it ends; what fits has neither. The scale itself is told."""
+    t = Timeline(0, sent_ns=0, first_ns=500, content_ns=(500, 99_000_000), end_ns=99_000_000)
+    short, long = (
+        replace(probe(at, Random(1)), timeline=replace(t, end_ns=end)) for at, end in ((1, 600), (2, 99_000_000))
+    )
+    assert 'class="break"' in probes.drawn(long, 1_000)
+    assert 'class="break"' not in probes.drawn(short, 1_000)
+    listed = "".join(
+        probes.rows(
+            [replace(short, timeline=replace(t, content_ns=(500,), end_ns=40_000_000))] * 9 + [long], NOW, named=False
+        )
+    )
+    assert Read(listed).text.count("→ 99 ms") == 1
+    assert "to the edge 40 ms" in Read(listed).text
+
+
+def test_the_probers_own_lateness_is_drawn_and_named() -> None:
+    """From when a probe was due, or its connection ready, to when it was sent; nothing where it was sent in time."""
+    late = Timeline(0, sent_ns=250, first_ns=500, content_ns=(500,), end_ns=900)
+    half = probes.LEFT + (probes.WIDTH - probes.LEFT) // 4
+    assert f'class="unsent" d="M{probes.LEFT} 8H{half}"' in probes.drawn(
+        replace(probe(1, Random(1)), timeline=late), 1_000
+    )
+    connected = replace(late, connection=Connection(0, 250))
+    assert "unsent" not in probes.drawn(replace(probe(1, Random(1)), timeline=connected), 1_000)
+    assert "prober's own lateness" in Read(probes.legend(1)).text
+
+
+def test_headroom_can_be_followed() -> None:
+    """Demand in requests of the sweep's shape, beside the capacity in the same; bars say of what they are full."""
+    one = target()
+    assert one.capacity is not None
+    rooms = [Room("requests", 0.84, 0.87, 0.89)]
+    found = replace(one.capacity, rooms=rooms, demand_per_s=4.03, shape_ratio=4.155)
+    text = Read(html([replace(one, capacity=found)])).text
+    assert (
+        "4.03 requests/s now, as much as 0.97/s of the sweep's shape: they are 4.16 times smaller, in tokens." in text
+    )
+    assert "of 125 tokens each" in text
+    assert "87% free" in text
+    assert "13% used" in text
+    larger = Read(html([replace(one, capacity=replace(found, shape_ratio=0.5))])).text
+    assert "as much as 8.06/s of the sweep's shape: they are 2 times larger, in tokens." in larger
+
+
+def test_a_shard_without_targets_says_whose_they_are() -> None:
+    """That none is configured would be wrong."""
+    view = replace(page_of(hundred()), targets=(), concerns=(), total=0, matching=0, probes=(), events=())
+    for changes, said in (
+        ({"shard": "1/2", "configured": 3}, "? Shard 1/2 has none of the 3 configured targets"),
+        ({"shard": "1/2", "configured": 1}, "? Shard 1/2 has not the one configured target"),
+        ({"shard": "1/2"}, "? No target is configured"),
+        ({}, "? No target is configured"),
+    ):
+        assert said in Read("".join(layout.page(replace(view, **changes), "stamp"))).text
+
+
+def test_a_runbook_leads_back() -> None:
+    """To the page that it is below."""
+    assert '<a href="../">' in layout.runbook_page("LLMTargetFailing", "# LLMTargetFailing", "stamp")
 
 
 def test_a_probe_that_never_left_can_be_drawn() -> None:

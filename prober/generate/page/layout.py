@@ -73,13 +73,17 @@ def _verdict(view: PageView) -> str:
         back = f'<p class="back"><a href=".">← all targets</a>: {headline}</p>' if view.total > 1 else ""
         one = concern(view.targets[0])
         said = " is well" if one.kind == "good" else f": {told(one.text)}"
-        headline = mark(one.kind, told(view.targets[0].name, 120) + said)
+        headline = mark(one.kind, f'<span id="target">{told(view.targets[0].name, 120)}</span>{said}')
     lists = f'<ul class="concerns">{items}{more}</ul>' if listed and not view.whole else ""
     return f'{back}<h1 id="verdict" aria-live="polite">{headline}</h1>{untrusted}{lists}'
 
 
 def _headline(view: PageView, urgent: Sequence[Named], found: Sequence[Named]) -> str:
     """Of all targets; found: those that are not known to be well, urgent: of them those that are not."""
+    if view.total == 0 and view.configured and view.shard:
+        if view.configured == 1:
+            return mark("unknown", f"Shard {view.shard} has not the one configured target")
+        return mark("unknown", f"Shard {view.shard} has none of the {view.configured:,} configured targets")
     if view.total == 0:
         return mark("unknown", "No target is configured")
     if urgent:
@@ -97,7 +101,8 @@ def _overview(view: PageView) -> Iterator[str]:
     yield (
         '<nav class="jump" aria-label="On this page"><a href="#h-targets">Targets</a> <a href="#h-probes">Last probes</a> '
         '<a href="#h-events">Events</a></nav>'
-        f'<section aria-labelledby="h-targets"><h2 id="h-targets">Targets</h2>{_filter(view)}<ul class="cards">'
+        f'<section aria-labelledby="h-targets"><h2 id="h-targets">Targets</h2>{_filter(view)}'
+        f'<ul class="cards{" four" if len(view.targets) == 4 else ""}">'
     )
     for each in view.targets:
         yield card(each)
@@ -105,7 +110,7 @@ def _overview(view: PageView) -> Iterator[str]:
     yield '<section class="panel" aria-labelledby="h-probes"><h2 id="h-probes">Last probes</h2>'
     yield from probes.rows(view.probes, view.at_unix_s, named=True)
     yield "</section>"
-    yield panel("Events", happenings(view.events, view.at_unix_s, named=True), level=2)
+    yield panel("Events", happenings(view.events, view.at_unix_s, named=True))
     yield "</div>"
 
 
@@ -150,4 +155,5 @@ def no_such(name: str, known: Sequence[tuple[str, str]], stamp: str) -> str:
 def runbook_page(alert: str, markdown: str, stamp: str) -> str:
     """A runbook as a page, one folder below."""
     body = MarkdownIt("commonmark").enable("table").render(markdown)
-    return f'{_top(alert, stamp, "../")}<main id="main" class="text">{body}</main></body></html>'
+    back = '<p class="back"><a href="../">← all targets</a></p>'
+    return f'{_top(alert, stamp, "../")}<main id="main" class="text">{back}{body}</main></body></html>'

@@ -1,5 +1,6 @@
 """The page's small parts: text that nobody's name can break out of, states told by sign and word, times."""
 
+import re
 from datetime import UTC, datetime
 from hashlib import sha1
 from html import escape
@@ -16,8 +17,7 @@ _STANDINGS: dict[State, tuple[Kind, str]] = {
     "missed": ("bad", "missed"),
     "no_data": ("unknown", "no data"),
 }
-_STATES: dict[str, Kind] = {"ready": "good", "failing": "bad"}
-
+_CELL = re.compile(r"(?=<t[dh][ >])")
 
 # Nothing that steers a terminal, turns the direction of what follows, or is half a character: shown as what it is, a fault.
 _FAULTS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160), *range(55296, 57344)), "�")
@@ -50,10 +50,10 @@ def mark(kind: Kind, words: str) -> str:
 
 
 def state(view: TargetView) -> str:
-    """What state a target is in."""
+    """What state a target is in, which is no verdict: one that is ready may miss all its SLOs."""
     if view.paused_unix_s is not None:
-        return '<span class="mark unknown"><i aria-hidden="true">‖</i> paused</span>'
-    return mark(_STATES.get(view.state, "unknown"), escape(view.state))
+        return '<span class="state"><i aria-hidden="true">‖</i> paused</span>'
+    return f'<span class="state">state: {escape(view.state)}</span>'
 
 
 def standing(of: State) -> tuple[Kind, str]:
@@ -96,13 +96,42 @@ def amount(value: float) -> str:
     return f"{value:.3g}"
 
 
+def share(ratio: float) -> str:
+    """A share in percent; one that is not all or nothing is never told as that."""
+    if 0 < ratio < 0.01:
+        return "under 1%"
+    return "over 99%" if 0.99 < ratio < 1 else f"{ratio:.0%}"
+
+
 def table(caption: str, head: list[str], rows: list[str], *, kind: str = "") -> str:
-    """Rows of cells that are made already; columns whose name begins with `#` hold numbers."""
+    """Rows of cells that are made already; columns whose name begins with `#` hold numbers.
+
+    Each cell bears its column's name, for where there is no room for columns.
+    """
+    names = [name.removeprefix("#") for name in head]
     cells = "".join(
-        f'<th scope="col"{" class=n" if name.startswith("#") else ""}>{name.removeprefix("#")}</th>' for name in head
+        f'<th scope="col"{" class=n" if given != name else ""}>{name}</th>'
+        for given, name in zip(head, names, strict=True)
     )
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(_named, _CELL.split(row)[1:], names))}</tr>" for row in rows)
     return (
-        f'<div class="wide" role="region" aria-label="{escape(caption)}" tabindex="0"><table class="{kind}">'
+        f'<div class="wide" role="region" aria-label="{escape(caption)}: table" tabindex="0"><table class="{kind}">'
         f"<caption>{escape(caption)}</caption><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _named(cell: str, column: str) -> str:
+    return f'{cell[:3]} data-of="{column}"{cell[3:]}'
+
+
+def bar(ratio: float, kind: str, label: str) -> str:
+    """A share from 0 to 1 as a bar."""
+    return (
+        f'<svg class="bar {kind}" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
+        f'<path class="track" d="M0 3H100"/><path class="part" d="M0 3H{min(100, max(0, round(ratio * 100)))}"/></svg>'
+    )
+
+
+def used(ratio: float, kind: str, label: str) -> str:
+    """A bar that says what it is full of."""
+    return f'<div class="used">{bar(ratio, kind, label)}<small>{share(ratio)} used</small></div>'

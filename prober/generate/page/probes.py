@@ -24,12 +24,15 @@ def kind_of(probe: ProbeResult) -> Kind:
     return "unknown" if probe.outcome in NEUTRAL else "bad"
 
 
-def legend() -> str:
-    """What the drawings mean."""
+def legend(span_ns: int) -> str:
+    """What the drawings mean; span_ns: see `drawn`."""
     return (
-        '<p class="note legend"><span class="key connect"></span>connecting <span class="key waiting"></span>waiting '
+        '<p class="note legend"><span class="key connect"></span>connecting '
+        '<span class="key unsent"></span>not sent yet, by the prober\'s own lateness <span class="key waiting"></span>waiting '
         '<span class="key first"></span>first token <span class="key token"></span>tokens '
-        f'<b class="bad" aria-hidden="true">{SIGNS["bad"]}</b> failed. The thin line is the due time; all are to one scale.</p>'
+        f'<b class="bad" aria-hidden="true">{SIGNS["bad"]}</b> failed. The thin line is the due time. All are to one scale, '
+        f"from there to the edge {ms(span_ns / 1e9)}; what lasts longer is cut (//), and its end "
+        "stands below it.</p>"
     )
 
 
@@ -39,7 +42,7 @@ def rows(probes: Sequence[ProbeResult], now_unix_s: float, *, named: bool) -> It
         yield '<p class="none">No probe yet.</p>'
         return
     span = scale_ns(probes)
-    yield legend()
+    yield legend(span)
     yield (
         '<div class="probe-head" aria-hidden="true"><span>time, UTC</span><span>outcome</span><span class="n">TTFT</span>'
         '<span class="n">TPOT</span><span class="n">E2E</span><span>timeline</span></div><ul class="probes">'
@@ -68,7 +71,8 @@ def _row(probe: ProbeResult, span: int, now_unix_s: float, *, named: bool) -> st
         f'<span class="when">{clock(probe.unix_s, now_unix_s)}</span>'
         f'<span class="how">{mark(kind_of(probe), probe.outcome.value)}{whose}</span>'
         f'<span class="n"><small>TTFT </small>{ms(t.ttft_s)}</span><span class="n"><small>TPOT </small>{ms(t.tpot_s)}</span>'
-        f'<span class="n"><small>E2E </small>{ms(t.e2e_s)}</span>{drawn(probe, span)}'
+        f'<span class="n"><small>E2E </small>{ms(t.e2e_s)}</span>'
+        f'<span class="line">{drawn(probe, span)}{_beyond(t, span)}</span>'
     )
     key = anchor(f"{probe.target} {probe.request_id} {t.intended_ns}")
     return f'<li><details id="p-{key}"><summary>{summary}</summary>{_details(probe, named=named)}</details></li>'
@@ -120,11 +124,11 @@ def _details(probe: ProbeResult, *, named: bool) -> str:
 
 
 def drawn(probe: ProbeResult, span_ns: int) -> str:
-    """A probe as SVG; the width right of the due time stands for `span_ns`, what is later stands on the edge."""
+    """A probe as SVG; the width right of the due time stands for `span_ns`, what is later stands on the edge, behind a break."""
     t = probe.timeline
-    end = t.end_ns or (t.content_ns[-1] if t.content_ns else t.sent_ns or t.intended_ns)
+    end = _end_ns(t)
     x = _Place(t.intended_ns, span_ns)
-    parts = [f'<path class="due" d="M{LEFT} 1v14"/>', _connecting(t, x)]
+    parts = [f'<path class="due" d="M{LEFT} 1v14"/>', _connecting(t, x), _unsent(t, x)]
     begin, waited = max(t.sent_ns or t.intended_ns, t.intended_ns), t.first_ns or end
     parts.append(f'<path class="waiting" d="M{x(begin)} 8H{max(x(waited), x(begin))}"/>')
     if t.content_ns:
@@ -133,11 +137,35 @@ def drawn(probe: ProbeResult, span_ns: int) -> str:
         parts.append(f'<path class="first" d="M{x(t.first_ns)} 1v14"/>')
     if kind_of(probe) != "good":
         parts.append(f'<path class="end {kind_of(probe)}" d="M{min(x(end) + 2, WIDTH - 9)} 4l8 8m0-8l-8 8"/>')
+    if end - t.intended_ns > span_ns:
+        parts.append(
+            f'<path class="gap" d="M{WIDTH - 19} 15l4-14"/><path class="break" d="M{WIDTH - 21} 15l4-14m4 0l-4 14"/>'
+        )
     label = f"{probe.outcome.value}: TTFT {ms(t.ttft_s)}, TPOT {ms(t.tpot_s)}, E2E {ms(t.e2e_s)}"
     return (
         f'<svg class="timeline" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(label)}">{"".join(parts)}</svg>'
     )
+
+
+def _end_ns(t: Timeline) -> int:
+    """The last that is known of it."""
+    return t.end_ns or (t.content_ns[-1] if t.content_ns else t.sent_ns or t.intended_ns)
+
+
+def _beyond(t: Timeline, span_ns: int) -> str:
+    """Where one that is cut ends."""
+    lasted_ns = _end_ns(t) - t.intended_ns
+    return f"<small>→ {ms(lasted_ns / 1e9)}</small>" if lasted_ns > span_ns else ""
+
+
+def _unsent(t: Timeline, x: "_Place") -> str:
+    """From when it was due, and could be sent, to when it was."""
+    if t.sent_ns is None:
+        return ""
+    ready = t.connection.ready_ns if t.connection and t.connection.ready_ns else t.intended_ns
+    begin, sent = x(max(t.intended_ns, ready)), x(t.sent_ns)
+    return f'<path class="unsent" d="M{begin} 8H{sent}"/>' if sent > begin else ""
 
 
 class _Place:

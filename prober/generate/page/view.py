@@ -72,7 +72,8 @@ class Room:
 class Capacities:
     """What the last sweep that found something said, when it ended (Unix seconds), and what is left of it.
 
-    demand_per_s: requests that the engine finishes now; exhausted_unix_s: when demand is foreseen to reach it. None: not known.
+    demand_per_s: requests that the engine finishes now; shape_ratio: tokens of a request of the sweep ÷ those of one of now's
+    exhausted_unix_s: when demand is foreseen to reach it. None: not known.
     """
 
     found: Sequence[Capacity]
@@ -80,6 +81,7 @@ class Capacities:
     rooms: Sequence[Room] = ()
     demand_per_s: float | None = None
     exhausted_unix_s: float | None = None
+    shape_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class PageView:
 
     asked: the filter's text; whole: the first target is shown with everything; page of pages: from 1
     concerns: (key, name, concern) of all targets, worst first, also of those that are not shown; admin: actions are allowed
+    shard: which one the prober is, as 1/3, empty where there is one; configured: targets of all shards
     """
 
     at_unix_s: float
@@ -147,6 +150,12 @@ class PageView:
     whole: bool = False
     page: int = 1
     pages: int = 1
+    shard: str = ""
+    configured: int = 0
+
+
+def _cause(regime: str) -> str:
+    return "cause unknown" if regime == "unknown" else f"likely cause: {regime.replace('_', ' ')}"
 
 
 def concern(view: TargetView) -> Concern:
@@ -156,7 +165,7 @@ def concern(view: TargetView) -> Concern:
     missed = [each for each in view.standings if each.state == "missed"]
     moved = [each for each in view.drifts if each.verdict.active]
     silent = [each for each in view.standings if each.state == "no_data"]
-    regime = f"likely cause: {view.diagnosis.regime}" if view.diagnosis else ""
+    regime = _cause(view.diagnosis.regime) if view.diagnosis else ""
     if view.paused_unix_s is not None:
         return Concern(5, "unknown", "paused", "nothing is sent to it until it is resumed")
     if view.state == "failing":
@@ -170,7 +179,7 @@ def concern(view: TargetView) -> Concern:
         names = ", ".join(dict.fromkeys(SIGNALS.get(each.signal, each.signal) for each in moved))
         return Concern(2, "few", f"slower than its baseline: {names}", regime)
     if view.diagnosis is not None:
-        return Concern(3, "few", regime, view.diagnosis.means)
+        return Concern(3, "few", f"slow, {regime}", view.diagnosis.means)
     if view.state != "ready":
         return Concern(4, "unknown", view.state, why)
     if silent:

@@ -3,19 +3,17 @@
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from prober.analysis.capacity import words
 from prober.analysis.quantiles import Quantile
 from prober.generate.document import Figure
 from prober.generate.drawing import ms
-from prober.generate.page import probes
+from prober.generate.page import probes, sweeps
 from prober.generate.page.cards import chips, sweeping
-from prober.generate.page.marks import amount, attribute, clock, link, mark, shown, standing, state, table, told
-from prober.generate.page.view import SIGNALS, Capacities, Drifting, Kind, Room, Spending, TargetView, concern
+from prober.generate.page.marks import amount, attribute, bar, clock, link, mark, standing, state, table, told, used
+from prober.generate.page.view import SIGNALS, Drifting, Kind, Spending, TargetView, concern
 from prober.measure.event import Event
 from prober.slo.firing import percent
 
 QS = (0.5, 0.9, 0.99)
-SWEEPS = 6  # results that are listed
 
 
 def whole(
@@ -27,30 +25,29 @@ def whole(
     yield panel("Why it is slow", _diagnosis(view), kind="wide-panel") if view.diagnosis else ""
     yield panel("SLOs", _standings(view))
     yield panel("Percentiles of the last successful probes", _quantiles(view))
-    yield panel("Capacity and headroom", _capacity(view, now_unix_s))
+    yield panel("Capacity and headroom", sweeps.capacity(view, now_unix_s))
     yield panel("Budget", _budget(view))
-    yield '<section class="panel wide-panel" aria-labelledby="h-probes"><h3 id="h-probes">Last probes</h3>'
+    yield '<section class="panel wide-panel" aria-labelledby="h-probes"><h2 id="h-probes">Last probes</h2>'
     yield from probes.rows(view.probes, now_unix_s, named=False)
     yield "</section>"
     yield panel("Drift", _drift(view, now_unix_s))
     yield panel("Probes since start", _outcomes(view))
     if view.sweepable or view.sweeps:
-        yield panel("Sweeps", _sweeps(view, now_unix_s), kind="wide-panel")
+        yield panel("Sweeps", sweeps.results(view, now_unix_s), kind="wide-panel")
     if charts:
-        yield '<section class="panel wide-panel" aria-labelledby="h-curves"><h3 id="h-curves">Latency over load, last sweeps</h3>'
+        yield '<section class="panel wide-panel" aria-labelledby="h-curves"><h2 id="h-curves">Latency over load, last sweeps</h2>'
         yield '<div class="figures">'
         for chart in charts:
-            yield _figure(chart)
+            yield sweeps.figure(chart)
         yield "</div></section>"
     yield panel("Events", happenings(events, now_unix_s, named=False), kind="wide-panel")
     yield "</div>"
 
 
-def panel(title: str, body: str, *, kind: str = "", level: int = 3) -> str:
+def panel(title: str, body: str, *, kind: str = "") -> str:
     """A part with its heading."""
     at = "h-" + title.lower().replace(" ", "-")
-    heading = f'<h{level} id="{at}">{escape(title)}</h{level}>'
-    return f'<section class="panel {kind}" aria-labelledby="{at}">{heading}{body}</section>'
+    return f'<section class="panel {kind}" aria-labelledby="{at}"><h2 id="{at}">{escape(title)}</h2>{body}</section>'
 
 
 def action(label: str, method: str, path: str, *, asks: str = "", kind: str = "") -> str:
@@ -70,10 +67,10 @@ def _head(view: TargetView, now_unix_s: float, *, admin: bool) -> str:
     if view.paused_unix_s is not None:
         since = f'<p class="concern">Nothing is sent to it since {clock(view.paused_unix_s, now_unix_s)}, until it is resumed.</p>'
     elif found.kind != "good":
-        since = f'<p class="concern">{mark(found.kind, told(found.text))} <small>{told(found.detail, 600)}</small></p>'
+        since = f'<p class="concern">{told(found.detail, 600)}</p>' if found.detail else ""
     return (
-        f'<header class="target {found.kind}"><div class="top"><h2 id="target">{told(view.name, 200)}</h2>{state(view)}</div>'
-        f'<p class="model">{said}</p>{since}{chips(view.standings)}{sweeping(view)}{_actions(view) if admin else ""}</header>'
+        f'<header class="target {found.kind}"><div class="top"><p class="model">{said}</p>{state(view)}</div>'
+        f"{since}{chips(view.standings)}{sweeping(view)}{_actions(view) if admin else ''}</header>"
     )
 
 
@@ -100,7 +97,7 @@ def _diagnosis(view: TargetView) -> str:
     found = view.diagnosis
     assert found is not None
     evidence = "".join(
-        f"<tr><td>{escape(each.figure)}</td><td class=n>{each.value:.3g} {escape(each.unit)}</td>"
+        f"<tr><td>{escape(each.figure)}</td><td class=n>{escape(each.amount)}</td>"
         f"<td>{escape(each.role)}</td><td>{told(each.detail)}</td></tr>"
         for each in found.evidence
     )
@@ -126,7 +123,7 @@ def _diagnosis(view: TargetView) -> str:
         ),
         ("Measure next", [told(found.next_measurement, 1_000)] if found.next_measurement else []),
     )
-    parts += [f"<h4>{name}</h4><ul>{''.join(f'<li>{each}</li>' for each in rows)}</ul>" for name, rows in lists if rows]
+    parts += [f"<h3>{name}</h3><ul>{''.join(f'<li>{each}</li>' for each in rows)}</ul>" for name, rows in lists if rows]
     return "".join(parts)
 
 
@@ -174,10 +171,15 @@ def _place(key: tuple[str, str]) -> tuple[str, int]:
 
 
 def _quantile(quantile: Quantile) -> str:
-    low, high = (ms(bound) if bound is not None else "?" for bound in (quantile.lower, quantile.upper))
+    low, high = (_whole(ms(bound)) if bound is not None else "?" for bound in (quantile.lower, quantile.upper))
     few = "" if quantile.enough else "<small>too few</small>"
     kind = "" if quantile.enough else ' class="few"'
     return f"<span{kind}>{ms(quantile.estimate)}{few}</span><small>{low} – {high}</small>"
+
+
+def _whole(figure: str) -> str:
+    """Not broken off its unit."""
+    return figure.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _drift(view: TargetView, now_unix_s: float) -> str:
@@ -203,17 +205,10 @@ def _phase(each: Drifting, now_unix_s: float) -> str:
 
 
 def _meter(each: Drifting) -> str:
-    share = min(1.0, max(0.0, each.verdict.evidence))
+    full = min(1.0, max(0.0, each.verdict.evidence))
     kind = "few" if each.verdict.active else "good"
-    return f'<span class="n">{each.verdict.evidence:.2f} of 1</span>{bar(share, kind, f"evidence {each.verdict.evidence:.2f} of 1")}'
-
-
-def bar(share: float, kind: str, label: str) -> str:
-    """A share from 0 to 1 as a bar."""
-    return (
-        f'<svg class="bar {kind}" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
-        f'<path class="track" d="M0 3H100"/><path class="part" d="M0 3H{min(100, max(0, round(share * 100)))}"/></svg>'
-    )
+    said = f"{each.verdict.evidence:.2f} of 1"
+    return f'<span class="n">{said}</span>{bar(full, kind, f"evidence {said}")}'
 
 
 def _shifts(each: Drifting) -> str:
@@ -221,51 +216,6 @@ def _shifts(each: Drifting) -> str:
         return "–"
     found = [f"p{s.q * 100:g} ×{s.ratio:.3g} <small>[{s.lower:.3g}, {s.upper:.3g}]</small>" for s in each.shifts]
     return "<br>".join(found) or "<small>too few samples since</small>"
-
-
-def _capacity(view: TargetView, now_unix_s: float) -> str:
-    found = view.capacity
-    if found is None:
-        return '<p class="none">Not known: no sweep has found one.</p>'
-    parts = [
-        f'<p class="lead">{told(words(found.found), 1_000)}</p><p class="note">As of {clock(found.at_unix_s, now_unix_s)} UTC; '
-        "90% intervals, in requests of the sweep's shape.</p>"
-    ]
-    if found.demand_per_s is not None:
-        parts.append(f"<p>The engine finishes {found.demand_per_s:.3g} requests/s now.</p>")
-    parts += [_room(each) for each in found.rooms]
-    return "".join(parts) + _exhausted(found, now_unix_s)
-
-
-def _exhausted(found: Capacities, now_unix_s: float) -> str:
-    if found.exhausted_unix_s is None:
-        return ""
-    days = (found.exhausted_unix_s - now_unix_s) / 86_400
-    when = f"in about {days:.0f} days" if days > 0 else "now"
-    return f"<p>{mark('few', f'Daily peaks, as they grow, reach it {when}.')}</p>"
-
-
-def _room(each: Room) -> str:
-    if each.estimate is None:
-        return ""
-    bounds = (
-        f" <small>[{each.lower:.0%}, {each.upper:.0%}]</small>"
-        if each.lower is not None and each.upper is not None
-        else ""
-    )
-    kind: Kind = (
-        "good"
-        if (each.lower if each.lower is not None else each.estimate) > 0.2
-        else "few"
-        if each.estimate > 0
-        else "bad"
-    )
-    used = 1 - each.estimate
-    free = f"{each.estimate:.0%} free" if each.estimate >= 0 else f"none, {-each.estimate:.0%} above the capacity"
-    return (
-        f"<p>Headroom in {each.unit}: {mark(kind, free)}{bounds}</p>"
-        f"{bar(used, kind, f'{used:.0%} of the capacity in use, in {each.unit}')}"
-    )
 
 
 def _budget(view: TargetView) -> str:
@@ -285,7 +235,7 @@ def _spending(each: Spending) -> str:
     left = each.left_ratio
     kind: Kind = "good" if left > 0.2 else "few" if left > 0 else "bad"
     label = f"{spent} of {limit}{'' if each.kind == 'cost' else f' {each.kind}'} in the last 24 hours"
-    return f"<p>{mark(kind, label)} <small>{left:.0%} left</small></p>{bar(1 - left, kind, label)}"
+    return f"<p>{mark(kind, label)}</p>{used(each.spent / each.limit, kind, label)}"
 
 
 def _outcomes(view: TargetView) -> str:
@@ -297,25 +247,6 @@ def _outcomes(view: TargetView) -> str:
         for name, count in view.outcomes.items()
     ]
     return table("Probes since start", ["outcome", "#probes", "#share"], rows)
-
-
-def _sweeps(view: TargetView, now_unix_s: float) -> str:
-    if not view.sweeps:
-        return '<p class="none">No result yet.</p>'
-    rows = [
-        f'<th scope="row">{clock(each.ended_unix_s, now_unix_s)}</th><td>{told(words(each.capacities), 600)}</td>'
-        f'<td>{told(" ".join(filter(None, (each.stop, each.stop_detail))), 200)}</td><td class="n">{len(each.stages)}</td>'
-        f'<td><a href="api/v1/sweeps/{attribute(each.id)}">JSON</a></td>'
-        for each in view.sweeps[:SWEEPS]
-    ]
-    return table("Last sweeps", ["ended, UTC", "found", "why it ended", "#stages", "result"], rows, kind="broad")
-
-
-def _figure(chart: Figure) -> str:
-    keys = "".join(
-        f'<span class="swatch"><i style="--colour:{colour}"></i>{told(name, 60)}</span> ' for colour, name in chart.keys
-    )
-    return f"<figure>{shown(chart.svg)}<figcaption><b>{escape(chart.title)}.</b> {escape(chart.note)} {keys}</figcaption></figure>"
 
 
 def happenings(events: Sequence[Event], now_unix_s: float, *, named: bool) -> str:
