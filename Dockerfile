@@ -27,13 +27,17 @@ RUN python -m venv --without-pip /opt/prober \
 
 # Of the base only what Python needs: no shell, no package manager, no pip.
 FROM scratch
+ARG BASE
 ARG VERSION=0.6.0
 ARG REVISION=unknown
+ARG CREATED=1970-01-01T00:00:00Z
 LABEL org.opencontainers.image.title="llm-slo-prober" \
       org.opencontainers.image.description="Prometheus-native continuous SLO prober for LLM serving" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.base.name="${BASE}"
 COPY --from=build /rootfs /
 COPY --from=build /opt/prober /opt/prober
 ENV PATH=/opt/prober/bin:/usr/local/bin:/usr/bin LANG=C.UTF-8 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TOOLS := $(CURDIR)/.tools
 DIR ?= $(TOOLS)/engines
 
-.PHONY: help install demo test check generated bench audit test-cluster test-engines lock clean
+.PHONY: help install demo test check generated bench audit test-cluster test-image test-engines lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -53,8 +53,8 @@ bench: install ## the measured goals; each prints one JSON object
 test-cluster: install ## the manifests, discovery and leases against a real API server; it is built first (8 minutes)
 	tests/cluster/run.sh $(TOOLS)/cluster $(ARGS)
 
-test-image: install ## the image, built and run for real; root, podman, runc, debootstrap (minutes; ARGS=-s says more)
-	IMAGE_DIR=$(TOOLS)/image $(BIN)/pytest -o faulthandler_timeout=0 tests/deploy/test_image_built.py $(ARGS)
+test-image: install ## the image, built and run for real; root, podman, runc (minutes; ARGS=-s says more)
+	PATH="$(TOOLS)/usr/bin:$$PATH" IMAGE_DIR=$(TOOLS)/image $(BIN)/pytest -o faulthandler_timeout=0 tests/deploy/test_image_built.py $(ARGS)
 
 test-engines: install ## real vLLM and llama.cpp on the CPU, probed; DIR=… keeps them (2.5 GB, minutes)
 	tests/engines/run.sh $(DIR)
@@ -62,9 +62,13 @@ test-engines: install ## real vLLM and llama.cpp on the CPU, probed; DIR=… kee
 audit: install ## known weaknesses of every locked package, by pip-audit; fails where it cannot ask
 	$(BIN)/python tools/audit.py
 
-lock: ## pin the dependencies of pyproject.toml again, with hashes (ARGS=--upgrade for newer ones)
+$(TOOLS)/uv/installed: requirements.uv.lock
 	@tools/python.sh $(PYTHON)
-	@test -x $(TOOLS)/uv/bin/uv || { $(PYTHON) -m venv $(TOOLS)/uv && $(TOOLS)/uv/bin/pip install --quiet uv; }
+	$(PYTHON) -m venv --clear $(TOOLS)/uv
+	$(TOOLS)/uv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.uv.lock
+	@touch $@
+
+lock: $(TOOLS)/uv/installed ## pin the dependencies of pyproject.toml again, with hashes (ARGS=--upgrade for newer ones)
 	$(TOOLS)/uv/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 		--output-file requirements.lock $(ARGS)
@@ -74,6 +78,9 @@ lock: ## pin the dependencies of pyproject.toml again, with hashes (ARGS=--upgra
 	echo hatchling | $(TOOLS)/uv/bin/uv pip compile - --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 		--constraints requirements.lock --output-file requirements.build.lock $(ARGS)
+	echo uv | $(TOOLS)/uv/bin/uv pip compile - --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
+		--output-file requirements.uv.lock $(ARGS)
 
 clean: ## remove what make made, but not the engines
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -32,10 +32,10 @@ ASK = "import sys, urllib.request as u; sys.stdout.write(u.urlopen(sys.argv[1], 
 
 
 def missing() -> str:
-    """Why the image cannot be built and run here; empty if it can."""
+    """Why the image cannot be built and run here; empty if it can. tools/image.sh says if there is no base for it."""
     if os.geteuid() != 0:
         return "not root"
-    absent = [program for program in ("podman", "runc", "debootstrap", "nsenter") if shutil.which(program) is None]
+    absent = [program for program in ("podman", "runc", "nsenter") if shutil.which(program) is None]
     return f"not installed: {', '.join(absent)}" if absent else ""
 
 
@@ -137,8 +137,11 @@ class Container:
 
     @property
     def pid(self) -> int:
-        """Of its first process, as seen from here."""
-        return int(self.podman("inspect", "--format={{.State.Pid}}", self.name))
+        """Of its first process, as seen from here. Raises RuntimeError with its log if it does not run."""
+        found = int(self.podman("inspect", "--format={{.State.Pid}}", self.name))
+        if not found:
+            raise RuntimeError(f"the container does not run: {self.log().strip()[-2000:]}")
+        return found
 
     def inside(self, *command: object) -> list[str]:
         """`command` of this machine as it is to be run in the container's network."""

@@ -1,7 +1,7 @@
 """The image as it is shipped: its size, its start, its end, its memory; and whether a commit gives the same layers twice.
 
-Needs root, Podman, runc and debootstrap, and builds twice, so it runs only when it is named. With a folder as its argument
-images are kept there, so that the base is made once.
+Needs root, Podman and runc, and debootstrap where the recipe's base cannot be pulled, and builds twice, so it runs only when it is
+named. With a folder as its argument images are kept there, so that the base is made once.
 """
 
 import json

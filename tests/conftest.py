@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import settings
@@ -16,15 +17,25 @@ collect_ignore = [] if os.environ.get("ENGINES_DIR") else ["engines/test_real_en
 collect_ignore += [] if os.environ.get("APISERVER") else ["cluster/test_cluster.py"]  # `make test-cluster` builds one
 
 
-def part(name: str, advice: str) -> Path:
-    """The program `name` on the PATH; else the test is skipped, and under CI=true it fails, with `advice`."""
-    found = shutil.which(name)
-    if found is not None:
-        return Path(found)
-    missing = f"no {name} on the PATH: {advice}"
+def absent(what: str) -> NoReturn:
+    """A real part that the test needs cannot be had: it is skipped, and under CI=true, where each is there, it fails."""
     if os.environ.get("CI") == "true":
-        pytest.fail(missing, pytrace=False)
-    pytest.skip(missing)
+        pytest.fail(what, pytrace=False)
+    pytest.skip(what)
+
+
+def part(name: str, advice: str, folder: Path | None = None) -> Path:
+    """The program `name` on the PATH, or in `folder` only; without it the test is skipped or fails, with `advice`."""
+    found = shutil.which(name, path=folder)
+    if found is None:
+        absent(f"no {name} {'on the PATH' if folder is None else f'in {folder}'}: {advice}")
+    return Path(found)
+
+
+def newer(name: str) -> Path:
+    """Prometheus 3 has it, from a newer suite of the distribution."""
+    folder = Path(__file__).parents[1] / ".tools/newer/usr/bin"
+    return part(name, "`make test` fetches that of Prometheus 3, on Debian", folder)
 
 
 @pytest.fixture(scope="session")
@@ -57,11 +68,8 @@ def chromium() -> Path:
 
 @pytest.fixture(scope="session")
 def newer_promtool() -> Path:
-    """Prometheus 3's, from a newer suite of the distribution: not every machine can have it, so never a failure."""
-    found = Path(__file__).parents[1] / ".tools/newer/usr/bin/promtool"
-    if not found.exists():
-        pytest.skip("no promtool of Prometheus 3: `make test` fetches it where the distribution has one")
-    return found
+    """Prometheus 3's."""
+    return newer("promtool")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -39,8 +39,10 @@ if [ -z "$base" ]; then
 fi
 
 epoch=$(git log -1 --format=%ct)
+created=$(TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ)
 revision=$(git rev-parse HEAD)$(git diff --quiet HEAD || echo +changes)
-options=(--build-arg "BASE=$base" --build-arg "SOURCE_DATE_EPOCH=$epoch" --build-arg "REVISION=$revision" --tag "$tag")
+options=(--build-arg "BASE=$base" --build-arg "SOURCE_DATE_EPOCH=$epoch" --build-arg "CREATED=$created"
+    --build-arg "REVISION=$revision" --tag "$tag")
 if [ "$builder" = docker ]; then
     SOURCE_DATE_EPOCH=$epoch docker build "${options[@]}" .
 else

@@ -24,7 +24,7 @@ from prober.daemon.sweeps import Sweeps
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint
-from prober.limits.shard import Shard
+from prober.limits.shard import Shard, shard_of
 from prober.measure.continuity import Change, Told
 from prober.measure.devices import Device
 from prober.measure.event import Event
@@ -43,6 +43,7 @@ UNNAMED = "undiscovered"
 EXPLAIN_EVERY_S = 15.0
 START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute
 FREEZE = 50  # targets that are made until the collector is told to leave them alone: 10,000 objects or so
+WRITTEN_S = 2.0  # what targets that begin wait for the disk
 SLICE = 200  # targets that are compared in one turn of the event loop
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -287,6 +288,7 @@ class Fleet:
         self._by_turns = asyncio.Lock()
         self._next_start = 0.0
         self.shard = Shard()  # of the targets, the ones that this prober has
+        self._elsewhere: set[str] = set()  # keys of those that it has not
         self.ledger = Ledger()  # until there is one with a store
 
     async def reconcile(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
@@ -305,10 +307,13 @@ class Fleet:
         However many there are, one target is made or removed in a turn of the event loop, and they begin one after another.
         """
         wanted: dict[str, TargetSpec] = {}
+        elsewhere: set[str] = set()
         async for spec in _in_turns(specs):
             if self.shard.has(spec.key):
                 wanted[spec.key] = spec
-        self._wanted = wanted
+            else:
+                elsewhere.add(spec.key)
+        self._wanted, self._elsewhere = wanted, elsewhere
         async for key, line in _in_turns(list(self.lines.items())):
             if key not in self._turning and self._is_stale(line):
                 self._turning[key] = asyncio.create_task(self._turn(key, drain_s))
@@ -321,7 +326,7 @@ class Fleet:
                 await asyncio.sleep(0)
                 self._freeze(len(made))
         if made:
-            await self.ledger.written()  # so that no first probe has to wait for it
+            await self.ledger.written(WRITTEN_S)  # so that no first probe has to wait for it
         async for line in _in_turns(made):
             line.start(self._pause_s(len(made)))
         self._freeze(FREEZE * (len(made) // FREEZE))
@@ -348,7 +353,7 @@ class Fleet:
                         self._remove(line)
                     await asyncio.sleep(0)
                 if after is not None:
-                    await self.ledger.written()
+                    await self.ledger.written(WRITTEN_S)
                     after.start(self._pause_s(len(self._turning)))
         finally:
             del self._turning[key]
@@ -392,6 +397,17 @@ class Fleet:
         """The target whose label is `name`; one that has none yet goes by its key."""
         named = next((self.lines[key] for key in self.names.get(name, ()) if key in self.lines), None)
         return named or (self.lines.get(name) if name in self.lines and self.lines[name].name is None else None)
+
+    def elsewhere(self, name: str) -> Shard | None:
+        """The shard that has the target with this name, or with this URL where it has none, if it is not this one's."""
+        if name not in self._elsewhere:
+            return None
+        return Shard(shard_of(name, self.shard.count), self.shard.count)
+
+    @property
+    def configured(self) -> int:
+        """Targets of all shards."""
+        return len(self._wanted) + len(self._elsewhere)
 
     async def explain(self) -> None:
         """Look at every target now and then, for ever."""

@@ -70,14 +70,14 @@ class Ledger:
         self._low.add(key)
         self._wanted.set()
 
-    async def written(self) -> bool:
-        """Return after the next write; False, and at once, while the disk takes none."""
+    async def written(self, within_s: float) -> bool:
+        """Return after the next write; False, and at once, while the disk takes none, and `within_s` if it hangs."""
         if self._task is None or self._failing:
             return False
         self._wanted.set()
         self._writing = self._writing or asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._writing)
-        return not self._failing
+        done, _ = await asyncio.wait([self._writing], timeout=within_s)
+        return bool(done) and not self._failing
 
     def start(self) -> None:
         """Write what is wanted from now on."""
@@ -129,6 +129,9 @@ class Ledger:
         if not self._failing:
             log.error("what is spent of budgets cannot be kept, a kill would lose it; probing goes on: %s", problem)
         self._failing = True
+        if self._writing is not None:  # of those who came while it failed: the next try is seconds away
+            self._writing.set_result(None)
+            self._writing = None
 
     def _recall(self, target: Target, data: bytes) -> None:
         now = moment()

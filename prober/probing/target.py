@@ -50,8 +50,8 @@ class Keeps(Protocol):
     def low(self, key: str) -> None:
         """The marks of this target are no longer far enough ahead."""
 
-    async def written(self) -> bool:
-        """Return after the next write; False if nothing can be kept."""
+    async def written(self, within_s: float) -> bool:
+        """Return after the next write; False if nothing can be kept, or not that soon."""
 
 
 class Target:
@@ -143,10 +143,7 @@ class Target:
         """Return once all that is set aside is kept, or cannot be; at `until_ns` at the latest."""
         while self.ledger is not None and not all(budget.covered for budget in self.budgets.values()):
             left_s = (until_ns - self.clock.now_ns()) / 1e9
-            try:
-                if left_s <= 0 or not await asyncio.wait_for(self.ledger.written(), left_s):
-                    return
-            except TimeoutError:
+            if left_s <= 0 or not await self.ledger.written(left_s):
                 return
 
     def settle(self, reserved: tuple[float, float, int], prompt_tokens: int, output_tokens: int) -> None:

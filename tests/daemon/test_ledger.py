@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -69,6 +70,38 @@ async def test_a_full_disk_holds_no_request_back_and_is_told_once(
     store.full = False
     await ledger.close()
     assert set(store.load(BUDGET)) == {"t"}
+    store.close()
+    clock.close()
+
+
+class Slow(Full):
+    """Full too, and it takes until it is let go to say so."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.tries, self.let_go = 0, threading.Event()
+
+    def save(self, kind: str, items: Iterable[tuple[str, bytes]], now_unix_s: float) -> None:
+        self.tries += 1
+        self.let_go.wait(30)
+        super().save(kind, items, now_unix_s)
+
+
+async def test_who_comes_while_a_write_fails_is_held_back_no_longer_than_by_that(tmp_path: Path) -> None:
+    """Not until the next try, seconds later: a target whose configuration was changed goes on being probed."""
+    clock, store = Clock(), Slow(str(tmp_path))
+    ledger, spending = Ledger(store), target(clock)
+    ledger.start()
+    ledger.enter(spending)
+    while not store.tries:  # noqa: ASYNC110 - a thread does it
+        await asyncio.sleep(0)
+    assert not await ledger.written(0.1), "the disk hangs"
+    waiting = asyncio.create_task(ledger.written(60))
+    await asyncio.sleep(0)
+    store.let_go.set()
+    assert not await waiting
+    assert store.tries == 1
+    await ledger.close()
     store.close()
     clock.close()
 

@@ -152,6 +152,18 @@ FAULTS: dict[str, tuple[Act, str]] = {
 }
 
 
+HOSTILE = (r"\"} 1\n# TYPE evil counter\nevil 1", r"\\\\\\", "\u202e\U0001f525" * 20, "x" * 200, r"a\nb", "{}=,;'")
+
+
+def hostile_page(models: int) -> bytes:
+    """As vLLM's, of so many models whose names are made to break what reads them: two samples of each."""
+    lines = ["# TYPE vllm:num_requests_running gauge", "# TYPE vllm:generation_tokens_total counter"]
+    for number in range(models):
+        label = f'model_name="{HOSTILE[number % len(HOSTILE)]}{number}",engine="{number}"'
+        lines += [f"vllm:num_requests_running{{{label}}} 1", f"vllm:generation_tokens_total{{{label}}} {number}"]
+    return "\n".join(lines).encode() + b"\n"
+
+
 class Endpoint:
     """Serves while its `with` block lasts. act: what it does to a probe. metrics: the body of its own page, None: it has none."""
 
@@ -161,6 +173,9 @@ class Endpoint:
         self.asked = Counter[int]()  # requests by the tokens they asked for
         self.misbehaving = 0  # connections
         self._host, self._tls, self.port = host, tls, port
+        self._first_tls = tls
+        if tls is not None:
+            tls.sni_callback = self._certificate  # which is asked at every handshake, whether a name is given or not
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
         self._writers: set[Writer] = set()
@@ -186,16 +201,20 @@ class Endpoint:
         self._run(self._down())
 
     def tls(self, context: ssl.SSLContext) -> None:
-        """Another certificate from now on."""
-        self.down()
+        """Another certificate for who connects from now on."""
         self._tls = context
-        self.up()
+
+    def _certificate(self, connection: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
+        if self._tls is not None:
+            connection.context = self._tls
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _up(self) -> None:
-        self._server = await asyncio.start_server(self._serve, self._host, self.port, ssl=self._tls, reuse_address=True)
+        self._server = await asyncio.start_server(
+            self._serve, self._host, self.port, ssl=self._first_tls, reuse_address=True
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _down(self) -> None:

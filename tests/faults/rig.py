@@ -3,12 +3,15 @@
 import json
 import math
 import os
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from prober.edge.store import FILE
 from tests.processes import Daemon, get, until
 
 # Ten probes a second, each as small as can be, and deadlines as short as a busy machine allows.
@@ -35,6 +38,13 @@ def config(
     return CONFIG.format(
         url=url, rate=rate, lag=lag, timeout=timeout, total=total, page=page, more=f", {more}" if more else ""
     )
+
+
+KEPT_AGAIN = "is kept again"  # in the log, of what is spent of budgets, once a disk takes it again
+
+
+class Impossible(Exception):
+    """This machine cannot do it; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +94,28 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def series(daemon: Daemon) -> int:
+    """Samples on its own page."""
+    return sum(not line.startswith("#") for line in get(daemon.url + "/metrics").splitlines())
+
+
 def resident_mb(pid: int) -> float:
     """Memory that it holds."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def mark_again(daemon: Daemon) -> None:
+    """Change its configuration a little, which has what is spent of budgets written at once."""
+    said = daemon.config.read_text()
+    number = int(said.partition("max_in_flight: ")[2].partition(",")[0])
+    daemon.config.write_text(said.replace(f"max_in_flight: {number}", f"max_in_flight: {number - 1}"))
+
+
+def kept_tokens(folder: Path) -> float:
+    """What the store in this folder says was spent, without what its mark is ahead."""
+    with closing(sqlite3.connect(folder / FILE)) as connection:
+        ((data,),) = connection.execute("SELECT data FROM state WHERE kind = 'budget'")
+    return float(sum(json.loads(data)["budgets"]["tokens"]["hours"].values()))
 
 
 def recovered(daemon: Daemon, begin: Callable[[], object], seconds: float = 30) -> float:

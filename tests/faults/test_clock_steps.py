@@ -1,28 +1,25 @@
 """The clock on the wall is set by an hour under a running daemon: what is measured does not know it."""
 
-import shutil
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import absent
 from tests.faults.endpoint import Endpoint
-from tests.faults.rig import config, seen, slow_samples
+from tests.faults.rig import Impossible, config, seen, slow_samples
+from tests.faults.wall import own_wall_clock
 from tests.processes import Daemon, until
 
 
 @pytest.fixture
-def wall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def wall(tmp_path: Path) -> Iterator[Path]:
     """A file with the seconds by which the clock on the wall is set for every process started meanwhile; no other clock is."""
-    library, offset = tmp_path / "wall_clock.so", tmp_path / "offset"
-    source = Path(__file__).with_name("wall_clock.c")
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
-    offset.write_text("0")
-    monkeypatch.setenv("LD_PRELOAD", str(library))
-    monkeypatch.setenv("WALL_CLOCK", str(offset))
-    return offset
+    try:
+        with own_wall_clock(tmp_path) as found:
+            yield found
+    except Impossible as why:
+        absent(str(why))
 
 
 def shown_unix_s(daemon: Daemon) -> float:

@@ -5,32 +5,17 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.faults.endpoint import Endpoint
-from tests.faults.rig import config, resident_mb, seen
+from tests.faults.endpoint import Endpoint, hostile_page
+from tests.faults.rig import config, resident_mb, seen, series
 from tests.processes import Daemon, get, until
 
 SERIES = 10_000
-HOSTILE = (r"\"} 1\n# TYPE evil counter\nevil 1", r"\\\\\\", "\u202e\U0001f525" * 20, "x" * 200, r"a\nb", "{}=,;'")
-
-
-def page(series: int = SERIES) -> bytes:
-    """As vLLM's, of so many models."""
-    lines = ["# TYPE vllm:num_requests_running gauge", "# TYPE vllm:generation_tokens_total counter"]
-    for number in range(series):
-        label = f'model_name="{HOSTILE[number % len(HOSTILE)]}{number}",engine="{number}"'
-        lines += [f"vllm:num_requests_running{{{label}}} 1", f"vllm:generation_tokens_total{{{label}}} {number}"]
-    return "\n".join(lines).encode() + b"\n"
-
-
-def series(daemon: Daemon) -> int:
-    """Samples on the prober's own page."""
-    return sum(not line.startswith("#") for line in get(daemon.url + "/metrics").splitlines())
 
 
 def test_hostile_labels_make_no_series_and_no_harm(tmp_path: Path, promtool: Path) -> None:
     """20,000 samples of 10,000 models: the prober's page stays as long as it was, is valid, and probing goes on."""
     with Endpoint() as endpoint:
-        endpoint.metrics = page(1)
+        endpoint.metrics = hostile_page(1)
         text = config(
             f"http://127.0.0.1:{endpoint.port}",
             page=f"'http://127.0.0.1:{endpoint.port}/metrics', interval: 4s",
@@ -40,7 +25,7 @@ def test_hostile_labels_make_no_series_and_no_harm(tmp_path: Path, promtool: Pat
         with Daemon(tmp_path, text) as daemon:
             until(lambda: daemon.value("llmslo_engine_up") == 1, "the engine's page")
             before, held, results = series(daemon), resident_mb(daemon.process.pid), seen(daemon)
-            endpoint.metrics = page()
+            endpoint.metrics = hostile_page(SERIES)
             until(lambda: daemon.value("llmslo_engine_requests_running") == SERIES, "the engine's long page")
             until(lambda: seen(daemon).since(results).outcomes["ok"] >= 20, "probes beside it")
             text = get(daemon.url + "/metrics")

@@ -3,20 +3,30 @@
 import asyncio
 import os
 import resource
-import shutil
 import signal
 import sqlite3
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from prober.edge.store import FILE
+from tests.conftest import absent
+from tests.faults.disks import allow, empty, fill, real_disk, refuse, repair, small_disk, turn_read_only
 from tests.faults.endpoint import HEAD, Endpoint, Writer, event, well
-from tests.faults.rig import config, descriptors, probes, seen, settled, slow_samples
+from tests.faults.rig import (
+    KEPT_AGAIN,
+    Impossible,
+    config,
+    descriptors,
+    kept_tokens,
+    mark_again,
+    probes,
+    seen,
+    settled,
+    slow_samples,
+)
 from tests.processes import Daemon, until
 
 LIMIT = 110_000_000
@@ -124,43 +134,64 @@ def test_a_kill_loses_nothing_of_what_was_spent(endpoint: Endpoint, tmp_path: Pa
     assert abs(again - told) <= 60 * PROBE_TOKENS, "a stop costs nothing but what was probed until then"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a file system can only be mounted as root")
+def unkept(daemon: Daemon) -> None:
+    """Have a mark of the budget written, which a disk that refuses does not take; probing goes on beside it."""
+    mark_again(daemon)
+    until(lambda: daemon.value("llmslo_storage_write_failures_total") >= 1, "what it says of the disk")
+    before = seen(daemon)
+    until(lambda: seen(daemon).since(before).outcomes["ok"] >= 5, "probes without a disk")
+    assert set(seen(daemon).since(before).outcomes) == {"ok"}
+
+
 def test_a_full_disk_stops_no_probe_and_is_told(endpoint: Endpoint, tmp_path: Path) -> None:
     """Writes fail and are counted; with room again everything is kept again; a start on a full disk probes as well."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("nothing can be mounted here")
     text = config(f"http://127.0.0.1:{endpoint.port}", more=f"budget: {{tokens_per_day: {LIMIT}}}")
     try:
-        with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
-            until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes")
-            fill(disk)
-            daemon.config.write_text(
-                text.replace("max_in_flight: 100", "max_in_flight: 99")
-            )  # which has a mark written
-            until(lambda: daemon.value("llmslo_storage_write_failures_total") >= 1, "what it says of the disk")
-            before = seen(daemon)
-            until(lambda: seen(daemon).since(before).outcomes["ok"] >= 5, "probes without a disk")
-            assert set(seen(daemon).since(before).outcomes) == {"ok"}
-            daemon.kill()
-        with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
-            until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes after a start on a full disk")
-            (disk / "filler").unlink()
-            until(lambda: "is kept again" in daemon.log.read_text(), "the disk to be used again")
-            assert daemon.stop() == 0
-        assert rows(disk) >= {"budget", "drift"}
-    finally:
-        subprocess.run(["umount", disk], check=True)
+        with small_disk(tmp_path) as disk:
+            with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
+                until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes")
+                fill(disk)
+                unkept(daemon)
+                daemon.kill()
+            with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
+                until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes after a start on a full disk")
+                empty(disk)
+                until(lambda: KEPT_AGAIN in daemon.log.read_text(), "the disk to be used again")
+                assert daemon.stop() == 0
+            assert rows(disk) >= {"budget", "drift"}
+    except Impossible as why:
+        absent(str(why))
 
 
-def fill(disk: Path) -> None:
-    """To the last byte."""
-    with (disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(b"x" * 4096):
-            pass
-    assert shutil.disk_usage(disk).free == 0
+def test_a_disk_that_turns_read_only_stops_no_probe_and_loses_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Under files that are open. Writable again, what was spent meanwhile is kept, though a kill comes at once.
+
+    After an error of the disk it stays read-only: mended and mounted anew, the store is whole and as it was before the error.
+    """
+    text = config(f"http://127.0.0.1:{endpoint.port}", more=f"budget: {{tokens_per_day: {LIMIT}}}")
+    try:
+        with real_disk(tmp_path) as disk:
+            with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
+                until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes")
+                refuse(disk)
+                unkept(daemon)
+                asked_for = endpoint.asked[4] * PROBE_TOKENS
+                allow(disk)
+                until(lambda: KEPT_AGAIN in daemon.log.read_text(), "the disk to be used again")
+                daemon.kill()
+            before = kept_tokens(disk)
+            assert before >= asked_for
+            with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
+                until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes")
+                turn_read_only(disk)
+                unkept(daemon)
+                daemon.kill()
+        repair(tmp_path)
+        with real_disk(tmp_path) as disk:
+            assert rows(disk) >= {"budget"}
+            assert kept_tokens(disk) >= before
+    except Impossible as why:
+        pytest.skip(f"no disk that can fail: {why}")  # loop devices are not to be had everywhere
 
 
 def rows(folder: Path) -> set[str]:
