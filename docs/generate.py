@@ -102,9 +102,20 @@ def files() -> dict[Path, str]:
     wanted = {DOCS / name: between((DOCS / name).read_text(), table) for name, table in tables.items()}
     wanted[DOCS / "config.schema.json"] = json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
     wanted[DOCS / "openapi.json"] = json.dumps(openapi(), indent=1, ensure_ascii=False) + "\n"
-    found = groups(read_config(str(DEPLOY / "prober.yaml")).uses(), Options())
-    wanted[DEPLOY / "prometheus" / "rules.yaml"] = HEAD + as_yaml({"groups": found})
-    wanted[DEPLOY / "prometheus" / "prometheusrule.yaml"] = HEAD + as_yaml(as_operator(found))
+    kustomize = DEPLOY / "kustomize"
+    for config, rules, operators in (
+        (DEPLOY / "prober.yaml", DEPLOY / "prometheus/rules.yaml", DEPLOY / "prometheus/prometheusrule.yaml"),
+        (
+            kustomize / "base/prober.yaml",
+            DEPLOY / "chart/rules.yaml",
+            kustomize / "components/prometheus-operator/rules/prometheusrule.yaml",
+        ),
+        (DEPLOY / "compose/prober.yaml", DEPLOY / "compose/rules.yaml", None),
+    ):
+        found = groups(read_config(str(config)).uses(), Options())
+        wanted[rules] = HEAD + as_yaml({"groups": found})
+        if operators:
+            wanted[operators] = HEAD + as_yaml(as_operator(found))
     return wanted
 
 

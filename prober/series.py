@@ -217,6 +217,7 @@ LEASE_FAILURES = _counter(
 SHARD_INFO = _gauge(
     "llmslo_shard_info", "1; which shard of the targets this replica probes, from 0, of how many.", "shard", "shards"
 )
+SHARDS = _gauge("llmslo_shards", "How many shards the targets are divided among, as far as this replica knows.")
 
 BUILD_INFO = _gauge("llmslo_build_info", "1; the version is a label.", "version")
 RELOAD_OK = _gauge("llmslo_config_last_reload_successful", "1 if the latest reload was taken over.")

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Self
 
@@ -11,9 +11,11 @@ import typer
 
 from prober.config.load import ConfigError
 from prober.config.specs import Specs, TargetSpec
+from prober.config.units import counted
 from prober.limits.shard import Shard, shard_of
 
 RETENTION_S = 15 * 86_400  # Prometheus's default
+NAMED = 10  # shards
 
 
 def check(
@@ -21,7 +23,12 @@ def check(
     web_config_file: Annotated[
         str | None, typer.Option("--web.config.file", help="TLS and passwords of the pages; looked at too.")
     ] = None,
-    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Probers that run with this configuration.")] = 1,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas", min=1, help="Probers that run with this configuration; 1, with ordinal/N as many as shards."
+        ),
+    ] = None,
     shard: Annotated[
         str | None, typer.Option("--shard", help="As they get it: ordinal/N for each its own, I/N for all the same.")
     ] = None,
@@ -33,65 +40,90 @@ def check(
 
         print(json.dumps(json_schema(), indent=2, sort_keys=True))
         return
+    from prober.cli.doubts import doubts
     from prober.daemon.app import read_config
     from prober.edge.webconfig import read
 
     try:
-        fleet = _Fleet.told(replicas, shard)
+        fleet = _Fleet.of(replicas, shard)
         specs = read_config(config_file)
-        if web_config_file is not None:
-            read(web_config_file)
+        secured = f"{web_config_file}: {read(web_config_file).config.words}" if web_config_file is not None else ""
     except (ConfigError, ValueError) as problem:
         print(problem, file=sys.stderr)
         sys.exit(1)
-    print(f"{config_file}: {len(specs.targets)} targets, all right\n")
+    warnings = [*specs.warnings, *(f"{config_file}: {each}" for each in doubts(specs))]
+    if warnings:
+        print("".join(f"WARNING: {each}\n" for each in warnings))
     _costs(specs, fleet)
-    if specs.uses() and not _alerts(specs):
+    warnings += [line for line in fleet.words(specs) if line.startswith("WARNING")]
+    mistakes = _alerts(specs) if specs.uses() else []
+    print()
+    if secured:
+        print(secured)
+    print(f"{config_file}: {_headline(specs, len(mistakes), len(warnings))}")
+    if mistakes:
+        print("\n".join(f"{config_file}: {each}" for each in mistakes), file=sys.stderr)
         sys.exit(1)
+
+
+def _headline(specs: Specs, mistakes: int, warnings: int) -> str:
+    """What it comes to."""
+    names = ", ".join(each.name for each in specs.discovery)
+    found = [counted(len(specs.targets), "target")] if specs.targets else []
+    found += [f"{'those' if found else 'the targets'} of discovery {names}"] if names else []
+    verdict = f"; {counted(mistakes, 'alert')} cannot fire" if mistakes else "" if warnings else ", all right"
+    return " and ".join(found) + verdict + (f"; {counted(warnings, 'warning')}" if warnings else "")
 
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """How many probers there are, and who probes what. only: the one shard that all of them have, None for every shard."""
+    """How many probers there are, and who probes what. only: the one shard that all of them have, None for every shard; told:
+    somebody asked what several come to."""
 
     replicas: int
     shards: int
     only: int | None
+    told: bool
 
     @classmethod
-    def told(cls, replicas: int, shard: str | None) -> Self:
+    def of(cls, replicas: int | None, shard: str | None) -> Self:
         """Raises ValueError."""
         if shard is None:
-            return cls(replicas, 1, None)
+            return cls(replicas or 1, 1, None, replicas is not None)
         ordinal = shard.strip().startswith("ordinal/")
         try:
             found = Shard.parse(shard, "prober-0")
         except ValueError as problem:
             raise ValueError(f"--shard: {problem}") from None
-        if ordinal and replicas > found.count:
+        if ordinal and (replicas or 1) > found.count:
             raise ValueError(
                 f"--replicas {replicas}: {shard} has shards 0 to {found.count - 1}, so replica {found.count} does not start; "
                 "as many replicas as shards"
             )
-        return cls(replicas, found.count, None if ordinal else found.index)
+        return cls(
+            replicas or (found.count if ordinal else 1), found.count, None if ordinal else found.index, told=True
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Each has targets of its own."""
+        return self.shards > 1 and self.only is None
 
     @property
     def each(self) -> int:
         """Probers that probe one and the same target."""
-        return 1 if self.shards > 1 and self.only is None else self.replicas
+        return 1 if self.alone else self.replicas
 
-    def words(self, targets: Iterable[TargetSpec]) -> Iterator[str]:
+    def has(self, spec: TargetSpec) -> bool:
+        """Whether any of them probes it."""
+        shard = shard_of(spec.key, self.shards)
+        return shard < self.replicas if self.alone else self.only in (None, shard)
+
+    def words(self, specs: Specs) -> Iterator[str]:
         """What they come to together."""
-        alone = self.shards > 1 and self.only is None
-        if alone:
+        if self.alone:
             yield f"Each of {self.shards} shards has its own targets: every target is probed by one replica."
-            counts = Counter(shard_of(spec.key, self.shards) for spec in targets)
-            yield f"Targets of the shards: {', '.join(str(counts[index]) for index in range(self.shards))}."
-            if left := sum(counts[index] for index in range(self.replicas, self.shards)):
-                yield (
-                    f"WARNING: {self.replicas} replicas of {self.shards} shards: {left} targets are probed by nobody; run as many "
-                    "replicas as shards"
-                )
+            yield from self._shares(specs)
         elif self.replicas > 1:
             yield f"Each of {self.replicas} replicas sends as much; the figures are those of all of them together."
             yield (
@@ -100,15 +132,41 @@ class _Fleet:
             )
         else:
             yield "Each replica of the prober sends this again, unless each has a shard of its own; see --replicas and --shard."
-        if self.replicas > 1 and any(spec.budget for spec in targets):
+        if self.replicas > 1 and any(spec.budget for spec in specs.kinds):
+            own = "each counts its own targets."
+            more = f"{self.replicas} of them may use {self.replicas} times as much."
+            yield f"A budget is one replica's: {own if self.alone else more}"
+        if self.replicas > 1 or self.shards > 1:
             yield (
-                "A budget is one replica's: "
-                + (
-                    "each counts its own targets."
-                    if alone
-                    else f"{self.replicas} of them may use {self.replicas} times as much."
-                )
+                "Without --lease.name or --lease.path nothing keeps two probers from sweeping and from writing to Grafana at once: "
+                "each keeps only itself to one at a time."
             )
+
+    def _shares(self, specs: Specs) -> Iterator[str]:
+        """How many targets each shard has, as far as that is known, and which nobody probes."""
+        if specs.discovery and not specs.targets:
+            yield "Targets of the shards: not known before discovery."
+            return
+        counts = Counter(shard_of(spec.key, self.shards) for spec in specs.targets)
+        found = ", ".join(str(counts[index]) for index in range(self.shards))
+        yield f"Targets of the shards: {found}{', and those that are discovered' if specs.discovery else ''}."
+        empty = [str(index) for index in range(self.shards) if not counts[index]]
+        if empty and not specs.discovery:
+            listed = (
+                f"shard {empty[0]} of {self.shards} has"
+                if len(empty) == 1
+                else f"shards {_some(empty)} of {self.shards} have"
+            )
+            yield f"WARNING: {listed} no target and probe{'s' if len(empty) == 1 else ''} nothing; fewer shards may do"
+        if left := sum(counts[index] for index in range(self.replicas, self.shards)):
+            yield (
+                f"WARNING: {counted(self.replicas, 'replica')} of {self.shards} shards: {counted(left, 'target')} "
+                f"{'is' if left == 1 else 'are'} probed by nobody; run as many replicas as shards"
+            )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def _costs(specs: Specs, fleet: _Fleet) -> None:
@@ -118,30 +176,69 @@ def _costs(specs: Specs, fleet: _Fleet) -> None:
     print(
         f"{'target':32} {'probes/s':>9} {'prompt tokens/day':>18} {'output tokens/day':>18} {'$/day':>8} {'series':>7}"
     )
-    mine = [spec for spec in specs.targets if fleet.only in (None, shard_of(spec.key, fleet.shards))]
+    mine = [spec for spec in specs.targets if fleet.has(spec)]
     found = [(f"each of discovery {each.name}", each.template) for each in specs.discovery]
+    total = _Cost()
     for name, spec in [*((spec.name or "(named by its model)", spec) for spec in mine), *found]:
         use = estimate_per_day(spec)
         families = registry()
         Recorder(families).declare(spec.name or "undiscovered", spec)
         lines = sum(child.text(False).count("\n") for family in families.values() for child in family.children.values())
-        rate = fleet.each * sum(probe.rate_per_s for probe in spec.probes)
-        prompt, output = fleet.each * use.prompt_tokens, fleet.each * use.completion_tokens
-        dollars = f"{fleet.each * use.dollars:.2f}" if use.dollars is not None else "–"
-        print(f"{name:32} {rate:9.3g} {prompt:18,.0f} {output:18,.0f} {dollars:>8} {fleet.each * lines:7}")
+        rate = sum(probe.rate_per_s for probe in spec.probes)
+        cost = _Cost(rate, use.prompt_tokens, use.completion_tokens, use.dollars, lines).times(fleet.each)
+        total = total.plus(cost)
+        print(f"{name:32} {cost}")
+    if fleet.told and mine and not specs.discovery:
+        print(f"{'all of ' + counted(fleet.replicas, 'replica'):32} {total}")
     print()
     for each in specs.discovery:
-        print(f"Discovery {each.name} brings at most {each.limit:,} targets, each of which costs that.")
-    for line in fleet.words(mine):
+        print(f"Discovery {each.name} brings at most {counted(each.limit, 'target')}, each of which costs that.")
+    for line in fleet.words(specs):
         print(line)
 
 
-def _alerts(specs: Specs) -> bool:
-    """Print what fires each burn-rate pair; False if one cannot fire."""
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """Of a target or of all: probes a second; tokens and dollars a day; series. dollars: None where no price is known."""
+
+    rate_per_s: float = 0.0
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+    dollars: float | None = 0.0
+    series: int = 0
+
+    def times(self, many: int) -> "_Cost":
+        dollars = self.dollars * many if self.dollars is not None else None
+        return _Cost(
+            many * self.rate_per_s,
+            many * self.prompt_tokens,
+            many * self.completion_tokens,
+            dollars,
+            many * self.series,
+        )
+
+    def plus(self, other: "_Cost") -> "_Cost":
+        dollars = self.dollars + other.dollars if self.dollars is not None and other.dollars is not None else None
+        return _Cost(
+            self.rate_per_s + other.rate_per_s,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            dollars,
+            self.series + other.series,
+        )
+
+    def __str__(self) -> str:
+        dollars = f"{self.dollars:.2f}" if self.dollars is not None else "–"
+        tokens = f"{self.prompt_tokens:18,.0f} {self.completion_tokens:18,.0f}"
+        return f"{self.rate_per_s:9.3g} {tokens} {dollars:>8} {self.series:7}"
+
+
+def _alerts(specs: Specs) -> list[str]:
+    """Print what fires each burn-rate pair; those that cannot fire, as `path: message`."""
     from prober.slo.firing import percent, percentile_events, percentile_window, proofs
     from prober.slo.windows import promql
 
-    fine = True
+    mistakes = []
     print("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")
     print(f"{'slo':12} {'target, workload':40} {'severity':9} {'burn':>5}  {'long window':>22}  {'short window':>22}")
     for slo, uses in specs.uses().items():
@@ -157,7 +254,7 @@ def _alerts(specs: Specs) -> bool:
             where = f"{proof.use.target}, {proof.use.workload}"
             print(f"{slo.name:12} {where:40} {pair.severity:9} {pair.burn!s:>5}  {long:>22}  {short:>22}")
             if proof.problem:
-                fine = False
+                mistakes.append(f"{proof.place}: {where}: its alert cannot fire: {proof.problem}")
                 print(f"{'':12} CANNOT FIRE: {proof.problem}")
     print()
     for slo, uses in specs.uses().items():
@@ -176,4 +273,4 @@ def _alerts(specs: Specs) -> bool:
                 f"slos.{slo.name}: warning: its window of {window} is longer than the {promql(RETENTION_S)} that Prometheus keeps "
                 "by default; raise --storage.tsdb.retention.time, or its budget is that of what is kept"
             )
-    return fine
+    return mistakes

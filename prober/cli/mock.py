@@ -16,7 +16,7 @@ import uvloop
 from prober.config.units import duration, rate
 from prober.mock.delays import parse_delay
 from prober.mock.engine import Behaviour
-from prober.mock.faults import parse_fault
+from prober.mock.faults import named, parse_fault
 from prober.mock.prefix import BLOCK_TOKENS
 from prober.mock.server import running
 from prober.mock.settings import Settings
@@ -51,7 +51,9 @@ def mock(
     done: Annotated[bool, typer.Option(help="End streams with [DONE].")] = True,
     line_ending: Annotated[str, typer.Option(help=", ".join(LINE_ENDS))] = "lf",
     keepalive: Annotated[str, typer.Option(help="A comment after so long without a write, such as 15s.")] = "",
-    fault: Annotated[list[str] | None, typer.Option(help="NAME[:ARGUMENT][@START-END], as often as needed.")] = None,
+    fault: Annotated[
+        list[str] | None, typer.Option(help=f"NAME[:ARGUMENT][@START-END], as often as needed: {named()}.")
+    ] = None,
     truth: Annotated[Path | None, typer.Option(help="JSONL file of what was received and written when.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate; serves https.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM key.")] = None,

@@ -11,7 +11,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
+from prober.cli.target import Api, BearerTokenFile, BuiltIn, CaFile, Engine, Header, Model, Url, target
 from prober.config.load import ConfigError
 from prober.config.specs import TargetSpec
 from prober.edge.clock import Clock
@@ -30,7 +30,7 @@ def once(
     model: Model = "auto",
     api: Api = "chat",
     engine: Engine = "auto",
-    workload: Annotated[str, typer.Option(help="A built-in workload.")] = "probe",
+    workload: BuiltIn = "probe",
     bearer_token_file: BearerTokenFile = "",
     ca_file: CaFile = "",
     header: Header = None,
@@ -79,7 +79,10 @@ async def _send(spec: TargetSpec) -> ProbeResult | None:
 def _draw(result: ProbeResult) -> None:
     console, timeline = Console(highlight=False), result.timeline
     good = result.outcome is Outcome.OK
-    console.print(f"[bold {'green' if good else 'red'}]{result.outcome.value}[/]  {result.model}  ({result.engine})")
+    who = f"  {result.model}" if result.model else ""
+    who += f"  ({result.engine})" if result.engine else ""
+    console.print(f"[bold {'green' if good else 'red'}]{result.outcome.value}[/]", end="")
+    console.print(who, markup=False)
     if result.detail:
         console.print(result.detail, markup=False)
     for line in in_text(timeline):
@@ -88,20 +91,23 @@ def _draw(result: ProbeResult) -> None:
     connection, usage = timeline.connection, timeline.usage
     phases = [(p, getattr(connection, f"{p}_s")) for p in ("dns", "tcp", "proxy", "tls")] if connection else []
     connect = ", ".join(f"{phase} {ms(seconds)}" for phase, seconds in phases if seconds is not None)
-    rows = [("connect", connect or "–"), ("TTFT", ms(timeline.ttft_s))]
+    rows = [("connect", connect)] if connect else []
+    rows += [("TTFT", ms(timeline.ttft_s))] if timeline.ttft_s is not None else []
     if timeline.first_answer_ns != timeline.first_ns:
         rows.append(("TTFT answer", ms(timeline.ttft_answer_s)))
     gaps = sorted(timeline.chunk_gaps_s)
-    rows += [("TPOT", ms(timeline.tpot_s)), ("E2E", ms(timeline.e2e_s))]
+    rows += [("TPOT", ms(timeline.tpot_s))] if timeline.content_ns else []
+    rows += [("E2E", ms(timeline.e2e_s))] if timeline.e2e_s is not None else []
     if gaps:
         rows.append(("gaps", f"{len(gaps)}: min {ms(gaps[0])}, median {ms(gaps[len(gaps) // 2])}, max {ms(gaps[-1])}"))
     if usage:
         rows.append(("tokens", f"{usage.prompt_tokens} prompt, {usage.completion_tokens} completion"))
-    else:
+    elif timeline.content_ns:
         rows.append(("tokens", "the server sent no usage"))
     for name, value in rows:
         table.add_row(name, value)
-    console.print(table)
+    if rows:
+        console.print(table)
     for index, gap in enumerate(timeline.chunk_gaps_s[:200], 2):
         width = round(gap / gaps[-1] * 40) if gaps[-1] else 0
         console.print(f"  chunk {index:4} +{ms(gap):>9} {'▇' * width}", markup=False)

@@ -53,9 +53,12 @@ def run(
         ),
     ] = None,
     history_limit: Annotated[int, typer.Option("--history.limit", min=1, help="Successes kept a target.")] = 100,
-    drain_s: Annotated[
-        float, typer.Option("--shutdown.timeout", min=0, help="Seconds that probes under way have after SIGTERM.")
-    ] = 20.0,
+    shutdown_timeout: Annotated[
+        str,
+        typer.Option(
+            "--shutdown.timeout", help="How long probes under way have after SIGTERM; a number is of seconds."
+        ),
+    ] = "20s",
     storage_path: Annotated[
         str | None, typer.Option("--storage.path", help="Folder for what must survive a restart; none: memory only.")
     ] = None,
@@ -100,6 +103,7 @@ def run(
     return_what_is_large()
     part = _checked("--shard", lambda: Shard.parse(shard, os.environ.get("POD_NAME")))
     lease_s = _checked("--lease.duration", lambda: duration(lease_duration))
+    drain_s = _checked("--shutdown.timeout", lambda: patience_s(shutdown_timeout))
     places = (lease_name, lease_namespace, lease_api_server, lease_token_file, lease_ca_file, lease_path)
     options = Options(
         config_file,
@@ -123,6 +127,11 @@ def run(
     except (ConfigError, OSError) as problem:
         print(f"prober: {problem}", file=sys.stderr)
         sys.exit(1)
+
+
+def patience_s(text: str) -> float:
+    """Seconds, with a unit or without. Raises ValueError."""
+    return duration(f"{text}s" if text.replace(".", "", 1).isdecimal() else text)
 
 
 def _checked(flag: str, value: Callable[[], T]) -> T:
@@ -152,4 +161,5 @@ def _log_to_stderr(level: Level, kind: Format) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line(kind))
     logging.basicConfig(level=level.upper().replace("WARN", "WARNING"), handlers=[handler], force=True)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    for library in ("asyncio", "apscheduler"):
+        logging.getLogger(library).setLevel(logging.WARNING)

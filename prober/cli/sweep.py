@@ -20,6 +20,7 @@ from prober.analysis.capacity import words
 from prober.cli.target import (
     Api,
     BearerTokenFile,
+    BuiltIn,
     CaFile,
     Engine,
     Header,
@@ -55,7 +56,7 @@ def sweep(
     url: Url,
     slo: Annotated[list[str] | None, typer.Option(help="'ttft<500ms:99%', as often as needed.")] = None,
     mode: Annotated[str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached).")] = "adaptive",
-    workload: Annotated[str, typer.Option(help="A built-in workload.")] = "chat",
+    workload: BuiltIn = "chat",
     prompt_tokens: PromptTokens = 0,
     output_tokens: OutputTokens = 0,
     min_rate: Annotated[str, typer.Option(help="Where it begins.")] = "1/s",

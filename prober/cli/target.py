@@ -1,6 +1,7 @@
 """A target from the command line instead of a configuration file."""
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,15 +13,17 @@ from prober.config.document import BadYaml, parse
 from prober.config.load import ConfigError, load
 from prober.config.specs import TargetSpec
 from prober.engines import DIALECTS
+from prober.workload.workloads import BUILT_IN
 
 Url = Annotated[str, typer.Argument(help="Base address, such as http://localhost:8000.")]
 Model = Annotated[str, typer.Option(help="auto asks /v1/models.")]
 Api = Annotated[str, typer.Option(help="chat or completions.")]
-Engine = Annotated[str, typer.Option(help="auto, or a dialect's name.")]
+Engine = Annotated[str, typer.Option(help=f"auto, or {', '.join(DIALECTS)}.")]
 BearerTokenFile = Annotated[str, typer.Option(help="File with the bearer token.")]
 CaFile = Annotated[str, typer.Option(help="Certificate authorities to trust.")]
 Header = Annotated[list[str] | None, typer.Option(help="name: value, as often as needed.")]
-WorkloadName = Annotated[str, typer.Option(help="A built-in workload, or one of --config.file.")]
+BuiltIn = Annotated[str, typer.Option(help=f"What is sent: {', '.join(BUILT_IN)}.")]
+WorkloadName = Annotated[str, typer.Option(help=f"What is sent: {', '.join(BUILT_IN)}, or one of --config.file.")]
 PromptTokens = Annotated[int, typer.Option(min=0, help="Instead of the workload's; with --output-tokens.")]
 OutputTokens = Annotated[int, typer.Option(min=0, help="Instead of the workload's; with --prompt-tokens.")]
 ConfigFile = Annotated[str, typer.Option("--config.file", help="Configuration whose workloads can be named.")]
@@ -63,7 +66,7 @@ def target(
     text = json.dumps({"targets": [block], "slos": slos or {}, "workloads": workloads or {}})
     source = f"prober {command}"
     try:
-        return load(text, source=source, engines=DIALECTS, environment={}, read=_read).targets[0]
+        return load(text, source=source, engines=DIALECTS, environment=os.environ, read=_read).targets[0]
     except ConfigError as problem:
         raise ConfigError("\n".join(f"{source}: {_as_option(line)}" for line in _told(problem, source))) from None
 

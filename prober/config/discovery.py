@@ -24,6 +24,7 @@ from prober.config.specs import (
     TargetSpec,
 )
 from prober.config.units import duration
+from prober.config.variables import Variables
 
 KINDS = ("file", "http", "dns", "kubernetes")
 KEPT = ("__address__", "__scheme__", "__path__", "name", "model")
@@ -142,6 +143,7 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
 def resolve_discovery(
     blocks: Mapping[int, models.Discovery],
     template: Callable[[models.Target, str], TargetSpec],
+    variables: Variables,
     problems: Problems,
 ) -> tuple[DiscoverySpec, ...]:
     """All of them with everything filled in; template: what a target block, at its place, comes to."""
@@ -161,7 +163,10 @@ def resolve_discovery(
             other = f"discovery[{names[name]}]"
             problems.add(f"{path}.name", f"{other} is called {name!r} too; give each a name of its own")
         names[name] = index
-        source = _SOURCES[kind](getattr(block, kind), f"{path}.{kind}", problems)
+        where = getattr(block, kind)
+        if isinstance(where, models.HttpDiscovery):
+            where = where.model_copy(update={"url": variables.url(where.url, f"{path}.http.url")})
+        source = _SOURCES[kind](where, f"{path}.{kind}", problems)
         rules = tuple(
             _rule(rule, f"{path}.relabel[{place}]", _meta(source), problems) for place, rule in enumerate(block.relabel)
         )
@@ -328,8 +333,8 @@ def _address(url: str, path: str, problems: Problems) -> Literal["http", "https"
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as problem:
-        problems.add(path, f"is no address: {problem}; write https://host:port")
+    except ValueError:  # which repeats what may be a password
+        problems.add(path, "is no address; write https://host:port")
         return None
     if parts.username or parts.password:
         problems.add(path, "has a user or password in it; give a token as a file")

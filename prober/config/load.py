@@ -1,6 +1,5 @@
 """Text to specifications. Every mistake is found in one pass: a block that is wrong does not hide what is wrong elsewhere."""
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ from prober.config import models
 from prober.config.discovery import resolve_discovery
 from prober.config.document import BadYaml, parse
 from prober.config.grafana import resolve_grafana
-from prober.config.problems import Problems
+from prober.config.problems import Problems, unknown_key
 from prober.config.resolve import (
     Names,
     resolve_drift,
@@ -22,6 +21,7 @@ from prober.config.resolve import (
 )
 from prober.config.specs import Specs
 from prober.config.sweep import check_nobody_asks
+from prober.config.variables import Variables
 
 M = TypeVar("M", bound=BaseModel)
 SECRET = {"auth", "headers", "proxy_url", "url", "bearer_token_file"}  # keys whose values no message repeats
@@ -46,10 +46,11 @@ def load(
 ) -> Specs:
     """What `text` describes.
 
-    source names the text in messages; engines are the known dialects; environment is the process's (for the downward API);
-    read gives the content of a file that the configuration names and raises OSError. Raises ConfigError.
+    source names the text in messages; engines are the known dialects; environment is the process's (for the downward API, and
+    `${NAME}` in values); read gives the content of a file that the configuration names and raises OSError. Raises ConfigError.
     """
     problems = Problems(source)
+    variables = Variables(environment, problems)
     try:
         raw = parse(text)
     except BadYaml as problem:
@@ -60,7 +61,7 @@ def load(
         )
     for key in raw:
         if key not in models.Config.model_fields:
-            problems.add("", _unknown(key, models.Config.model_fields))
+            problems.add("", unknown_key(key, models.Config.model_fields))
     defaults = _block(models.Overridable, raw.get("defaults") or {}, "defaults", problems) or models.Overridable()
     slos = _blocks(models.Slo, raw.get("slos"), "slos", problems)
     workloads = _blocks(models.WorkloadBlock, raw.get("workloads"), "workloads", problems)
@@ -74,20 +75,22 @@ def load(
         engines=frozenset(engines),
         broken=frozenset(set(_keys(raw.get("slos"))) - set(slos) | set(_keys(raw.get("workloads"))) - set(workloads)),
         read=read,
+        variables=variables,
     )
     specs = Specs(
         resolve_targets(targets, defaults, names, environment, problems),
         resolve_drift(_block(models.Drift, raw.get("drift") or {}, "drift", problems) or models.Drift(), problems),
         (_block(models.Storage, raw.get("storage") or {}, "storage", problems) or models.Storage()).path,
-        resolve_prometheus(_block(models.Prometheus, raw["prometheus"], "prometheus", problems), problems)
+        resolve_prometheus(_block(models.Prometheus, raw["prometheus"], "prometheus", problems), variables, problems)
         if raw.get("prometheus") is not None
         else None,
         resolve_grafana(_block(models.Grafana, raw["grafana"], "grafana", problems), problems)
         if raw.get("grafana") is not None
         else None,
         resolve_discovery(
-            discovery, lambda target, path: resolve_target(target, defaults, names, path, problems), problems
+            discovery, lambda target, path: resolve_target(target, defaults, names, path, problems), variables, problems
         ),
+        tuple(f"{source}: {each}" for each in variables.warnings),
     )
     if raw.get("prometheus") is None:
         places = {f"targets[{index}]": target for index, target in zip(targets, specs.targets, strict=True)}
@@ -159,7 +162,7 @@ def _explain(model: type[BaseModel], path: str, item: Any) -> tuple[str, str]:
     for key in keys:
         where += f"[{key}]" if isinstance(key, int) else f".{key}"
     if kind == "extra_forbidden":
-        return where + f".{last}", _unknown(last, _fields(model, keys))
+        return where + f".{last}", unknown_key(last, fields_of(model, keys))
     if kind == "missing":
         return where, "needed, but not given"
     if kind == "unit":
@@ -176,7 +179,7 @@ def _is_branch(part: int | str) -> bool:
     return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in ("int", "decimal", "str"))
 
 
-def _fields(model: type[BaseModel], keys: list[int | str]) -> Iterable[str]:
+def fields_of(model: type[BaseModel], keys: list[int | str]) -> Iterable[str]:
     """Keys known in the block that `keys` lead to from `model`."""
     for key in keys:
         field = model.model_fields.get(str(key))
@@ -192,10 +195,3 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
         if found := _model_of(argument):
             return found
     return None
-
-
-def _unknown(key: object, known: Iterable[str]) -> str:
-    names, said = sorted(known), str(key)[:60]
-    near = difflib.get_close_matches(said, names, n=1)
-    hint = f'did you mean "{near[0]}"? ' if near else ""
-    return f'unknown key "{said}"; {hint}known: {", ".join(names)}'

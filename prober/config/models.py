@@ -190,8 +190,10 @@ class GoldenPrompt(Block):
 
 
 class Part(Block):
-    workload: str
-    weight: Annotated[float, Field(gt=0, strict=False)] = 1.0
+    workload: str = Field(description="name of one")
+    weight: Annotated[float, Field(gt=0, strict=False)] = Field(
+        default=1.0, description="its share, beside the others' (1)"
+    )
 
 
 class WorkloadBlock(Block):
@@ -230,8 +232,8 @@ class Tls(Block):
 
 
 class Price(Block):
-    prompt: Annotated[float, Field(ge=0, strict=False)]
-    completion: Annotated[float, Field(ge=0, strict=False)]
+    prompt: Annotated[float, Field(ge=0, strict=False)] = Field(description="of the prompt")
+    completion: Annotated[float, Field(ge=0, strict=False)] = Field(description="of the answer")
 
 
 class Budget(Block):
@@ -249,7 +251,9 @@ class Probe(Block):
 
 class Metrics(Block):
     url: str = Field(
-        default="auto", description="auto: where the engine has it on this server; none: never read; else its address"
+        default="auto",
+        description="auto: where the engine has it on this server; none: never read; else its address, where `${NAME}` is the "
+        "environment's",
     )
     interval: Duration = Field(default=5.0, description="how often, from 500ms up")
 
@@ -344,9 +348,13 @@ class Template(Overridable):
     stream: bool = Field(default=True, description="false measures E2E only")
     engine: str = Field(default="auto", description="auto asks /v1/models; else a dialect's name")
     auth: Auth | None = Field(default=None, description="how the prober shows who it is")
-    headers: dict[str, str] = Field(default_factory=dict, description="sent with every request")
+    headers: dict[str, str] = Field(
+        default_factory=dict, description="sent with every request; `${NAME}` in a value is the environment's"
+    )
     tls: Tls | None = Field(default=None, description="for https")
-    proxy_url: str | None = Field(default=None, description="http:// address of a forward proxy")
+    proxy_url: str | None = Field(
+        default=None, description="http:// address of a forward proxy; `${NAME}` in it is the environment's"
+    )
     metrics: Metrics = Field(default_factory=Metrics, description="the engine's own page")
     gpus: Gpus = Field(default_factory=Gpus, description="GPUs of this machine that serve it")
     decode_bound: DecodeBound | None = Field(
@@ -384,7 +392,9 @@ class FileDiscovery(Block):
 
 
 class HttpDiscovery(Block):
-    url: str = Field(description="address of a list of targets in Prometheus's http_sd format")
+    url: str = Field(
+        description="address of a list of targets in Prometheus's http_sd format; `${NAME}` in it is the environment's"
+    )
     interval: Duration = Field(default=60.0, description="how often it is asked for (1m)")
     auth: Auth | None = Field(default=None, description="how the prober shows who it is, to this server only")
     tls: Tls | None = Field(default=None, description="for https")
@@ -470,7 +480,10 @@ class Storage(Block):
 
 
 class Prometheus(Block):
-    url: str = Field(description="base address of the Prometheus that scrapes this prober, to begin from its past")
+    url: str = Field(
+        description="base address of the Prometheus that scrapes this prober, to begin from its past; `${NAME}` in it is the "
+        "environment's"
+    )
 
 
 class Grafana(Block):

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 
 @dataclass(slots=True)
@@ -20,13 +21,33 @@ class Problems:
 
 
 def shown(url: str) -> str:
-    """A URL for a message: without the user and password in it, however wrong it is."""
-    return re.sub(r"(//|^).*@", r"\1…@", url, flags=re.DOTALL)
+    """A URL for a message: without the user, the password and the query in it, however wrong it is."""
+    return re.sub(r"\?.+", "?…", re.sub(r"(//|^).*@", r"\1…@", url, flags=re.DOTALL), flags=re.DOTALL)
+
+
+def is_http(url: str) -> bool:
+    """It is an http or https URL with a host, and its port is one."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def no_such(what: str, name: str, known: Iterable[str]) -> str:
     """There is nothing of that name; what may be meant."""
+    return f'no {what} "{name}"; {meant(name, known)}'
+
+
+def unknown_key(key: object, known: Iterable[str]) -> str:
+    """There is no such key; what may be meant."""
+    said = str(key)[:60]
+    return f'unknown key "{said}"; {meant(said, known)}'
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The known name that is nearest, if one is near, and all of them."""
     listed = sorted(known)
     near = difflib.get_close_matches(name, listed, n=1)
     hint = f'did you mean "{near[0]}"? ' if near else ""
-    return f'no {what} "{name}"; {hint}known: {", ".join(listed) or "none"}'
+    return f"{hint}known: {', '.join(listed) or 'none'}"

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
 from prober.config import models
-from prober.config.problems import Problems, no_such, shown
+from prober.config.problems import Problems, is_http, no_such, shown
 from prober.config.serving import resolve_decode_bound, resolve_gpus, resolve_metrics, resolve_tls
 from prober.config.specs import (
     ArrivalsSpec,
@@ -20,6 +20,7 @@ from prober.config.specs import (
     estimate_per_day,
 )
 from prober.config.sweep import resolve_sweep
+from prober.config.variables import Variables
 from prober.measure.quality import Expectation, flaw
 from prober.slo.objective import WITHOUT_STREAM, WITHOUT_THRESHOLD, Slo
 from prober.slo.windows import SHORTEST_SLO_WINDOW_S, promql
@@ -57,6 +58,7 @@ class Names:
     engines: Collection[str]
     broken: frozenset[str]
     read: Callable[[str], str]
+    variables: Variables
 
 
 def resolve_slos(blocks: Mapping[str, models.Slo], problems: Problems) -> dict[str, Slo]:
@@ -233,14 +235,15 @@ def resolve_drift(block: models.Drift, problems: Problems) -> DriftSpec:
     return DriftSpec(block.false_alarms, float(block.material), block.accept_after)
 
 
-def resolve_prometheus(block: models.Prometheus | None, problems: Problems) -> str | None:
+def resolve_prometheus(block: models.Prometheus | None, variables: Variables, problems: Problems) -> str | None:
     """Its base address without a slash at the end."""
     if block is None:
         return None
-    if urlsplit(block.url).scheme not in ("http", "https") or not urlsplit(block.url).hostname:
+    url = variables.url(block.url, "prometheus.url")
+    if not is_http(url):
         said = f"{shown(block.url)!r} is not an http or https URL; write http://prometheus:9090"
         problems.add("prometheus.url", said)
-    return block.url.rstrip("/")
+    return url.rstrip("/")
 
 
 def resolve_targets(
@@ -295,7 +298,8 @@ def resolve_target(
     """A target with everything filled in but key and name."""
     if target.engine != "auto" and target.engine not in names.engines:
         problems.add(f"{path}.engine", no_such("engine", target.engine, [*names.engines, "auto"]))
-    for key, value in target.headers.items():
+    headers = {key: names.variables.header(key, text, f"{path}.headers.{key}") for key, text in target.headers.items()}
+    for key, value in headers.items():
         _check_header(key, value, target, f"{path}.headers.{key}", problems)
     timeouts = target.timeouts or defaults.timeouts or models.Timeouts()
     base = TargetSpec(
@@ -307,10 +311,10 @@ def resolve_target(
         stream=target.stream,
         engine=None if target.engine == "auto" else target.engine,
         bearer_token_file=target.auth.bearer_token_file if target.auth else None,
-        headers=tuple(target.headers.items()),
+        headers=tuple(headers.items()),
         tls=resolve_tls(target.tls, f"{path}.tls", problems),
-        proxy_url=_proxy(target.proxy_url, f"{path}.proxy_url", problems),
-        metrics=resolve_metrics(target.metrics, f"{path}.metrics", problems),
+        proxy_url=_proxy(target.proxy_url, f"{path}.proxy_url", names.variables, problems),
+        metrics=resolve_metrics(target.metrics, f"{path}.metrics", names.variables, problems),
         gpus=resolve_gpus(target.gpus),
         decode_bound=resolve_decode_bound(target.decode_bound, f"{path}.decode_bound", problems, names.read),
         probes=(),
@@ -442,17 +446,18 @@ def _url(text: str, path: str, problems: Problems) -> str:
     return base if parts.path.strip("/") else f"{base}/v1"
 
 
-def _proxy(text: str | None, path: str, problems: Problems) -> str | None:
+def _proxy(text: str | None, path: str, variables: Variables, problems: Problems) -> str | None:
     if text is None:
         return None
+    url = variables.url(text, path)
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(url)
         fine = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
     except ValueError:  # not repeated: it may have the password in it
         fine = False
     if not fine:
         problems.add(path, f"{shown(text)!r} is not an http proxy; write http://host:port")
-    return text
+    return url
 
 
 def _check_header(key: str, value: str, target: models.Target, path: str, problems: Problems) -> None:

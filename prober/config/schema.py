@@ -1,6 +1,7 @@
 """The configuration for machines and for readers: a JSON Schema, and a table of every key."""
 
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -20,7 +21,6 @@ def document() -> str:
     rows = ["| key | meaning |", "|---|---|"]
     blocks: tuple[tuple[str, type[BaseModel]], ...] = (
         ("defaults", models.Overridable),
-        ("timeouts", models.Timeouts),
         ("slos.NAME", models.Slo),
         ("workloads.NAME", models.WorkloadBlock),
         ("targets[]", models.Target),
@@ -35,43 +35,29 @@ def document() -> str:
     return "\n".join(rows) + "\n"
 
 
-_NESTED: dict[str, type[BaseModel]] = {
-    "probes": models.Probe,
-    "budget": models.Budget,
-    "auth": models.Auth,
-    "tls": models.Tls,
-    "metrics": models.Metrics,
-    "gpus": models.Gpus,
-    "decode_bound": models.DecodeBound,
-    "sweep": models.Sweep,
-    "guard": models.SweepGuard,
-    "limits": models.SweepLimits,
-    "prefix": models.PrefixBlock,
-    "prompts": models.PromptsFile,
-    "trace": models.TraceFile,
-    "golden": models.GoldenPrompt,
-    "expect": models.Expect,
-    "file": models.FileDiscovery,
-    "http": models.HttpDiscovery,
-    "dns": models.DnsDiscovery,
-    "kubernetes": models.KubernetesDiscovery,
-    "relabel": models.Relabel,
-}
-LISTS = ("probes", "golden", "relabel")
-
-
 def _rows(prefix: str, model: type[BaseModel]) -> list[str]:
     rows: list[str] = []
     own = sorted(model.model_fields.items(), key=lambda each: each[0] not in model.__annotations__)
     for name, field in own:
         if prefix == "targets[]" and name in models.Overridable.model_fields:
             continue  # the same keys as `defaults`, documented there
-        if isinstance(field.annotation, type) and issubclass(field.annotation, models.Template):
+        nested, listed = _nested(field.annotation)
+        if nested is models.Template:
             rows.append(f"| `{prefix}.{name}` | {field.description}: keys of `targets[]` but `url` and `name` |")
             continue
         needed = " (needed)" if field.is_required() else ""
         rows.append(f"| `{prefix}.{name}` | {field.description or ''}{needed} |")
-        nested = _NESTED.get(name)
         if nested:
-            rows += _rows(f"{prefix}.{name}" + ("[]" if name in LISTS else ""), nested)
+            rows += _rows(f"{prefix}.{name}" + ("[]" if listed else ""), nested)
     return rows
+
+
+def _nested(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """The block that a key has, if it has nothing else, and whether it has a list of them."""
+    kinds = [each for each in get_args(annotation) if each is not NoneType]
+    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
+        return _nested(kinds[0]) if len(kinds) == 1 else (None, False)
+    if get_origin(annotation) is list:
+        return _nested(kinds[0])[0], True
+    found = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return (annotation if found else None), False

@@ -3,28 +3,27 @@
 import json
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 from prober.analysis.roofline import Configured, Refused, memory_bandwidth, model_of
 from prober.config import models
-from prober.config.problems import Problems, shown
+from prober.config.problems import Problems, is_http, shown
 from prober.config.specs import DecodeSpec, GpusSpec, MetricsSpec, TlsSpec
+from prober.config.variables import Variables
 
 
-def resolve_metrics(block: models.Metrics, path: str, problems: Problems) -> MetricsSpec | None:
+def resolve_metrics(block: models.Metrics, path: str, variables: Variables, problems: Problems) -> MetricsSpec | None:
     """Where the engine's page is; None: it is not read."""
     if block.interval < 0.5:
         problems.add(f"{path}.interval", f"{block.interval:g}s would disturb the engine; use 500ms or more")
     if block.url == "none":
         return None
-    if block.url != "auto" and (
-        urlsplit(block.url).scheme not in ("http", "https") or not urlsplit(block.url).hostname
-    ):
+    url = variables.url(block.url, f"{path}.url")
+    if url != "auto" and not is_http(url):
         problems.add(
             f"{path}.url",
             f"{shown(block.url)!r} is not auto, none, or an http or https URL; write http://host:port/metrics",
         )
-    return MetricsSpec(None if block.url == "auto" else block.url, block.interval)
+    return MetricsSpec(None if url == "auto" else url, block.interval)
 
 
 def resolve_tls(block: models.Tls | None, path: str, problems: Problems) -> TlsSpec | None:

@@ -262,7 +262,10 @@ class DiscoverySpec:
 
 @dataclass(frozen=True, slots=True)
 class Specs:
-    """The whole configuration. storage_path, prometheus_url, grafana: None where not configured."""
+    """The whole configuration. storage_path, prometheus_url, grafana: None where not configured.
+
+    warnings: what is right, and not wise, as `source: path: message`
+    """
 
     targets: tuple[TargetSpec, ...]
     drift: DriftSpec
@@ -270,6 +273,7 @@ class Specs:
     prometheus_url: str | None
     grafana: GrafanaSpec | None = None
     discovery: tuple[DiscoverySpec, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> tuple[TargetSpec, ...]:

@@ -88,6 +88,11 @@ def count(value: object) -> int:
     raise UnitError(f"{_short(value)} is not a count; write a whole number, such as 128, 200k or 4M")
 
 
+def counted(count: int, noun: str) -> str:
+    """1 target, 2 targets, 1,000 targets."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _short(value: object) -> str:
     """As it was written, or its beginning."""
     try:

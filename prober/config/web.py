@@ -9,9 +9,10 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from prober.config.document import BadYaml, parse
-from prober.config.load import ConfigError
+from prober.config.load import ConfigError, fields_of
 from prober.config.models import Block, Duration
-from prober.config.problems import Problems
+from prober.config.problems import Problems, meant
+from prober.config.units import counted
 
 HIGHEST_COST = 14
 HASH = re.compile(r"\$2[abxy]?\$(\d\d)\$[./A-Za-z0-9]{53}")
@@ -98,6 +99,15 @@ class WebConfig(Block):
         """Whoever comes in has shown who they are."""
         return bool(self.basic_auth_users) or self.tls_server_config.certificate_required
 
+    @property
+    def words(self) -> str:
+        """How the pages are guarded, shortly."""
+        users = counted(len(self.basic_auth_users), "user") if self.basic_auth_users else ""
+        if not self.tls_server_config.wanted:
+            return f"{users}, no TLS" if users else "neither TLS nor users"
+        who = "required client certificates" if self.tls_server_config.certificate_required else ""
+        return ", ".join(["TLS", *filter(None, (who, users))]) + ("" if self.authenticates else ", no users")
+
 
 def load_web(text: str, source: str) -> WebConfig:
     """What the file says. Raises ConfigError with every mistake."""
@@ -109,9 +119,7 @@ def load_web(text: str, source: str) -> WebConfig:
         raise ConfigError(f"{source}: {problem}") from None
     except ValidationError as error:
         for item in error.errors(include_url=False, include_input=False):
-            where = ".".join(map(str, item["loc"]))
-            known = item["type"] == "extra_forbidden"
-            problems.add(where, "unknown key; remove it" if known else item["msg"][0].lower() + item["msg"][1:])
+            problems.add(".".join(map(str, item["loc"])), _explained(item))
         raise ConfigError("\n".join(problems.lines)) from None
     if config.tls_server_config.wanted:
         _check_tls(config.tls_server_config, problems)
@@ -123,6 +131,25 @@ def load_web(text: str, source: str) -> WebConfig:
     if problems.lines:
         raise ConfigError("\n".join(problems.lines))
     return config
+
+
+SHAPES = {
+    "dict_type": "must be a mapping; write it as name: value",
+    "model_type": "must be a mapping of keys; write it as key: value",
+    "string_type": "must be text; put it in quotes",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list; write it as [a, b]",
+    "int_type": "must be a whole number",
+}
+
+
+def _explained(item: Any) -> str:
+    """What is wrong, of what the models say; the value is not repeated."""
+    if item["type"] == "extra_forbidden":
+        *before, last = item["loc"]
+        return f"unknown key; remove it; {meant(str(last), fields_of(WebConfig, before))}"
+    said: str = SHAPES.get(item["type"], item["msg"])
+    return said.replace("Input should be", "must be", 1)
 
 
 def _filled(raw: Any) -> Any:
@@ -189,7 +216,10 @@ def _check_user(name: str, hashed: str, problems: Problems) -> None:
     if not name or ":" in name:
         problems.add(at, "is no name that can be sent; leave ':' out")
     if found is None:
-        problems.add(at, 'is no bcrypt hash, which begins with $2y$; make one with `htpasswd -nBC 10 ""`')
+        made = (
+            'make one with `htpasswd -nBC 10 ""` of apache2-utils, or with Python\'s bcrypt as docs/security.md shows'
+        )
+        problems.add(at, f"is no bcrypt hash, which begins with $2y$ or $2b$; {made}")
     elif not 4 <= int(found[1]) <= HIGHEST_COST:
         problems.add(
             at, f"has cost {int(found[1])}, with which a login takes seconds of a core; use 10 to {HIGHEST_COST}"

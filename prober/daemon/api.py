@@ -274,7 +274,10 @@ class Api:
 
     def no_target(self, name: str) -> web.Response:
         """A refusal that names the targets there are."""
-        known = ", ".join(sorted(line.name or "" for line in self._fleet.lines.values()))
+        if other := self._fleet.elsewhere(name):
+            text = f"target {name!r} is configured, but shard {other} has it, and this is {self._fleet.shard}\n"
+            return web.Response(status=404, text=text)
+        known = ", ".join(sorted(line.name or "" for line in self._fleet.lines.values())) or "none"
         return web.Response(status=404, text=f"target {name!r} is not configured; known: {known}\n")
 
     async def once(self, line: Line, limit_s: float | None) -> ProbeResult | None:

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from prober.analysis.trust import Trust
 from prober.config.discovery import PLACEHOLDER
 from prober.config.load import ConfigError, load
 from prober.config.specs import Specs
+from prober.config.units import counted
 from prober.daemon.discovery import Roster
 from prober.daemon.fleet import Fleet
 from prober.daemon.gpus import Gpus
@@ -33,7 +34,7 @@ from prober.daemon.sweeps import Sweeps
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint, endpoint
-from prober.edge.files import stamp
+from prober.edge.files import Followed
 from prober.edge.grafana import MISSING, available
 from prober.edge.lease import remote
 from prober.edge.store import Store
@@ -48,6 +49,10 @@ from prober.probing.pacer import MISSED_NS
 from prober.slo.firing import proofs
 
 WATCH_S = 2.0
+ALONE = (
+    "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
+    "give all of a shard the same lease"
+)
 log = logging.getLogger(__name__)
 
 
@@ -92,12 +97,14 @@ def read_config(path: str) -> Specs:
 
 
 def _warn(specs: Specs) -> None:
-    """What does not stop the measuring, but would stop an alert."""
+    """What does not stop the measuring, but would stop an alert or show a secret."""
+    for each in specs.warnings:
+        log.warning("%s", each)
     for slo, uses in specs.uses().items():
         for proof in proofs(slo, uses):
             if proof.problem:
                 log.warning(
-                    "slos.%s: target=%s: an alert that cannot fire: %s", slo.name, proof.use.target, proof.problem
+                    "%s: target=%s: an alert that cannot fire: %s", proof.place, proof.use.target, proof.problem
                 )
 
 
@@ -118,7 +125,7 @@ class App:
         self._families = registry()
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
-        self._stamp = stamp(options.config_file)
+        self._file = Followed(options.config_file)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
@@ -126,8 +133,14 @@ class App:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)  # first: as PID 1 there is no other way to end it
+        log.info("llm-slo-prober %s, configuration %s", __version__, self._options.config_file)
+        self._file.taken()
         specs = read_config(self._options.config_file)
         web = WebFile(self._options.web_config_file)
+        if self._options.web_config_file and not (web.now.tls or web.now.config.authenticates):
+            log.warning(
+                "%s: %s: whoever reaches the pages may read them", self._options.web_config_file, web.now.config.words
+            )
         if self._options.admin_api and (why := unguarded(self._options.listen_address, web.now)):
             raise ConfigError(why)
         clock = Clock()
@@ -145,6 +158,8 @@ class App:
             )
         shard = self._options.shard
         leading = leadership(self._options.lease, shard, instance, self._families)
+        if shard.count > 1 and not leading.where:
+            log.warning("--shard %s without --lease.name or --lease.path: %s", shard, ALONE)
         kinds = (DRIFT, ENGINE, DEMAND, BUDGET)
         drifts, engines, demands, budgets = (store.load(kind, time.time() - KEPT_S) if store else {} for kind in kinds)
         self._drifts = Watch(recorder, history, specs.drift, drifts, keeps=store is not None)
@@ -154,6 +169,7 @@ class App:
         self._fleet = Fleet(clock, recorder, history, self._drifts, headroom, self._sweeps, trust, instance, engines)
         self._fleet.shard = shard
         self._family(series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
+        self._family(series.SHARDS.name).value().value = float(shard.count)
         failures = self._family(series.STORAGE_FAILURES.name).value()
         self._fleet.ledger = Ledger(store, failures, budgets)
         self._roster = Roster(self._families, lambda wanted: self._fleet.change(wanted, self._options.drain_s))
@@ -186,7 +202,8 @@ class App:
         gc.freeze()  # what is there now stays: the collector need not walk it while stamps are taken
         gc.set_threshold(50_000, 20, 20)
         site.ready = True
-        log.info("probing %d targets%s, pages on %s", len(specs.targets), _found(specs), self._options.listen_address)
+        pages = f"{self._options.listen_address} ({web.now.config.words})"
+        log.info("probing %s%s, pages on %s", counted(len(specs.targets), "target"), _found(specs), pages)
         if shard.count > 1:
             log.info("shard %s has %d of them", shard, len(self._fleet.lines))
         await self._stopping.wait()
@@ -206,12 +223,11 @@ class App:
     async def reload(self) -> str | None:
         """Take the configuration file over; a file with mistakes changes nothing. The mistakes, or None."""
         async with self._reloading:
-            self._stamp = stamp(self._options.config_file)
+            self._file.taken()
             try:
                 specs = read_config(self._options.config_file)
             except ConfigError as problem:
-                self._family(series.RELOAD_OK.name).value().value = 0.0
-                log.error("configuration not taken over, the old one goes on:\n%s", problem)
+                self._refused(str(problem).splitlines())
                 return str(problem)
             self._trust.max_lag_s = min(spec.max_send_lag_s for spec in specs.kinds)
             self._drifts.configure(specs.drift)
@@ -221,8 +237,14 @@ class App:
             await self._fleet.settled()
             self._applied()
             _warn(specs)
-            log.info("configuration taken over: %d targets%s", len(specs.targets), _found(specs))
+            log.info("configuration taken over: %s%s", counted(len(specs.targets), "target"), _found(specs))
             return None
+
+    def _refused(self, mistakes: Iterable[str]) -> None:
+        self._family(series.RELOAD_OK.name).value().value = 0.0
+        log.error("configuration not taken over, the old one goes on")
+        for line in mistakes:
+            log.error("%s", line)
 
     def _applied(self) -> None:
         self._family(series.RELOAD_OK.name).value().value = 1.0
@@ -231,9 +253,11 @@ class App:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
-            now = stamp(self._options.config_file)
-            if now is not None and now != self._stamp:
-                await self.reload()
+            match self._file.look():
+                case "changed":
+                    await self.reload()
+                case "gone":
+                    self._refused([f"--config.file {self._options.config_file}: is not there any more; put it back"])
 
     def _feel_lag(self) -> Callable[[int, float], None]:
         lags = self._family(series.LOOP_LAG.name).histogram(COARSE)

@@ -22,6 +22,7 @@ from prober.config.specs import (
     Specs,
     TargetSpec,
 )
+from prober.config.units import counted
 from prober.edge.discovery.findings import Findings, Found, Source
 from prober.metrics import Registry
 
@@ -56,6 +57,7 @@ class _Group:
     ranked: list[TargetSpec] = field(default_factory=list)  # what fits, by name and URL
     said: set[str] = field(default_factory=set)
     counted: int = 0
+    probed: frozenset[str] = frozenset()  # keys of its targets that are wanted
 
     def now(self) -> "_Group":
         """Whose targets count."""
@@ -151,6 +153,7 @@ class Roster:
         if old is not None:
             await _end(old)
         group = _Group(spec, Findings(spec.name, self._changed.set), before=old.now() if old is not None else None)
+        group.probed = old.probed if old is not None else frozenset()
         source = _source(spec, group.findings)
         group.task = asyncio.create_task(_kept_up(source, spec.name))
         self._families[series.DISCOVERY_FAILURES.name].value(spec.name)
@@ -186,6 +189,7 @@ class Roster:
             self._admitted |= {spec.key for spec in admitted}
             wanted += admitted
             self._tell(name, group, len(admitted), refused, reasons)
+            _tell_of_change(name, group, frozenset(spec.key for spec in admitted))
         return wanted
 
     def _tell(self, name: str, group: _Group, targets: int, refused: dict[str, int], reasons: Iterable[str]) -> None:
@@ -223,6 +227,22 @@ def _fit(found: Found, spec: DiscoverySpec) -> _Fit:
         else:
             specs += [target] if target is not None else []
     return _Fit(found, tuple(specs), tuple(problems))
+
+
+def _tell_of_change(name: str, group: _Group, now: frozenset[str]) -> None:
+    """Who came and who left, in one line for all that changed together."""
+    more, less = now - group.probed, group.probed - now
+    group.probed = now
+    if more or less:
+        came = f"{counted(len(more), 'target')} more: {_some(more)}" if more else ""
+        left = f"{len(less):,} less: {_some(less)}" if more else f"{counted(len(less), 'target')} less: {_some(less)}"
+        log.info("discovery=%s %s", name, "; ".join(filter(None, (came, left if less else ""))))
+
+
+def _some(names: frozenset[str]) -> str:
+    """The first by the alphabet, and how many others."""
+    listed = ", ".join(sorted(names)[:SAID])
+    return f"{listed} and {len(names) - SAID:,} others" if len(names) > SAID else listed
 
 
 def _called(labels: Labels) -> str:

@@ -83,15 +83,15 @@ class Wanted:
 
 def leadership(wanted: Wanted, shard: Shard, instance: str, families: Registry) -> Leadership:
     """Of a shard's replicas. Raises ConfigError, and OSError for a folder that cannot be used."""
+    if wanted.duration_s < SHORTEST_S or wanted.duration_s % 1:
+        raise ConfigError(
+            f"--lease.duration {wanted.duration_s:g}s: whole seconds, {SHORTEST_S:g}s at least; write 15s"
+        )
     if wanted.name is None and wanted.path is None:
         return Alone()
     if wanted.name is not None and wanted.path is not None:
         raise ConfigError(
             "--lease.name and --lease.path: one of the two; a Kubernetes Lease, or a file on this machine"
-        )
-    if wanted.duration_s < SHORTEST_S or wanted.duration_s % 1:
-        raise ConfigError(
-            f"--lease.duration {wanted.duration_s:g}s: whole seconds, {SHORTEST_S:g}s at least; write 15s"
         )
     identity, timing = f"{instance}_{uuid.uuid4()}", Timing(wanted.duration_s)
     if wanted.path is not None:

@@ -28,6 +28,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 
 GZIP_ABOVE = 1 << 15
+HIGHEST_PORT = 65_535
 LINGER_S = 1.0  # for the rest of a body that nobody reads
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
@@ -216,9 +217,10 @@ class Serving:
 
 async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
     """Listen on `host:port` or `:port`. Raises OSError with what to do if that is taken."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        raise OSError(f"--web.listen-address {address!r}: write host:port or :port")
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > HIGHEST_PORT:
+        meant = f"host:{address} or :{address}" if address.isdecimal() else "host:port or :port"
+        raise OSError(f"--web.listen-address {address!r}: write {meant}, with a port up to {HIGHEST_PORT}")
     runner = web.AppRunner(
         site.application(), access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, lingering_time=LINGER_S
     )

@@ -1,6 +1,5 @@
 """Where a target is: address, proxy, certificates, and the request head that never changes."""
 
-import base64
 import ipaddress
 import ssl
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from prober import __version__
 from prober.config.specs import TargetSpec, TlsSpec
 from prober.edge.certificates import BadCertificate, ClientTls, client_tls
 from prober.edge.files import Secret
-from prober.edge.veil import Veil
+from prober.edge.veil import Veil, basic
 
 
 class BadEndpoint(ValueError):
@@ -82,16 +81,16 @@ def endpoint(spec: TargetSpec) -> Endpoint:
     proxy, authorization = None, ""
     veil = Veil()
     for _, value in spec.headers:
-        veil.hide(value)
+        veil.keep(value)
+    if spec.metrics and spec.metrics.url:
+        veil.keep_of(spec.metrics.url)
     if spec.proxy_url:
+        veil.keep_of(spec.proxy_url)
         through = urlsplit(spec.proxy_url)
         proxy = (through.hostname or "", through.port or 3128)
         if through.username:
-            password = unquote(through.password or "")
-            pair = base64.b64encode(f"{unquote(through.username)}:{password}".encode()).decode()
+            pair = basic(unquote(through.username), unquote(through.password or ""))
             authorization = f"Proxy-Authorization: Basic {pair}\r\n"
-            veil.hide(password)
-            veil.hide(pair)
     try:
         trust = client_tls(spec.tls or TlsSpec(None, insecure_skip_verify=False)) if parts.scheme == "https" else None
     except BadCertificate as problem:

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 Stamp = tuple[int, int, int, int]
 
@@ -14,6 +15,33 @@ def stamp(path: str) -> Stamp | None:
     except OSError:
         return None
     return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+@dataclass(slots=True)
+class Followed:
+    """A file that is looked at now and then. patience: looks without it until it is gone, as an editor may be about to put a
+    new one there."""
+
+    path: str
+    patience: int = 3
+    _stamp: Stamp | None = None
+    _misses: int = 0
+
+    def taken(self) -> None:
+        """It is about to be read: only what comes after is a change."""
+        self._stamp = stamp(self.path)
+
+    def look(self) -> Literal["changed", "gone", ""]:
+        """What is new since the last look: gone is told once, and whatever is there after it is a change."""
+        now = stamp(self.path)
+        if now is not None:
+            self._misses = 0
+            return "changed" if now != self._stamp else ""
+        self._misses += 1
+        if self._misses != self.patience:
+            return ""
+        self._stamp = None
+        return "gone"
 
 
 def runbook(name: str) -> str | None:
@@ -50,6 +78,12 @@ class Secret:
                 if not value or any(c.isspace() for c in value):
                     raise ValueError("is empty or has blanks in it; put one token on one line")
                 self._value, self._stamp, self.problem = value, now, ""
-            except (OSError, ValueError) as problem:
+            except OSError as problem:
+                kept = "the last one is used" if self._value else "nothing can be sent without it"
+                why = problem.strerror or problem
+                self.problem = (
+                    f"auth.bearer_token_file {self.path}: {why}; put the token there or mend its path: {kept}"
+                )
+            except ValueError as problem:
                 self.problem = f"auth.bearer_token_file {self.path}: {problem}"
         return self._value

@@ -1,7 +1,8 @@
 """A Kubernetes API server, through the few calls that discovery and leases need: each bounded in time and in size.
 
 The service account's token and the cluster's CA are read again when their files change, as both rotate. A token is sent to the
-configured server only, never through a redirect or a proxy, and over plain HTTP to this machine only.
+configured server only, never through a redirect or a proxy, and over plain HTTP to this machine only. Should the server say it
+back, it is hidden in what is said of that.
 """
 
 import ipaddress
@@ -16,7 +17,9 @@ import aiohttp
 import orjson
 
 from prober import __version__
+from prober.config.problems import shown
 from prober.edge.files import Secret, Stamp, stamp
+from prober.edge.veil import Veil
 
 Json = dict[str, Any]
 Params = Mapping[str, str]
@@ -29,6 +32,7 @@ GRACE_S = 10.0  # the server ends a watch itself; one that goes on after that is
 PAGE = 50  # objects of one answer: what is parsed at once must not keep a stamp waiting
 LIMIT_BYTES = 16 << 20
 LINE_BYTES = 4 << 20  # of one event; etcd holds no object above 1.5 MiB
+SAID = 500  # characters of what the server says
 _PIECE = 1 << 16
 _KINDS = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
 
@@ -80,10 +84,12 @@ class Api:
         """Raises ValueError for an address that a token must not be sent to."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not an http or https URL; write https://host:6443")
+            raise ValueError(f"{shown(url)!r} is not an http or https URL; write https://host:6443")
+        if parts.username or parts.password:
+            raise ValueError(f"{shown(url)}: has a user or password in it; give a token as a file")
         if parts.scheme == "http" and token_file is not None and not _is_loopback(parts.hostname):
             raise ValueError(f"{url}: a token over plain HTTP can be read on the way; use https")
-        self.url, self.namespace = url.rstrip("/"), namespace
+        self.url, self.namespace, self.veil = url.rstrip("/"), namespace, Veil()
         self._token = Secret(token_file) if token_file else None
         self._ca_file = ca_file
         self._context: ssl.SSLContext | None = None
@@ -129,7 +135,7 @@ class Api:
             page = await self.get(path, asked, timeout_s=timeout_s)
             items, about = page.get("items"), page.get("metadata")
             if not isinstance(items or [], list) or not isinstance(about, dict):
-                raise Unreachable(f"{self.url}{path}: not a list of a Kubernetes API")
+                raise self._unreachable(path, "not a list of a Kubernetes API")
             found += [item for item in items or () if isinstance(item, dict)]
             if not about.get("continue"):
                 return Listed(found, str(about.get("resourceVersion") or ""))
@@ -160,13 +166,11 @@ class Api:
                         if line.strip():
                             yield self._event(line, path)
                     if len(rest) > LINE_BYTES:
-                        raise Unreachable(f"{self.url}{path}: an event longer than {LINE_BYTES:,} bytes")
+                        raise self._unreachable(path, f"an event longer than {LINE_BYTES:,} bytes")
         except TimeoutError:
-            raise Unreachable(
-                f"{self.url}{path}: the watch did not end when it should; the connection is dead"
-            ) from None
+            raise self._unreachable(path, "the watch did not end when it should; the connection is dead") from None
         except (aiohttp.ClientError, OSError) as problem:
-            raise Unreachable(f"{self.url}{path}: {str(problem) or type(problem).__name__}") from None
+            raise self._unreachable(path, str(problem) or type(problem).__name__) from None
 
     async def close(self) -> None:
         """End every connection."""
@@ -181,11 +185,11 @@ class Api:
                 await self._accept(answer, path)
                 document = orjson.loads(await self._body(answer, path))
         except TimeoutError:
-            raise Unreachable(f"{self.url}{path}: no answer within {timeout_s:g} s") from None
+            raise self._unreachable(path, f"no answer within {timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as problem:
-            raise Unreachable(f"{self.url}{path}: {str(problem) or type(problem).__name__}") from None
+            raise self._unreachable(path, str(problem) or type(problem).__name__) from None
         if not isinstance(document, dict):
-            raise Unreachable(f"{self.url}{path}: not an object of a Kubernetes API")
+            raise self._unreachable(path, "not an object of a Kubernetes API")
         return document
 
     def _request(
@@ -202,6 +206,7 @@ class Api:
         if self._token is not None and token is None:
             raise Unreachable(f"{self.url}: no token: {self._token.problem}")
         if token is not None:
+            self.veil.hide(token)
             headers["Authorization"] = f"Bearer {token}"
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -237,41 +242,43 @@ class Api:
         except ValueError:
             said = None
         retry = answer.headers.get("Retry-After", "")
-        raise _refusal(said, answer.status, answer.reason or "", float(retry) if retry.isdecimal() else 0.0)
+        raise self._refused(said, answer.status, answer.reason or "", float(retry) if retry.isdecimal() else 0.0)
 
     async def _body(self, answer: aiohttp.ClientResponse, path: str) -> bytes:
         body = bytearray()
         async for piece in answer.content.iter_chunked(_PIECE):
             body += piece
             if len(body) > LIMIT_BYTES:
-                raise Unreachable(f"{self.url}{path}: longer than {LIMIT_BYTES:,} bytes")
+                raise self._unreachable(path, f"longer than {LIMIT_BYTES:,} bytes")
         return bytes(body)
 
     def _event(self, line: bytes, path: str) -> Event:
         try:
             said = orjson.loads(line)
         except ValueError as problem:
-            raise Unreachable(f"{self.url}{path}: not an event: {problem}") from None
+            raise self._unreachable(path, f"not an event: {problem}") from None
         kind, about = (said.get("type"), said.get("object")) if isinstance(said, dict) else (None, None)
         if kind == "ERROR":
-            raise _refusal(about, 500, "", 0.0)
+            raise self._refused(about, 500, "", 0.0)
         if kind not in _KINDS or not isinstance(about, dict):
-            raise Unreachable(f"{self.url}{path}: an event of type {str(kind)[:40]!r} without an object")
+            raise self._unreachable(path, f"an event of type {str(kind)[:40]!r} without an object")
         return Event(cast(Kind, kind), about)
 
+    def _unreachable(self, path: str, why: str) -> Unreachable:
+        return Unreachable(f"{self.url}{path}: {self.veil.over(why[:SAID])}")
 
-def _refusal(said: Any, status: int, reason: str, retry_after_s: float) -> Refused:
-    """From a Status object, or what HTTP says without one."""
-    about = said if isinstance(said, dict) else {}
-    code, details = about.get("code"), about.get("details")
-    if isinstance(details, dict) and isinstance(details.get("retryAfterSeconds"), int):
-        retry_after_s = max(retry_after_s, details["retryAfterSeconds"])
-    return Refused(
-        code if isinstance(code, int) else status,
-        str(about.get("reason") or reason)[:100],
-        str(about.get("message") or "no more was said")[:500],
-        retry_after_s,
-    )
+    def _refused(self, said: Any, status: int, reason: str, retry_after_s: float) -> Refused:
+        """From a Status object, or what HTTP says without one."""
+        about = said if isinstance(said, dict) else {}
+        code, details = about.get("code"), about.get("details")
+        if isinstance(details, dict) and isinstance(details.get("retryAfterSeconds"), int):
+            retry_after_s = max(retry_after_s, details["retryAfterSeconds"])
+        return Refused(
+            code if isinstance(code, int) else status,
+            self.veil.over(str(about.get("reason") or reason)[:100]),
+            self.veil.over(str(about.get("message") or "no more was said")[:SAID]),
+            retry_after_s,
+        )
 
 
 def _is_loopback(host: str) -> bool:

@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from prober.edge.kubernetes import Api, Json, Refused, Unreachable
 from prober.limits.lease import Record, Write
 
 SWEPT = "llm-slo-prober/swept"  # annotation: claims, as a JSON object
+LONGEST = 500  # characters of a holder's name; our own are much shorter
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 REMOTE = frozenset(
@@ -56,7 +58,7 @@ class KubernetesLease:
                 raise
             self._last = {}
             return None
-        return record_of(self._last)
+        return self._record()
 
     async def write(self, write: Write, timeout_s: float) -> str:
         """Its new version. Raises Beaten, Refused, Unreachable."""
@@ -71,7 +73,16 @@ class KubernetesLease:
                 raise
             raise Beaten from None
         self._last = kept
-        return record_of(kept).version
+        return self._record().version
+
+    def _record(self) -> Record:
+        """What is said of it, to people too, has no token in it. Raises Unreachable."""
+        veil = self._api.veil
+        try:
+            found = record_of(self._last)
+        except Unreachable as problem:
+            raise Unreachable(veil.over(str(problem))) from None
+        return replace(found, holder=veil.over(found.holder))
 
     async def close(self) -> None:
         """End its connections."""
@@ -83,14 +94,14 @@ def record_of(body: Json) -> Record:
     spec, about = body.get("spec") or {}, body.get("metadata") or {}
     try:
         return Record(
-            holder=str(spec.get("holderIdentity") or ""),
+            holder=str(spec.get("holderIdentity") or "")[:LONGEST],
             lease_s=float(spec.get("leaseDurationSeconds") or 0),
             transitions=int(spec.get("leaseTransitions") or 0),
             version=str(about["resourceVersion"]),
             claims=_claims((about.get("annotations") or {}).get(SWEPT)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise Unreachable(f"not a Lease: {type(problem).__name__}: {problem}") from None
+        raise Unreachable(f"not a Lease: {type(problem).__name__}: {str(problem)[:200]}") from None
 
 
 def _claims(text: str | None) -> Mapping[str, float]:

@@ -10,9 +10,11 @@ import orjson
 from prober.config.problems import shown
 from prober.edge.address import connector
 from prober.edge.scrape import whole
+from prober.edge.veil import Veil
 
 TIMEOUT_S = 20.0
 LIMIT_BYTES = 8 << 20
+SAID = 500  # characters of its own words
 HOUR_S = 3600
 
 
@@ -87,7 +89,9 @@ async def _rows(url: str, path: str, asked: dict[str, str]) -> list[Any]:
                 )
             document: Any = orjson.loads(await whole(answer, LIMIT_BYTES))
         if document["status"] != "success":
-            raise Unanswered(f"{shown(url)}: {document.get('error', document)}")
+            veil = Veil()
+            veil.keep_of(url)
+            raise Unanswered(f"{shown(url)}: {veil.over(str(document.get('error', document))[:SAID])}")
         rows: list[Any] = document["data"]["result"]
         return rows
     except (TimeoutError, aiohttp.ClientError, OSError) as problem:

@@ -41,9 +41,12 @@ class Store:
                 raise PermissionError(13, "the folder is not writable")
             self._connection = self._open(path)
         except (OSError, sqlite3.OperationalError) as problem:
+            busy = getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            said = f"held by another prober, or another program has {FILE} open ({problem}); give each prober a folder of its own"
             raise Unusable(
-                f"--storage.path {folder}: cannot be used: {problem}; mount a writable volume that no other prober uses, or leave "
-                "it out to keep state in memory only"
+                f"--storage.path {folder}: "
+                + (said if busy else f"cannot be used: {problem}; mount a writable volume that no other prober uses")
+                + ", or leave it out to keep state in memory only"
             ) from None
 
     def _open(self, path: Path) -> sqlite3.Connection:

@@ -43,8 +43,8 @@ def read(path: str) -> Loaded:
     folder = Path(path).parent
     try:
         config = load_web(_bytes(Path(path)).decode(), path)
-    except (OSError, UnicodeDecodeError) as problem:
-        why = getattr(problem, "strerror", None) or "is no UTF-8"
+    except (OSError, UnicodeDecodeError, BadCertificate) as problem:
+        why = getattr(problem, "strerror", None) or "is no UTF-8, or too long"
         raise ConfigError(f"--web.config.file {path}: {why}; name a YAML file") from None
     tls = config.tls_server_config
     try:
@@ -90,7 +90,9 @@ class WebFile:
                 raise ConfigError(f"{path}: lets everybody in; restart the prober for that")
         except ConfigError as problem:
             if str(problem) != self._told:
-                log.error("web configuration not taken over, the old one goes on:\n%s", problem)
+                log.error("web configuration not taken over, the old one goes on")
+                for line in str(problem).splitlines():
+                    log.error("%s", line)
             self._told, self._again_s = str(problem), time.monotonic() + AGAIN_S
             return
         self.now, self._told, self._again_s = loaded, "", math.inf
@@ -115,10 +117,10 @@ def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
         context.set_ciphers(":".join(chosen))
     for curve in tls.curve_preferences:
         context.set_ecdh_curve(CURVES[curve])
-    certificate = tls.cert.encode() or _bytes(folder / tls.cert_file)
-    load_pair(context, certificate, tls.key.encode() or _bytes(folder / tls.key_file))
+    certificate = tls.cert.encode() or _named("cert_file", folder / tls.cert_file)
+    load_pair(context, certificate, tls.key.encode() or _named("key_file", folder / tls.key_file))
     if authority := tls.client_ca or (
-        tls.client_ca_file and _bytes(folder / tls.client_ca_file).decode("ascii", "replace")
+        tls.client_ca_file and _named("client_ca_file", folder / tls.client_ca_file).decode("ascii", "replace")
     ):
         try:
             context.load_verify_locations(cadata=authority)
@@ -126,6 +128,17 @@ def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
             raise BadCertificate(f"client_ca_file {tls.client_ca_file}: no PEM certificates in it") from None
         context.verify_mode = ssl.CERT_REQUIRED if tls.certificate_required else ssl.CERT_OPTIONAL
     return context
+
+
+def _named(key: str, path: Path) -> bytes:
+    """The content of a file that a key names. Raises BadCertificate."""
+    try:
+        return _bytes(path)
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise BadCertificate(
+            f"{key} {path}: {why}; name a PEM file that can be read, from the folder of this one"
+        ) from None
 
 
 def _bytes(path: Path) -> bytes:

@@ -93,10 +93,14 @@ def of_the_prober(selector: str) -> tuple[Alert, ...]:
         Alert(
             "LLMProberDown",
             "critical",
-            f"up{{{selector}}} == 0\nor\nabsent(llmslo_build_info{{{selector}}})\n",
+            f"up{{{selector}}} == 0\nor\nabsent(llmslo_build_info{{{selector}}})\nor\n"
+            # A pod that is gone has no `up` either: of the shards that others know of, not all are there.
+            f"max(llmslo_shards{{{selector}}}) > count(count by (shard) (llmslo_shard_info{{{selector}}})) unless on () "
+            f"(up{{{selector}}} == 0)\n",
             "5m",
-            "The prober {{ $labels.instance }} is down",
-            "Prometheus has not read the prober for 5 minutes. Nothing is measured: no SLO is met, and none is missed.",
+            "{{ with $labels.instance }}The prober {{ . }} is down{{ else }}A prober is missing{{ end }}",
+            "Prometheus has not read the prober for 5 minutes, or knows of none, or of fewer than there are shards. Its targets are "
+            "not measured: no SLO of theirs is met, and none is missed.",
         ),
         Alert(
             "LLMProberUntrusted",

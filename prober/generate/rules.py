@@ -176,17 +176,25 @@ def _burn(slo: Slo, pair: Pair, uses: Sequence[Use], options: Options) -> Alert:
         f"{_ratio_name(pair.short_s, slo)} > {_number(share)}",
         f"{_count_name(pair.long_s, slo)} >= {guard(slo, pair, uses)}",
     )
+    known = _count_name(pair.long_s, slo).replace("}", ",target=%q,workload=%q}").replace('"', '\\"')
+    allowed_s = _number(slo.budget * round(slo.window_s))  # of nothing but bad events
     return Alert(
         "LLMErrorBudgetBurn",
         pair.severity,
         "\nand\n".join(tests) + "\n",
         "1m",  # a series that has just begun is extrapolated most; after a minute one bad probe is one of many
-        f"{{{{ $labels.target }}}} burns the error budget of SLO {slo.name} at over {pair.burn} times the allowed rate",
-        f"{{{{ $value | humanizePercentage }}}} of the events of workload {{{{ $labels.workload }}}} in the last {long} were bad "
-        f"({judged(slo)}; {percent(slo.budget)} may be), and over {percent(share)} in the last {short}. At this rate "
-        f"{percent(pair.spent)} of the budget of {promql(slo.window_s)} is gone in {long}.{likely_cause(options.selector)}",
+        f"{{{{ $labels.target }}}} burns the error budget of SLO {slo.name} {_faster(pair.burn)}",
+        f'{{{{ $value | humanizePercentage }}}} of {{{{ range printf "{known}" $labels.target $labels.workload | query }}}}some '
+        "{{ printf `%.0f` .Value }}{{ else }}the{{ end }} events of workload {{ $labels.workload }} that are known of the last "
+        f"{long} were bad ({judged(slo)}; {percent(slo.budget)} may be), and of those of the last {short} over {percent(share)}. "
+        f'At this rate a whole budget of {promql(slo.window_s)} lasts {{{{ range printf "{allowed_s} / %.6g" $value | query }}}}'
+        f"{{{{ .Value | humanizeDuration }}}}{{{{ end }}}}.{likely_cause(options.selector)}",
         (("slo", slo.name), ("long", long), ("short", short)),
     )
+
+
+def _faster(burn: Decimal) -> str:
+    return "faster than it allows" if burn == 1 else f"over {burn} times as fast as it allows"
 
 
 def _percentile(slo: Slo, window_s: int, events: int, options: Options) -> Alert:

@@ -91,8 +91,9 @@ HISTOGRAMS = (
 
 def without_buckets(signals: Signals) -> Signals:
     """The same with histograms of one bucket, which is what many readings can be kept of."""
-    found = {name: getattr(signals, name) for name in HISTOGRAMS}
-    return replace(signals, **{name: Histogram((), each.counts[-1:], each.sum) for name, each in found.items() if each})
+    told = ((name, getattr(signals, name)) for name in HISTOGRAMS)
+    slim: dict[str, Any] = {name: Histogram((), each.counts[-1:], each.sum) for name, each in told if each is not None}
+    return replace(signals, **slim)
 
 
 class Over(Enum):

@@ -43,6 +43,15 @@ SIMULATED = frozenset({"itl_tail", "kv_lost", "prefix_flush"})
 _WHOLE = re.compile(r"\d+")
 
 
+def named() -> str:
+    """Every fault as `parse_fault` takes it: `http:STATUS, hang, stall[:TOKENS]`."""
+    listed = []
+    for name, argument in ARGUMENTS.items():
+        more = f":{argument.upper()}" if argument else ""
+        listed.append(name + (f"[{more}]" if more and name not in _REQUIRED else more))
+    return ", ".join(listed)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault. `argument` is a status, seconds, a factor, tokens, blocks or bytes, by its name; in force from start to end.

@@ -42,6 +42,11 @@ class Proof:
     bad_long: int
     problem: str
 
+    @property
+    def place(self) -> str:
+        """What of the configuration the problem is told of: the objective, where no rate would do."""
+        return f"slos.{self.slo.name}" + (".objective" if self.pair.burn * self.slo.budget >= 1 else "")
+
 
 def guard(slo: Slo, pair: Pair, uses: Sequence[Use]) -> int:
     """Events that the long window must hold, so that one bad probe alone cannot be a share above burn × budget."""

@@ -3,13 +3,15 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from prober.cli.target import check_writable, target, workloads
+from prober.cli.target import BuiltIn, Engine, WorkloadName, check_writable, target, workloads
 from prober.config.load import ConfigError
+from prober.engines import DIALECTS
 from prober.workload.shapes import Fixed, Uniform
-from prober.workload.workloads import Workload
+from prober.workload.workloads import BUILT_IN, Workload
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -51,6 +53,14 @@ def test_a_header_without_a_colon_is_refused_and_not_shown() -> None:
     assert dict(target("gate", NOBODY, header=["X-A: b:c"]).headers)["X-A"] == "b:c"
 
 
+def test_a_header_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others on the machine can read a command line."""
+    monkeypatch.setenv("ENGINE_KEY", "hunter2")
+    assert dict(target("gate", NOBODY, header=["X-Api-Key: ${ENGINE_KEY}"]).headers)["X-Api-Key"] == "hunter2"
+    with pytest.raises(ConfigError, match="the environment has no OTHER_KEY"):
+        target("gate", NOBODY, header=["X-Api-Key: ${OTHER_KEY}"])
+
+
 def sent(name: str, block: dict[str, dict[str, object]]) -> Workload:
     workload = target("gate", NOBODY, workloads=block, probes=[{"workload": name}]).probes[0].workload
     assert isinstance(workload, Workload)
@@ -89,3 +99,19 @@ def test_a_file_that_was_there_is_left_as_it_is(tmp_path: Path) -> None:
     assert file.read_text() == "kept"
     with pytest.raises(ValueError, match=r"--save .*: cannot be written: Is a directory"):
         check_writable("--save", tmp_path)
+
+
+def test_one_probe_at_a_closed_port_says_what_happened_and_no_more() -> None:
+    """No model, engine or usage, which nobody has told."""
+    done = subprocess.run(
+        [sys.executable, "-m", "prober", "once", NOBODY], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == "connect_refused\nGET 127.0.0.1:1/v1/models: tcp to 127.0.0.1:1: Connection refused\n"
+
+
+@pytest.mark.parametrize(("option", "names"), [(Engine, DIALECTS), (BuiltIn, BUILT_IN), (WorkloadName, BUILT_IN)])
+def test_the_help_lists_what_there_is(option: Any, names: dict[str, Any]) -> None:
+    """Every dialect and every built-in workload."""
+    (found,) = option.__metadata__
+    assert set(names) <= set(found.help.rstrip(".").replace(",", " ").split())

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import jsonschema
@@ -16,6 +16,7 @@ from openapi_spec_validator import validate
 from prober.daemon.api import OPERATIONS, openapi
 from prober.daemon.guard import HEADERS
 from prober.daemon.site import Site, serve
+from prober.limits.shard import Shard, shard_of
 from prober.measure.chat import Usage
 from prober.mock.server import running
 from tests.daemon.test_fleet import QUICK, Watched, specs, until, watched
@@ -319,3 +320,33 @@ async def test_an_answer_that_is_no_utf_8_is_answered_all_the_same() -> None:
         found = (await site.ask("GET", "/api/v1/probes?target=a")).data
         assert ("\ud800", 10**30) in [(each["detail"], each["usage"]["prompt_tokens"]) for each in found]
         assert (await site.ask("GET", "/?target=a")).status == 200
+
+
+async def test_a_target_of_another_shard_is_told_where_it_is() -> None:
+    """It is configured, only not here; what nobody has is not."""
+    names = [f"t{index}" for index in range(8)]
+    mine, others = ([name for name in names if (shard_of(name, 2) == 0) is own] for own in (True, False))
+    async with asked(f"name: {mine[0]}, url: '{{url}}'") as site:
+        site.seen.fleet.shard = Shard(0, 2)
+        await site.seen.fleet.reconcile(specs(*(f"name: {name}, url: 'http://127.0.0.1:1'" for name in others)), 1.0)
+        answer = await site.ask("GET", f"/probe?target={others[0]}")
+        said = f"target '{others[0]}' is configured, but shard 1/2 has it, and this is 0/2\n"
+        assert (answer.status, answer.text) == (404, said)
+        answer = await site.ask("GET", f"/probe?target={mine[0]}")
+        assert (answer.status, answer.text) == (404, f"target '{mine[0]}' is not configured; known: none\n")
+
+
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("9811", "write host:9811 or :9811"),
+        ("localhost", "write host:port or :port"),
+        (":70000", "with a port up to 65535"),
+    ],
+)
+async def test_an_address_to_listen_on_has_a_host_or_a_colon(address: str, advice: str) -> None:
+    """A number alone may be meant as a port, and would open the pages to everybody."""
+    async with watched() as seen:
+        site = Site(seen.fleet, seen.families, cast(Any, None), "", "")
+        with pytest.raises(OSError, match=advice):
+            await serve(site, address)

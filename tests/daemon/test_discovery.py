@@ -195,3 +195,28 @@ async def test_many_do_not_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         pauses.clear()
         await seen.fleet.reconcile(specs(*(f"name: u{i}, url: 'http://h{i}'" for i in range(100))), 1.0)
         assert max(pauses) <= 0.5
+
+
+async def test_who_comes_and_who_leaves_is_told_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One line for all that changed at once, with the first names; nothing while nothing changes, nor for another template."""
+    path = tmp_path / "a.json"
+    many = [(f"m{index:02}", f"h{index}:1") for index in range(12)]
+    source = write(path, *many)
+    seen = Followed()
+    with caplog.at_level(logging.INFO):
+        await seen.roster.configure(configured(f"discovery: [{{name: pods, {source}}}]"))
+        await seen.settled(1)
+        await seen.roster.apply()
+        await seen.roster.configure(configured(f"discovery: [{{name: pods, {source}, target: {{rate: 1/min}}}}]"))
+        write(path, *many[:11], ("new", "h99:1"))
+        async with asyncio.timeout(10):
+            while "new" not in seen.now():
+                await asyncio.sleep(0.05)
+                await seen.roster.apply()
+    told = [each.getMessage() for each in caplog.records if each.getMessage().startswith("discovery=pods")]
+    first = ", ".join(name for name, _ in many[:10])
+    assert told == [
+        f"discovery=pods 12 targets more: {first} and 2 others",
+        "discovery=pods 1 target more: new; 1 less: m11",
+    ]
+    await seen.roster.close()

@@ -35,9 +35,9 @@ def test_an_outage_of_many_targets_has_its_bound(monkeypatch: pytest.MonkeyPatch
         for target in ("one", "two", "three", "four"):
             found.add(ended(target, number, Outcome.CONNECT_REFUSED))
     shared = len(found.probes())
-    for target in range(100):
+    for more in range(100):
         for number in range(50):
-            found.add(ended(f"more-{target}", number))
+            found.add(ended(f"more-{more}", number))
     assert alone == shared == 200 // (1 + FAILURES_KEPT) * FAILURES_KEPT
     assert len(found.probes("more-99")) == FEWEST
 

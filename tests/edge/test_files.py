@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from prober.edge.files import Secret, stamp
+from prober.edge.files import Followed, Secret, stamp
 
 
 def test_a_stamp_sees_content_replacement_and_a_swapped_symlink(tmp_path: Path) -> None:
@@ -79,3 +79,43 @@ def test_a_token_that_never_was_is_none(tmp_path: Path) -> None:
     secret = Secret(str(tmp_path / "none"))
     assert secret.read() is None
     assert str(tmp_path / "none") in secret.problem
+
+
+def test_a_missing_token_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """And with what happens meanwhile, which is another thing where there was one."""
+    secret = Secret(str(tmp_path / "token"))
+    secret.read()
+    assert secret.problem.endswith(
+        "/token: No such file or directory; put the token there or mend its path: nothing can be sent without it"
+    )
+    (tmp_path / "token").write_text("good")
+    secret.read()
+    (tmp_path / "token").unlink()
+    secret.read()
+    assert secret.problem.endswith("put the token there or mend its path: the last one is used")
+
+
+def test_a_file_that_is_swapped_is_changed_and_not_gone(tmp_path: Path) -> None:
+    """An editor takes it away and puts another one there: two looks without it are nothing."""
+    path = tmp_path / "a"
+    path.write_text("a")
+    file = Followed(str(path))
+    file.taken()
+    path.unlink()
+    seen = [file.look(), file.look()]
+    path.write_text("ab")
+    assert [*seen, file.look()] == ["", "", "changed"]
+    file.taken()
+    assert file.look() == ""
+
+
+def test_a_file_that_stays_away_is_gone_once_and_back_again_is_a_change(tmp_path: Path) -> None:
+    """Even if it is the very one that was there before, since it was told that it is not."""
+    path, aside = tmp_path / "a", tmp_path / "aside"
+    path.write_text("a")
+    file = Followed(str(path))
+    file.taken()
+    path.rename(aside)
+    assert [file.look() for _ in range(5)] == ["", "", "gone", "", ""]
+    aside.rename(path)
+    assert file.look() == "changed"

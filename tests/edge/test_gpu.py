@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from prober.measure.devices import Device, Throttle
+from tests.conftest import absent
 
 HERE = Path(__file__).parent
 GPM = {"sm_occupancy_ratio": 0.15, "tensor_active_ratio": 0.25, "memory_bandwidth_ratio": 0.5}
@@ -79,7 +80,7 @@ def process(steps: tuple[list[Any], ...], environment: dict[str, str]) -> list[A
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no C compiler: the driver library's stub cannot be built")
+        absent("no C compiler: the driver library's stub cannot be built")
     made = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
     command = [compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", str(made), str(HERE / "nvml_stub.c")]
     subprocess.run([*command, "-lpthread", "-lm"], check=True)

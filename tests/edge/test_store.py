@@ -84,6 +84,8 @@ def test_a_place_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="mount a writable volume"):
         Store("/proc/self/none")
     first = Store(str(tmp_path / "held"))
-    with pytest.raises(Unusable, match="locked"):
+    with pytest.raises(
+        Unusable, match=r"held: held by another prober, .* \(database is locked\); give each prober a folder"
+    ):
         Store(str(tmp_path / "held"))
     first.close()

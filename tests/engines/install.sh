@@ -14,7 +14,7 @@ llama_cpp_python_version=0.3.36
 
 install_vllm() {
     "$python" -m venv "$dir/uv"
-    "$dir/uv/bin/pip" install --quiet --disable-pip-version-check uv
+    "$dir/uv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$here/../../requirements.uv.lock"
     local uv=$dir/uv/bin/uv
     "$uv" venv --quiet --clear --python "$python" "$dir/vllm"
     export VIRTUAL_ENV=$dir/vllm

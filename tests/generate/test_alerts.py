@@ -24,6 +24,12 @@ GOLDEN = f'{JOB},target="llama",workload="golden"'
 ENGINE = f'{JOB},target="llama"'
 DAY = 1440
 Series = dict[str, str]
+SHARDS: Series = {
+    f"up{{{JOB}}}": "1+0x50",
+    f'llmslo_build_info{{{JOB},version="1"}}': "1+0x50",
+    f"llmslo_shards{{{JOB}}}": "2+0x50",
+    f'llmslo_shard_info{{{JOB},shard="0",shards="2"}}': "1+0x50",
+}
 
 
 def slo(name: str, events: str, bad: str, workload: str = PROBE) -> Series:
@@ -279,6 +285,19 @@ CASES = [
         {"instance": "a"},
     ),
     Case("Prometheus does not know it", "LLMProberDown", 8, {"other": "0+0x20"}, {"severity": "critical"}),
+    Case(
+        "the pod of one shard is gone, and its scrape with it",
+        "LLMProberDown",
+        16,
+        SHARDS | {'llmslo_shard_info{job="llm-slo-prober",instance="b",shard="1",shards="2"}': "1+0x9 stale"},
+        {"severity": "critical"},
+    ),
+    Case(
+        "both shards are there",
+        "LLMProberDown",
+        40,
+        SHARDS | {'llmslo_shard_info{job="llm-slo-prober",instance="b",shard="1",shards="2"}': "1+0x50"},
+    ),
     Case(
         "down for four minutes",
         "LLMProberDown",
@@ -696,6 +715,63 @@ def test_what_is_said_of_the_capacity(
                 "interval": "1m",
                 "input_series": [{"series": each, "values": values} for each, values in series.items()],
                 "alert_rule_test": [{"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": [expected]}],
+            }
+        ],
+    }
+    path = tmp_path / "said.yaml"
+    path.write_text(json.dumps(document))
+    command = [request.getfixturevalue(which), "test", "rules", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Bad share of 12 events a minute for a quarter of an hour, and by the pair: the events that are known, how long a budget lasts.
+BURNT = [
+    ("10.8", "90%", dict.fromkeys(("1h", "6h", "1d", "3d"), ("some 180", "8h 0m 0s"))),
+    ("0.96", "8%", dict.fromkeys(("6h", "1d", "3d"), ("some 180", "3d 18h 0m 0s"))),
+]
+
+
+@pytest.mark.parametrize(("bad", "ratio", "pairs"), BURNT)
+@pytest.mark.parametrize("which", ["promtool", "newer_promtool"])
+def test_what_is_said_of_a_burn(
+    which: str,
+    bad: str,
+    ratio: str,
+    pairs: dict[str, tuple[str, str]],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    """How long a budget lasts is reckoned from the share that is bad now, and a window that is longer than the data says so."""
+    rules = {
+        rule["labels"]["long"]: rule for rule in alerts() if rule["alert"] == BURN and rule["labels"]["slo"] == "ttft"
+    }
+    expected = []
+    for pair, (events, lasts) in pairs.items():
+        labels, notes = rules[pair]["labels"], rules[pair]["annotations"]
+        faster = {"1h": "over 14.4 times as fast", "6h": "over 6 times as fast", "1d": "over 3 times as fast"}
+        over = {"1h": "14.4%", "6h": "6%", "1d": "3%", "3d": "1%"}[pair]
+        said = {
+            "summary": f"llama burns the error budget of SLO ttft {faster.get(pair, 'faster')} {'as' if pair in faster else 'than'} "
+            "it allows",
+            "description": f"{ratio} of {events} events of workload probe that are known of the last {pair} were bad (TTFT up to "
+            f"500ms; 1% may be), and of those of the last {labels['short']} over {over}. At this rate a whole budget of 30d lasts "
+            f"{lasts}.",
+            "runbook_url": notes["runbook_url"],
+            "dashboard_url": notes["dashboard_url"].replace("{{ $labels.target | urlquery }}", "llama"),
+        }
+        own = {"target": "llama", "workload": "probe"}
+        expected.append({"exp_labels": labels | own, "exp_annotations": said})
+    document = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": each, "values": values} for each, values in slo("ttft", "0+12x15", f"0+{bad}x15").items()
+                ],
+                "alert_rule_test": [{"eval_time": "15m", "alertname": BURN, "exp_alerts": expected}],
             }
         ],
     }

@@ -245,6 +245,7 @@ def test_claims_that_somebody_spoilt_are_none(text: str) -> None:
         (Wanted(name="a", path="b"), "one of the two"),
         (Wanted(name="a", duration_s=2.0), "--lease.duration 2s: whole seconds, 3s at least"),
         (Wanted(name="a", duration_s=15.5), "whole seconds"),
+        (Wanted(duration_s=1.0), "--lease.duration 1s: whole seconds, 3s at least"),
         (Wanted(name="Not_A_Name"), "--lease.name Not_A_Name: lower-case"),
         (Wanted(name="a"), "--lease.api-server: KUBERNETES_SERVICE_HOST is not set"),
         (Wanted(name="a", api_server="http://10.0.0.1", token_file="t"), "plain HTTP"),

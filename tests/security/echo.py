@@ -1,17 +1,24 @@
-"""An OpenAI-compatible server that says back all it was sent, in every place where words of a server end up."""
+"""A server that says back all it was sent, in every place where words of a server end up: as an engine, as the list of an http
+discovery, and as a Kubernetes API server."""
 
 import json
 import threading
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 CHUNK = 'data: {{"model":"m","choices":[{{"delta":{{"content":{}}}}}]}}\n\n'
 END = 'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+JSON = "application/json"
+PODS, LEASES = "/api/v1/namespaces/default/pods", "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 MODES = ("well", "rejected", "failing", "in_stream", "malformed", "no_http", "plain", "closed")
 
 
 class Echo(ThreadingHTTPServer):
-    """mode: how it answers what is asked of a model; it is set while it runs. `with` ends it."""
+    """mode: how it answers what is asked of a model; it is set while it runs. `with` ends it.
+
+    As a list and as an API server it first fails in every way that it knows, then goes well.
+    """
 
     daemon_threads = True
 
@@ -19,6 +26,8 @@ class Echo(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.mode = "well"
         self.heard: list[str] = []
+        self.asked = Counter[str]()  # by kind
+        self.lease: dict[str, Any] = {}
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
     @property
@@ -38,11 +47,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         said = self._said()
-        if self.path.endswith("/models"):
+        if self.path.startswith("/list"):
+            self._list(said)
+        elif self.path.startswith(PODS):
+            self._pods(said)
+        elif self.path.startswith(LEASES):
+            self._lease(said)
+        elif self.path.endswith("/models"):
             if self.server.mode in ("well", "in_stream", "plain", "malformed"):
-                self._answer(200, json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]}), "application/json")
+                self._answer(200, json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]}), JSON)
             else:
-                self._answer(401, json.dumps({"error": {"message": said}}), "application/json")
+                self._answer(401, json.dumps({"error": {"message": said}}), JSON)
         elif self.path.endswith("/metrics"):
             self._answer(200, f"vllm:num_requests_running {said}\n{said}\n", "text/plain")
         else:
@@ -50,12 +65,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         said, mode = self._said(), self.server.mode
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path.startswith(LEASES):
+            self._keep(body, said)
+            return
         content = CHUNK.format(json.dumps(said))
         match mode:
             case "rejected" | "failing":
                 status = 401 if mode == "rejected" else 500
-                self._answer(status, json.dumps({"error": {"message": f"no: {said}"}}), "application/json")
+                self._answer(status, json.dumps({"error": {"message": f"no: {said}"}}), JSON)
             case "in_stream":
                 self._answer(200, content + "data: " + json.dumps({"error": {"message": said}}) + "\n\n")
             case "malformed":
@@ -70,13 +88,101 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._answer(200, content * 24 + END)
 
+    def do_PUT(self) -> None:
+        self._keep(self.rfile.read(int(self.headers.get("Content-Length", 0))), self._said())
+
     def do_CONNECT(self) -> None:
         self._answer(407, self._said(), "text/plain")
+
+    def _turn(self, kind: str) -> int:
+        self.server.asked[kind] += 1
+        return self.server.asked[kind]
+
+    def _list(self, said: str) -> None:
+        """What an http discovery reads."""
+        token, query = self.headers.get("Authorization", "").removeprefix("Bearer "), self.path.rpartition("=")[2]
+        said = f"{token} {query} {said}"  # first, as of some things only the beginning is told
+        group: dict[str, Any] = {"targets": [self.server.address], "labels": {"__path__": "/found/v1"}}
+        match self._turn("list"):
+            case 1:
+                self._answer(401, said, "text/plain")
+            case 2:
+                self._answer(200, json.dumps([{said: 1, **group}]), JSON)
+            case 3:
+                self._answer(200, json.dumps([group | {"labels": {said: None}}]), JSON)
+            case 4:
+                self.wfile.write(said.encode() + b"\r\n\r\n")
+                self.close_connection = True
+            case number if number % 2:
+                self._answer(200, "[]", said.replace(";", ","))
+            case _:
+                self._answer(200, json.dumps([group]), JSON)
+
+    def _pods(self, said: str) -> None:
+        """A list, and a watch that is over at once."""
+        listed = {"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": [self._pod()]}
+        bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "1"}}}
+        if "watch=" not in self.path:
+            match self._turn("pods"):
+                case 1:
+                    self._status(401, said)
+                case 2:
+                    self._answer(200, said, JSON)
+                case _:
+                    self._answer(200, json.dumps(listed), JSON)
+            return
+        match self._turn("watch"):
+            case 1:
+                event: Any = {"type": "ERROR", "object": {"code": 500, "reason": said, "message": said}}
+            case 2:
+                event = {"type": said, "object": said}
+            case 3:
+                event = said
+            case _:
+                event = bookmark
+        self._answer(200, (event if event is said else json.dumps(event)) + "\n", JSON)
+
+    def _pod(self) -> dict[str, Any]:
+        host, _, port = self.server.address.partition(":")
+        ready = [{"type": "Ready", "status": "True"}]
+        return {
+            "metadata": {"name": "pod", "namespace": "default"},
+            "spec": {"containers": [{"name": "c", "ports": [{"containerPort": int(port)}]}]},
+            "status": {"phase": "Running", "podIP": host, "conditions": ready},
+        }
+
+    def _lease(self, said: str) -> None:
+        """Not to be had at first, then nobody's, then of whoever took it."""
+        spec = {"holderIdentity": said, "leaseDurationSeconds": 1, "leaseTransitions": 1}
+        match self._turn("lease"):
+            case 1:
+                self._status(403, said)
+            case 2:
+                spec["leaseDurationSeconds"] = said
+                self._answer(200, json.dumps({"metadata": {"resourceVersion": "1"}, "spec": spec}), JSON)
+            case 3:
+                self._answer(200, json.dumps({"metadata": {"resourceVersion": "1"}, "spec": spec}), JSON)
+            case _ if self.server.lease:
+                self._answer(200, json.dumps(self.server.lease), JSON)
+            case _:
+                self._status(404, said)
+
+    def _keep(self, body: bytes, said: str) -> None:
+        """The lease as it was written; once that fails."""
+        if (number := self._turn("write")) == 2:
+            self._status(500, said)
+            return
+        self.server.lease = json.loads(body)
+        self.server.lease["metadata"]["resourceVersion"] = str(number)
+        self._answer(200, json.dumps(self.server.lease), JSON)
+
+    def _status(self, code: int, said: str) -> None:
+        self._answer(code, json.dumps({"kind": "Status", "code": code, "reason": said, "message": f"no: {said}"}), JSON)
 
     def _said(self) -> str:
         said = " ".join([self.path, *(f"{name}: {value}" for name, value in self.headers.items())])
         self.server.heard.append(said)
-        return " ".join(self.headers.values())
+        return " ".join([self.headers.get("Authorization", ""), *self.headers.values(), self.path])
 
     def _answer(self, status: int, body: str, kind: str = "text/event-stream") -> None:
         self.send_response(status)

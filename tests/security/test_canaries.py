@@ -24,15 +24,19 @@ from tests.security.echo import MODES, Echo
 
 FORMS = ("text/plain", "application/openmetrics-text; version=1.0.0",
          "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")  # fmt: skip
-PLACES = ("token", "rotated", "header", "authorization", "proxy", "grafana", "prometheus", "page", "password", "environment",
-          "misplaced", "in_url", "unsaid", "client_key", "server_key", "hash")  # fmt: skip
+SENT = ("token", "rotated", "header", "authorization", "proxy", "grafana", "prometheus", "page", "environment", "cookie",
+        "tunnel", "inventory", "ask", "apiserver", "lease", "found", "found_key")  # fmt: skip
+NEVER_SENT = ("password", "misplaced", "unsaid", "client_key", "server_key", "hash")
+VARIABLES = {"GRAFANA_TOKEN": "environment", "COOKIE": "cookie", "TUNNEL": "tunnel"}
+FAILED = (b"its Content-Type is", b"unknown key", b"has a value that is no text", b"/list?\xe2\x80\xa6: HTTP 401", b"HTTP 401 ",
+          b"HTTP 500 ", b"an event of type", b"not an event", b"wait for it: HTTP 403", b"not a Lease")  # fmt: skip
 
 
 class Canaries:
     """One secret a place; `in_` says which of them a text has, however it is written there."""
 
     def __init__(self) -> None:
-        self.of = {place: f"{place}+{secrets.token_hex(12)}/" for place in PLACES}
+        self.of = {place: f"{place}+{secrets.token_hex(12)}/" for place in SENT + NEVER_SENT}
 
     def keep(self, place: str, secret: str) -> None:
         self.of[place] = secret
@@ -109,10 +113,21 @@ def config(kept: Path, of: dict[str, str], echo: Echo) -> dict[str, object]:
         {"name": "proxied", "url": "http://engine.example", "auth": auth, "model": "m",
          "proxy_url": f"http://user:{quote(of['proxy'], safe='')}@{echo.address}", "metrics": {"url": "none"}},
         {"name": "tunnelled", "url": "https://engine.example", "auth": auth, "model": "m",
-         "proxy_url": f"http://user:{quote(of['proxy'], safe='')}@{echo.address}"},
+         "proxy_url": f"http://user:${{TUNNEL}}@{echo.address}"},
         {"name": "page", "url": url, "auth": auth, "model": "m",
          "metrics": {"url": f"http://user:{quote(of['page'], safe='')}@{echo.address}/metrics"}},
         {"name": "bad-tls", "url": f"https://{echo.address}", "auth": auth, "model": "m", "tls": pair},
+    ]  # fmt: skip
+    near = {"hosts": ["127.0.0.0/8"]}
+    found = {"auth": {"bearer_token_file": f"{kept}/found"}, "metrics": {"url": "none"}}
+    inventory = {"bearer_token_file": f"{kept}/inventory"}
+    discovery = [
+        {"name": "listed", **near, "target": found | {"headers": {"X-Api-Key": of["found_key"]}},
+         "http": {"url": f"{url}/list?token={quote(of['ask'], safe='')}", "interval": "5s", "auth": inventory},
+         "relabel": [{"source_labels": ["__meta_url"], "replacement": "from $1", "target_label": "name"}]},
+        {"name": "followed", **near, "target": found | {"headers": {"Cookie": "session=${COOKIE}"}},
+         "kubernetes": {"api_server": url, "namespaces": ["default"], "auth": {"bearer_token_file": f"{kept}/apiserver"}},
+         "relabel": [{"replacement": "/pods/v1", "target_label": "__path__"}]},
     ]  # fmt: skip
     return {
         "defaults": {"rate": "5/s", "arrivals": "constant", "warmup": 0, "connect_lead": "50ms", "max_send_lag": "5s"},
@@ -120,6 +135,7 @@ def config(kept: Path, of: dict[str, str], echo: Echo) -> dict[str, object]:
         "prometheus": {"url": f"http://user:{quote(of['prometheus'], safe='')}@{echo.address}"},
         "grafana": {"url": url, "auth": {"bearer_token_file": f"{kept}/grafana"}, "interval": "1m"},
         "targets": targets,
+        "discovery": discovery,
     }
 
 
@@ -135,7 +151,18 @@ def mistaken(of: dict[str, str]) -> list[str]:
         {"url": "http://h", "metrics": {"url": f"u:{secret}@h"}}, [{"url": "http://h", "headers": {"X-Key": secret}}],
         {"url": f"http://h/?key={secret}"}, {"url": "http://h", "bearer_token": secret},
     ]  # fmt: skip
+    api = {"api_server": "https://h", "namespaces": ["n"]}
+    discoveries: list[object] = [
+        {"http": {"url": f"https://user:{secret}@h"}}, {"http": {"url": f"ftp://h/l?key={secret}"}},
+        {"http": {"url": f"http://h/l?key={secret}", "auth": {"bearer_token_file": "x"}}},
+        {"http": {"url": f"https://h/l?key={secret}", "interval": "1ms"}}, {"http": {"url": "https://h", "auth": secret}},
+        {"http": {"url": "https://h", "auth": {"token": secret}}}, {"kubernetes": api | {"auth": secret}},
+        {"kubernetes": api | {"api_server": f"https://user:{secret}@h"}}, {"kubernetes": api | {"auth": {"token": secret}}},
+        {"dns": {"names": ["h"]}, "target": {"headers": secret}}, {"dns": {"names": ["h"]}, "target": {"headers": {"X": secret}}},
+        {"dns": {"names": ["h"]}, "target": {"proxy_url": f"u:{secret}@h"}},
+    ]  # fmt: skip
     files = [yaml.safe_dump({"targets": [each]}) for each in targets]
+    files += [yaml.safe_dump({"discovery": [each]}) for each in discoveries]
     fine = "targets: [{url: 'http://h', model: m}]\n"
     files += [
         fine + f"prometheus: {{url: 'gopher://user:{secret}@h'}}",
@@ -175,10 +202,11 @@ class Client:
         return bytes(body)
 
 
-ROUTES = ("/", "/?target=token", "/?target=header", "/?target=proxied", "/?target=page", "/api/v1/targets",
+ROUTES = ("/", "/?target=token", "/?target=header", "/?target=proxied", "/?target=page",
+          "/?target=default/pod", "/?target=from", "/api/v1/targets",
           "/api/v1/probes?limit=1000", "/api/v1/events", "/api/v1/sweeps", "/api/v1/openapi.json", "/runbooks/none", "/none",
           "/probe?target=token", "/probe?target=header", "/probe?target=proxied", "/probe?target=bad-tls",
-          "/probe?target=none")  # fmt: skip
+          "/probe?target=default/pod", "/probe?target=none")  # fmt: skip
 
 
 def everything(client: Client) -> None:
@@ -202,7 +230,7 @@ def test_no_secret_is_said_anywhere(tmp_path: Path, canaries: Canaries) -> None:
     canaries.keep("hash", hashed)
     web = {"tls_server_config": {"cert_file": cert, "key_file": key}, "basic_auth_users": {"admin": hashed}}
     (kept / "web.yml").write_text(yaml.safe_dump(web))
-    for name in ("token", "grafana"):
+    for name in ("token", "grafana", "inventory", "apiserver", "lease", "found"):
         (kept / name).write_text(of[name])
     context = ssl.create_default_context()
     authority.configure_trust(context)
@@ -216,8 +244,11 @@ def test_no_secret_is_said_anywhere(tmp_path: Path, canaries: Canaries) -> None:
             "--web.enable-admin-api",
             "--log.level=debug",
             f"--storage.path={store}",
+            "--lease.name=canary",
+            f"--lease.api-server=http://{echo.address}",
+            f"--lease.token-file={kept}/lease",
         ]
-        environment = os.environ | {"GRAFANA_TOKEN": of["environment"]}
+        environment = os.environ | {name: of[place] for name, place in VARIABLES.items()}
         client = Client(f"https://127.0.0.1:{port}", of["password"], context, said)
         process = subprocess.Popen(command, stderr=log, env=environment)
         try:
@@ -231,9 +262,10 @@ def test_no_secret_is_said_anywhere(tmp_path: Path, canaries: Canaries) -> None:
         heard = "\n".join(echo.heard)
     for folder in (store, results):
         said.files(folder)
-    said.add("log", (tmp_path / "log").read_bytes())
-    sent = set(canaries.in_(heard.encode()))
-    assert {"token", "rotated", "header", "authorization", "proxy", "grafana", "page", "prometheus"} <= sent
+    logged = (tmp_path / "log").read_bytes()
+    said.add("log", logged)
+    assert set(canaries.in_(heard.encode())) == set(SENT)
+    assert [words for words in FAILED if words not in logged] == []
     assert said.sources > 80
     assert said.found == {}
 
@@ -243,6 +275,8 @@ def run_through(client: Client, echo: Echo, kept: Path, of: dict[str, str], said
     seen: set[str] = set()
     until(lambda: b'"id"' in client.ask("/api/v1/sweeps?target=token", "POST"), "a sweep to begin")
     until(lambda: json.loads(client.ask("/api/v1/sweeps"))["data"], "the sweep's result", 60)
+    until(lambda: b'"from http' in client.ask("/api/v1/targets"), "a target of the list")
+    until(lambda: b"default/pod" in client.ask("/api/v1/targets"), "a target of the cluster")
     for mode in MODES:
         echo.mode = mode
         for target in ("token", "header", "proxied", "tunnelled", "bad-tls"):

@@ -1,6 +1,7 @@
 """What the prober sends, where, and how much it takes: against servers of this machine that mean harm."""
 
 import asyncio
+import base64
 import contextlib
 import gzip
 import json
@@ -18,10 +19,15 @@ import pytest
 import trustme
 
 from prober.config.load import ConfigError, load
-from prober.config.specs import TargetSpec, TlsSpec
+from prober.config.specs import HttpSpec, MetricsSpec, TargetSpec, TlsSpec
 from prober.edge import request as exchange
 from prober.edge.address import Forbidden, check
 from prober.edge.certificates import BadCertificate, ClientTls
+from prober.edge.discovery.findings import Findings
+from prober.edge.discovery.http import Http
+from prober.edge.endpoint import endpoint
+from prober.edge.kubernetes import Api, Refused, Unreachable
+from prober.edge.lease import KubernetesLease
 from prober.edge.prometheus import Unanswered, instant
 from prober.edge.scrape import Unreadable, fetch
 from prober.edge.veil import Veil
@@ -32,6 +38,7 @@ from prober.mock.server import running
 from tests.probing.test_probe import PATIENT, QUICK, probe
 
 METADATA = "169.254.169.254"
+TOKEN, ASKED = "s3cr3t-token-of-the-list", "asked-by-the-query"
 MODELS = json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]}).encode()
 Answer = Callable[[bytes], Awaitable[list[bytes]]]
 
@@ -353,7 +360,138 @@ def test_a_secret_is_hidden_in_every_form_and_where_it_is_cut_off() -> None:
 
 
 def test_what_rotates_is_not_kept_for_ever() -> None:
+    """What is configured is, however many tokens come."""
     veil = Veil()
+    veil.keep("configured-secret")
     for index in range(1000):
         veil.hide(f"token-{index:06}-{index:06}")
-    assert veil.over("token-000999-000999") == "…"
+    assert veil.over("token-000999-000999, configured-secret") == "…, …"
+    assert veil.over("000000-000000") == "000000-000000"
+
+
+def test_what_is_secret_in_an_address_is_hidden() -> None:
+    """The password as it is written, as it is meant and as it is sent, and what the query asks; not the host, not the path."""
+    veil = Veil()
+    veil.keep_of("https://user:p%40ssw0rd-one@host.example/list?token=t0k%2Fen-two&pagesized&short=1")
+    sent = base64.b64encode(b"user:p@ssw0rd-one").decode()
+    said = f"p%40ssw0rd-one p@ssw0rd-one {sent} t0k%2Fen-two t0k/en-two pagesized host.example/list?short=1"
+    assert veil.over(said) == "… … … … … … host.example/list?short=1"
+
+
+async def said_of_a_list(tmp_path: Path, answer: bytes) -> tuple[str, list[bytes]]:
+    """What an http discovery says of such an answer, and what it had sent."""
+    (tmp_path / "token").write_text(TOKEN)
+    findings = Findings("d", lambda: None)
+    async with hostile(answer, listed=False) as (url, asked):
+        await Http(HttpSpec(f"{url}/list?key={ASKED}", 60.0, str(tmp_path / "token"), None), (), findings).look()
+    (problem,) = findings.problems
+    return problem, asked
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (head("200 OK", f"{TOKEN} {ASKED}") + b"[]", "Content-Type is '… …'"),
+        (head("200 OK", "application/json") + json.dumps([{f"{TOKEN} {ASKED}": 1}]).encode(), "unknown key '… …'"),
+        (head("200 OK", "application/json") + json.dumps([{"labels": {ASKED: None}}]).encode(), "'…' has a value"),
+        (head(f"401 {TOKEN}", "text/plain") + TOKEN.encode(), "HTTP 401"),
+        (f"{TOKEN} {ASKED}\r\n\r\n".encode(), "status line"),
+    ],
+)
+async def test_a_list_that_repeats_what_it_was_sent_is_not_repeated(tmp_path: Path, answer: bytes, said: str) -> None:
+    """Neither the token nor what the query asks; of the URL itself the query is not shown."""
+    problem, (asked,) = await said_of_a_list(tmp_path, answer)
+    assert TOKEN.encode() in asked
+    assert ASKED.encode() in asked
+    assert said in problem
+    assert "/list?…: " in problem
+    assert TOKEN not in problem
+    assert ASKED not in problem
+
+
+async def test_the_address_of_a_list_is_shown_without_its_query(caplog: pytest.LogCaptureFixture) -> None:
+    """In the log, and as the label that rules look at."""
+    findings = Findings("d", lambda: None)
+    listed = head("200 OK", "application/json") + b'[{"targets": ["h:1"]}]'
+    async with hostile(listed, listed=False) as (url, asked):
+        source = Http(HttpSpec(f"{url}/list?key={ASKED}", 60.0, None, None), {"__meta_url"}, findings)
+        findings.failed(f"{url}/list?…", "no answer")
+        with caplog.at_level("INFO"):
+            await source.look()
+        assert [found for _, found in findings.items()] == [({"__meta_url": f"{url}/list?…", "__address__": "h:1"},)]
+    assert ASKED.encode() in asked[0]
+    assert "/list?…: heard of again" in caplog.text
+    assert ASKED not in caplog.text
+    assert findings.problems == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        head("403 Forbidden", "application/json") + json.dumps({"reason": TOKEN, "message": f"no: {TOKEN}"}).encode(),
+        head(f"403 {TOKEN}", "text/plain") + TOKEN.encode(),
+        head("200 OK", "application/json") + TOKEN.encode(),
+        head("200 OK", "application/json") + json.dumps({"type": TOKEN}).encode() + b"\n",
+        head("200 OK", "application/json") + json.dumps({"type": "ERROR", "object": {"message": TOKEN}}).encode() + b"\n",
+        head("200 OK", "application/json") + json.dumps({"metadata": {"resourceVersion": "1"},
+                                                        "spec": {"leaseDurationSeconds": TOKEN}}).encode(),
+        TOKEN.encode() + b"\r\n\r\n",
+    ],
+)  # fmt: skip
+async def test_an_api_server_that_repeats_its_token_is_not_repeated(tmp_path: Path, answer: bytes) -> None:
+    """In what is said of an object, a list, a watch and a lease."""
+    (tmp_path / "token").write_text(TOKEN)
+    said: list[str] = []
+    async with hostile(answer, listed=False) as (url, asked):
+        api = Api(url, token_file=str(tmp_path / "token"))
+
+        async def watched() -> None:
+            async for _ in api.watch("/w"):
+                pass
+
+        for ask in (api.get("/g"), api.list("/l"), watched(), KubernetesLease(api, "n", "l").read(5.0)):
+            try:
+                await ask
+            except (Refused, Unreachable) as problem:
+                said.append(f"{problem} {getattr(problem, 'reason', '')} {getattr(problem, 'message', '')}")
+        await api.close()
+    assert all(TOKEN.encode() in each for each in asked)
+    assert said
+    assert TOKEN not in "".join(said)
+
+
+async def test_the_holder_of_a_lease_is_no_token(tmp_path: Path) -> None:
+    """Who holds it is told to people."""
+    (tmp_path / "token").write_text(TOKEN)
+    lease = {"metadata": {"resourceVersion": "1"}, "spec": {"holderIdentity": f"by {TOKEN}", "leaseDurationSeconds": 1}}
+    async with hostile(head("200 OK", "application/json") + json.dumps(lease).encode(), listed=False) as (url, _):
+        kept = KubernetesLease(Api(url, token_file=str(tmp_path / "token")), "n", "l")
+        record = await kept.read(5.0)
+        await kept.close()
+    assert record is not None
+    assert record.holder == "by …"
+
+
+def test_the_address_of_an_api_server_has_no_password() -> None:
+    """It would be in every message: a token is given as a file."""
+    with pytest.raises(ValueError, match="has a user or password in it") as refused:
+        Api("https://user:hunter22@h")
+    assert "hunter22" not in str(refused.value)
+
+
+async def test_a_prometheus_that_repeats_its_password_is_not_repeated() -> None:
+    """Nor is a long story told whole."""
+    pair = base64.b64encode(f"user:{TOKEN}".encode()).decode()
+    told = json.dumps({"status": "error", "error": f"no: Basic {pair} {TOKEN} " + "x" * 10_000})
+    async with hostile(head("200 OK", "application/json") + told.encode(), listed=False) as (url, asked):
+        with pytest.raises(Unanswered) as problem:
+            await instant(url.replace("//", f"//user:{TOKEN}@"), "up")
+    assert pair.encode() in asked[0]
+    assert "no: Basic … …" in str(problem.value)
+    assert len(str(problem.value)) < 1_000
+
+
+def test_a_page_elsewhere_has_its_password_hidden() -> None:
+    """As the header and the proxy's have."""
+    found = endpoint(replace(spec("http://h"), metrics=MetricsSpec(f"http://user:{TOKEN}@h/metrics", 5.0)))
+    assert found.veil.over(f"no: {TOKEN}") == "no: …"

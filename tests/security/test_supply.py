@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +10,12 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("requirements.lock", "requirements.image.lock", "requirements.build.lock")
+LOCKS = ("requirements.lock", "requirements.image.lock", "requirements.build.lock", "requirements.uv.lock")
+RECIPES = ("Makefile", "Dockerfile", *(f"tools/{path.name}" for path in sorted((ROOT / "tools").glob("*.sh"))))
+INSTALLING = re.compile(
+    r"\bpip3?\b.*\b(install|wheel|download)\b|\buv\b.* (pip install|pip sync|sync|add|run|tool)\b|\b(uvx|pipx)\b"
+)
+FETCHED = re.compile(r"^\W*(curl|wget|npm|npx|git clone)\b")
 FETCHING = re.compile(
     r"\b(curl|wget|pip3? download|npm|npx|git clone|urlretrieve|hf_hub|snapshot_download|playwright install)\b"
 )
@@ -37,12 +43,65 @@ def test_every_line_of_a_lock_has_a_version_and_a_hash(name: str) -> None:
         assert "://" not in line.partition("#")[0], line
 
 
-def test_all_that_is_installed_asks_for_the_hashes() -> None:
-    """Of the Makefile and the image: every `pip install` of ours."""
-    for name in ("Makefile", "Dockerfile"):
-        for line in (ROOT / name).read_text().replace("\\\n", " ").splitlines():
-            if "pip install" in line and "uv/bin/pip" not in line and not line.lstrip().startswith("#"):
-                assert "--require-hashes" in line or "--no-deps" in line or "--no-index" in line, f"{name}: {line}"
+def commands(text: str) -> list[str]:
+    """Each command of a recipe by itself, on one line; comments are none."""
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
+    return [command.strip() for line in lines for command in re.split(r"&&|\|\||[;|]", line)]
+
+
+def careless(text: str) -> list[str]:
+    """Commands that would take a package without its hash: from an index, or to build a wheel with."""
+    return [each for each in commands(text) if INSTALLING.search(each) and not _held(shlex.split(each, comments=True))]
+
+
+def _held(words: list[str]) -> bool:
+    if "--require-hashes" in words:
+        return True
+    verb = next((place for place, word in enumerate(words) if word in ("install", "wheel", "download")), len(words))
+    given = [word for word in words[verb + 1 :] if not word.startswith("-")]
+    if "--no-index" in words:
+        return bool(given) and all(word.startswith("/") and word.endswith(".whl") for word in given)
+    return given == ["."] and {"--no-deps", "--no-build-isolation"} <= set(words)
+
+
+def hashes_asked() -> list[tuple[str, int]]:
+    return [(name, at) for name in RECIPES for at in range((ROOT / name).read_text().count("--require-hashes"))]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_all_that_is_installed_asks_for_the_hashes(name: str) -> None:
+    """Of the Makefile, the image and the tools: every command by itself, but for what was made here just before."""
+    text = (ROOT / name).read_text()
+    assert careless(text) == []
+    if any(FETCHED.search(each) for each in commands(text)):
+        assert "sha256sum --check" in text
+
+
+@pytest.mark.parametrize(("name", "place"), hashes_asked())
+def test_an_install_that_does_not_ask_is_found(name: str, place: int) -> None:
+    """A test that finds nothing must be able to: each `--require-hashes` is left out in turn."""
+    parts = (ROOT / name).read_text().split("--require-hashes")
+    before, after = parts[: place + 1], parts[place + 1 :]
+    text = "--require-hashes".join(before) + "--require-hashes".join(after)
+    assert len(careless(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m pip install --no-deps x",
+        "pip install --no-deps .",  # what builds it would come without a hash
+        "pip3 install --quiet x==1.0",
+        "pip install --no-index x",
+        "pip download x",
+        "uv pip install x",
+        "uv tool install x",
+        "true && pip install x; pip install --require-hashes -r lock",
+        "RUN pip install --require-hashes -r lock \\\n && pip install --no-deps x",
+    ],
+)
+def test_what_is_careless_is_known(command: str) -> None:
+    assert len(careless(command)) == 1
 
 
 def test_nothing_is_fetched_after_the_installation() -> None:

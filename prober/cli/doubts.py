@@ -1,0 +1,70 @@
+"""What is right in a configuration, and yet may not work where the prober runs: files that are not here, addresses refused."""
+
+from collections.abc import Iterator
+from glob import glob, has_magic
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from prober.config.specs import DiscoverySpec, FileSpec, HttpSpec, KubernetesSpec, Specs, TargetSpec, TlsSpec
+from prober.edge.address import Forbidden, check
+
+Named = Iterator[tuple[str, str]]  # place in the configuration, and what it has there
+
+
+def doubts(specs: Specs) -> Iterator[str]:
+    """Each as `path: message`."""
+    for place, path in _files(specs):
+        if has_magic(path) and not glob(path):
+            yield f"{place}: nothing on this machine fits {path}; there must be something where the prober runs"
+        elif not has_magic(path) and not Path(path).exists():
+            yield f"{place}: {path} is not on this machine; it must be there where the prober runs"
+    for place, url in _addresses(specs):
+        try:
+            check(urlsplit(url).hostname or "")
+        except Forbidden as refusal:
+            yield f"{place}: {refusal.strerror}"
+
+
+def _kinds(specs: Specs) -> Iterator[tuple[str, TargetSpec]]:
+    yield from ((f"targets[{index}]", spec) for index, spec in enumerate(specs.targets))
+    yield from ((f"discovery[{index}].target", each.template) for index, each in enumerate(specs.discovery))
+
+
+def _files(specs: Specs) -> Named:
+    for place, spec in _kinds(specs):
+        yield from _of_a_server(place, spec.bearer_token_file, spec.tls)
+    for index, each in enumerate(specs.discovery):
+        yield from _of_a_discovery(f"discovery[{index}]", each)
+    if specs.grafana is not None:
+        yield from _of_a_server("grafana", specs.grafana.token_file, specs.grafana.tls)
+
+
+def _of_a_discovery(place: str, spec: DiscoverySpec) -> Named:
+    match spec.source:
+        case FileSpec() as source:
+            yield from ((f"{place}.file.files", path) for path in source.files)
+        case HttpSpec() as source:
+            yield from _of_a_server(f"{place}.http", source.bearer_token_file, source.tls)
+        case KubernetesSpec() as source:
+            yield from _of_a_server(f"{place}.kubernetes", source.bearer_token_file, None)
+            if source.ca_file:
+                yield f"{place}.kubernetes.ca_file", source.ca_file
+
+
+def _of_a_server(place: str, bearer_token_file: str | None, tls: TlsSpec | None) -> Named:
+    files = {"auth.bearer_token_file": bearer_token_file}
+    if tls is not None:
+        files |= {"tls.ca_file": tls.ca_file, "tls.cert_file": tls.cert_file, "tls.key_file": tls.key_file}
+    yield from ((f"{place}.{key}", path) for key, path in files.items() if path)
+
+
+def _addresses(specs: Specs) -> Named:
+    """What the prober is to connect to, as far as it may not be link-local."""
+    for place, spec in _kinds(specs):
+        if spec.allow_link_local:
+            continue
+        yield f"{place}.url", spec.url
+        if spec.proxy_url:
+            yield f"{place}.proxy_url", spec.proxy_url
+        if spec.metrics and spec.metrics.url:
+            yield f"{place}.metrics.url", spec.metrics.url

@@ -1,0 +1,56 @@
+"""What `prober run` says as it starts and while its configuration comes and goes, of a real process."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prober import __version__
+from prober.cli.run import patience_s
+from tests.processes import until
+
+
+def lines(log: Path) -> list[str]:
+    return re.findall(r'level=\w+ msg="(.*)"', log.read_text())
+
+
+def test_the_log_names_version_configuration_and_how_the_pages_are_guarded(tmp_path: Path) -> None:
+    """And each mistake of a configuration that is not taken over has a line of its own."""
+    config, log = tmp_path / "prober.yaml", tmp_path / "log"
+    config.write_text("targets: [{name: a, url: 'http://127.0.0.1:1'}]")
+    flags = ["--web.listen-address", "127.0.0.1:0", "--shutdown.timeout", "1s", "--shard", "0/2"]
+    with (
+        log.open("w") as stream,
+        subprocess.Popen(
+            [sys.executable, "-m", "prober", "run", "--config.file", str(config), *flags], stderr=stream
+        ) as process,
+    ):
+        try:
+            until(lambda: any("probing 1 target, pages on" in line for line in lines(log)), "the start")
+            config.write_text("baz: 1\ntargets: [{name: a}]")
+            until(lambda: sum(str(config) in line for line in lines(log)) >= 3, "the reload")
+        finally:
+            process.terminate()
+            process.wait(10)
+    told = lines(log)
+    assert told[0] == f"llm-slo-prober {__version__}, configuration {config}"
+    assert "probing 1 target, pages on 127.0.0.1:0 (neither TLS nor users)" in told
+    assert any(line.startswith("--shard 0/2 without --lease.name or --lease.path: sweeps") for line in told)
+    assert "configuration not taken over, the old one goes on" in told
+    assert any(line.startswith(f"{config}: targets[0].url: needed") for line in told)
+    assert not any("Scheduler" in line for line in told)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("20", 20), ("0", 0), ("1.5", 1.5), ("20s", 20), ("500ms", 0.5)])
+def test_a_time_to_stop_in_may_have_a_unit(text: str, seconds: float) -> None:
+    """Plain seconds are taken as they always were."""
+    assert patience_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "", "1.2.3", "inf"])
+def test_a_time_to_stop_in_is_nothing_else(text: str) -> None:
+    """And what to write is told."""
+    with pytest.raises(ValueError, match="is not a duration; write a number and a unit"):
+        patience_s(text)

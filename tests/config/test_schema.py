@@ -1,0 +1,67 @@
+"""The table of keys in the documentation, held against the JSON Schema."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from prober.config.schema import document, json_schema
+
+SCHEMA = json_schema()
+ROWS = [(match[1], match[2]) for match in re.finditer(r"^\| `([^`]+)` \| (.*) \|$", document(), re.MULTILINE)]
+
+
+def resolved(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What a schema may be: without references and alternatives."""
+    if "$ref" in schema:
+        yield from resolved(SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]])
+    elif "anyOf" in schema:
+        for each in schema["anyOf"]:
+            yield from resolved(each)
+    else:
+        yield schema
+
+
+def at(path: str) -> list[dict[str, Any]]:
+    """What the schema has at a path of the table; nothing where no configuration can have it."""
+    found = [SCHEMA]
+    for part in path.split("."):
+        key, listed = part.removesuffix("[]"), part.endswith("[]")
+        nexts = [
+            each["additionalProperties"] if key == "NAME" else each["properties"][key]
+            for schema in found
+            for each in resolved(schema)
+            if (
+                isinstance(each.get("additionalProperties"), dict)
+                if key == "NAME"
+                else key in each.get("properties", {})
+            )
+        ]
+        found = [each["items"] for schema in nexts for each in resolved(schema) if "items" in each] if listed else nexts
+    return found
+
+
+@pytest.mark.parametrize(("path", "meaning"), ROWS, ids=[path for path, _ in ROWS])
+def test_every_row_is_a_key_of_the_configuration(path: str, meaning: str) -> None:
+    """At its whole path, not only by its last name, and it is told what it means."""
+    (found,) = at(path)
+    assert meaning.startswith(found["description"])
+
+
+@pytest.mark.parametrize("path", ["targets[].decode_bound.gpus.indices", "workloads.NAME.trace.file.files", "timeouts"])
+def test_a_path_that_no_configuration_has_is_noticed(path: str) -> None:
+    """By the same look-up."""
+    assert at(path) == []
+
+
+def test_every_block_is_in_the_table() -> None:
+    """Whatever has keys of its own and nothing else is told key by key."""
+    told = {path for path, _ in ROWS}
+    for path in told:
+        kinds = [each for schema in at(path) for each in resolved(schema) if each.get("type") != "null"]
+        if len(kinds) == 1 and path != "discovery[].target":
+            listed = "items" in kinds[0]
+            (block,) = resolved(kinds[0]["items"]) if listed else kinds
+            within = f"{path}[]" if listed else path
+            assert {f"{within}.{key}" for key in block.get("properties", {})} <= told
