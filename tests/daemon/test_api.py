@@ -263,7 +263,7 @@ async def test_the_page_filters_and_finds() -> None:
         assert both.count('<li class="card') == 2
         one = (await site.ask("GET", "/?q=READY+alp")).text
         assert (one.count('<li class="card'), "1 of 2 targets" in one) == (1, True)
-        assert '<h2 id="target"><bdi>beta</bdi>' in (await site.ask("GET", "/?target=beta")).text
+        assert '<span id="target"><bdi>beta</bdi>' in (await site.ask("GET", "/?target=beta")).text
         lost = await site.ask("GET", "/?target=%3Cb%3E")
         assert lost.status == 404
         assert "<bdi>&lt;b&gt;</bdi>" in lost.text
