@@ -8,9 +8,8 @@ prober trusts itself, which a busy machine spoils, and the rate that would fill 
 not. The number of shards for the default rate of 0.2/s follows from either. The mocks run as two processes, the daemon as
 one, and all targets of one machine lead to those two under names of their own.
 
-Full: what a target's past adds. FULL_TARGETS are probed fast until each has ENOUGH good probes, when its last probes, its samples
-for quantiles, the readings of its engine's page and the first baseline of drift are all there; half an hour and more. Resident
-memory, then and at the start.
+Full: a shard as docs/scaling.md has it, SHARD targets at the default rate, their engines' pages read every 30 s, until each has had
+ENOUGH probes: then the past that is kept of it is there but for the samples for quantiles, which take 75 kB of each in all.
 """
 
 import argparse
@@ -42,7 +41,7 @@ PAGES = {  # how often, at which count; a page of the mock is about 190 lines
 RATES = (25, 50, 100, 200)
 FULL = 0.6  # of a core: the rest is for bursts, scrapes, pages and neighbours
 BUSY_TARGETS = 100
-FULL_TARGETS, FULL_RATE, ENOUGH = 25, 3.0, 5_500
+SHARD, ENOUGH = 500, 160
 PROBES, NEUTRAL = "llmslo_probes_total", "llmslo_probes_neutral_total"
 DEFAULT_RATE = 0.2
 SETTLE_S, SPAN_S = 8.0, 20.0
@@ -184,21 +183,27 @@ def busy(rate: float) -> dict[str, Any]:
 
 
 def full() -> dict[str, Any]:
-    """What a target takes once all that is kept of it is there."""
-    with running(FULL_TARGETS, f"{FULL_RATE}/s", "5s") as (seen, _):
+    """A shard once its past is there: memory, then and at the start, and whether it trusts itself."""
+    with running(SHARD, f"{DEFAULT_RATE}/s", "30s") as (seen, _):
         time.sleep(SETTLE_S)
-        empty_mb, highest_mb, begun = seen.rss_mb(), 0.0, time.monotonic()
-        while (probes := seen.total(PROBES) / FULL_TARGETS) < ENOUGH:
-            time.sleep(10)
-            highest_mb = max(highest_mb, seen.rss_mb())
-            print(f"{probes:.0f} of {ENOUGH} probes a target, {highest_mb:.1f} MB", file=sys.stderr, flush=True)
+        empty_mb, begun, cpu_s = seen.rss_mb(), time.monotonic(), seen.cpu_s()
+        while (good := seen.total(PROBES)) + (bad := seen.total(NEUTRAL)) < ENOUGH * SHARD:
+            print(
+                f"{(good + bad) / SHARD:.0f} of {ENOUGH} probes a target, {seen.rss_mb():.1f} MB",
+                file=sys.stderr,
+                flush=True,
+            )
+            time.sleep(20)
+        span_s = time.monotonic() - begun
         return {
-            "targets": FULL_TARGETS,
-            "probes_a_target": round(probes),
-            "seconds": round(time.monotonic() - begun),
+            "targets": SHARD,
+            "sent_per_s": round((good + bad) / span_s, 1),
+            "invalid_share": round(bad / (good + bad), 4),
+            "trusted": seen.total("llmslo_trusted"),
+            "core_share": round((seen.cpu_s() - cpu_s) / span_s, 3),
             "empty_mb": round(empty_mb, 1),
-            "full_mb": round(highest_mb, 1),
-            "kb_a_target": round((highest_mb - empty_mb) * 1024 / FULL_TARGETS),
+            "full_mb": round(seen.rss_mb(), 1),
+            "kb_a_target": round((seen.rss_mb() - empty_mb) * 1024 / SHARD),
         }
 
 
@@ -213,7 +218,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--targets", type=int, nargs="*", default=COUNTS)
     parser.add_argument("--rates", type=float, nargs="*", default=RATES)
-    parser.add_argument("--full", action="store_true", help="what a target's past adds; takes over 25 minutes")
+    parser.add_argument("--full", action="store_true", help="a shard with its past; a quarter of an hour")
     asked = parser.parse_args()
     table, rates = [], []
     past = full() if asked.full else None

@@ -224,7 +224,10 @@ def _unauthorised() -> web.Response:
 
 
 def _later(wait_s: float, why: str) -> web.Response:
-    return web.Response(status=429, text=f"{why}; try again later\n", headers={"Retry-After": str(int(wait_s) + 1)})
+    """Closes the connection: who tries again at once needs another, and gets only so many a second."""
+    answer = web.Response(status=429, text=f"{why}; try again later\n", headers={"Retry-After": str(int(wait_s) + 1)})
+    answer.force_close()
+    return answer
 
 
 def _secure(answer: web.StreamResponse, loaded: Loaded) -> None:

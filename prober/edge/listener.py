@@ -38,9 +38,10 @@ class Limits:
     per_s: float = 200.0
     of_one_per_s: float = 50.0
     burst: int = 200
-    tls_per_s: float = 40.0  # a handshake takes up to a millisecond of the event loop
-    of_one_tls_per_s: float = 20.0
-    tls_burst: int = 100
+    tls_per_s: float = 20.0  # a handshake takes up to a millisecond of the event loop
+    of_one_tls_per_s: float = 5.0
+    tls_burst: int = 20
+    tls_gap_s: float = 0.02  # between two of them, however many are allowed
 
 
 def client(address: str) -> str:
@@ -179,7 +180,7 @@ class Listener:
                 accepted.close()
                 continue
             self._keep(self._take(accepted, who, loaded))
-            if wait_s := everybody.take("", now_s):
+            if wait_s := max(everybody.take("", now_s), self._limits.tls_gap_s if secured else 0.0):
                 await asyncio.sleep(wait_s)
 
     async def _take(self, accepted: socket.socket, who: str, loaded: Loaded) -> None:

@@ -93,7 +93,7 @@ def test_a_shard_asks_for_a_whole_core(shipped: dict[str, list[Manifest]]) -> No
         for manifest in [workload(shipped[where])]
         for _, container in containers(manifest)
     }
-    assert asked == {("Deployment", "100m", "256Mi"), ("StatefulSet", "1", "512Mi")}
+    assert asked == {("Deployment", "100m", "256Mi"), ("StatefulSet", "1", "768Mi")}
 
 
 def fitting(selector: dict[str, str], labels: dict[str, str]) -> bool:
