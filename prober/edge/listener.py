@@ -39,8 +39,8 @@ class Limits:
     of_one_per_s: float = 50.0
     burst: int = 200
     tls_per_s: float = 20.0  # a handshake takes up to a millisecond of the event loop
-    of_one_tls_per_s: float = 5.0
-    tls_burst: int = 20
+    of_one_tls_per_s: float = 10.0
+    tls_burst: int = 40
     tls_gap_s: float = 0.02  # between two of them, however many are allowed
 
 

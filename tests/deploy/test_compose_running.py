@@ -82,7 +82,7 @@ def test_the_chain_hangs_together(chain: Chain) -> None:
     """Both engines are probed, the prober is scraped as the rules' job, every rule is loaded, alerts have somewhere to go."""
     for target in ("healthy", "slow"):
         until(lambda target=target: value(chain.url("prober"), "llmslo_probes_total", target=target) > 0, target)  # type: ignore[misc]
-    (alertmanager,) = chain.asked("prometheus", "/api/v1/alertmanagers")["data"]["activeAlertmanagers"]
+    (alertmanager,) = until(lambda: alertmanagers(chain), "Prometheus to know the Alertmanager")
     assert alertmanager["url"].startswith(chain.url("alertmanager"))
     assert "receiver: nobody" in chain.asked("alertmanager", "/api/v2/status")["config"]["original"]
     wanted = yaml.safe_load((PARTS / "rules.yaml").read_text())["groups"]
@@ -100,6 +100,11 @@ def test_the_chain_hangs_together(chain: Chain) -> None:
     assert scraped["metric"]["instance"] == f"127.0.0.1:{chain.ports['prober']}"
     until(lambda: any(rule["health"] == "ok" for each in groups() for rule in each["rules"]), "a rule to be evaluated")
     assert [rule["lastError"] for each in groups() for rule in each["rules"] if rule.get("lastError")] == []
+
+
+def alertmanagers(chain: Chain) -> list[dict[str, str]]:
+    """Where alerts go."""
+    return list(chain.asked("prometheus", "/api/v1/alertmanagers")["data"]["activeAlertmanagers"])
 
 
 def scrapes(chain: Chain) -> list[dict[str, Any]]:

@@ -194,7 +194,7 @@ class Client:
                 time.sleep(float(refusal.headers["Retry-After"]))
                 return self.ask(path, method, **headers)
         except urllib.error.URLError as refusal:
-            if not isinstance(refusal.reason, ConnectionResetError):
+            if not isinstance(refusal.reason, ConnectionResetError | ssl.SSLEOFError):
                 raise
             time.sleep(0.2)  # so many connections a second it takes from one client
             return self.ask(path, method, **headers)
