@@ -22,11 +22,8 @@ from prober.slo.events import events
 from prober.slo.objective import Slo
 
 WINDOW_S = 600.0  # what "now" is, and how long a window of usual times is
-FEWEST, MOST = (
-    30,
-    150,
-)  # probes of a workload that are looked at, and readings: as many as cost less than 2 ms; rarer probes
-# from further back, up to LONGEST_S
+# Probes of a workload that are looked at, and readings: as many as cost less than 2 ms. Rarer probes from further back.
+FEWEST, MOST = 30, 150
 LONGEST_S = 6 * 3600.0
 USUAL = 144  # windows that are remembered: a day
 BURN = 3  # times the budget that a window's events are bad, and at least

@@ -14,7 +14,7 @@ from prober.measure.result import ProbeResult
 SAMPLES, SPARE = 4096, 512
 EVENTS = 500  # of all targets together
 FAILURES_KEPT = 4  # times as many as successes: a failure is what one comes to look for
-RESULTS, FEWEST = 25_000, 4  # of all targets together, some 50 MB; of each the successes at least
+RESULTS, FEWEST = 25_000, 4  # of all targets together, some 50 MB; of each at least so many successes, and failures
 
 
 @dataclass(slots=True)

@@ -404,6 +404,29 @@ async def test_who_asks_too_often_waits() -> None:
         assert await site.status("/metrics") == 200
 
 
+async def test_who_asks_too_often_must_connect_again() -> None:
+    """A connection outlives an answer, and not a 429: a new one is what there are few of."""
+    async with served(None, admin=True) as site, aiohttp.ClientSession() as session:
+        site.site.guard.now = lambda: 0.0
+        url = f"http://127.0.0.1:{site.port}/api/v1/pauses?target=none"
+        found = []
+        for _ in range(21):
+            async with session.post(url) as answer:
+                found.append((answer.status, answer.headers.get("Connection")))
+    assert found == [(404, None)] * 20 + [(429, "close")]
+
+
+async def test_handshakes_have_a_limit_of_their_own(tmp_path: Path) -> None:
+    """With TLS a client gets fewer new connections than without."""
+    few = Limits(tls_burst=2, tls_per_s=1_000.0, of_one_tls_per_s=1e-6, tls_gap_s=0.0)
+    async with served(write(tmp_path, tls_server_config=certified(tmp_path)), few) as site:
+        assert [await site.status("/-/healthy", ssl=trusting()) for _ in range(2)] == [200, 200]
+        with pytest.raises(aiohttp.ClientError):
+            await site.status("/-/healthy", ssl=trusting())
+    async with served(None, few) as site:
+        assert [await site.status("/-/healthy") for _ in range(3)] == [200, 200, 200]
+
+
 async def test_who_guesses_passwords_waits_and_who_knows_it_does_not(tmp_path: Path) -> None:
     """A few wrong ones and then none is looked at; one that was right before still is."""
     async with served(write(tmp_path, basic_auth_users={"prometheus": HASH})) as site:
