@@ -140,7 +140,11 @@ CAPACITY_SHAPE = _gauge(
     "Tokens of a request at the capacity over those of one of production now: by so much requests are corrected.",
     "target",
 )
-DEMAND = _gauge("llmslo_demand_requests_per_second", "Requests that the engine finishes, over five minutes.", "target")
+DEMAND = _gauge(
+    "llmslo_demand_requests_per_second",
+    "Requests that the engine finishes, over the last one to five minutes; absent while that is not known.",
+    "target",
+)
 DEMAND_TOKENS = _gauge("llmslo_demand_tokens_per_second", "The same in prompt and output tokens.", "target")
 HEADROOM = _gauge("llmslo_headroom_ratio", "Share of the capacity that is free.", "target", "unit", "bound")
 SWEEPS = _counter("llmslo_sweeps_total", "Sweeps that ended, by what they found.", "target", "verdict")

@@ -23,6 +23,8 @@ class Demands:
 
     def declare(self, name: str, query: str | None) -> None:
         """Ask so from now on; None: not at all, and the engine's own counters are the demand."""
+        if self._queries.get(name) not in (None, query):
+            self._headroom.queried(name, on=False)  # what another query told is not the demand
         self._headroom.queried(name, on=query is not None)
         if self._queries.get(name) == query:
             return

@@ -27,6 +27,7 @@ from prober.probing.target import Target
 
 FACTS_EVERY_NS = 600 * 10**9
 STALE_READINGS = 3
+GAP_READINGS = 1.5  # intervals between two readings: at more than that one is missing
 HELD_UP_S = 1.0
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -43,16 +44,26 @@ class Hears(Protocol):
 
 
 class EnginePage:
-    """One target's engine. told: who it said it was; `name` gives the target's label, for the log."""
+    """One target's engine. told: who it said it was; `name` gives the target's label, for the log.
+
+    continuity: of the page's readings so far, by an earlier reader of the same page; None: these are the first
+    """
 
     def __init__(
-        self, target: Target, spec: MetricsSpec, clock: Clock, hears: Hears, told: Told, name: Callable[[], str]
+        self,
+        target: Target,
+        spec: MetricsSpec,
+        clock: Clock,
+        hears: Hears,
+        told: Told,
+        name: Callable[[], str],
+        continuity: Continuity | None = None,
     ) -> None:
         self._target, self._spec, self._clock, self._hears, self._name = target, spec, clock, hears, name
         self._parser = Parser()  # all names, until it is known whose page this is
         self._table: Table | None = None
         self._tries = 0
-        self._continuity = Continuity(told)
+        self._continuity = continuity or Continuity(told)
         self._facts: dict[str, str] = {}
         self._facts_ns: int | None = None
         self._read_ns: int | None = None
@@ -71,6 +82,8 @@ class EnginePage:
         begun_ns = self._clock.now_ns()
         try:
             if not await self._once():
+                if self._read_ns is not None:
+                    self._hears.engine(None)
                 return False
         except Unreadable as problem:
             if self._clock.late_s(begun_ns) > HELD_UP_S:
@@ -139,6 +152,8 @@ class EnginePage:
         return found
 
     def _take(self, signals: Signals, page: Page, at_ns: int) -> None:
+        if self._read_ns is None or at_ns - self._read_ns > GAP_READINGS * self._spec.interval_s * 1e9:
+            self._continuity.gap()
         continued = self._continuity.take(signals)
         if continued.refused:
             self._say(continued.refused)

@@ -25,7 +25,7 @@ from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
 from prober.edge.endpoint import BadEndpoint
 from prober.limits.shard import Shard, shard_of
-from prober.measure.continuity import Change, Told
+from prober.measure.continuity import Change, Continuity, Told
 from prober.measure.devices import Device
 from prober.measure.event import Event
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
@@ -58,9 +58,13 @@ class Line:
         self._told, self._told_token = self.target.state, ""
         self._fleet = fleet
         self.told: Told = before.told if before is not None else Told(fleet.told.get(spec.key))
+        same_page = before is not None and _is_same_page(before.target.spec, spec)
+        self.continuity: Continuity = before.continuity if before is not None and same_page else Continuity(self.told)
         metrics = spec.metrics
         self._page = (
-            EnginePage(self.target, metrics, fleet.clock, self, self.told, lambda: self.name or UNNAMED)
+            EnginePage(
+                self.target, metrics, fleet.clock, self, self.told, lambda: self.name or UNNAMED, self.continuity
+            )
             if metrics
             else None
         )
@@ -72,6 +76,8 @@ class Line:
         fleet.ledger.enter(self.target)
         if name := spec.name or self.name:
             self._rename(name)
+            if before is not None and not same_page:
+                fleet.headroom.forget_demand(name)
 
     def start(self, pause_s: float = 0.0) -> None:
         """Begin all schedules, after a pause. The first probe of each is due then: it is the warm-up."""
@@ -138,10 +144,12 @@ class Line:
         """The engine's page was read, or cannot be read any more."""
         if self.name is not None:
             self._fleet.recorder.engine(self.name, signals)
-            if signals is not None:
+            if signals is None:
+                self._fleet.headroom.page_lost(self.name)
+            else:
                 now_s = self._fleet.clock.now_ns() / 1e9
                 self._fleet.explanation.reading(self.name, now_s, signals)
-                self._fleet.headroom.reading(self.name, now_s, signals, time.time())
+                self._fleet.headroom.reading(self.name, now_s, signals, time.time(), self.continuity)
 
     def engine_changed(self, change: Change) -> None:
         """The engine, or what it runs on, is another one."""
@@ -251,6 +259,13 @@ class Line:
 
     def _unsent(self, probe: ProbeSpec, due_ns: int, outcome: Outcome, detail: str) -> ProbeResult:
         return ProbeResult("", probe.workload.series[0], "", 0.0, outcome, detail, Timeline(intended_ns=due_ns))
+
+
+def _is_same_page(before: TargetSpec, after: TargetSpec) -> bool:
+    """Whether both read the engine's page at the same address: the configured one, or the one found on the target's server."""
+    if before.metrics is None or after.metrics is None or before.metrics.url != after.metrics.url:
+        return False
+    return after.metrics.url is not None or (before.url, before.engine) == (after.url, after.engine)
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:

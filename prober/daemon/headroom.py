@@ -7,15 +7,19 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from prober import series
 from prober.analysis.capacity import Capacity, binding, headroom
 from prober.analysis.forecast import Peaks, forecast, peaks_of
 from prober.exposition.families import Series
+from prober.measure.continuity import Continuity
 from prober.measure.signals import Signals
 from prober.metrics import Registry
 
 WINDOW_S = 300.0
+MIN_COVERED_S = 60.0  # a rate over less is not stated
+MIN_COVERED_RATIO = 0.9  # of the span of a rate: the rest is where totals must not be subtracted, such as at a restart
 PEAK_S = 240.0  # a demand over less is a burst, and no peak of a day
 DAY_S = 86_400
 BOUNDS = ("lower", "estimate", "upper")
@@ -35,38 +39,96 @@ class Demand:
         return self.tokens_per_s / self.requests_per_s if self.tokens_per_s and self.requests_per_s else None
 
 
+UNKNOWN = Demand(None, None)
+
+
+class _Reading(NamedTuple):
+    """Totals of the engine's page at a moment. `epoch` is `Continuity`'s: across two of them totals must not be subtracted."""
+
+    at_s: float
+    epoch: int
+    requests: float | None
+    tokens: float | None
+
+
+class _Rate(NamedTuple):
+    """A counter's rate, and the seconds of readings that it is over."""
+
+    per_s: float
+    covered_s: float
+
+
 @dataclass(slots=True)
 class _Load:
-    """Counters of the last minutes: (seconds, requests, tokens). swept: a sweep adds to them now, so they are not taken.
+    """A target's demand. readings: of the last minutes, all of the page whose totals `continuity` keeps.
 
-    queried: demand is not counted, but told; told_s: when it last was; settling: a sweep has ended since, and what is told may
-    have its requests in it until settled_s
+    counted: the demand that the readings show; last: what was told, or the demand of before a sweep
+    swept: a sweep adds to the counters now, so they are not read
+    queried: demand is not counted, but told; told_s: when it last was
+    settling: a sweep has ended since; settled_s: until then what is told may have its requests in it, and until then `last` is
+    shown where the readings after the sweep are still too few
     peaks: of each day, in tokens where the engine counts them, else in requests; day: that of the last forecast
     """
 
-    counts: deque[tuple[float, float | None, float | None]] = field(default_factory=deque)
+    readings: deque[_Reading] = field(default_factory=deque)
+    continuity: Continuity | None = None
+    counted: Demand = UNKNOWN
     capacities: tuple[Capacity, ...] = ()
     swept: bool = False
     queried: bool = False
     told_s: float = -math.inf
     settling: bool = False
     settled_s: float = -math.inf
-    last: Demand = Demand(None, None)
+    last: Demand = UNKNOWN
     peaks: dict[str, Peaks] = field(default_factory=dict)
     day: int = -1
 
     def demand(self) -> Demand:
-        """Of the last minutes; the last that was known, while a sweep spoils it or they are too few."""
-        now = Demand(self._per_s(1), self._per_s(2))
-        if now.requests_per_s is not None or now.tokens_per_s is not None:
-            self.last = now
-        return self.last
+        """Of the last minutes; that of before a sweep while the sweep spoils it, and until it is known again."""
+        return self.last if self.counted == UNKNOWN else self.counted
 
-    def _per_s(self, place: int) -> float | None:
-        known = [(each[0], value) for each in self.counts if (value := each[place]) is not None]
-        if len(known) < 2 or known[-1][0] <= known[0][0]:
-            return None
-        return max(0.0, known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
+    def forget(self) -> None:
+        """Nothing is known of the demand."""
+        self.readings.clear()
+        self.counted = self.last = UNKNOWN
+
+    def take(self, reading: _Reading) -> float:
+        """Add a reading and state the demand anew; seconds that it is over, 0 if it is not known.
+
+        Of a page that counts requests and tokens both rates are known or none: requests alone would pass for requests of the
+        sweep's size.
+        """
+        self.readings.append(reading)
+        while self.readings[0].at_s < reading.at_s - WINDOW_S:
+            self.readings.popleft()
+        requests = _rate(self.readings, [each.requests for each in self.readings])
+        tokens = _rate(self.readings, [each.tokens for each in self.readings])
+        known = [rate for rate in (requests, tokens) if rate is not None]
+        if not known or len(known) < sum(total is not None for total in (reading.requests, reading.tokens)):
+            self.counted = UNKNOWN
+            return 0.0
+        self.counted = Demand(requests.per_s if requests else None, tokens.per_s if tokens else None)
+        return min(rate.covered_s for rate in known)
+
+
+def _rate(readings: Sequence[_Reading], totals: Sequence[float | None]) -> _Rate | None:
+    """A counter's rate up to the newest reading, over the longest span that is covered well enough; None without one."""
+    if totals[-1] is None:
+        return None
+    newest, later, total = readings[-1], readings[-1], totals[-1]
+    found, grown, covered_s = None, 0.0, 0.0
+    for reading, before in zip(reversed(readings), reversed(totals), strict=True):
+        if before is None:
+            continue
+        if reading.epoch == later.epoch:
+            if before > total:
+                break  # a restart that was not recognised: older readings are another process's
+            grown += total - before
+            covered_s += later.at_s - reading.at_s
+        if covered_s >= max(MIN_COVERED_S, MIN_COVERED_RATIO * (newest.at_s - reading.at_s)):
+            found = _Rate(grown / covered_s, covered_s)
+        later, total = reading, before
+    return found
 
 
 class Headroom:
@@ -77,22 +139,45 @@ class Headroom:
         self._loads: dict[str, _Load] = {}
         self._kept = dict(kept)
 
-    def reading(self, name: str, at_s: float, signals: Signals, unix_s: float) -> None:
-        """The engine's page was read: newest demand, newest headroom. What a sweep adds is nobody's demand."""
+    def reading(self, name: str, at_s: float, signals: Signals, unix_s: float, continuity: Continuity) -> None:
+        """The engine's page was read: newest demand, newest headroom. What a sweep adds is nobody's demand.
+
+        signals: with the totals that `continuity` keeps; those of another page are no part of the same rate
+        """
         load = self._load(name)
-        if load.swept or load.queried:
+        if load.queried:
             return
+        if load.continuity is not continuity:
+            load.forget()
+            load.continuity = continuity
+        if load.swept:
+            return
+        if load.settling:
+            load.settling, load.settled_s = False, at_s + WINDOW_S
         prompt, generated = signals.prompt_tokens_total, signals.generation_tokens_total
         tokens = None if prompt is None or generated is None else prompt + generated
-        load.counts.append((at_s, signals.requests_finished_total, tokens))
-        while load.counts[0][0] < at_s - WINDOW_S:
-            load.counts.popleft()
-        if at_s - load.counts[0][0] >= PEAK_S:
-            demand = load.demand()
-            for unit, per_s in (("tokens", demand.tokens_per_s), ("requests", demand.requests_per_s)):
+        covered_s = load.take(_Reading(at_s, continuity.epoch, signals.requests_finished_total, tokens))
+        if covered_s > 0 or at_s >= load.settled_s:
+            load.last = UNKNOWN
+        if covered_s >= PEAK_S:
+            for unit, per_s in (("tokens", load.counted.tokens_per_s), ("requests", load.counted.requests_per_s)):
                 if per_s is not None:
                     load.peaks.setdefault(unit, Peaks()).take(unix_s, per_s)
         self._now(name, load, unix_s)
+
+    def page_lost(self, name: str) -> None:
+        """The engine's page cannot be read: its demand is unknown until it can."""
+        load = self._loads.get(name)
+        if load is not None and not load.queried and not load.swept and load.demand() != UNKNOWN:
+            load.counted = load.last = UNKNOWN
+            self._show(name, load)
+
+    def forget_demand(self, name: str) -> None:
+        """Another page is read from now on, or none: what the last one counted is not this target's demand."""
+        load = self._loads.get(name)
+        if load is not None and not load.queried:
+            load.forget()
+            self._show(name, load)
 
     def queried(self, name: str, *, on: bool) -> None:
         """Whether a target's demand is `told` from now on, and not counted by its engine."""
@@ -100,8 +185,9 @@ class Headroom:
             return
         load = self._load(name)
         if load.queried != on:
-            load.queried, load.last, load.told_s = on, Demand(None, None), -math.inf
-            load.counts.clear()
+            load.queried, load.told_s = on, -math.inf
+            load.forget()
+            self._show(name, load)
 
     def told(self, name: str, at_s: float, per_s: float | None, unix_s: float) -> None:
         """Demand in requests per second as somebody else counts it; None: not known, which after some minutes it is here too."""
@@ -114,15 +200,17 @@ class Headroom:
             load.last, load.told_s = Demand(per_s, None), at_s
             load.peaks.setdefault("requests", Peaks()).take(unix_s, per_s)
         elif at_s - load.told_s > WINDOW_S:
-            load.last = Demand(None, None)
+            load.last = UNKNOWN
         self._now(name, load, unix_s)
 
     def sweeping(self, name: str, *, begins: bool) -> None:
         """A sweep of the target begins or has ended: what the engine counts meanwhile is not its users'."""
+        if not begins and name not in self._loads:
+            return  # it was removed meanwhile
         load = self._load(name)
-        load.demand()
+        load.last, load.counted = load.demand(), UNKNOWN
         load.swept, load.settling = begins, not begins
-        load.counts.clear()
+        load.readings.clear()
 
     def found(self, name: str, capacities: Sequence[Capacity], unix_s: float) -> None:
         """A sweep has found these; they stand until another one does."""
@@ -141,7 +229,7 @@ class Headroom:
     def demand(self, name: str) -> Demand:
         """What is known of a target's demand now."""
         load = self._loads.get(name)
-        return load.demand() if load else Demand(None, None)
+        return load.demand() if load else UNKNOWN
 
     def remove(self, name: str) -> None:
         """Forget a target."""

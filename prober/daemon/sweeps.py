@@ -365,8 +365,9 @@ class Sweeps:
         finally:
             watching.cancel()
             swept.drive = None
+            # Also where the target goes on and only its `sweep:` was removed: its demand is counted again.
+            self._headroom.sweeping(name, begins=False)
             if not swept.removed:
-                self._headroom.sweeping(name, begins=False)
                 self._series.rate(name, 0.0)
         swept.quiet_until_s = time.monotonic() + driven.quiet_s
         where = self._leadership.where

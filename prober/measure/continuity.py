@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from prober.measure.signals import COUNTERS, HISTOGRAMS, Histogram, Info, Signals
 
 STEADY = 10  # readings of one line before a refused page is believed again
+START_TOLERANCE_S = 1.0  # between two start times of one process: some are computed from an uptime
 FALLS, WITHIN = 3, 20  # so many falls in so many readings are no restarts; at one reading in 5 s, three in 100 s
 
 
@@ -62,9 +63,14 @@ class Continuity:
     nothing; if the next one goes on from there it was a restart, and what was counted before is kept as an offset. If start
     times go back, or counters fall again and again, the page is a different engine's each time and is refused until it has been
     one engine's for `STEADY` readings; then counting goes on from where it stood. `told`: by an earlier process.
+
+    epoch: changes with each reading whose totals must not be subtracted from: the difference to the reading before it is not what
+    the engine did in between (counters fell or were held level, ranks came or went, or the process may be another one)
     """
 
     def __init__(self, told: Told | None = None) -> None:
+        self.epoch = 0
+        self._gap = False  # readings are missing before the next one
         self._told = told or Told()
         self._raw: Signals | None = None  # the last reading, believed or not
         self._believed: Signals | None = None  # the last one that was
@@ -75,6 +81,10 @@ class Continuity:
         self._offsets: dict[str, float | Histogram] = {}
         self._totals: dict[str, Any] = {}  # by name of the signal, float or Histogram
 
+    def gap(self) -> None:
+        """Readings are missing before the next one: its counters continue the last ones only if its start time says so."""
+        self._gap = True
+
     def take(self, now: Signals) -> Continued:
         """The next reading."""
         before = self._raw
@@ -82,6 +92,10 @@ class Continuity:
         if before is None:
             return self._go_on(now)
         step = _step(before, now)
+        gap, self._gap = self._gap, False
+        unsure = gap and not _is_same_process(before, now)
+        if unsure or self._in_doubt or step is not _Step.ON or _is_regrouped(before, now):
+            self.epoch += 1
         doubted, self._in_doubt = self._in_doubt, step is not _Step.ON
         returned = doubted and step is _Step.ON and self._returned(now)
         self._falls.append(step is not _Step.ON or returned)
@@ -132,6 +146,7 @@ class Continuity:
                 # One counter of many fell, or a rank left: what it had counted was not lost.
                 self._offsets[name] = _plus(last, raw, -1.0)
                 total = last
+                self.epoch += 1
             totals[name] = self._totals[name] = total
         return Continued(replace(now, **totals), changes=changes)
 
@@ -174,11 +189,22 @@ def _plus(base: float | Histogram | None, more: float | Histogram, sign: float =
     return more
 
 
+def _is_same_process(before: Signals, now: Signals) -> bool:
+    """Whether both readings tell the same start time. An uptime alone may be that of a later process."""
+    old, new = before.start_time_seconds, now.start_time_seconds
+    return old is not None and new is not None and abs(new - old) <= START_TOLERANCE_S
+
+
+def _is_regrouped(before: Signals, now: Signals) -> bool:
+    """Whether other ranks or another engine were counted: a rank that joins brings all that it has counted so far."""
+    return (before.ranks, before.info.engine) != (now.ranks, now.info.engine)
+
+
 def _step(before: Signals, now: Signals) -> _Step:
     """What happened between two readings, by start time and uptime where they are told, else by the counters."""
     old, new = before.start_time_seconds, now.start_time_seconds
     if old is not None and new is not None:
-        if abs(new - old) <= 1.0:
+        if abs(new - old) <= START_TOLERANCE_S:
             return _Step.ON
         return _Step.FELL if new > old else _Step.BACK
     if before.uptime_seconds is not None and now.uptime_seconds is not None:

@@ -21,10 +21,12 @@ from prober.daemon.history import History
 from prober.daemon.sweeps import Refused, Sweeps, Why
 from prober.edge.clock import Clock
 from prober.edge.lock import Lock
+from prober.edge.prometheus import Unanswered
 from prober.edge.store import Store
 from prober.engines import DIALECTS
 from prober.exposition.families import Value
 from prober.limits.calendar import span
+from prober.measure.continuity import Continuity
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.signals import Info, Signals
@@ -337,12 +339,13 @@ async def test_retry_after_ends_a_sweep_and_is_kept_by_the_next_ones() -> None:
 
 async def test_a_refused_sweep_leaves_the_demand_alone() -> None:
     """It added nothing: what was counted before it still counts."""
+    page = Continuity()
     async with running(SLOTS) as url, staged(url) as stage:
-        stage.headroom.reading("t", 0.0, Signals(Info("vllm"), requests_finished_total=0.0), 1e9)
+        stage.headroom.reading("t", 0.0, Signals(Info("vllm"), requests_finished_total=0.0), 1e9, page)
         with Lock(stage.target.spec.url):
             stage.sweeps.ask("t", "request")
             await until(lambda: stage.refused() and not stage.sweeps.under_way)
-        stage.headroom.reading("t", 100.0, Signals(Info("vllm"), requests_finished_total=400.0), 1e9 + 100)
+        stage.headroom.reading("t", 100.0, Signals(Info("vllm"), requests_finished_total=400.0), 1e9 + 100, page)
         assert stage.value("llmslo_demand_requests_per_second") == 4
 
 
@@ -358,6 +361,41 @@ async def test_a_target_that_is_removed_in_mid_sweep_leaves_no_series(tmp_path: 
         assert stage.history.events("t") == []
         stage.sweeps.declare("t", stage.target)
         assert [each.stop_detail for each in stage.sweeps.results("t")] == ["target removed"]
+
+
+async def test_a_target_whose_sweep_is_taken_out_of_the_configuration_in_mid_sweep_has_a_demand_again() -> None:
+    """The target goes on without `sweep:`; what its engine counts after the sweep is its users'."""
+    page = Continuity()
+    async with running(SLOTS) as url, staged(url) as stage:
+        stage.sweeps.ask("t", "request")
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        stage.target.spec = replace(stage.target.spec, sweep=None)
+        stage.sweeps.declare("t", stage.target)
+        await until(lambda: not stage.sweeps.under_way)
+        for at_s in (0.0, 100.0):
+            said = Signals(Info("vllm"), requests_finished_total=4 * at_s)
+            stage.headroom.reading("t", at_s, said, 1e9 + at_s, page)
+        assert stage.value("llmslo_demand_requests_per_second") == 4
+
+
+async def test_what_another_query_told_is_not_the_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edited `demand_query` that has no answer leaves the demand unknown; the same one leaves it as it is."""
+
+    async def instant(_: str, query: str) -> float:
+        if query == "old":
+            return 4.0
+        raise Unanswered("nobody is there")
+
+    monkeypatch.setattr("prober.daemon.demand.instant", instant)
+    async with running(SLOTS) as url, staged(url, "demand_query: old", prometheus="http://127.0.0.1:1") as stage:
+        await until(lambda: stage.value("llmslo_demand_requests_per_second") == 4)
+        stage.sweeps.declare("t", stage.target)
+        assert stage.headroom.demand("t").requests_per_s == 4
+        assert stage.target.spec.sweep is not None
+        stage.target.spec = replace(stage.target.spec, sweep=replace(stage.target.spec.sweep, demand_query="new"))
+        stage.sweeps.declare("t", stage.target)
+        assert stage.headroom.demand("t").requests_per_s is None
+        assert "llmslo_demand_requests_per_second" not in dict(stage.left())
 
 
 async def test_a_target_that_is_removed_before_its_sweep_begins_is_not_swept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,3 +203,56 @@ def test_no_total_ever_falls(readings: list[tuple[int, int, float | None]]) -> N
             if value is not None:
                 assert value >= highest.get(name, 0.0) - 1e-9
                 highest[name] = value
+
+
+def epochs(*readings: Signals) -> list[int]:
+    """The epoch at each reading."""
+    continuity, found = Continuity(), []
+    for reading in readings:
+        continuity.take(reading)
+        found.append(continuity.epoch)
+    return found
+
+
+def test_totals_are_of_one_epoch_while_they_say_what_the_engine_did() -> None:
+    """Idle or busy, with counters that come later: nothing begins anew."""
+    assert (
+        epochs(signals(None), signals(1.0), signals(1.0), signals(50.0), signals(60.0, preemptions_total=3.0))
+        == [0] * 5
+    )
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        (signals(100.0), signals(7.0), signals(9.0)),  # a restart: at the fall, and where its offset is taken
+        (signals(5.0, start=1.0), signals(50.0, start=9.0), signals(60.0, start=9.0)),  # grown past the old counters
+        (signals(100.0, start=1.0), signals(90.0, start=1.0), signals(110.0, start=1.0)),  # held level
+        (signals(100.0, ranks=2), signals(60.0, ranks=1), signals(65.0, ranks=1)),  # a rank left
+        (signals(60.0, ranks=1), signals(9_060.0, ranks=2), signals(9_070.0, ranks=2)),  # one joined with all it had
+        (signals(60.0), signals(900.0, info=replace(INFO, engine="sglang")), signals(901.0)),
+        (signals(1000.0, start=100.0), signals(500.0, start=200.0), signals(1001.0, start=100.0)),  # two pods
+    ],
+)
+def test_totals_that_do_not_say_it_begin_an_epoch(readings: tuple[Signals, ...]) -> None:
+    """The difference over a restart, a rank or another engine is nobody's rate."""
+    found = epochs(*readings)
+    assert found[0] < found[1]
+
+
+def test_the_reading_that_makes_a_restart_sure_adds_more_than_its_own() -> None:
+    """All that was counted since the restart is in it, so it begins another epoch than the doubtful one before."""
+    assert epochs(signals(100.0), signals(7.0), signals(9.0), signals(20.0)) == [0, 1, 2, 2]
+
+
+def test_after_missing_readings_only_a_start_time_says_that_nothing_happened() -> None:
+    """A counter may have grown past the old one in another process; an uptime too."""
+    for more, goes_on in (({"start": 1.0}, True), ({}, False), ({"uptime_seconds": 500.0}, False)):
+        continuity = Continuity()
+        continuity.take(signals(100.0, **more))
+        continuity.gap()
+        continuity.take(signals(110.0, **more))
+        assert (continuity.epoch == 0) is goes_on
+        before = continuity.epoch
+        continuity.take(signals(120.0, **more))
+        assert continuity.epoch == before

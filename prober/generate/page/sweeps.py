@@ -22,6 +22,8 @@ def capacity(view: TargetView, now_unix_s: float) -> str:
     ]
     if found.demand_per_s is not None:
         parts.append(f"<p>The engine finishes {found.demand_per_s:.3g} requests/s now, {_alike(found)}.</p>")
+    elif all(each.estimate is None for each in found.rooms):
+        parts.append('<p class="none">Demand and headroom are not known now.</p>')
     parts += [_room(each) for each in found.rooms]
     return "".join(parts) + _exhausted(found, now_unix_s)
 
