@@ -103,6 +103,13 @@ class Recorder:
         for each in series.STATES:
             self._family(series.STATE).value(name, each).value = float(each == state)
 
+    def starting_until(self, name: str, unix_s: float | None) -> None:
+        """When refused connections begin to count as failures; None: they do, or none are refused."""
+        if unix_s is None:
+            self._family(series.STARTING_UNTIL).children.pop((name,), None)
+        else:
+            self._family(series.STARTING_UNTIL).value(name).value = unix_s
+
     def budget(self, name: str, kind: str, ratio: float) -> None:
         """Share of a budget that is left."""
         self._family(series.BUDGET).value(name, kind).value = ratio

@@ -31,6 +31,11 @@ CACHED = _counter(
 USAGE_MISSING = _counter("llmslo_usage_missing_total", "Successful probes without token counts by the server.", *_PROBE)
 COLD_START = _gauge("llmslo_cold_start_ttft_seconds", "TTFT of the latest first success on a cold engine.", *_PROBE)
 STATE = _gauge("llmslo_target_state", "1 for the state the target is in.", "target", "state")
+STARTING_UNTIL = _gauge(
+    "llmslo_target_starting_until_timestamp_seconds",
+    "When refused connections begin to count as failures; only while the target refuses them and has never answered.",
+    "target",
+)
 
 QUALITY_CHECKS = _counter("llmslo_quality_checks_total", "Golden prompts whose answer was judged.", *_PROBE, "check")
 QUALITY_FAILURES = _counter("llmslo_quality_failures_total", "Golden prompts answered wrongly.", *_PROBE, "check")

@@ -26,6 +26,13 @@ def _text(pattern: str, *examples: str) -> WithJsonSchema:
 
 
 Duration = Annotated[float, _read(units.duration), _text(units.DURATION_PATTERN, "500ms", "10s", "6h")]
+OptionalDuration = Annotated[
+    float,
+    _read(lambda value: 0.0 if value == 0 and not isinstance(value, bool) else units.duration(value)),
+    WithJsonSchema(
+        {"anyOf": [{"const": 0}, {"type": "string", "pattern": units.DURATION_PATTERN, "examples": ["20m", "1h"]}]}
+    ),
+]
 Rate = Annotated[float, _read(units.rate), _text(units.RATE_PATTERN, "0.2/s", "12/min")]
 Percent = Annotated[Decimal, _read(units.percent), _text(units.PERCENT_PATTERN, "99%", "99.9%")]
 Reuse = Annotated[float, _read(units.reuse), WithJsonSchema({"type": "string", "examples": ["warm", "cold", "30%"]})]
@@ -84,6 +91,11 @@ class Overridable(Block):
     )
     warmup: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="successes after start, restart or ten idle minutes that are no one's latency (3)"
+    )
+    starting_timeout: OptionalDuration | None = Field(
+        default=None,
+        description="a target that refuses connections and has not answered since the prober began is `starting` for so "
+        "long; then its probes are sent and fail; 0 counts them at once (20m)",
     )
     connect_lead: Duration | None = Field(
         default=None, description="how long before its due time a probe's connection is begun (1s)"

@@ -323,6 +323,7 @@ def resolve_target(
         timeouts=Timeouts(timeouts.connect, timeouts.first_token, timeouts.stall, timeouts.total),
         max_in_flight=_inherit(target.max_in_flight, defaults.max_in_flight, 16),
         warmup=_inherit(target.warmup, defaults.warmup, 3),
+        starting_timeout_s=_inherit(target.starting_timeout, defaults.starting_timeout, 1200.0),
         connect_lead_s=_inherit(target.connect_lead, defaults.connect_lead, 1.0),
         max_send_lag_s=_inherit(target.max_send_lag, defaults.max_send_lag, 0.010),
         allow_link_local=_inherit(target.allow_link_local, defaults.allow_link_local, False),

@@ -160,6 +160,7 @@ class TargetSpec:
     sweep: SweepSpec | None
     budget: BudgetSpec | None
     allow_link_local: bool = False
+    starting_timeout_s: float = 1200.0
 
     def uses(self) -> Iterator[tuple[Slo, Use]]:
         """Which SLO judges which stream of its probes."""

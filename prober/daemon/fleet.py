@@ -5,7 +5,7 @@ import gc
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from random import Random
@@ -36,6 +36,7 @@ from prober.metrics import Recorder
 from prober.probing.pacer import due_times, pace
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
+from prober.slo.windows import promql
 from prober.workload.arrivals import derive_seed
 from prober.workload.workloads import Drawer
 
@@ -44,6 +45,7 @@ EXPLAIN_EVERY_S = 15.0
 START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute
 FREEZE = 50  # targets that are made until the collector is told to leave them alone: 10,000 objects or so
 WRITTEN_S = 2.0  # what targets that begin wait for the disk
+ASK_EVERY_S = 2.0  # a target that refuses connections and has never answered
 SLICE = 200  # targets that are compared in one turn of the event loop
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -70,7 +72,9 @@ class Line:
         )
         self._waiting: asyncio.TimerHandle | None = None
         self._schedules: list[asyncio.Task[None]] = []
+        self._launches: list[Callable[[int], None]] = []  # of each schedule: start a probe that is due then
         self._probes: set[asyncio.Task[None]] = set()
+        self.target.waiting_since_ns = fleet.clock.now_ns()
         if before is not None:
             self._inherit(before)
         fleet.ledger.enter(self.target)
@@ -91,6 +95,7 @@ class Line:
             self._schedules.append(asyncio.create_task(self._run(probe)))
         if self._page is not None:
             self._schedules.append(asyncio.create_task(self._page.run()))
+        self._schedules.append(asyncio.create_task(self._await_first_answer()))
 
     async def stop(self, drain_s: float) -> None:
         """End the schedules, let probes under way end within `drain_s`, cancel the rest."""
@@ -128,7 +133,7 @@ class Line:
         result = replace(result, target=found)
         fleet = self._fleet
         fleet.recorder.record(result)
-        fleet.recorder.state(found, self.target.state)
+        self._show_state()
         for kind, budget in self.target.budgets.items():
             fleet.recorder.budget(found, kind, budget.remaining_ratio(fleet.clock.now_ns()))
         fleet.history.add(result)
@@ -185,7 +190,23 @@ class Line:
         self._fleet.sweeps.declare(name, self.target)
         if self._page is not None:
             self._fleet.recorder.declare_engine(name)
-        self._fleet.recorder.state(name, self.target.state)
+        self._show_state()
+
+    def starting_since_and_until_unix_s(self) -> tuple[float, float] | None:
+        """Since when a target that refuses connections is waited for, and until when that is no failure; None for others."""
+        target, now_ns = self.target, self._fleet.clock.now_ns()
+        until_ns = target.starting_until_ns
+        if not target.is_refusing or until_ns is None or target.waiting_since_ns is None:
+            return None
+        since_s, until_s = ((at_ns - now_ns) / 1e9 + time.time() for at_ns in (target.waiting_since_ns, until_ns))
+        return float(round(since_s)), float(round(until_s))
+
+    def _show_state(self) -> None:
+        """The target's state as series."""
+        if self.name is not None:
+            self._fleet.recorder.state(self.name, self.target.state)
+            start = self.starting_since_and_until_unix_s()
+            self._fleet.recorder.starting_until(self.name, start[1] if start else None)
 
     def _is_taken(self, name: str) -> bool:
         """Another target goes by `name`: a model that is called like it must not share its series."""
@@ -201,6 +222,21 @@ class Line:
         if before.target.spec.url == self.target.spec.url:
             self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
             self.target.state = before.target.state
+        self.target.inherit_start(before.target)
+
+    async def _await_first_answer(self) -> None:
+        """Ask a target that refuses connections since its start every few seconds, and probe it as soon as it answers."""
+        target, refused = self.target, False
+        while target.starting_until_ns is not None or target.is_refusing:
+            await asyncio.sleep(ASK_EVERY_S)
+            if target.is_refusing and target.paused_unix_s is None:
+                refused = True
+                await target.awake()
+                self._follow_state(None)
+        if refused and target.has_answered:
+            lead_ns = round(target.spec.connect_lead_s * 1e9)
+            for launch in self._launches:
+                launch(self._fleet.clock.now_ns() + lead_ns)
 
     async def _run(self, probe: ProbeSpec) -> None:
         fleet = self._fleet
@@ -226,6 +262,7 @@ class Line:
             detail = f"the prober woke {late_s:.1f} s after the due time and did not send"
             self.record(self._unsent(probe, due_ns, Outcome.INVALID, detail))
 
+        self._launches.append(launch)
         await pace(schedule, fleet.clock, round(self.target.spec.connect_lead_s * 1e9), launch, missed)
 
     async def _probe(self, probe: ProbeSpec, drawer: Drawer, due_ns: int) -> None:
@@ -240,15 +277,25 @@ class Line:
             result = self._unsent(probe, due_ns, Outcome.INVALID, "a fault of the prober itself; see its log")
         if result is not None:
             self.record(result)
-        elif self.name is not None:
-            self._fleet.recorder.state(self.name, self.target.state)
+        self._follow_state(result)
+
+    def _follow_state(self, result: ProbeResult | None) -> None:
+        """Show the state, and log a change of it."""
+        if self.target.is_refusing and self.name is None:
+            self._rename(UNNAMED if not self._is_taken(UNNAMED) else self.target.spec.key)
+        if result is None:
+            self._show_state()
         self._tell(result)
 
     def _tell(self, result: ProbeResult | None) -> None:
         """Log a change of state, and of what is wrong with the token file."""
         if self.target.state != self._told:
             before, self._told = self._told, self.target.state
-            detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
+            if self.target.is_refusing:
+                limit = promql(self.target.spec.starting_timeout_s)
+                detail = f": refuses connections; counted as failures after {limit} (starting_timeout)"
+            else:
+                detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
             log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
             text = f"{self.target.state}, was {before}{detail}"
             self._fleet.history.happened(Event(time.time(), self.name or UNNAMED, "state", text))

@@ -21,6 +21,7 @@ from prober.generate.page.view import (
     PageView,
     Room,
     Spending,
+    Starting,
     TargetView,
     concern,
 )
@@ -129,6 +130,7 @@ class Views:
         fleet, spec, identity = self._fleet, line.target.spec, line.target.known
         name = line.name or UNNAMED
         now = fleet.clock.now_ns()
+        start = line.starting_since_and_until_unix_s()
         return TargetView(
             key=line.name or spec.key,
             name=name,
@@ -151,6 +153,7 @@ class Views:
             sweeping=fleet.sweeps.progress(name),
             sweeps=fleet.sweeps.results(name),
             sweepable=spec.sweep is not None,
+            starting=Starting(*start) if start else None,
         )
 
     def _standings(self, name: str, line: Line) -> list[Standing]:

@@ -19,17 +19,22 @@ from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Connection
 
 T = TypeVar("T")
+_UNUSABLE = {errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT}  # an address family that this machine has not
 # Descriptors, memory or ports of this machine have run out.
 _OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL}
 
 
 class Broken(Exception):
-    """The connection could not be set up; `verdict` says how it counts, `connection` what there was of it."""
+    """The connection could not be set up; `verdict` says how it counts, `connection` what there was of it.
 
-    def __init__(self, outcome: Outcome, detail: str, connection: Connection) -> None:
+    is_refused: the target's own address refused the TCP connection (ECONNREFUSED); never a proxy's refusal
+    """
+
+    def __init__(self, outcome: Outcome, detail: str, connection: Connection, *, is_refused: bool = False) -> None:
         super().__init__(detail)
         self.verdict = Verdict(outcome, detail)
         self.connection = connection
+        self.is_refused = is_refused
 
 
 async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> Connection:
@@ -57,7 +62,9 @@ async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> C
             said = f"the prober itself cannot connect: {setup.phase}: {_exhausted() or _said(problem)}"
             raise setup.broken(Outcome.INVALID, said) from None
         outcome = Outcome.TLS if setup.phase == "tls" else Outcome.CONNECT_REFUSED
-        raise setup.broken(outcome, f"{setup.phase} to {setup.host}:{setup.port}: {_said(problem)}") from None
+        is_refused = problem.errno == errno.ECONNREFUSED and setup.phase == "tcp" and endpoint.proxy is None
+        detail = f"{setup.phase} to {setup.host}:{setup.port}: {_said(problem)}"
+        raise setup.broken(outcome, detail, is_refused=is_refused) from None
 
 
 def cert_expiry(exchange: Exchange) -> float | None:
@@ -89,8 +96,8 @@ class _Setup:
         self.phase = "dns"
         self._connection = Connection(time.monotonic_ns())
 
-    def broken(self, outcome: Outcome, detail: str) -> Broken:
-        return Broken(outcome, detail, self._connection)
+    def broken(self, outcome: Outcome, detail: str, *, is_refused: bool = False) -> Broken:
+        return Broken(outcome, detail, self._connection, is_refused=is_refused)
 
     async def run(self) -> Connection:
         check(self._endpoint.host, allow_link_local=self._endpoint.allow_link_local)
@@ -122,14 +129,18 @@ class _Setup:
         return await self._loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
 
     async def _tcp(self, addresses: list[str], protocol: asyncio.Protocol) -> None:
+        refusal: OSError | None = None
         for index, address in enumerate(addresses):
             try:
                 check(address, allow_link_local=self._endpoint.allow_link_local)
                 await self._loop.create_connection(lambda: protocol, address, self.port)
                 return
-            except OSError:
+            except OSError as problem:
+                if problem.errno == errno.ECONNREFUSED:
+                    refusal = problem
                 if index == len(addresses) - 1:
-                    raise
+                    # `localhost` is ::1 too; without IPv6 the answer is that of 127.0.0.1.
+                    raise refusal if refusal and problem.errno in _UNUSABLE else problem from None
 
     async def _tls(self) -> None:
         exchange, context = self._exchange, self._endpoint.tls

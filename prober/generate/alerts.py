@@ -60,7 +60,7 @@ def of_the_prober(selector: str) -> tuple[Alert, ...]:
             f'max by (target) (llmslo_target_state{{{selector},state="failing"}}) == 1\n',
             "2m",
             "{{ $labels.target }} fails every probe",
-            "At least three probes in a row have failed, and none has succeeded for 2 minutes. "
+            "At least three probes in a row have failed, and none has succeeded for 2 minutes; it may never have answered. "
             "llmslo_probe_failures_total says by which reason.",
         ),
         Alert(

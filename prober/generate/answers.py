@@ -92,14 +92,26 @@ class HeadroomAnswer(TypedDict):
     upper: float | None
 
 
+class StartingAnswer(TypedDict):
+    """It refuses connections and has never answered. since: the prober began to ask it; until: then that counts as failure."""
+
+    since: float
+    until: float
+    detail: str
+
+
 class TargetAnswer(TypedDict):
-    """A target. paused: since when nothing is sent to it; capacity: what the last sweep that found something said, in words."""
+    """A target. paused: since when nothing is sent to it; capacity: what the last sweep that found something said, in words.
+
+    starting: null unless it is `starting` because it refuses connections
+    """
 
     name: str
     url: str
     model: str
     engine: str
     state: str
+    starting: StartingAnswer | None
     paused: float | None
     outcomes: dict[str, int]
     slos: list[SloAnswer]
@@ -238,6 +250,13 @@ def of_target(view: TargetView) -> TargetAnswer:
         "model": view.model,
         "engine": view.engine,
         "state": view.state,
+        "starting": {
+            "since": view.starting.since_unix_s,
+            "until": view.starting.until_unix_s,
+            "detail": view.starting.text,
+        }
+        if view.starting
+        else None,
         "paused": view.paused_unix_s,
         "outcomes": dict(view.outcomes),
         "slos": [

@@ -217,11 +217,14 @@ def _no_data(slo: Slo, uses: Sequence[Use], options: Options) -> Alert:
     objective = _selected("llmslo_slo_objective_ratio", slo, options)
     events = _selected("llmslo_slo_events_total", slo, options)
     slowest = min(use.rate_per_s for use in uses)
+    # Refused connections of an engine that has never answered are its start, up to a bound: LLMTargetFailing comes after it.
+    starting = f"max by (target) (llmslo_target_starting_until_timestamp_seconds{{{options.selector}}}) > time()"
     wait = promql(max(300, 60 * -(-5 // slowest // 60)))  # the first successes of a cold engine are no events
     return Alert(
         "LLMSLONoData",
         "warning",
-        f"(max by ({BY}) ({objective}) > bool 0)\nunless\n(sum by ({BY}) (increase({events}[{window}])) > 0)\n",
+        f"(max by ({BY}) ({objective}) > bool 0)\nunless\n(sum by ({BY}) (increase({events}[{window}])) > 0)\n"
+        f"unless on (target)\n({starting})\n",
         wait,
         f"{{{{ $labels.target }}}} gives no data for SLO {slo.name}",
         f"Not one event of workload {{{{ $labels.workload }}}} in {window}, where some {slowest * silence_s(uses):.0f} were due: "

@@ -27,12 +27,13 @@ MAX_ANSWER = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A plain answer: `status` is 0 if there was none, and `verdict` then says why."""
+    """A plain answer: `status` is 0 if there was none, and `verdict` then says why. is_refused: see `Broken`."""
 
     status: int
     headers: dict[str, str]
     body: bytes
     verdict: Verdict | None
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,13 @@ class Keeps(Protocol):
 
 
 class Target:
-    """State of one target that outlives its probes. ledger: keeps its budgets, None: nobody does."""
+    """State of one target that outlives its probes. ledger: keeps its budgets, None: nobody does.
+
+    waiting_since_ns: since when the daemon waits for the first answer, so that refused connections may be a start;
+        None where they always are failures, as in a single experiment
+    has_answered: it has answered an HTTP request, with whatever status
+    is_refusing: `starting`, because it refuses connections and has never answered
+    """
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
         self.spec = spec
@@ -81,6 +88,23 @@ class Target:
         self._identifying: asyncio.Task[Verdict | None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._health_ns = 0
+        self.waiting_since_ns: int | None = None
+        self.has_answered = False
+        self.is_refusing = False
+
+    @property
+    def starting_until_ns(self) -> int | None:
+        """When refused connections begin to count as failures; None if they do already."""
+        if self.waiting_since_ns is None or self.has_answered:
+            return None
+        until_ns = self.waiting_since_ns + round(self.spec.starting_timeout_s * 1e9)
+        return until_ns if self.clock.now_ns() < until_ns else None
+
+    def inherit_start(self, before: "Target") -> None:
+        """Take over how far its start has come from the same target before a reload, unless its address is another."""
+        if (self.endpoint.host, self.endpoint.port) == (before.endpoint.host, before.endpoint.port):
+            self.waiting_since_ns, self.has_answered = before.waiting_since_ns, before.has_answered
+            self.is_refusing = before.is_refusing and self.state == "starting"
 
     @property
     def identity(self) -> Identity | None:
@@ -101,7 +125,7 @@ class Target:
         return await asyncio.shield(self._identifying)
 
     async def awake(self) -> bool:
-        """False while the engine says that it is loading or shutting down.
+        """False while the engine says that it is loading or shutting down, or has not begun to listen.
 
         Nothing is asked of a target that answers well. One that fails is asked beside its probes, which do not wait for it;
         one that is new, loading or draining is asked first, since nothing is measured of it yet.
@@ -110,7 +134,7 @@ class Target:
             return True
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_health())
-        if self.state in ("pending", "starting", "draining"):
+        if self.state in ("pending", "starting", "draining") or self.starting_until_ns is not None:
             await asyncio.shield(self._asking)
         return self.state not in ("starting", "draining")
 
@@ -161,9 +185,22 @@ class Target:
     async def _ask_health(self) -> None:
         now = self.clock.now_ns()
         path = self._health_path()
-        if path is not None and now - self._health_ns >= HEALTH_EVERY_NS:
+        if path is None and self.starting_until_ns is None and not self.is_refusing:
+            return
+        if now - self._health_ns >= HEALTH_EVERY_NS:
             self._health_ns = now
-            self._heard(await self._get(path, HEALTH_TIMEOUT_S))
+            self._heard(await (self._connect_only() if path is None else self._get(path, HEALTH_TIMEOUT_S)))
+
+    async def _connect_only(self) -> Answer:
+        """Connect and disconnect: whether an engine without a health page listens."""
+        exchange = Exchange(None)
+        try:
+            await connect(self.endpoint, exchange, min(HEALTH_TIMEOUT_S, self.spec.timeouts.connect_s))
+        except Broken as broken:
+            return Answer(0, {}, b"", broken.verdict, broken.is_refused)
+        finally:
+            exchange.abort()
+        return Answer(0, {}, b"", None)
 
     async def _get(self, path: str, timeout_s: float) -> Answer:
         """GET a path of the server, with the target's own headers, token, certificates and proxy."""
@@ -176,9 +213,10 @@ class Target:
             exchange.send(head, Deadlines(self.clock.now_ns(), timeouts))
             await exchange.ended
         except Broken as broken:
-            return Answer(0, {}, b"", broken.verdict)
+            return Answer(0, {}, b"", broken.verdict, broken.is_refused)
         finally:
             exchange.abort()
+        self.has_answered = self.has_answered or exchange.status is not None
         body = bytes(exchange.body[:MAX_ANSWER])
         if exchange.broken is not None:
             return Answer(exchange.status or 0, exchange.headers, body, exchange.broken)
@@ -198,10 +236,16 @@ class Target:
         return None if path is None else base + path
 
     def _heard(self, answer: Answer) -> None:
-        """What a health page says: only an engine that says so itself is loading or draining; the rest is failing."""
+        """What a health page says: only an engine that says so itself is loading or draining; the rest is failing.
+
+        One that refuses connections and has never answered is starting until `starting_timeout` has passed.
+        """
         said = answer.body[:2000].decode("utf-8", "replace").lower()
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
-        if answer.status == 503 and any(word in said for word in ("draining", "shutting down", "shutdown")):
+        self.is_refusing = answer.is_refused and self.starting_until_ns is not None
+        if self.is_refusing:
+            self.state = "starting"
+        elif answer.status == 503 and any(word in said for word in ("draining", "shutting down", "shutdown")):
             self.state = "draining"
         elif (answer.status == 503 and ("loading" in said or "starting" in said)) or (
             answer.status == 503 and dialect.loads_listening and not self._was_ready

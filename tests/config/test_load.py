@@ -92,6 +92,30 @@ def test_a_target_is_never_called_localhost(target: str, environment: dict[str, 
     assert loaded(f"targets: [{target}]", **environment)[0].name == name
 
 
+@pytest.mark.parametrize(
+    ("defaults", "target", "seconds"),
+    [
+        ("", "", 1200.0),
+        ("starting_timeout: 45m", "", 2700.0),
+        ("starting_timeout: 45m", "starting_timeout: 30s", 30.0),
+        ("starting_timeout: 45m", "starting_timeout: 0", 0.0),
+        ("starting_timeout: 0s", "", 0.0),
+    ],
+)
+def test_how_long_an_engine_may_take_to_listen_is_inherited(defaults: str, target: str, seconds: float) -> None:
+    """The target's own before the defaults' before 20 minutes; 0 needs no unit."""
+    text = f"defaults: {{{defaults}}}\ntargets: [{{url: 'http://h', {target}}}]"
+    assert loaded(text)[0].starting_timeout_s == seconds
+
+
+@pytest.mark.parametrize("value", ["20", "false", "-1m", "never", "[1]"])
+def test_a_starting_timeout_has_a_unit(value: str) -> None:
+    """A bare number but 0 may be minutes or seconds: it is refused, and what to write is said."""
+    (mistake,) = mistakes(f"targets: [{{url: 'http://h', starting_timeout: {value}}}]")
+    assert mistake.startswith("targets[0].starting_timeout: ")
+    assert "write a number and a unit, such as 500ms, 10s, 2m" in mistake
+
+
 def test_equal_text_is_equal_and_a_change_shows() -> None:
     """A reload can tell which target changed."""
     assert loaded(GOOD) == loaded(GOOD)
@@ -102,7 +126,7 @@ def test_equal_text_is_equal_and_a_change_shows() -> None:
 
 KNOWN_TARGET = (
     "known: allow_link_local, api, arrivals, auth, budget, connect_lead, decode_bound, engine, gpus, headers, max_in_flight, "
-    "max_send_lag, metrics, model, name, probes, proxy_url, rate, stream, sweep, timeouts, tls, url, warmup"
+    "max_send_lag, metrics, model, name, probes, proxy_url, rate, starting_timeout, stream, sweep, timeouts, tls, url, warmup"
 )
 TTFT = "slos: {a: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
 LENGTHS = "a number of tokens, or one of fixed, uniform, lognormal, empirical"

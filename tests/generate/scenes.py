@@ -18,6 +18,7 @@ from prober.generate.page.view import (
     PageView,
     Room,
     Spending,
+    Starting,
     Sweeping,
     TargetView,
     concern,
@@ -229,6 +230,11 @@ def nothing() -> list[TargetView]:
     ]
 
 
+def starting() -> list[TargetView]:
+    """An engine that does not listen yet, since the prober began to ask it six minutes ago."""
+    return [replace(nothing()[0], state="starting", starting=Starting(NOW - 360, NOW + 840))]
+
+
 def paused() -> list[TargetView]:
     """A person has paused it."""
     return [replace(target(), paused_unix_s=NOW - 600)]
@@ -304,6 +310,7 @@ SCENES = {
     "full": full,
     "down": down,
     "nothing": nothing,
+    "starting": starting,
     "paused": paused,
 }
 

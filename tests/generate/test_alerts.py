@@ -115,6 +115,16 @@ QUIET = {
     **swept("60+0x60", "21600+0x60"),
     **UP,
 }
+# A target that refuses connections from the prober's start on; each probe after the 20th minute fails.
+STARTING = {
+    f'llmslo_target_starting_until_timestamp_seconds{{{JOB},target="llama"}}': "1200+0x19 _x60",
+    f'llmslo_target_state{{{JOB},target="llama",state="starting"}}': "1+0x19 0+0x60",
+}
+REFUSED = (
+    STARTING
+    | {f'llmslo_target_state{{{JOB},target="llama",state="failing"}}': "0+0x20 1+0x60"}
+    | slo("ttft", "0+0x19 0+12x60", "0+0x19 0+12x60")
+)
 NO_TRAFFIC = {name: "0+0x60" for name in QUIET if "events" in name or "_total" in name} | {
     name: values for name, values in QUIET.items() if not ("events" in name or "_total" in name)
 }
@@ -201,6 +211,30 @@ CASES = [
     Case("silent for five minutes", "LLMSLONoData", 15, slo("ttft", "0+12x10 120+0x60", "0+0x70")),
     Case("declared, and never an event", "LLMSLONoData", 20, slo("ttft", "0+0x60", "0+0x60"), {"slo": "ttft"}),
     Case("events", "LLMSLONoData", 60, QUIET),
+    # Declared, never an event, refused since the start: nobody is told for 20 minutes, and then all is as ever.
+    *(Case(f"refused for {minute} minutes since the start", "LLMSLONoData", minute, REFUSED) for minute in (6, 12, 19)),
+    *(
+        Case(f"refused for {minute} minutes since the start", "LLMTargetFailing", minute, REFUSED)
+        for minute in (12, 19)
+    ),
+    *(
+        Case("refused since the start, the bound has passed", "LLMTargetFailing", minute, REFUSED, {"target": "llama"})
+        for minute in (24, 40)
+    ),
+    Case(
+        "refused since the start, and paused: nothing counts after the bound either",
+        "LLMSLONoData",
+        27,
+        STARTING | slo("ttft", "0+0x60", "0+0x60"),
+        {"slo": "ttft"},
+    ),
+    Case(
+        "loading, as its health page says, beside another target that refuses",
+        "LLMSLONoData",
+        12,
+        {name.replace("llama", "other"): values for name, values in STARTING.items()} | slo("ttft", "0+0x60", "0+0x60"),
+        {"slo": "ttft"},
+    ),
     Case("the prober is gone, which is another alert", "LLMSLONoData", 120, QUIET),
     Case(
         "failing for three minutes",

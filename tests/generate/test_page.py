@@ -339,3 +339,12 @@ def test_the_prober_says_when_it_does_not_trust_itself() -> None:
     """On every page, above all targets."""
     assert "does not trust itself" in "".join(layout.page(replace(page_of(hundred()), trusted=False), "stamp"))
     assert "does not trust itself" not in html(hundred())
+
+
+def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> None:
+    """On its page and on its card: nobody has to know the bound by heart."""
+    (view,) = SCENES["starting"]()
+    said = "refuses connections since 10:54:00; counted as failures after 20m, from 11:14:00 UTC (starting_timeout)"
+    assert concern(view).kind == "unknown"
+    assert said in Read(html([view])).text
+    assert said in Read(html([target(), view])).text

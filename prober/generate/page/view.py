@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal
 
 from prober.analysis.capacity import Capacity
@@ -15,6 +16,7 @@ from prober.measure.result import ProbeResult
 from prober.results.result import Result
 from prober.slo.firing import percent
 from prober.slo.standing import Standing
+from prober.slo.windows import promql
 
 Kind = Literal["good", "bad", "few", "unknown"]
 SIGNALS = {"ttft": "TTFT", "ttft_answer": "TTFT of the answer", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
@@ -85,11 +87,37 @@ class Capacities:
 
 
 @dataclass(frozen=True, slots=True)
+class Starting:
+    """A target that refuses connections and has not answered since the prober began to ask it; times in Unix seconds.
+
+    until_unix_s: from then on refused connections count as failures
+    """
+
+    since_unix_s: float
+    until_unix_s: float
+
+    @property
+    def text(self) -> str:
+        """Since when, and until when that is no failure, in words."""
+        since, until = (time_of_day(at_s) for at_s in (self.since_unix_s, self.until_unix_s))
+        after = promql(self.until_unix_s - self.since_unix_s)
+        return (
+            f"refuses connections since {since}; counted as failures after {after}, from {until} UTC (starting_timeout)"
+        )
+
+
+def time_of_day(unix_s: float) -> str:
+    """Hours, minutes and seconds, UTC."""
+    return f"{datetime.fromtimestamp(unix_s, UTC):%H:%M:%S}"
+
+
+@dataclass(frozen=True, slots=True)
 class TargetView:
     """A target. quantiles: by (workload, signal), in seconds; probes: the last RECENT, latest first.
 
     key: what it is addressed by, also before it has a name; paused_unix_s: since when nothing is sent to it, None if it is
-    probed; sweeps: the last results, latest first; sweepable: the configuration lets it be swept
+    probed; sweeps: the last results, latest first; sweepable: the configuration lets it be swept; starting: only while it
+    refuses connections
     """
 
     key: str
@@ -111,6 +139,7 @@ class TargetView:
     sweeping: Sweeping | None = None
     sweeps: Sequence[Result] = ()
     sweepable: bool = False
+    starting: Starting | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +210,7 @@ def concern(view: TargetView) -> Concern:
     if view.diagnosis is not None:
         return Concern(3, "few", f"slow, {regime}", view.diagnosis.means)
     if view.state != "ready":
-        return Concern(4, "unknown", view.state, why)
+        return Concern(4, "unknown", view.state, view.starting.text if view.starting else why)
     if silent:
         names = ", ".join(dict.fromkeys(each.slo.name for each in silent))
         return Concern(6, "unknown", f"no data yet to judge: {names}", silent[0].why)
