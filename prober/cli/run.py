@@ -52,6 +52,14 @@ def run(
             "--web.config.file", help="TLS and passwords of the pages, as the exporter-toolkit's file has them."
         ),
     ] = None,
+    keep_running: Annotated[
+        bool,
+        typer.Option(
+            "--keep-running",
+            help="Wait for a configuration, an address or a web configuration that can be used, instead of ending; without "
+            "storage that can be used keep state in memory. For a sidecar, which must not take its engine out of service.",
+        ),
+    ] = False,
     history_limit: Annotated[int, typer.Option("--history.limit", min=1, help="Successes kept a target.")] = 100,
     shutdown_timeout: Annotated[
         str,
@@ -117,6 +125,7 @@ def run(
         drain_s=drain_s,
         shard=part,
         lease=Wanted(*places, lease_s),
+        keep_running=keep_running,
     )
 
     async def serve() -> None:

@@ -105,6 +105,11 @@ def load(
     return specs
 
 
+def nothing() -> Specs:
+    """No targets, and defaults: what is in effect while there is no configuration."""
+    return Specs((), resolve_drift(models.Drift(), Problems("")), None, None)
+
+
 def _keys(value: Any) -> Iterable[str]:
     return value if isinstance(value, dict) else ()
 

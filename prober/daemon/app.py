@@ -1,14 +1,16 @@
 """The composition root: reads as the list of the daemon's parts and how they meet."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import signal
 import socket
+import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 from prober import __version__, series
 from prober.analysis.trust import Trust
 from prober.config.discovery import PLACEHOLDER
-from prober.config.load import ConfigError, load
+from prober.config.load import ConfigError, load, nothing
 from prober.config.specs import Specs
 from prober.config.units import counted
 from prober.daemon.discovery import Roster
@@ -29,7 +31,7 @@ from prober.daemon.history import History
 from prober.daemon.leadership import Wanted, leadership
 from prober.daemon.ledger import BUDGET, Ledger
 from prober.daemon.memory import DEMAND, DRIFT, ENGINE, KEPT_S, Memory
-from prober.daemon.site import Site, serve
+from prober.daemon.site import Serving, Site, host_and_port, serve
 from prober.daemon.sweeps import Sweeps
 from prober.daemon.watch import Watch
 from prober.edge.clock import Clock
@@ -43,12 +45,16 @@ from prober.edge.webconfig import WebFile
 from prober.engines import DIALECTS
 from prober.exposition.buckets import COARSE
 from prober.exposition.families import Family
+from prober.generate.page.view import Problem
 from prober.limits.shard import Shard
 from prober.metrics import Recorder, registry
 from prober.probing.pacer import MISSED_NS
 from prober.slo.firing import proofs
 
 WATCH_S = 2.0
+READ_AGAIN_S = 10.0  # without any configuration: also what it names may be there by then
+LISTEN_AGAIN_S, LISTEN_AGAIN_AT_MOST_S = 1.0, 30.0
+MAX_SEND_LAG_S = 0.010  # without any target
 ALONE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
@@ -71,6 +77,7 @@ class Options:
     drain_s: float = 20.0
     shard: Shard = Shard()
     lease: Wanted = Wanted()
+    keep_running: bool = False
 
 
 def read_config(path: str) -> Specs:
@@ -94,6 +101,17 @@ def read_config(path: str) -> Specs:
     if problems:
         raise ConfigError("\n".join(problems))
     return specs
+
+
+def _read_whatever(path: str) -> Specs:
+    """The same, with no other exception: what a file holds must not end a prober that runs. Raises ConfigError."""
+    try:
+        return read_config(path)
+    except ConfigError:
+        raise
+    except Exception as problem:
+        log.debug("the configuration cannot be read", exc_info=True)
+        raise ConfigError(f"{path}: cannot be read: {problem!r}; please report this with the file") from problem
 
 
 def _warn(specs: Specs) -> None:
@@ -126,33 +144,48 @@ class App:
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._file = Followed(options.config_file)
+        self._problems: dict[str, Problem] = {}  # what is not in effect, by part
+        self._configured = False  # a configuration was taken over
+        self._serving: Serving | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
-        """Probe until SIGTERM or SIGINT, then drain. Raises ConfigError, OSError (address in use)."""
+        """Probe until SIGTERM or SIGINT, then drain. Raises ConfigError, OSError (address in use).
+
+        With `keep_running` only what no file and no neighbour can mend is raised: flags.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)  # first: as PID 1 there is no other way to end it
         log.info("llm-slo-prober %s, configuration %s", __version__, self._options.config_file)
+        host_and_port(self._options.listen_address)
+        keep_running = self._options.keep_running
         self._file.taken()
-        specs = read_config(self._options.config_file)
-        web = WebFile(self._options.web_config_file)
-        if self._options.web_config_file and not (web.now.tls or web.now.config.authenticates):
+        specs = self._first()
+        web = WebFile(self._options.web_config_file, keep_running=keep_running)
+        if web.problem:
+            headline = "web configuration not taken over, only /-/healthy and /-/ready are served until it is mended"
+            self._refused("web", headline, web.problem.splitlines())
+        elif self._options.web_config_file and not (web.now.tls or web.now.config.authenticates):
             log.warning(
                 "%s: %s: whoever reaches the pages may read them", self._options.web_config_file, web.now.config.words
             )
-        if self._options.admin_api and (why := unguarded(self._options.listen_address, web.now)):
+        why = unguarded(self._options.listen_address, web.now) if self._options.admin_api else ""
+        if why and not (keep_running and self._options.web_config_file):
             raise ConfigError(why)
+        if why and not web.problem:
+            self._refused("web", "actions stay off", [why])
         clock = Clock()
-        trust = Trust(min(spec.max_send_lag_s for spec in specs.kinds))
+        trust = Trust(min((spec.max_send_lag_s for spec in specs.kinds), default=MAX_SEND_LAG_S))
         _warn(specs)
         instance = os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         history = History(self._options.history_limit)
         self._clock, self._trust = clock, trust
         recorder = Recorder(self._families)
-        path = self._options.storage_path or specs.storage_path
-        store = Store(path) if path else None
-        if path and (kind := remote(Path(path))):
+        path = self._storage_path = self._options.storage_path or specs.storage_path
+        kinds = (DRIFT, ENGINE, DEMAND, BUDGET)
+        store, (drifts, engines, demands, budgets) = self._stored(path, kinds)
+        if path and store and (kind := remote(Path(path))):
             log.warning(
                 "--storage.path %s: is on %s, where SQLite's locks cannot be relied on: one prober only", path, kind
             )
@@ -160,8 +193,6 @@ class App:
         leading = leadership(self._options.lease, shard, instance, self._families)
         if shard.count > 1 and not leading.where:
             log.warning("--shard %s without --lease.name or --lease.path: %s", shard, ALONE)
-        kinds = (DRIFT, ENGINE, DEMAND, BUDGET)
-        drifts, engines, demands, budgets = (store.load(kind, time.time() - KEPT_S) if store else {} for kind in kinds)
         self._drifts = Watch(recorder, history, specs.drift, drifts, keeps=store is not None)
         headroom = Headroom(self._families, demands)
         self._sweeps = Sweeps(self._families, history, headroom, trust, store, leading)
@@ -182,16 +213,18 @@ class App:
         site = Site(
             self._fleet, self._families, self.reload, self._options.external_url, self._options.route_prefix, web
         )
-        site.admin = self._options.admin_api
-        runner = await serve(site, self._options.listen_address)
+        site.admin = self._options.admin_api and not why
+        site.views.problems = self._problems
+        await self._listen(site)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._keep(asyncio.create_task(self.reload())))
         self._family(series.BUILD_INFO.name).value(__version__).value = 1.0
-        self._applied()
+        if "configuration" not in self._problems:
+            self._applied()
         self._fleet.ledger.start()
         await self._roster.configure(specs)
         self._keep(asyncio.create_task(self._roster.run()))
         self._keep(asyncio.create_task(leading.run()))
-        self._keep(asyncio.create_task(self._watch()))
+        self._keep(asyncio.create_task(self._watch(site)))
         clock.heard = self._feel_lag()
         self._keep(asyncio.create_task(self._memory.recall()))
         self._keep(asyncio.create_task(Gpus(self._fleet).run()))
@@ -202,8 +235,8 @@ class App:
         gc.freeze()  # what is there now stays: the collector need not walk it while stamps are taken
         gc.set_threshold(50_000, 20, 20)
         site.ready = True
-        pages = f"{self._options.listen_address} ({web.now.config.words})"
-        log.info("probing %s%s, pages on %s", counted(len(specs.targets), "target"), _found(specs), pages)
+        pages = self._pages(web)
+        log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _found(specs), pages)
         if shard.count > 1:
             log.info("shard %s has %d of them", shard, len(self._fleet.lines))
         await self._stopping.wait()
@@ -217,17 +250,22 @@ class App:
         await self._fleet.stop(self._options.drain_s)
         await self._fleet.ledger.close()
         await self._memory.close()
-        await runner.cleanup()
+        if self._serving is not None:
+            await self._serving.cleanup()
         clock.close()
 
     async def reload(self) -> str | None:
         """Take the configuration file over; a file with mistakes changes nothing. The mistakes, or None."""
+        return await self._reload(asked=True)
+
+    async def _reload(self, *, asked: bool) -> str | None:
+        """The same. asked: mistakes are logged even if they are those of before."""
         async with self._reloading:
             self._file.taken()
             try:
-                specs = read_config(self._options.config_file)
+                specs = _read_whatever(self._options.config_file)
             except ConfigError as problem:
-                self._refused(str(problem).splitlines())
+                self._not_taken(str(problem).splitlines(), asked=asked)
                 return str(problem)
             self._trust.max_lag_s = min(spec.max_send_lag_s for spec in specs.kinds)
             self._drifts.configure(specs.drift)
@@ -236,28 +274,114 @@ class App:
             await self._roster.configure(specs)
             await self._fleet.settled()
             self._applied()
+            if specs.storage_path and specs.storage_path != self._storage_path and not self._options.storage_path:
+                log.warning("storage.path %s: is taken when the prober starts, not by a reload", specs.storage_path)
             _warn(specs)
             log.info("configuration taken over: %s%s", counted(len(specs.targets), "target"), _found(specs))
             return None
 
-    def _refused(self, mistakes: Iterable[str]) -> None:
+    def _first(self) -> Specs:
+        """The configuration to begin with; none where it has mistakes and the prober is to keep running."""
+        try:
+            return _read_whatever(self._options.config_file)
+        except ConfigError as problem:
+            if not self._options.keep_running:
+                raise
+            self._not_taken(str(problem).splitlines(), asked=True)
+            return nothing()
+
+    def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[dict[str, bytes]]]:
+        """The store, and what it has of each kind."""
+        if path is None:
+            return None, [{} for _ in kinds]
+        try:
+            store = Store(path)
+            return store, [store.load(kind, time.time() - KEPT_S) for kind in kinds]
+        except (OSError, sqlite3.Error) as problem:
+            if not self._options.keep_running:
+                raise
+            said = str(problem) if isinstance(problem, OSError) else f"--storage.path {path}: {problem}; mend the file"
+            self._refused("storage", "state is in memory only until the prober restarts", [said])
+            return None, [{} for _ in kinds]
+
+    async def _listen(self, site: Site) -> None:
+        """Serve the pages; where the address cannot be used, and the prober is to keep running, as soon as it can."""
+        try:
+            self._serving = await serve(site, self._options.listen_address)
+        except OSError as problem:
+            if not self._options.keep_running:
+                raise
+            self._refused("address", "no pages are served, the address is tried again and again", [str(problem)])
+            self._keep(asyncio.create_task(self._listen_again(site)))
+
+    async def _listen_again(self, site: Site) -> None:
+        wait_s = LISTEN_AGAIN_S
+        while self._serving is None:
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, LISTEN_AGAIN_AT_MOST_S)
+            with contextlib.suppress(OSError):
+                self._serving = await serve(site, self._options.listen_address)
+        self._mended("address")
+        log.info("%s", self._pages(site.guard.file))
+
+    def _pages(self, web: WebFile) -> str:
+        """What is served where, for the log."""
+        if self._serving is None:
+            return "no pages yet"
+        what, how = ("health", "locked") if web.problem else ("pages", web.now.config.words)
+        return f"{what} on {self._options.listen_address} ({how})"
+
+    def _not_taken(self, mistakes: Sequence[str], *, asked: bool) -> None:
+        kept = "the old one goes on" if self._configured else "nothing is probed until it is mended"
+        self._refused("configuration", f"configuration not taken over, {kept}", mistakes, asked=asked)
+
+    def _refused(self, part: str, headline: str, mistakes: Sequence[str], *, asked: bool = True) -> None:
+        """Say what is not in effect: in the log, on the page and by a series, until `_mended`. asked: even if it is known."""
+        problem = Problem(headline, tuple(mistakes))
+        if asked or self._problems.get(part) != problem:
+            log.error("%s", headline)
+            for line in mistakes:
+                log.error("%s", line)
+        self._problems[part] = problem
         self._family(series.RELOAD_OK.name).value().value = 0.0
-        log.error("configuration not taken over, the old one goes on")
-        for line in mistakes:
-            log.error("%s", line)
+
+    def _mended(self, part: str) -> None:
+        self._problems.pop(part, None)
+        self._family(series.RELOAD_OK.name).value().value = float(not self._problems)
 
     def _applied(self) -> None:
-        self._family(series.RELOAD_OK.name).value().value = 1.0
+        self._configured = True
+        self._mended("configuration")
         self._family(series.RELOAD_TIME.name).value().value = time.time()
 
-    async def _watch(self) -> None:
+    async def _watch(self, site: Site) -> None:
+        looks = 0
         while True:
             await asyncio.sleep(WATCH_S)
+            looks += 1
+            if "web" in self._problems:
+                await self._look_at_web(site)
             match self._file.look():
                 case "changed":
-                    await self.reload()
-                case "gone":
-                    self._refused([f"--config.file {self._options.config_file}: is not there any more; put it back"])
+                    await self._reload(asked=self._configured)
+                case "gone" if self._configured:
+                    mistake = f"--config.file {self._options.config_file}: is not there any more; put it back"
+                    self._not_taken([mistake], asked=True)
+                case _ if not self._configured and looks % round(READ_AGAIN_S / WATCH_S) == 0:
+                    await self._reload(asked=False)
+
+    async def _look_at_web(self, site: Site) -> None:
+        """The pages are locked, or actions off: is the web configuration mended?"""
+        file = site.guard.file
+        loaded = await file.fresh()
+        if loaded.is_locked:
+            return
+        why = unguarded(self._options.listen_address, loaded) if self._options.admin_api else ""
+        site.admin = self._options.admin_api and not why
+        if why:
+            self._refused("web", "actions stay off", [why], asked=False)
+        else:
+            self._mended("web")
 
     def _feel_lag(self) -> Callable[[int, float], None]:
         lags = self._family(series.LOOP_LAG.name).histogram(COARSE)

@@ -41,6 +41,10 @@ NEEDS_AUTH = (
     "--web.enable-admin-api lets whoever reaches --web.listen-address {address} send probes and sweeps, and nobody is asked who "
     "they are; give --web.config.file passwords (basic_auth_users) or required client certificates, or listen on 127.0.0.1"
 )
+LOCKED = (
+    "the prober's --web.config.file cannot be used, so only /-/healthy and /-/ready are served; its log says what is wrong, and "
+    "the file is read again as soon as it changes\n"
+)
 RELOAD_OFF = (
     "a reload may be asked for from this machine, by who has shown who they are (--web.config.file), or with "
     "--web.enable-admin-api; a changed file is taken over by itself, and SIGHUP does it too\n"
@@ -129,6 +133,8 @@ class Guard:
             )
             answer.force_close()
             return answer
+        if loaded.is_locked and request.path not in self._open:
+            return web.Response(status=503, text=LOCKED)
         admitted = loaded.config.tls_server_config.certificate_required
         if loaded.config.basic_auth_users and request.path not in self._open:
             if refusal := await self._identified(request, loaded.config.basic_auth_users, who, now_s):

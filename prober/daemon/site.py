@@ -215,12 +215,18 @@ class Serving:
         self._site.guard.close()
 
 
-async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
-    """Listen on `host:port` or `:port`. Raises OSError with what to do if that is taken."""
+def host_and_port(address: str) -> tuple[str | None, int]:
+    """Of `host:port` or `:port`; the host is None for all addresses. Raises OSError if it is neither."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > HIGHEST_PORT:
         meant = f"host:{address} or :{address}" if address.isdecimal() else "host:port or :port"
         raise OSError(f"--web.listen-address {address!r}: write {meant}, with a port up to {HIGHEST_PORT}")
+    return host.strip("[]") or None, int(port)
+
+
+async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
+    """Listen on `host:port` or `:port`. Raises OSError with what to do if that is taken."""
+    host, port = host_and_port(address)
     runner = web.AppRunner(
         site.application(), access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, lingering_time=LINGER_S
     )
@@ -228,7 +234,7 @@ async def serve(site: Site, address: str, limits: Limits | None = None) -> Servi
     assert runner.server is not None
     listener = Listener(site.guard.file, runner.server, limits)
     try:
-        await listener.start(host.strip("[]") or None, int(port))
+        await listener.start(host, port)
     except OSError as problem:
         await runner.cleanup()
         raise OSError(

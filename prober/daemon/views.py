@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -19,6 +19,7 @@ from prober.generate.page.view import (
     Concern,
     Drifting,
     PageView,
+    Problem,
     Room,
     Spending,
     Starting,
@@ -42,6 +43,7 @@ class Views:
 
     def __init__(self, fleet: Fleet, families: dict[str, Family]) -> None:
         self._fleet, self._families = fleet, families
+        self.problems: Mapping[str, Problem] = {}  # what of the configuration is not in effect, by part
         self._charts: dict[str, tuple[list[str], list[Figure]]] = {}
 
     async def targets(self) -> list[TargetView]:
@@ -85,6 +87,7 @@ class Views:
             pages=pages,
             shard=str(fleet.shard) if fleet.shard.count > 1 else "",
             configured=fleet.configured,
+            problems=list(self.problems.values()),
         )
 
     def known(self) -> list[tuple[str, str]]:

@@ -24,10 +24,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What holds now. tls: None for plain HTTP."""
+    """What holds now. tls: None for plain HTTP; is_locked: it could not be read, and nothing but health may be served."""
 
     config: WebConfig = field(default_factory=WebConfig)
     tls: ssl.SSLContext | None = None
+    is_locked: bool = False
 
     def admits(self, certificate: Mapping[str, Any] | None) -> bool:
         """A client's certificate, as Python gives it, has one of the names that are let in."""
@@ -54,9 +55,12 @@ def read(path: str) -> Loaded:
 
 
 class WebFile:
-    """The file while it is in use. Raises ConfigError where it cannot be begun with. path: None for no file at all."""
+    """The file while it is in use. path: None for no file at all.
 
-    def __init__(self, path: str | None) -> None:
+    keep_running: a file that cannot be used at first locks the pages until it can; else it raises ConfigError
+    """
+
+    def __init__(self, path: str | None, *, keep_running: bool = False) -> None:
         self._path = path
         self._stamps: tuple[Stamp | None, ...] = ()
         self._again_s = math.inf  # on the monotonic clock
@@ -64,8 +68,19 @@ class WebFile:
         self._reading = asyncio.Lock()
         self.now = Loaded()
         if path is not None:
-            self.now = read(path)
+            try:
+                self.now = _read(path)
+            except ConfigError as problem:
+                if not keep_running:
+                    raise
+                self.now, self._told = Loaded(is_locked=True), str(problem)
+                self._again_s = time.monotonic() + AGAIN_S
             self._stamps = self._stamped()
+
+    @property
+    def problem(self) -> str:
+        """Why the pages are locked; "" if they are not."""
+        return self._told if self.now.is_locked else ""
 
     async def fresh(self) -> Loaded:
         """What holds now, after a look whether a file is another one."""
@@ -81,8 +96,8 @@ class WebFile:
 
     async def _renew(self, path: str) -> None:
         try:
-            loaded = await asyncio.to_thread(read, path)
-            if (loaded.tls is None) != (self.now.tls is None):
+            loaded = await asyncio.to_thread(_read, path)
+            if (loaded.tls is None) != (self.now.tls is None) and not self.now.is_locked:
                 raise ConfigError(
                     f"{path}: turns TLS {'off' if loaded.tls is None else 'on'}; restart the prober for that"
                 )
@@ -90,7 +105,8 @@ class WebFile:
                 raise ConfigError(f"{path}: lets everybody in; restart the prober for that")
         except ConfigError as problem:
             if str(problem) != self._told:
-                log.error("web configuration not taken over, the old one goes on")
+                kept = "the pages stay locked" if self.now.is_locked else "the old one goes on"
+                log.error("web configuration not taken over, %s", kept)
                 for line in str(problem).splitlines():
                     log.error("%s", line)
             self._told, self._again_s = str(problem), time.monotonic() + AGAIN_S
@@ -104,6 +120,16 @@ class WebFile:
         folder, tls = Path(self._path).parent, self.now.config.tls_server_config
         files = (tls.cert_file, tls.key_file, tls.client_ca_file)
         return (stamp(self._path), *(stamp(str(folder / file)) for file in files if file))
+
+
+def _read(path: str) -> Loaded:
+    """The same, with no other exception: what the file holds must not end the process that listens. Raises ConfigError."""
+    try:
+        return read(path)
+    except ConfigError:
+        raise
+    except Exception as problem:
+        raise ConfigError(f"--web.config.file {path}: cannot be read: {problem!r}; mend the file") from problem
 
 
 def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:

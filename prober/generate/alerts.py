@@ -117,7 +117,8 @@ def of_the_prober(selector: str) -> tuple[Alert, ...]:
             f"llmslo_config_last_reload_successful{{{selector}}} == 0\n",
             "5m",
             "The prober {{ $labels.instance }} could not take its configuration over",
-            "It goes on with the one before. Its log has every mistake with its place; so has `prober check`.",
+            "It goes on with the one before; one that has never had any (--keep-running) probes nothing. Its log and its page have "
+            "every mistake with its place: of the configuration, and with --keep-running of its storage and web configuration too.",
         ),
         Alert(
             "LLMDiscoveryDown",

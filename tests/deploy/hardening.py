@@ -75,8 +75,10 @@ def daemon_faults(pod: dict[str, Any], container: dict[str, Any], drain: float) 
     sidecar = beside(container)
     paths = {name: container.get(name, {}).get("httpGet", {}).get("path") for name in (*PROBED, "startupProbe")}
     wanted = {
-        "liveness at /-/healthy": paths["livenessProbe"] == "/-/healthy",
-        # An instrument that is ill must not take its engine out of service, nor hold it up.
+        # An instrument that is ill must not take its engine out of service, nor hold it up: a sidecar has no probe at all.
+        "liveness at /-/healthy, unless beside an engine": paths["livenessProbe"]
+        == (None if sidecar else "/-/healthy"),
+        "keeps running beside an engine": not sidecar or "--keep-running" in container["args"],
         "readiness, unless beside an engine": paths["readinessProbe"] == (None if sidecar else "/-/ready"),
         "no startup probe": paths["startupProbe"] is None,
         "time to drain": pod.get("terminationGracePeriodSeconds", 30) > drain,

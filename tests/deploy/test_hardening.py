@@ -50,10 +50,6 @@ def of_its_own(pod: dict[str, Any], container: dict[str, Any]) -> bool:
     return not beside(container)
 
 
-def daemon(pod: dict[str, Any], container: dict[str, Any]) -> bool:
-    return runs(container)
-
-
 def daemon_of_its_own(pod: dict[str, Any], container: dict[str, Any]) -> bool:
     return runs(container) and not beside(container)
 
@@ -73,7 +69,7 @@ SETTINGS = {
     ("resources", "limits"): everybody,
     ("automountServiceAccountToken",): of_its_own,
     ("enableServiceLinks",): of_its_own,
-    ("livenessProbe",): daemon,
+    ("livenessProbe",): daemon_of_its_own,
     ("readinessProbe",): daemon_of_its_own,
     ("topologySpreadConstraints",): daemon_of_its_own,
 }
@@ -127,6 +123,17 @@ def test_the_check_sees_what_a_daemon_must_not_have(shipped: Shipped, name: str,
         if runs(container):
             {"terminationGracePeriodSeconds": pod}.get(name, container)[name] = value
             assert wrongs(pod, container, asks), where
+
+
+@pytest.mark.parametrize("name", ["livenessProbe", "readinessProbe"])
+def test_the_check_sees_what_would_take_an_engine_out_of_service(shipped: Shipped, name: str) -> None:
+    """A sidecar that the kubelet probes, or that ends when it cannot begin."""
+    beside_engines = [each for each in found(shipped) if beside(each[2])]
+    assert beside_engines
+    for where, pod, container, asks in beside_engines:
+        path = "/-/healthy" if name == "livenessProbe" else "/-/ready"
+        assert wrongs(pod, container | {name: {"httpGet": {"path": path, "port": 1}}}, asks), where
+        assert wrongs(pod, container | {"args": ["run"]}, asks), where
 
 
 def test_the_check_sees_a_token_that_nobody_asked_for(shipped: Shipped) -> None:

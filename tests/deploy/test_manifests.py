@@ -129,6 +129,8 @@ def test_the_sidecar_leaves_the_engine_as_it_was(shipped: dict[str, list[Manifes
     assert after["spec"]["selector"] == before["spec"]["selector"]
     (sidecar,) = after["spec"]["template"]["spec"]["initContainers"]
     assert sidecar["restartPolicy"] == "Always"
+    volumes = {each["name"]: each for each in after["spec"]["template"]["spec"]["volumes"]}
+    assert volumes[sidecar["volumeMounts"][0]["name"]]["configMap"]["optional"], "else the engine waits for it"
     monitor = one(shipped[name], "PodMonitor")["spec"]
     assert fitting(monitor["selector"]["matchLabels"], after["spec"]["template"]["metadata"]["labels"])
     assert monitor["podMetricsEndpoints"][0]["port"] == sidecar["ports"][0]["name"]

@@ -70,6 +70,8 @@ def start(
     folders = tuple(mount["mountPath"] for mount in container["volumeMounts"])
     words = []
     for word in container["args"]:
+        if word == "--keep-running":
+            continue  # with it a mistake would not be refused
         name, equals, value = word.partition("=")
         words.append(f"{name}={root}{value}" if equals and value.startswith(folders) else word)
     monkeypatch.setattr(sys, "argv", ["prober", *words])

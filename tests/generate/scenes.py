@@ -16,6 +16,7 @@ from prober.generate.page.view import (
     Capacities,
     Drifting,
     PageView,
+    Problem,
     Room,
     Spending,
     Starting,
@@ -328,6 +329,12 @@ def events(targets: Sequence[TargetView]) -> list[Event]:
         ),
         Event(NOW - 90_000, name, "engine", "version was 0.31.0, is 0.32.0"),
     ]
+
+
+def unconfigured(text: str = "prober.yaml: targets[0].ulr: unknown key") -> PageView:
+    """Nothing is probed, as the file has mistakes."""
+    problem = Problem("configuration not taken over, nothing is probed until it is mended", (text,) * 30)
+    return replace(page_of([target()]), targets=[], concerns=[], total=0, events=[], whole=False, problems=[problem])
 
 
 def page_of(targets: Sequence[TargetView], *, admin: bool = True, asked: str = "", chosen: str = "") -> PageView:

@@ -14,7 +14,7 @@ from prober.generate.page.view import AT_ONCE, RECENT, Room, TargetView, concern
 from prober.generate.plots import curves
 from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.timeline import Connection, Timeline
-from tests.generate.scenes import HOSTILE, LONG, NOW, SCENES, hostile, hundred, page_of, probe, target
+from tests.generate.scenes import HOSTILE, LONG, NOW, SCENES, hostile, hundred, page_of, probe, target, unconfigured
 
 VOID = {"meta", "link", "input", "br", "img"}
 
@@ -348,3 +348,15 @@ def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> N
     assert concern(view).kind == "unknown"
     assert said in Read(html([view])).text
     assert said in Read(html([target(), view])).text
+
+
+@pytest.mark.parametrize("text", ["prober.yaml: targets[0].ulr: unknown key", HOSTILE, LONG])
+def test_mistakes_of_the_configuration_stand_at_the_top(text: str) -> None:
+    """As text, the first of them, and how many more the log has."""
+    page = "".join(layout.page(unconfigured(text), "stamp"))
+    read = Read(page)
+    assert "configuration not taken over, nothing is probed until it is mended" in read.text
+    assert "and 10 more, in the log" in read.text
+    assert read.text.count(clean(text, 600)) == 20
+    assert "<img" not in page
+    assert "not taken over" not in html([target()])

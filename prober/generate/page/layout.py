@@ -9,12 +9,13 @@ from prober.generate.document import Figure
 from prober.generate.page import probes
 from prober.generate.page.cards import card
 from prober.generate.page.marks import attribute, clean, clock, link, mark, told
-from prober.generate.page.view import Concern, Kind, PageView, concern
+from prober.generate.page.view import Concern, Kind, PageView, Problem, concern
 from prober.generate.page.whole import action, happenings, panel, whole
 
 Named = tuple[str, str, Concern]  # key, name, and what is known first
 REFRESH_S = 5
 NAMED = 8  # concerns that the head lists
+MISTAKES = 20  # of a configuration, that it lists
 API = ("metrics", "api/v1/targets", "api/v1/probes", "api/v1/events", "api/v1/sweeps", "api/v1/openapi.json")
 
 
@@ -75,7 +76,16 @@ def _verdict(view: PageView) -> str:
         said = " is well" if one.kind == "good" else f": {told(one.text)}"
         headline = mark(one.kind, f'<span id="target">{told(view.targets[0].name, 120)}</span>{said}')
     lists = f'<ul class="concerns">{items}{more}</ul>' if listed and not view.whole else ""
-    return f'{back}<h1 id="verdict" aria-live="polite">{headline}</h1>{untrusted}{lists}'
+    problems = "".join(map(_problem, view.problems))
+    return f'{back}<h1 id="verdict" aria-live="polite">{headline}</h1>{problems}{untrusted}{lists}'
+
+
+def _problem(problem: Problem) -> str:
+    """What of the configuration is not in effect, and every mistake."""
+    items = "".join(f"<li>{told(mistake, 600)}</li>" for mistake in problem.mistakes[:MISTAKES])
+    more = len(problem.mistakes) - MISTAKES
+    items += f"<li>and {more} more, in the log</li>" if more > 0 else ""
+    return f'<div class="banner">{mark("bad", told(problem.headline))}<ul>{items}</ul></div>'
 
 
 def _headline(view: PageView, urgent: Sequence[Named], found: Sequence[Named]) -> str:

@@ -156,6 +156,14 @@ WELL = Concern(9, "good", "well")
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """A part of the configuration that is not in effect. mistakes: what is wrong where, and what to do, one a line."""
+
+    headline: str
+    mistakes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PageView:
     """The whole page at one moment. targets: those shown, worst first; total: that there are, matching: that pass the filter.
 
@@ -181,6 +189,7 @@ class PageView:
     pages: int = 1
     shard: str = ""
     configured: int = 0
+    problems: Sequence[Problem] = ()
 
 
 def _cause(regime: str) -> str:

@@ -1,0 +1,285 @@
+"""`prober run --keep-running`, as a sidecar runs it: nothing that is wrong around it ends it, and what is mended is taken."""
+
+import base64
+import os
+import socket
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from tests.processes import Mock, Program, asked, free_port, get, until, value
+
+OK = "llmslo_config_last_reload_successful"
+TARGET = "targets: [{{name: one, url: 'http://127.0.0.1:{port}', rate: 20/s, max_send_lag: 5s, warmup: 0}}]\n"
+
+
+@pytest.fixture(scope="module")
+def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
+    with Mock(tmp_path_factory.mktemp("mock") / "log", "--ttft", "10ms", "--itl", "1ms") as started:
+        yield started
+
+
+class Kept(Program):
+    """A prober that keeps running; `url` is where its pages are, or will be."""
+
+    def __init__(self, folder: Path, *flags: object, config: Path | None = None, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        words = ("--config.file", config or folder / "prober.yaml", "--web.listen-address", f"127.0.0.1:{self.port}")
+        super().__init__(folder / "log", "run", "--keep-running", *words, *flags)
+
+    def is_well(self) -> bool:
+        """What a kubelet would be told."""
+        return asked(self.url + "/-/healthy")[0] == asked(self.url + "/-/ready")[0] == 200
+
+    def probes(self) -> float:
+        return value(self.url, "llmslo_probes_total", target="one")
+
+    def logged(self, text: str) -> int:
+        return sum(text in line for line in self.log.read_text().splitlines() if "level=error" in line)
+
+
+def missing(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def text(content: bytes) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        if path.is_dir():
+            path.rmdir()
+        path.write_bytes(content)
+
+    return write
+
+
+MISTAKES = [
+    (missing, "cannot be read: [Errno 2]"),
+    (folder, "cannot be read: [Errno 21]"),
+    (text(b""), "not a mapping"),
+    (text(b"\xff\xfe targets"), "cannot be read: 'utf-8' codec"),
+    (text(b"targets: [{url: http://h, ulr: 1}]"), "targets[0].ulr: unknown key"),
+    (text(b"targets: [{url: http://h}"), "line 1, column"),
+    (text(b"targets: [{url: http://h, probes: [{workload: [[[[]]]]}]}]"), "targets[0].probes[0].workload"),
+]
+
+
+def test_every_mistake_is_shown_and_the_first_good_file_is_taken(tmp_path: Path, mock: Mock) -> None:
+    """Mistake after mistake: it answers as well, says what is wrong once, and probes once the file is right."""
+    config = tmp_path / "prober.yaml"
+    with Kept(tmp_path) as prober:
+        for spoil, said in MISTAKES:
+            spoil(config)
+            until(partial(prober.logged, said), said)
+            assert prober.is_well()
+            assert value(prober.url, OK) == 0
+            page = get(prober.url + "/")
+            assert "configuration not taken over, nothing is probed until it is mended" in page
+            assert "No target is configured" in page
+        status, answer = asked(prober.url + "/-/reload", "POST")
+        assert status == 500
+        assert "targets[0].probes[0].workload" in answer
+        config.write_text(TARGET.format(port=mock.port))
+        until(lambda: prober.probes() >= 3, "probes")
+        assert value(prober.url, OK) == 1
+        assert "not taken over" not in get(prober.url + "/")
+        for _, said in MISTAKES[:-1]:
+            assert prober.logged(said) == 1, said
+        assert prober.stop() == 0
+
+
+def test_a_config_map_that_appears_late_is_taken(tmp_path: Path, mock: Mock) -> None:
+    """As the kubelet mounts it: an empty folder, then ..data swapped in as a symlink, and swapped again."""
+    mount = tmp_path / "etc"
+    mount.mkdir()
+
+    def publish(version: str, content: str) -> None:
+        (mount / version).mkdir()
+        (mount / version / "prober.yaml").write_text(content)
+        (mount / "..data_tmp").symlink_to(version)
+        os.replace(mount / "..data_tmp", mount / "..data")
+        if not (mount / "prober.yaml").is_symlink():
+            (mount / "prober.yaml").symlink_to("..data/prober.yaml")
+
+    with Kept(tmp_path, config=mount / "prober.yaml") as prober:
+        until(prober.is_well, "the pages")
+        until(lambda: prober.logged("cannot be read: [Errno 2]"), "the mistake")
+        publish("..1", "targets: 5")
+        until(lambda: prober.logged("targets: needed"), "the next mistake")
+        publish("..2", TARGET.format(port=mock.port))
+        until(lambda: prober.probes() >= 3, "probes")
+        publish("..3", "targets: 6")
+        until(lambda: value(prober.url, OK) == 0, "the last mistake")
+        assert "the old one goes on" in get(prober.url + "/")
+        before = prober.probes()
+        until(lambda: prober.probes() > before + 3, "more probes")
+
+
+def test_files_that_the_configuration_names_may_come_late(tmp_path: Path, mock: Mock) -> None:
+    """The configuration itself does not change then: without any in effect it is read again by itself."""
+    certificate = tmp_path / "ca.pem"
+    target = f"{{name: one, url: 'http://127.0.0.1:{mock.port}', rate: 20/s, max_send_lag: 5s, tls: {{ca_file: '{certificate}'}}}}"
+    (tmp_path / "prober.yaml").write_text(f"targets: [{target.replace('http:', 'https:')}]")
+    with Kept(tmp_path) as prober:
+        until(lambda: prober.logged("tls.ca_file"), "the mistake")
+        authority = pytest.importorskip("trustme").CA()
+        authority.cert_pem.write_to_path(str(certificate))
+        until(lambda: value(prober.url, OK) == 1, "the configuration")
+        assert prober.logged("tls.ca_file") == 1
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    path.mkdir()
+    with closing(sqlite3.connect(path / "prober.db")) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+@contextmanager
+def below_a_file(path: Path) -> Iterator[None]:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    yield
+
+
+@contextmanager
+def without_a_table(path: Path) -> Iterator[None]:
+    path.mkdir()
+    with closing(sqlite3.connect(path / "prober.db")) as other:
+        other.execute("PRAGMA user_version = 1")
+        other.commit()
+    yield
+
+
+@pytest.mark.parametrize("spoil", [locked, below_a_file, without_a_table])
+def test_without_storage_it_probes_and_says_so(
+    tmp_path: Path, mock: Mock, spoil: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    """State is in memory then, which the log, the page and the series tell."""
+    (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
+    with spoil(tmp_path / "storage"), Kept(tmp_path, "--storage.path", tmp_path / "storage") as prober:
+        until(lambda: prober.probes() >= 3, "probes")
+        assert prober.is_well()
+        assert value(prober.url, OK) == 0
+        assert "state is in memory only until the prober restarts" in get(prober.url + "/")
+        assert prober.logged(f"--storage.path {tmp_path / 'storage'}: ") == 1
+        assert asked(prober.url + "/-/reload", "POST")[0] == 200
+        assert value(prober.url, OK) == 0
+        assert prober.stop() == 0
+
+
+def test_an_address_in_use_is_waited_for(tmp_path: Path, mock: Mock) -> None:
+    """It probes meanwhile, says once that nobody can read it, and serves as soon as the address is free."""
+    (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        prober = Kept(tmp_path, port=port)
+        with prober:
+            until(lambda: "probing 1 target, no pages yet" in prober.log.read_text(), "the start")
+            until(lambda: prober.logged("no pages are served"), "the mistake")
+            taken.close()
+            until(prober.is_well, "the pages")
+            assert prober.probes() > 0
+            until(lambda: value(prober.url, OK) == 1, "no mistake any more")
+            assert prober.logged(f"--web.listen-address 127.0.0.1:{port}: ") == 1
+            assert prober.stop() == 0
+
+
+def test_it_ends_while_it_waits_for_its_address(tmp_path: Path) -> None:
+    """SIGTERM is heard without pages too, and without a configuration."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with Kept(tmp_path, port=taken.getsockname()[1]) as prober:
+            until(lambda: "no pages yet" in prober.log.read_text(), "the start")
+            assert prober.stop() == 0
+
+
+@pytest.mark.parametrize("spoil", [missing, folder, text(b"basic_auth_users: [1]"), text(b"\xff"), text(b"a: 1")])
+def test_pages_whose_protection_cannot_be_read_are_not_served(
+    tmp_path: Path, mock: Mock, spoil: Callable[[Path], None]
+) -> None:
+    """Only health is, which tells nothing; once the file is right the pages ask for the password that it has."""
+    (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
+    web = tmp_path / "web.yaml"
+    spoil(web)
+    with Kept(tmp_path, "--web.config.file", web) as prober:
+        until(prober.is_well, "health")
+        for path, method in (("/metrics", "GET"), ("/", "GET"), ("/api/v1/targets", "GET"), ("/-/reload", "POST")):
+            assert asked(prober.url + path, method)[0] == 503, path
+        assert str(tmp_path) not in asked(prober.url + "/")[1]
+        assert prober.logged(str(web)) == 1
+        hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+        text(f"basic_auth_users: {{me: '{hashed}'}}".encode())(web)
+        until(lambda: asked(prober.url + "/metrics")[0] == 401, "the password to be asked for")
+        assert prober.is_well()
+        me = "Basic " + base64.b64encode(b"me:secret").decode()
+        until(lambda: f"{OK} 1" in get(prober.url + "/metrics", Authorization=me), "the series")
+        assert "llmslo_probes_total" in get(prober.url + "/metrics", Authorization=me)
+
+
+def test_actions_stay_off_until_somebody_is_asked_who_they_are(tmp_path: Path, mock: Mock) -> None:
+    """A web configuration that lets everybody in does not end the prober, and does not switch actions on either."""
+    (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
+    web = tmp_path / "web.yaml"
+    web.write_text("")
+    port = free_port()
+    flags = (
+        "--web.config.file",
+        web,
+        "--web.enable-admin-api",
+        "--web.listen-address",
+        f"127.1:{port}",
+    )  # not known to be loopback
+    with Kept(tmp_path, *flags, port=port) as prober:
+        until(prober.is_well, "health")
+        assert value(prober.url, OK) == 0
+        assert "actions stay off" in get(prober.url + "/")
+        assert asked(prober.url + "/api/v1/pauses?target=one", "POST")[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--web.listen-address", "9742"), "--web.listen-address '9742': write"),
+        (("--web.listen-address", ":0", "--web.enable-admin-api"), "--web.enable-admin-api lets whoever reaches"),
+        (("--shard", "2/2"), "--shard"),
+    ],
+)
+def test_flags_that_cannot_mend_themselves_end_it(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
+    """At once, with what to write."""
+    with Kept(tmp_path, *flags) as prober:
+        assert prober.process.wait(30) == 1
+    assert said in prober.log.read_text()
+
+
+def test_an_engine_that_begins_to_listen_late_has_no_failures(tmp_path: Path) -> None:
+    """It is `starting` until it answers, its neighbour is probed, and the first probes come within seconds of its start."""
+    late, well = free_port(), free_port()
+    (tmp_path / "prober.yaml").write_text(
+        "defaults: {rate: 20/s, max_send_lag: 5s}\n"
+        f"targets: [{{name: late, url: 'http://127.0.0.1:{late}'}}, {{name: well, url: 'http://127.0.0.1:{well}'}}]\n"
+    )
+    with Mock(tmp_path / "well", "--ttft", "10ms", port=well), Kept(tmp_path) as prober:
+        until(lambda: value(prober.url, "llmslo_probes_total", target="well") >= 40, "its neighbour")
+        assert value(prober.url, "llmslo_target_state", target="late", state="starting") == 1
+        assert value(prober.url, "llmslo_target_starting_until_timestamp_seconds", target="late") > 0
+        assert "counted as failures after 20m" in get(prober.url + "/?target=late")
+        assert value(prober.url, "llmslo_probes_total", target="late") == 0
+        with Mock(tmp_path / "late", "--ttft", "10ms", port=late):
+            until(lambda: value(prober.url, "llmslo_target_state", target="late", state="ready"), "it", 15)
+        assert value(prober.url, "llmslo_probe_failures_total", target="well") == 0
+        until(lambda: value(prober.url, "llmslo_target_state", target="late", state="failing"), "its end")
