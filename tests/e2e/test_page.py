@@ -453,7 +453,7 @@ slos:
 targets:
   - {{name: one, url: 'http://127.0.0.1:{port}', max_send_lag: 5s, probes: [{{workload: probe, rate: 20/s, slos: [ttft]}}],
      sweep: {{min_rate: 5/s, max_rate: 20/s, slos: [ttft]}}}}
-  - {{name: <script>two</script>, url: 'http://127.0.0.1:9', rate: 2/s}}
+  - {{name: <script>two</script>, url: 'http://127.0.0.1:9', rate: 2/s, starting_timeout: 0}}
 """
 
 
@@ -487,6 +487,7 @@ def told(url: str, name: str) -> dict[str, Any]:
 def test_the_real_daemon_is_seen_and_steered(browser: Browser, daemon: str) -> None:
     """Its probes arrive on the page; a probe now is shown with its figures; a sweep is seen and stopped; a pause is real."""
     until(lambda: told(daemon, "one")["outcomes"].get("ok", 0) >= 5, "five probes")
+    until(lambda: told(daemon, "<script>two</script>")["state"] == "failing", "three failures")
     context = browser.new_context(viewport=DESK)
     page = context.new_page()
     said: list[str] = []
