@@ -1,15 +1,22 @@
 """One HTTP/1.1 request on a connection of its own: bytes are stamped as they arrive, and understood later.
 
 The parser of HTTP is llhttp (httptools), fed at once because it is C; events and JSON are read when the answer has ended, when
-a deadline has to know whether content came, or when more than `DIGEST_BYTES` wait. So a chunk's stamp never waits for
-another's JSON. Deadlines act on content: a role chunk or a keep-alive moves none.
+a deadline has to know whether content came, or when too much waits. So a chunk's stamp never waits for another's JSON. Only a
+piece that may hold the end, `[DONE]`, is split into events at once, so that the answer ends when it arrives.
+
+Deadlines act on content: a role chunk or a keep-alive moves none. They are decided by stamps: bytes that arrive after the time
+at which a deadline may have passed are not read before that deadline was checked, so a timer that runs late changes nothing.
+
+An exception while this code runs ends this exchange only: it is raised to whoever waits for `ended`.
 """
 
 import asyncio
 import ssl
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from functools import wraps
+from typing import Concatenate, ParamSpec, cast
 
 import httptools
 
@@ -17,7 +24,6 @@ from prober.config.specs import Timeouts
 from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Recording
 
-DIGEST_BYTES = 64 << 10
 SLICE = 4
 MAX_STREAM_BYTES = 64 << 20  # of a stream as it is sent, with its headers, chunks and trailers
 MAX_PLAIN_BYTES = 4 << 20  # of any other answer
@@ -25,6 +31,8 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_ERROR_BYTES = 64 << 10
 MAX_HEADERS = 200
 LINGER_S = 1.0
+NEVER_NS = 1 << 63
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +43,24 @@ class Deadlines:
     timeouts: Timeouts
 
 
+def _guarded(callback: Callable[Concatenate["Exchange", P], None]) -> Callable[Concatenate["Exchange", P], None]:
+    """A callback of the event loop or the parser: an exception ends its exchange."""
+
+    @wraps(callback)
+    def guarded(self: "Exchange", /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            callback(self, *args, **kwargs)
+        except Exception as problem:
+            self._fail(problem)
+
+    return guarded
+
+
 class Exchange(asyncio.Protocol):
-    """One request and its answer. `send` once connected; `ended` is done when it is over, however it ended."""
+    """One request and its answer. `send` once connected; `ended` is done when it is over, however it ended.
+
+    `ended` raises what this code failed with; `received` then tells whether it was over something that the server sent.
+    """
 
     def __init__(self, recording: Recording | None) -> None:
         self.recording = recording
@@ -51,24 +75,29 @@ class Exchange(asyncio.Protocol):
         self.end_ns: int | None = None
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._arrived_ns = 0
-        self._frames: list[tuple[int, bytes]] = []
-        self._waiting = 0
         self._size = 0
         self._received = 0
         self._streaming = False
         self._deadlines: Deadlines | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._check_ns = NEVER_NS  # no deadline passes before
+        self._timer: asyncio.Handle | None = None
+
+    @property
+    def received(self) -> bool:
+        """The server has sent something."""
+        return self._received > 0
 
     # -- what the prober does -------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, deadlines: Deadlines) -> None:
         """Write the whole request and stamp it."""
         self._deadlines = deadlines
-        if self.ended.done() or self.transport is None:
+        if self.ended.done():
             return
+        assert self.transport is not None
         self.sent_ns = time.monotonic_ns()
         self.transport.write(data)
-        self._check()
+        self._check(time.monotonic_ns())
 
     def abort(self) -> None:
         """Cut the connection and forget it."""
@@ -80,8 +109,11 @@ class Exchange(asyncio.Protocol):
         """When the first content came; what has arrived is read for it, a few pieces at a time."""
         if self.recording is None:
             return None
-        if self.recording.first_ns is None and self._frames and self.end_ns is None:
-            self._digest(SLICE)
+        if self.recording.first_ns is None and self.end_ns is None:
+            try:
+                self.recording.read(SLICE)
+            except Exception as problem:
+                self._fail(problem)
         return self.recording.first_ns
 
     # -- what the transport says ----------------------------------------------------------------------------------------
@@ -91,26 +123,36 @@ class Exchange(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._arrived_ns = time.monotonic_ns()
-        if self._parser is None:
-            return
-        self._received += len(data)
         try:
+            if self._arrived_ns > self._check_ns:
+                self._check(self._arrived_ns)
+            if self._parser is None:
+                return
+            self._received += len(data)
             self._parser.feed_data(data)
             self._bound()
         except httptools.HttpParserUpgrade:
             self._break(Outcome.MALFORMED, "the server switched protocols")
+        except httptools.HttpParserCallbackError as problem:
+            self._fail(problem)
         except httptools.HttpParserError as problem:
             self._break(Outcome.MALFORMED, f"not HTTP ({problem}): {bytes(data[:60])!r}")
+        except Exception as problem:
+            self._fail(problem)
 
     def eof_received(self) -> bool:
         return False
 
+    @_guarded
     def connection_lost(self, exc: Exception | None) -> None:
+        arrived_ns = time.monotonic_ns()
+        if arrived_ns > self._check_ns:
+            self._check(arrived_ns)
         if self._timer:
             self._timer.cancel()
         if self.ended.done() or self.end_ns is not None:
             return
-        self._arrived_ns = time.monotonic_ns()
+        self._arrived_ns = arrived_ns
         if self.status is None:
             sent = "before any answer" if self.sent_ns else "before the request was sent"
             self._break(Outcome.RESET, f"the connection was closed {sent}{f' ({exc})' if exc else ''}")
@@ -123,10 +165,12 @@ class Exchange(asyncio.Protocol):
 
     # -- what the parser says -------------------------------------------------------------------------------------------
 
+    @_guarded
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) < MAX_HEADERS:
             self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
+    @_guarded
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         status = self._parser.get_status_code()
@@ -143,18 +187,19 @@ class Exchange(asyncio.Protocol):
             self._break(Outcome.MALFORMED, said)
 
     def on_body(self, data: bytes) -> None:
-        self._size += len(data)
-        if not self._streaming:
-            if len(self.body) < MAX_ERROR_BYTES or self.recording is None:
-                self.body += data
-        else:
-            self._frames.append((self._arrived_ns, data))
-            self._waiting += len(data)
-            if self._waiting > DIGEST_BYTES:
-                self._digest()
-                if self.recording is not None and self.recording.over:
-                    self._complete()
+        if self._parser is None:
+            return  # the answer has ended
+        try:
+            self._size += len(data)
+            if not self._streaming:
+                if len(self.body) < MAX_ERROR_BYTES or self.recording is None:
+                    self.body += data
+            elif self.recording is not None and self.recording.feed(self._arrived_ns, data):
+                self._complete()
+        except Exception as problem:
+            self._fail(problem)
 
+    @_guarded
     def on_message_complete(self) -> None:
         if self.status is not None:
             self._complete()
@@ -173,21 +218,21 @@ class Exchange(asyncio.Protocol):
     # -- how it ends ----------------------------------------------------------------------------------------------------
 
     def _complete(self) -> None:
-        """The answer is whole. Its chunks are read a few at a time, so that other probes' stamps need not wait for all."""
+        """The answer has ended. Its chunks are read a few at a time, so that other probes' stamps need not wait for all."""
         if self.ended.done() or self.end_ns is not None:
             return
         self.end_ns = self._arrived_ns
         self._parser = None
         self._finish()
 
+    @_guarded
     def _finish(self) -> None:
         if self.ended.done():
             return
-        self._digest(SLICE)
-        if self._frames:
+        recording = self.recording
+        if recording is not None and recording.read(SLICE):
             self.ended.get_loop().call_soon(self._finish)
             return
-        recording = self.recording
         if recording is not None:
             if self._streaming:
                 recording.finish()
@@ -208,9 +253,23 @@ class Exchange(asyncio.Protocol):
     def _break(self, outcome: Outcome, detail: str) -> None:
         if self.ended.done() or self.end_ns is not None:
             return
-        self._digest()
+        if self.recording is not None:
+            self.recording.read()
         self.broken = Verdict(outcome, detail)
         self._end()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _fail(self, problem: Exception) -> None:
+        """This code failed: whoever waits for the answer is told, and the connection is cut."""
+        self._parser = None
+        if self._timer:
+            self._timer.cancel()
+        if self.ended.done():
+            said = "an exchange failed after its end; please report this"
+            self.ended.get_loop().call_exception_handler({"message": said, "exception": problem})
+        else:
+            self.ended.set_exception(problem)
         if self.transport is not None:
             self.transport.abort()
 
@@ -229,39 +288,47 @@ class Exchange(asyncio.Protocol):
                 # The server closes first, as it was asked to, and so keeps the port's waiting time on its side.
                 self._timer = self.ended.get_loop().call_later(LINGER_S, self.transport.abort)
 
-    def _digest(self, most: int | None = None) -> None:
-        frames, self._frames = self._frames[:most], self._frames[most:] if most is not None else []
-        self._waiting = 0
-        if self.recording is not None:
-            for at_ns, data in frames:
-                self.recording.feed(at_ns, data)
-
-    def _check(self) -> None:
-        """Find out whether a deadline has passed, and look again at the next one."""
+    @_guarded
+    def _on_timer(self) -> None:
         self._timer = None
+        if self.ended.done() or self.end_ns is not None:
+            return
+        if self.recording is not None and self.recording.read(SLICE):
+            self._timer = self.ended.get_loop().call_soon(self._on_timer)
+            return
+        self._check(time.monotonic_ns())
+
+    def _check(self, now_ns: int) -> None:
+        """Give up if a deadline passed before `now_ns`; else check again when the next one may have."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
         if self.ended.done() or self._deadlines is None or self.end_ns is not None:
             return
-        self._digest()
-        if self.recording is not None and (self.recording.done or self.recording.over):
-            self._complete()  # all was said, though the server keeps the connection open
-            return
+        if self.recording is not None:
+            self.recording.read()
+            if self.recording.over:
+                self._complete()  # though the server keeps the connection open
+                return
         due = self._deadlines.intended_ns
         limits = self._deadlines.timeouts
-        now = time.monotonic_ns()
         waits = [(due + round(limits.total_s * 1e9), Outcome.TIMEOUT_TOTAL, f"no end after {limits.total_s:g} s")]
+        next_ns = NEVER_NS
         if self.recording is not None and self.recording.streamed:
+            stall_ns = round(limits.stall_s * 1e9)
             if self.recording.first_ns is None:
                 at = due + round(limits.first_token_s * 1e9)
                 seen = f"status {self.status}, {self._size} bytes" if self.status else "no answer"
                 said = f"no content after {limits.first_token_s:g} s ({seen})"
                 waits.append((at, Outcome.TIMEOUT_FIRST_TOKEN, said))
+                next_ns = now_ns + stall_ns  # content that comes from now on can stall from then on
             else:
-                at = (self.recording.last_ns or 0) + round(limits.stall_s * 1e9)
-                said = f"no content for {limits.stall_s:g} s after {self.recording.content} chunks"
+                at = (self.recording.last_ns or 0) + stall_ns
+                said = f"neither content nor the end for {limits.stall_s:g} s after {self.recording.content} chunks"
                 waits.append((at, Outcome.TIMEOUT_STALL, said))
         at, outcome, said = min(waits)
-        if at <= now:
-            self._arrived_ns = now
+        if at < now_ns:
             self._break(outcome, said)
             return
-        self._timer = self.ended.get_loop().call_later((at - now) / 1e9 + 0.002, self._check)
+        self._check_ns = min(at, next_ns)
+        self._timer = self.ended.get_loop().call_later((self._check_ns - now_ns) / 1e9 + 0.002, self._on_timer)

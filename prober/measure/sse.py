@@ -87,6 +87,11 @@ class SseDecoder:
         self._idle = not (self._rest or self._data or self._name or self._skip_lf)
         return events
 
+    @property
+    def pending(self) -> list[bytes]:
+        """Data lines of the event whose blank line has not come yet."""
+        return self._data
+
     def finish(self) -> list[Event]:
         """What was pending when the body ended: one event marked incomplete, or nothing. Raises LineTooLong."""
         events: list[Event] = []

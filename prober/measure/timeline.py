@@ -5,6 +5,7 @@ guess: no usage, no TPOT; no stream, no TTFT.
 """
 
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -17,6 +18,9 @@ from prober.measure.sse import Event, LineTooLong, SseDecoder
 MAX_CHUNKS = 100_000
 MAX_TEXT = 2_000
 MAX_ANSWER = 1 << 19
+MAX_UNREAD_BYTES = 64 << 10
+EVENT_ENDS = (b"}\n\n", b"}\r\n\r\n")
+MAX_DONE_BYTES = 64  # of an event's data: a longer one is not `[DONE]`, however much white space is around it
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ class Recording:
     """Turns the pieces of one answer into a timeline, in any number of steps; memory is bounded.
 
     `answer` is the text that is not reasoning, if it `keeps_answer`; `text` the beginning of either.
-    `feed` with each piece and the stamp of its arrival, `finish` once the body has ended properly.
+    `feed` with each piece and the stamp of its arrival, `read` to parse the JSON of events that were fed, `finish` once the body
+    has ended properly. `feed` knows `[DONE]` at once; all other fields are those of the events that were read.
     """
 
     streamed: bool = True
@@ -121,6 +126,10 @@ class Recording:
     _totals: "array[int]" = field(default_factory=lambda: array("q"))
     _sse: SseDecoder = field(default_factory=SseDecoder)
     _whole: bytearray = field(default_factory=bytearray)
+    _unread: deque[tuple[int, bytes | Event]] = field(default_factory=deque)
+    _unread_bytes: int = 0
+    _is_between: bool = False  # the last piece ended with an event
+    _whole_sse: SseDecoder = field(default_factory=lambda: _between())  # of pieces that hold whole events
 
     @property
     def over(self) -> bool:
@@ -132,35 +141,56 @@ class Recording:
         """Number of chunks (of a plain answer: 0 or 1) that carried content."""
         return len(self._stamps)
 
-    def feed(self, at_ns: int, data: bytes) -> None:
-        """A piece of the body that arrived at `at_ns`."""
-        if self.error is not None or self.malformed is not None:
-            return
+    def feed(self, at_ns: int, data: bytes) -> bool:
+        """A piece of the body that arrived at `at_ns`. True once the answer has ended: what follows is ignored."""
+        if self.done or self.error is not None or self.malformed is not None:
+            return True
         if not self.streamed:
             self._whole += data
             self.last_ns = at_ns
-            return
-        too_long = None
-        try:
-            events = self._sse.feed(data)
-        except LineTooLong as problem:
-            events, too_long = problem.events, str(problem)
-        try:
-            for event in events:
-                self._event(at_ns, event)
-        except chat.Malformed as problem:
-            self.malformed = str(problem)
-        if too_long is not None and not self.over:
-            self.malformed = too_long
+            return False
+        ends_event = data.endswith(EVENT_ENDS)
+        if ends_event and self._is_between and chat.DONE not in data:
+            self._unread.append((at_ns, data))  # whole events, none of them `[DONE]`, as nearly every piece is
+            self._unread_bytes += len(data)
+        else:
+            self._is_between = ends_event
+            if self._split(at_ns, data):
+                return True
+        if self._unread_bytes <= MAX_UNREAD_BYTES:
+            return False
+        self.read()
+        return self.over
+
+    def read(self, most: int | None = None) -> bool:
+        """Parse the pieces that wait, `most` at most. True if there are more."""
+        unread = self._unread
+        for _ in range(len(unread) if most is None else min(most, len(unread))):
+            at_ns, piece = unread.popleft()
+            if isinstance(piece, Event):
+                self._unread_bytes -= len(piece.data)
+                self._read_event(at_ns, piece)
+            else:
+                self._unread_bytes -= len(piece)
+                events, too_long = _events(self._whole_sse, piece)
+                for event in events:
+                    self._read_event(at_ns, event)
+                if too_long and not self.over:
+                    self.malformed = too_long
+        return bool(unread)
 
     def finish(self) -> None:
         """The body ended as HTTP says it should."""
-        if self.over:
+        self.read()
+        if self.over or self.done:
             return
         try:
             if self.streamed:
                 for event in self._sse.finish():
-                    self._event(self.last_ns or 0, event)
+                    if _is_done(event.data):
+                        self.done = True
+                    else:
+                        self._event(self.last_ns or 0, event)
             else:
                 self._answer(chat.parse_answer(bytes(self._whole)))
         except (LineTooLong, chat.Malformed) as problem:
@@ -196,15 +226,39 @@ class Recording:
             answer=self.answer,
         )
 
+    def _split(self, at_ns: int, data: bytes) -> bool:
+        """Split a piece into events. True if the answer has ended.
+
+        `[DONE]` counts at the end of its line already: no data line after it could make the event a chunk, and some servers
+        send no blank line and keep the connection open.
+        """
+        events, too_long = _events(self._sse, data)
+        for event in events:
+            if _is_done(event.data):
+                self.done = True
+                return True
+            self._unread.append((at_ns, event))
+            self._unread_bytes += len(event.data)
+        if len(pending := self._sse.pending) == 1 and _is_done(pending[0]):
+            self.done = True
+        elif too_long:
+            self.read()
+            if not self.over:
+                self.malformed = too_long
+        return self.done or too_long is not None
+
+    def _read_event(self, at_ns: int, event: Event) -> None:
+        try:
+            self._event(at_ns, event)
+        except chat.Malformed as problem:
+            self.malformed = str(problem)
+
     def _event(self, at_ns: int, event: Event) -> None:
-        if self.done or self.error is not None or self.malformed is not None:
+        if self.error is not None or self.malformed is not None:
             return
         payload = event.data
         if payload[:1] != b"{":
             payload = payload.strip()
-            if payload == chat.DONE:
-                self.done = True
-                return
         if event.name not in (b"", b"message", b"error"):
             return
         if not event.complete:
@@ -244,3 +298,21 @@ class Recording:
             self.text = (self.text + chunk.text)[:MAX_TEXT]
         if self.keeps_answer and chunk.answer and len(self.answer) < MAX_ANSWER:
             self.answer += chunk.text
+
+
+def _is_done(data: bytes) -> bool:
+    return len(data) <= MAX_DONE_BYTES and data.strip() == chat.DONE
+
+
+def _between() -> SseDecoder:
+    decoder = SseDecoder()
+    decoder.feed(b"\n")  # it is past the place of a byte-order mark
+    return decoder
+
+
+def _events(decoder: SseDecoder, data: bytes) -> tuple[list[Event], str | None]:
+    """Events completed by `data`, and what is wrong with the line after them."""
+    try:
+        return decoder.feed(data), None
+    except LineTooLong as problem:
+        return problem.events, str(problem)
