@@ -122,8 +122,11 @@ class Line:
         log.info("target=%s %s", self.name or UNNAMED, text)
         self._fleet.history.happened(Event(time.time(), self.name or UNNAMED, "state", text))
 
-    def record(self, result: ProbeResult) -> None:
-        """A probe of this target has ended: into series, history, trust and state."""
+    def record(self, result: ProbeResult, *, is_fault: bool = False) -> None:
+        """A probe of this target has ended: into series, history, trust and state.
+
+        is_fault: an exception inside the prober ended it, which says nothing of how late the prober is
+        """
         identity = self.target.identity
         found = self.target.spec.name or (identity.model if identity else None) or self.name or UNNAMED
         if self._is_taken(found):
@@ -132,18 +135,33 @@ class Line:
             self._rename(found)
         result = replace(result, target=found)
         fleet = self._fleet
-        fleet.recorder.record(result)
-        self._show_state()
-        for kind, budget in self.target.budgets.items():
-            fleet.recorder.budget(found, kind, budget.remaining_ratio(fleet.clock.now_ns()))
-        fleet.history.add(result)
-        fleet.trust.probe(fleet.clock.now_ns(), invalid=result.outcome is Outcome.INVALID)
-        load = self._page.load_at(result.timeline.intended_ns) if self._page else None
-        fleet.watch.observe(result, load)
-        fleet.explanation.probe(result)
-        fleet.sweeps.probe(result)
+        if not is_fault:
+            fleet.trust.probe(fleet.clock.now_ns(), invalid=result.outcome is Outcome.INVALID)
+        self._inform(fleet.recorder.record, result)
+        self._inform(self._show_state)
+        self._inform(self._record_budgets, found)
+        self._inform(fleet.history.add, result)
+        self._inform(self._observe, result)
+        self._inform(fleet.explanation.probe, result)
+        self._inform(fleet.sweeps.probe, result)
         if result.outcome in BAD or result.outcome in NEUTRAL:
             log.debug("target=%s workload=%s outcome=%s %s", found, result.workload, result.outcome, result.detail)
+
+    def _inform(self, listener: Callable[..., object], *args: object) -> None:
+        """Call a listener; its exception is logged, and the others still hear."""
+        try:
+            listener(*args)
+        except Exception:
+            name = getattr(listener, "__qualname__", repr(listener))
+            log.exception("target=%s: %s failed inside the prober; please report this", self.name or UNNAMED, name)
+
+    def _record_budgets(self, name: str) -> None:
+        for kind, budget in self.target.budgets.items():
+            self._fleet.recorder.budget(name, kind, budget.remaining_ratio(self._fleet.clock.now_ns()))
+
+    def _observe(self, result: ProbeResult) -> None:
+        load = self._page.load_at(result.timeline.intended_ns) if self._page else None
+        self._fleet.watch.observe(result, load)
 
     def engine(self, signals: Signals | None) -> None:
         """The engine's page was read, or cannot be read any more."""
@@ -181,16 +199,16 @@ class Line:
             self._fleet.names.get(self.name, set()).discard(self.target.spec.key)
             if not self._fleet.names.get(self.name):
                 self._fleet.names.pop(self.name, None)
-                self._fleet.forget(self.name)
+                self._inform(self._fleet.forget, self.name)
         self._fleet.names.setdefault(name, set()).add(self.target.spec.key)
         self.name = name
-        self._fleet.recorder.declare(name, self.target.spec)
-        self._fleet.watch.declare(name, self.target.spec)
-        self._fleet.explanation.declare(name, self.target.spec, self._fleet.clock.now_ns() / 1e9)
-        self._fleet.sweeps.declare(name, self.target)
+        self._inform(self._fleet.recorder.declare, name, self.target.spec)
+        self._inform(self._fleet.watch.declare, name, self.target.spec)
+        self._inform(self._fleet.explanation.declare, name, self.target.spec, self._fleet.clock.now_ns() / 1e9)
+        self._inform(self._fleet.sweeps.declare, name, self.target)
         if self._page is not None:
-            self._fleet.recorder.declare_engine(name)
-        self._show_state()
+            self._inform(self._fleet.recorder.declare_engine, name)
+        self._inform(self._show_state)
 
     def starting_since_and_until_unix_s(self) -> tuple[float, float] | None:
         """Since when a target that refuses connections is waited for, and until when that is no failure; None for others."""
@@ -266,17 +284,19 @@ class Line:
         await pace(schedule, fleet.clock, round(self.target.spec.connect_lead_s * 1e9), launch, missed)
 
     async def _probe(self, probe: ProbeSpec, drawer: Drawer, due_ns: int) -> None:
+        is_fault = False
         try:
             result = await run_probe(self.target, drawer, due_ns)
         except asyncio.CancelledError:
             result = self._unsent(probe, due_ns, Outcome.CANCELLED, "the prober ended it")
         except Exception:
-            # A fault of the prober must not pass as nothing: it says so, and does not trust itself.
-            log.exception("target=%s: a probe failed inside the prober; please report this", self.name)
-            self._fleet.trust.missed(self._fleet.clock.now_ns())
-            result = self._unsent(probe, due_ns, Outcome.INVALID, "a fault of the prober itself; see its log")
+            # It counts as `invalid` for this target only: the prober is not late, so it still trusts the results of the others.
+            log.exception("target=%s: a probe failed inside the prober; please report this", self.name or UNNAMED)
+            is_fault = True
+            detail = "a fault inside the prober; please report it with the trace in the log"
+            result = self._unsent(probe, due_ns, Outcome.INVALID, detail)
         if result is not None:
-            self.record(result)
+            self.record(result, is_fault=is_fault)
         self._follow_state(result)
 
     def _follow_state(self, result: ProbeResult | None) -> None:
@@ -284,8 +304,8 @@ class Line:
         if self.target.is_refusing and self.name is None:
             self._rename(UNNAMED if not self._is_taken(UNNAMED) else self.target.spec.key)
         if result is None:
-            self._show_state()
-        self._tell(result)
+            self._inform(self._show_state)
+        self._inform(self._tell, result)
 
     def _tell(self, result: ProbeResult | None) -> None:
         """Log a change of state, and of what is wrong with the token file."""

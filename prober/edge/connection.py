@@ -70,8 +70,11 @@ async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> C
 def cert_expiry(exchange: Exchange) -> float | None:
     """End of the server certificate's validity in seconds since 1970; None without a verified one."""
     found = exchange.transport.get_extra_info("ssl_object") if exchange.transport else None
-    until = (found.getpeercert() or {}).get("notAfter") if found is not None else None
-    return float(ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None
+    try:
+        until = (found.getpeercert() or {}).get("notAfter") if found is not None else None
+        return float(ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None
+    except ValueError:  # the handshake is not done, or the date is none
+        return None
 
 
 def _exhausted() -> str | None:

@@ -104,6 +104,14 @@ def classify_status(status: int, detail: str) -> Verdict | None:
     return Verdict(Outcome.REJECTED, said)
 
 
+def unreadable(problem: Exception) -> Verdict:
+    """The verdict on an answer over which the prober itself failed: only what the server sent can have caused it."""
+    said = (
+        f"the prober failed to read this answer ({type(problem).__name__}); please report it with the trace in the log"
+    )
+    return Verdict(Outcome.MALFORMED, said)
+
+
 def classify(ending: Ending, promise: Promise) -> Verdict:
     """The verdict on a request that was sent in time; lateness, budget and shedding are decided before it is sent.
 

@@ -3,8 +3,9 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from prober.edge.clock import Alarm
 from prober.edge.connection import Broken, cert_expiry, connect
 from prober.edge.request import Deadlines, Exchange
 from prober.measure.chat import error_message, request_body
@@ -17,13 +18,16 @@ from prober.workload.workloads import Draw, Drawer
 CACHED_SHARE = 0.10
 HELD_UP = 10  # times max_send_lag: the event loop this late at any time of a probe, and its stamps are not the target's
 DISK_NS = 1_000_000_000  # for so long a request waits for what it costs to be written down, while the disk works
+MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests, tokens or seconds
+MAX_RETRY_AFTER_S = 366 * 86_400
 
 
 async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult | None:
     """Send one probe, due at `due_ns`, and say how it ended. None while the engine says it is loading or draining.
 
     The connection is begun at once; the request leaves at the due time, or as soon as the connection is ready if that is
-    later, which is the target's lateness and counts in TTFT. Never retried.
+    later, which is the target's lateness and counts in TTFT. Never retried. An exception is a fault of the prober before anything
+    of the answer was received; one in reading the answer is its `malformed`.
     """
     if not await target.awake():
         return None
@@ -65,36 +69,55 @@ class Flight:
 
     @property
     def retry_after_s(self) -> float | None:
-        """What the server asked for in `Retry-After`, where it was a number of seconds."""
-        told = self._exchange.headers.get("retry-after", "")
-        return float(told) if told.isdigit() else None
+        """What the server asked for in `Retry-After`, where it was a number of seconds, up to a year."""
+        seconds = header_number(self._exchange.headers, "retry-after")
+        return seconds if seconds is not None and seconds <= MAX_RETRY_AFTER_S else None
 
     async def fly(self) -> ProbeResult:
-        """Connect, wait for the due time, send, and read the answer to its end."""
+        """Connect, wait for the due time, send, and read the answer to its end.
+
+        Raises what failed inside the prober before anything of the answer was received.
+        """
         target, draw = self._target, self._draw
         self._began_ns = target.clock.now_ns()
         reserved = target.reserve(draw.prompt_tokens, draw.output_tokens)
         if reserved is None:
             return self._result(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
-        alarm = target.clock.call_at(self._due_ns, self._on_due)
-        work = asyncio.ensure_future(self._work())
         try:
+            return await self._reserved()
+        except Exception as problem:
+            if not self._exchange.received:
+                raise
+            return self._unreadable(target.unreadable("the answer of a probe", problem))
+        finally:
+            usage = self._recording.usage
+            if usage:
+                target.settle(reserved, usage.prompt_tokens or 0, usage.completion_tokens or 0)
+            elif self._exchange.sent_ns is None:
+                target.settle(reserved, 0, 0)
+
+    async def _reserved(self) -> ProbeResult:
+        """The probe once its budget is set aside. It leaves neither slot, connection nor task behind."""
+        target = self._target
+        work = asyncio.ensure_future(self._work())
+        alarm: Alarm | None = None
+        try:
+            alarm = target.clock.call_at(self._due_ns, self._at_due_time)
             await asyncio.wait((work, self._shed), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
+                self._shed.result()
                 cap = target.spec.max_in_flight
                 verdict = Verdict(Outcome.SHED, f"{cap} probes were in flight already (max_in_flight)")
             else:
                 verdict = work.result()
             return self._result(self._held_up() or verdict)
         finally:
-            alarm.cancel()
-            self._land()  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
-            work.cancel()
-            usage = self._recording.usage
-            if usage:
-                target.settle(reserved, usage.prompt_tokens or 0, usage.completion_tokens or 0)
-            elif self._exchange.sent_ns is None:
-                target.settle(reserved, 0, 0)
+            if alarm is not None:
+                alarm.cancel()
+            try:
+                self._land()  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
+            finally:
+                work.cancel()
 
     def _land(self) -> None:
         """Give the slot back and close the connection, unless the server is about to."""
@@ -103,6 +126,14 @@ class Flight:
             self._target.in_flight -= 1
         if not self._exchange.ended.done():
             self._exchange.abort()
+
+    def _at_due_time(self) -> None:
+        """The clock calls this for all targets, so an exception goes to this probe instead."""
+        try:
+            self._on_due()
+        except Exception as problem:
+            if not self._shed.done():
+                self._shed.set_exception(problem)
 
     def _on_due(self) -> None:
         """The intended time: take a slot or be shed, and send if the connection is ready."""
@@ -201,9 +232,9 @@ class Flight:
         usage = timeline.usage
         cached = usage.cached_tokens if usage else None
         left = {
-            kind: float(value)
+            kind: value
             for kind in ("requests", "tokens")
-            if (value := self._exchange.headers.get(f"x-ratelimit-remaining-{kind}", "")).isdigit()
+            if (value := header_number(self._exchange.headers, f"x-ratelimit-remaining-{kind}")) is not None
         }
         return ProbeResult(
             target=target.spec.name or "",
@@ -226,3 +257,28 @@ class Flight:
             rate_limit=left,
             cert_expiry_unix_s=cert_expiry(self._exchange),
         )
+
+    def _unreadable(self, verdict: Verdict) -> ProbeResult:
+        """The result where the prober failed to read what was received: nothing of the answer is used."""
+        exchange = self._exchange
+        timeline = Timeline(self._due_ns, self._connection, exchange.sent_ns, exchange.headers_ns)
+        draw = self._draw
+        return ProbeResult(
+            target=self._target.spec.name or "",
+            workload=draw.workload,
+            request_id=self._id,
+            unix_s=self._unix_s,
+            outcome=verdict.outcome,
+            detail=verdict.detail,
+            timeline=timeline,
+            asked_prompt_tokens=draw.prompt_tokens,
+            asked_output_tokens=draw.output_tokens,
+            golden=draw.expectation.kind if draw.expectation else None,
+        )
+
+
+def header_number(headers: Mapping[str, str], name: str) -> float | None:
+    """A header that is a whole number in ASCII digits, as RFC 9110 has them; None if it is absent, anything else, or too long."""
+    value = headers.get(name, "")
+    is_number = value.isascii() and value.isdigit() and len(value) <= MAX_HEADER_DIGITS
+    return float(value) if is_number else None

@@ -1,8 +1,11 @@
 """One target as the prober knows it: who answers there, in what state, how much more it may be asked."""
 
 import asyncio
+import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from traceback import format_exception
 from typing import Protocol
 
 import orjson
@@ -15,7 +18,7 @@ from prober.edge.request import Deadlines, Exchange
 from prober.engines import DIALECTS, GENERIC, detect
 from prober.limits.budget import Budget
 from prober.measure.chat import Dialect, error_message
-from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status
+from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, unreadable
 from prober.measure.warmup import IDLE_NS, WarmUp
 
 HEALTH_EVERY_NS = 1_000_000_000
@@ -23,6 +26,7 @@ HEALTH_TIMEOUT_S = 2.0
 MODELS_TIMEOUT_S = 10.0
 FAILING_AFTER = 3
 MAX_ANSWER = 4 << 20
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,13 @@ class Target:
                 if kind == "cost" and "tokens" in self.budgets:
                     self.budgets["tokens"].settle(amounts[0], 0.0, now)
                 return None
-        self._tell_ledger()
+        try:
+            self._tell_ledger()
+        except Exception:
+            for kind, amount in zip(("tokens", "cost"), amounts, strict=True):
+                if kind in self.budgets:
+                    self.budgets[kind].settle(amount, 0.0, now)
+            raise
         return (*amounts, now)
 
     async def covered(self, until_ns: int) -> None:
@@ -177,6 +187,16 @@ class Target:
             if kind in self.budgets:
                 self.budgets[kind].settle(before, after, reserved[2])
         self._tell_ledger()
+
+    def unreadable(self, sent: str, problem: Exception) -> Verdict:
+        """The verdict on something that the target sent and the prober failed to read. The log has the trace, without secrets."""
+        trace = type(problem).__name__
+        with suppress(Exception):
+            trace = self.endpoint.veil.over("".join(format_exception(problem)))
+        log.error(
+            "target=%s: %s could not be read; please report this: %s", self.spec.name or self.spec.url, sent, trace
+        )
+        return unreadable(problem)
 
     def _tell_ledger(self) -> None:
         if self.ledger is not None and any(budget.low for budget in self.budgets.values()):
@@ -214,6 +234,10 @@ class Target:
             await exchange.ended
         except Broken as broken:
             return Answer(0, {}, b"", broken.verdict, broken.is_refused)
+        except Exception as problem:
+            if not exchange.received:
+                raise
+            return Answer(0, {}, b"", self.unreadable(f"the answer to GET {path}", problem))
         finally:
             exchange.abort()
         self.has_answered = self.has_answered or exchange.status is not None
@@ -263,7 +287,10 @@ class Target:
             answer = await self._get(f"{path}/models", MODELS_TIMEOUT_S)
             verdict = answer.verdict or classify_status(answer.status, error_message(answer.body))
             if verdict is None:
-                identity = self._read(answer, path)
+                try:
+                    identity = self._read(answer, path)
+                except Exception as problem:
+                    identity = self.unreadable("the list of models", problem)
                 if isinstance(identity, Identity):
                     self.identity = identity
                     return None

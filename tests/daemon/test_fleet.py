@@ -3,26 +3,37 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from typing import Any, NoReturn
+
+import pytest
 
 from prober.analysis.trust import Trust
 from prober.config.load import load
 from prober.config.specs import DriftSpec, TargetSpec
-from prober.daemon.fleet import UNNAMED, Fleet
+from prober.daemon.fleet import UNNAMED, Fleet, Line
 from prober.daemon.gpus import Gpus
 from prober.daemon.headroom import Headroom
 from prober.daemon.history import History
 from prober.daemon.sweeps import Sweeps
 from prober.daemon.watch import Watch
+from prober.edge import request
 from prober.edge.clock import Clock
+from prober.edge.endpoint import Endpoint
+from prober.edge.request import Exchange
 from prober.engines import DIALECTS
 from prober.exposition.families import Histogram, Value
 from prober.measure.devices import Device, Throttle
+from prober.measure.outcome import Outcome
+from prober.measure.timeline import Recording
 from prober.metrics import Recorder, Registry, registry
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import running
 from prober.mock.settings import Settings
+from prober.probing.probe import Flight
+from prober.probing.target import Target
 
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.002), itl=Constant(0.0001)))
 SLOW = Settings(behaviour=Behaviour(ttft=Constant(0.3), itl=Constant(0.0001)))
@@ -252,3 +263,199 @@ async def test_what_the_prober_itself_cuts_off_is_no_failure_of_the_target() -> 
         assert seen.count("llmslo_probes_neutral_total", "a", "probe", "cancelled") >= 2
         assert seen.probes("a") == 0
         assert seen.count("llmslo_probe_failures_total", "a") == 0
+
+
+FAULT = "ZeroDivisionError"
+
+
+def fail(*_: object, **__: object) -> NoReturn:
+    raise ZeroDivisionError("a fault")
+
+
+def of(line: Line) -> bool:
+    """It is that of the target whose code fails."""
+    return line.target.spec.name == "bad"
+
+
+# Where the code of one target fails, and how its probes end then. The first part names whose function it is.
+BEFORE, READING = "invalid", "malformed"
+PLACES = {
+    ("Target", "awake"): BEFORE,
+    ("Target", "identify"): BEFORE,
+    ("Target", "reserve"): BEFORE,
+    ("Target", "_tell_ledger"): BEFORE,
+    ("Target", "covered"): BEFORE,
+    ("Target", "settle"): BEFORE,
+    ("Target", "ended"): BEFORE,
+    ("Endpoint", "token"): BEFORE,
+    ("Endpoint", "head"): BEFORE,
+    ("Flight", "__init__"): BEFORE,
+    ("Flight", "_work"): BEFORE,
+    ("Flight", "_body"): BEFORE,
+    ("Flight", "_on_due"): BEFORE,
+    ("Flight", "_send_if_ready"): BEFORE,
+    ("Exchange", "__init__"): BEFORE,
+    ("Exchange", "send"): BEFORE,
+    ("Exchange", "_check"): BEFORE,
+    ("Exchange", "on_header"): READING,
+    ("Exchange", "on_headers_complete"): READING,
+    ("Exchange", "on_body"): READING,
+    ("Exchange", "_bound"): READING,
+    ("Exchange", "_complete"): READING,
+    ("Exchange", "_finish"): READING,
+    ("Recording", "feed"): READING,
+    ("Recording", "finish"): READING,
+    ("Recording", "_event"): READING,
+    ("Recording", "_content"): READING,
+    ("Recording", "_facts"): READING,
+    ("Recording", "ending"): READING,
+    ("Recording", "complete"): READING,
+    ("Flight", "_judge"): READING,
+    ("Flight", "_held_up"): READING,
+    ("Flight", "_result"): READING,
+}
+CLASSES = {"Target": Target, "Endpoint": Endpoint, "Flight": Flight, "Exchange": Exchange, "Recording": Recording}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=".".join)
+async def test_an_exception_in_the_code_of_one_target_is_its_own(
+    place: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wherever it is raised: its probes say so, it gives slots and budget back, and its neighbour and trust are untouched."""
+    kind, function = place
+    real = getattr(CLASSES[kind], function)
+    is_bad: ContextVar[bool] = ContextVar("is_bad", default=False)
+    run = Line._probe
+
+    async def probe(self: Line, *args: Any) -> None:
+        is_bad.set(of(self))
+        await run(self, *args)
+
+    def sometimes(*args: Any, **kwargs: Any) -> Any:
+        target = getattr(args[0], "_target", None)  # of a flight, which the clock calls too
+        return fail() if is_bad.get() or (target and target.spec.name == "bad") else real(*args, **kwargs)
+
+    outcome = PLACES[place]
+    async with running(QUICK) as url, watched() as seen:
+        budget = "budget: {tokens_per_day: 2000000000}"
+        both = specs(f"name: bad, url: '{url}', {budget}", f"name: good, url: '{url}', {budget}")
+        await seen.fleet.reconcile(both, 1.0)
+        await until(lambda: seen.probes("bad") >= 2 and seen.probes("good") >= 2)
+        bad = seen.fleet.lines["bad"].target
+        with monkeypatch.context() as patched:
+            patched.setattr(Line, "_probe", probe)
+            patched.setattr(CLASSES[kind], function, sometimes)
+            await until(lambda: FAULT in caplog.text)
+            good, failed = seen.probes("good"), seen.count("llmslo_probe_failures_total", "bad")
+            bad.state, bad._bad_in_a_row = ("pending", 1) if function == "awake" else ("ready", 0)
+            bad.identity = None if function == "identify" else bad.known
+            await until(lambda: seen.probes("good") >= good + 5)
+            if outcome == READING:
+                await until(lambda: seen.count("llmslo_probe_failures_total", "bad", "probe", "malformed") >= 2)
+            else:
+                await until(lambda: seen.count("llmslo_probes_neutral_total", "bad", "probe", "invalid") >= 2)
+                assert seen.count("llmslo_probe_failures_total", "bad") == failed == 0
+        told = [result for result in seen.history.probes("bad") if result.outcome.value == outcome]
+        assert "report" in told[0].detail
+        if outcome == READING:
+            assert (
+                FAULT in told[0].detail or "HttpParserCallbackError" in told[0].detail
+            )  # the parser hides its callback's
+        assert "Traceback" in caplog.text
+        assert seen.count("llmslo_probe_failures_total", "good") == 0
+        assert seen.count("llmslo_probes_neutral_total", "good") == 0
+        assert seen.fleet.trust.trusted(seen.clock.now_ns())
+        for line in seen.fleet.lines.values():
+            line.pause(0.0)
+        await until(lambda: bad.in_flight == 0 and seen.fleet.lines["good"].target.in_flight == 0)
+
+
+LISTENERS = {
+    "recorder.record": ("recorder", "record"),
+    "recorder.state": ("recorder", "state"),
+    "recorder.budget": ("recorder", "budget"),
+    "history.add": ("history", "add"),
+    "watch.observe": ("watch", "observe"),
+    "explanation.probe": ("explanation", "probe"),
+    "sweeps.probe": ("sweeps", "probe"),
+}
+
+
+@pytest.mark.parametrize("name", LISTENERS)
+async def test_an_exception_in_a_listener_is_logged_and_the_others_still_hear(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that fails for one target costs neither the other listeners nor other targets, and schedules go on."""
+    async with running(QUICK) as url, watched() as seen:
+        budget = "budget: {tokens_per_day: 2000000000}"
+        await seen.fleet.reconcile(specs(f"name: bad, url: '{url}', {budget}", f"name: good, url: '{url}'"), 1.0)
+        await until(lambda: seen.probes("bad") >= 1 and seen.probes("good") >= 1)
+        heard: dict[str, int] = dict.fromkeys(LISTENERS, 0)
+        for other, (owner, function) in LISTENERS.items():
+            real = getattr(getattr(seen.fleet, owner), function)
+
+            def listener(*args: Any, real: Any = real, other: str = other) -> Any:
+                if "bad" in (args[0], getattr(args[0], "target", None)):
+                    heard[other] += 1
+                    if other == name:
+                        fail()
+                return real(*args)
+
+            monkeypatch.setattr(getattr(seen.fleet, owner), function, listener)
+        good = seen.probes("good")
+        await until(lambda: min(heard.values()) >= 3 and seen.probes("good") >= good + 3)
+        assert "please report this" in caplog.text
+        assert FAULT in caplog.text
+        assert all(record.levelname == "ERROR" for record in caplog.records if FAULT in (record.exc_text or ""))
+        assert seen.fleet.trust.trusted(seen.clock.now_ns())
+
+
+async def test_real_lateness_still_takes_trust_away() -> None:
+    """An `invalid` probe that was late counts; one that a fault ended does not, and neither makes up for the other."""
+    async with running(QUICK) as url, watched() as seen:
+        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        await until(lambda: seen.probes("a") >= 1)
+        line = seen.fleet.lines["a"]
+        line.pause(0.0)
+        invalid = line._unsent(line.target.spec.probes[0], 0, Outcome.INVALID, "")
+        for _ in range(1_000):
+            line.record(invalid, is_fault=True)
+        assert seen.fleet.trust.trusted(seen.clock.now_ns())
+        for _ in range(1_000):
+            line.record(invalid)
+        assert not seen.fleet.trust.trusted(seen.clock.now_ns())
+
+
+async def test_complete_answers_on_connections_that_stay_open_shed_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A healthy target whose server never closes: with two slots and long deadlines every probe is answered."""
+    body = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    monkeypatch.setattr(request, "LINGER_S", 0.02)
+
+    open_: set[asyncio.StreamWriter] = set()
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.readuntil(b"\r\n\r\n")
+        if asked.startswith(b"GET"):
+            models = b'{"data":[{"id":"m"}]}'
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(models), models))
+        else:
+            await reader.readexactly(int(asked.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+            writer.write(head + b"%x\r\n%b\r\n" % (len(body), body))
+            open_.add(writer)
+            await asyncio.gather(reader.read(), return_exceptions=True)
+            open_.discard(writer)
+        writer.close()
+
+    server = await asyncio.start_server(answers, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with watched() as seen:
+        limits = "max_in_flight: 2, timeouts: {first_token: 20s, stall: 20s, total: 60s}"
+        await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}', {limits}"), 1.0)
+        await until(lambda: seen.probes("a") >= 40)
+        assert seen.count("llmslo_probe_failures_total", "a") == 0
+        assert seen.count("llmslo_e2e_seconds", "a") == seen.probes("a")
+        seen.fleet.lines["a"].pause(0.0)
+        await until(lambda: seen.fleet.lines["a"].target.in_flight == 0 and not open_)
+    server.close()

@@ -1,10 +1,13 @@
 """From stamped bytes to the quantities of the field."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prober.measure import timeline as module
 from prober.measure.timeline import Connection, Recording, Timeline
@@ -187,3 +190,54 @@ def test_a_token_count_beyond_all_numbers_is_not_told() -> None:
     )
     assert recording.content == 2
     assert seen.content_tokens is None
+
+
+PARTS = (
+    chunk({"content": "a"}),
+    chunk({"content": "[DONE]"}),
+    chunk({"content": "}"}).replace(b"\n", b"\r\n"),
+    chunk({"content": "b"}).replace(b"\n", b"\r"),
+    chunk({"role": "assistant"}),
+    chunk({}, "stop"),
+    b'data: {"choices":\ndata: []}\n\n',
+    b"data:[DONE]\r\n\r\n",
+    b"data: [DONE]\n\n",
+    b"data: [DONE]x}\n\n",
+    b": }\n\n",
+    b"event: x\n\n",
+    b"}\n\n",
+    b"\xef\xbb\xbf",
+    b"\r",
+    b"\n",
+)
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=10), st.lists(st.integers(0, 400), max_size=10))
+def test_any_split_of_a_stream_is_recorded_alike(parts: list[bytes], cuts: list[int]) -> None:
+    """Pieces that are kept for later and pieces that are looked at once give the same content, end and verdict."""
+    body = b"".join(parts)
+    edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    pieces = [body[a:b] for a, b in itertools.pairwise(edges)]
+    found = []
+    for way in ([body], pieces, parts, [body[i : i + 1] for i in range(len(body))]):
+        recording, seen = record(*((1, piece) for piece in way or [b""]))
+        found.append(
+            (recording.done, recording.malformed, recording.finish_reason, recording.text, len(seen.content_ns))
+        )
+    assert len(set(found)) == 1
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=6), st.lists(st.integers(0, 200), max_size=6))
+def test_done_is_known_when_its_line_has_been_fed(parts: list[bytes], cuts: list[int]) -> None:
+    """Without reading any JSON, wherever the pieces before it were cut, and never before its line has ended."""
+    body = b"".join(parts) + b"\n\n"
+    edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    recording, whole = Recording(), Recording()
+    whole.feed(1, body)
+    for a, b in itertools.pairwise(edges):
+        recording.feed(1, body[a:b])
+    assert recording.done == whole.done
+    if not recording.done:
+        assert recording.feed(2, b"data: [DONE]") is False
+        assert recording.feed(3, b"\n") is True
+    assert recording.content == 0

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -17,7 +18,9 @@ import trustme
 
 from prober.config.load import load
 from prober.config.specs import TargetSpec, Timeouts, TlsSpec
+from prober.edge import request
 from prober.edge.clock import Clock
+from prober.edge.endpoint import Endpoint
 from prober.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
@@ -27,7 +30,7 @@ from prober.mock.engine import Behaviour
 from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.mock.wire import Wire
-from prober.probing.probe import run_probe
+from prober.probing.probe import Flight, header_number, run_probe
 from prober.probing.target import Identity, Target
 from prober.workload.prompts import Golden
 from prober.workload.shapes import Fixed
@@ -609,3 +612,240 @@ async def test_a_target_that_is_found_failing_meanwhile_is_still_asked(monkeypat
         result = await send(target)
     clock.close()
     assert result.outcome is Outcome.OK
+
+
+def good_answer(tokens: int) -> bytes:
+    """The body of a stream with as many tokens as were asked for, without `[DONE]`."""
+    chunks: list[dict[str, Any]] = [{"choices": [{"delta": {"content": "a "}}]} for _ in range(tokens)]
+    usage = {"prompt_tokens": 20, "completion_tokens": tokens}
+    chunks.append({"choices": [{"delta": {}, "finish_reason": "length"}], "usage": usage})
+    return b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks)
+
+
+def chunked(*pieces: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+
+
+Ending = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def raw(answer: Callable[[int], bytes], end: Ending) -> AsyncIterator[int]:
+    """Answers each request with bytes of our own, `answer(tokens asked for)`, and goes on with `end`; waits for all that came."""
+    busy: set[asyncio.Task[Any]] = set()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        busy.add(task)
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            asked = orjson.loads(await reader.readexactly(length))
+            writer.write(answer(asked["max_tokens"]))
+            await writer.drain()
+            await asyncio.gather(end(reader, writer), return_exceptions=True)
+        finally:
+            writer.close()
+
+    async with serving(handler) as port:
+        yield port
+        async with asyncio.timeout(5):
+            await asyncio.gather(*busy, return_exceptions=True)
+
+
+async def stays_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while not reader.at_eof():
+        writer.write(b": keep-alive\n\n")
+        await writer.drain()
+        await asyncio.sleep(0.005)
+
+
+async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@pytest.fixture
+def brief_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that the server keeps open is closed almost at once, so that the test need not wait for it."""
+    monkeypatch.setattr(request, "LINGER_S", 0.02)
+
+
+STREAM = b"Content-Type: text/event-stream\r\n"
+UNBOUNDED = b"HTTP/1.1 200 OK\r\n" + STREAM + b"\r\n"
+FINISHED: dict[str, Callable[[int], bytes]] = {
+    "chunked, without its last chunk": lambda n: HEAD + chunked(good_answer(n), b"data: [DONE]\n\n"),
+    "no length": lambda n: UNBOUNDED + good_answer(n) + b"data: [DONE]\n\n",
+    "HTTP/1.0": lambda n: b"HTTP/1.0 200 OK\r\n" + STREAM + b"\r\n" + good_answer(n) + b"data: [DONE]\n\n",
+    "a length that is too long": lambda n: (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n" + STREAM + b"\r\n" + good_answer(n) + b"data: [DONE]\n\n"
+    ),
+    "[DONE] without its blank line": lambda n: UNBOUNDED + good_answer(n) + b"data: [DONE]\n",
+    "bytes that are no HTTP": lambda n: HEAD + chunked(good_answer(n), b"data: [DONE]\n\n") + b"\x00\xff" * 9,
+}
+
+
+def known(url: str, **changes: Any) -> tuple[Clock, Target]:
+    """A target that need not be asked who it is."""
+    clock = Clock()
+    target = Target(spec(url, engine="vllm", **changes), clock)
+    target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+    return clock, target
+
+
+@pytest.mark.parametrize("end", [stays_open, pings, closes, resets])
+@pytest.mark.parametrize("name", FINISHED)
+@pytest.mark.usefixtures("brief_linger")
+async def test_an_answer_ends_with_done_whatever_the_connection_does(name: str, end: Ending) -> None:
+    """`ok` with an E2E, at once and long before any deadline, and the slot is free."""
+    async with raw(FINISHED[name], end) as port:
+        clock, target = known(f"http://127.0.0.1:{port}")
+        async with asyncio.timeout(3):  # PATIENT's deadlines are far longer
+            result = await send(target)
+        clock.close()
+    assert result.outcome is Outcome.OK, result.detail
+    assert result.timeline.e2e_s is not None
+    assert target.in_flight == 0
+
+
+async def test_a_stall_is_given_up_at_its_limit_and_not_at_that_of_the_first_token() -> None:
+    """Nothing after the first content: the slot is free as soon as the limit is passed."""
+    first = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    async with raw(lambda n: HEAD + chunked(first), stays_open) as port:
+        timeouts = Timeouts(connect_s=5, first_token_s=30, stall_s=0.3, total_s=60)
+        clock, target = known(f"http://127.0.0.1:{port}", timeouts=timeouts)
+        async with asyncio.timeout(5):
+            result = await send(target)
+        late_s = (clock.now_ns() - result.timeline.content_ns[-1]) / 1e9 - timeouts.stall_s
+        clock.close()
+    assert result.outcome is Outcome.TIMEOUT_STALL, result.detail
+    assert late_s < 2
+    assert target.in_flight == 0
+
+
+NUMBERS = [
+    ("5", 5.0),
+    ("0", 0.0),
+    ("007", 7.0),
+    ("\xb2", None),  # is a digit for Python, and no number
+    ("\xb3\xb9", None),
+    ("", None),
+    ("-1", None),
+    ("+1", None),
+    ("1.5", None),
+    ("1e3", None),
+    ("1_000", None),
+    ("0x10", None),
+    ("nan", None),
+    ("inf", None),
+    ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+    ("9" * 15, 999_999_999_999_999.0),
+    ("9" * 16, None),
+    ("9" * 5_000, None),
+]
+
+
+@pytest.mark.parametrize(("text", "number"), NUMBERS)
+def test_a_header_s_number_is_ascii_digits_or_absent(text: str, number: float | None) -> None:
+    """Whatever a server sends there, nothing is raised and nothing is guessed."""
+    assert header_number({"x": text}, "x") == number
+    assert header_number({"y": text}, "x") is None
+
+
+async def test_a_header_that_is_no_number_is_absent_and_the_probe_is_ok() -> None:
+    """A superscript two in `x-ratelimit-remaining-requests` spoils neither the result nor the header beside it."""
+    limits = "x-ratelimit-remaining-requests: \xb2\r\nx-ratelimit-remaining-tokens: 12\r\nRetry-After: \xb2\r\n"
+    head = b"HTTP/1.1 200 OK\r\n" + STREAM + limits.encode("latin-1") + b"\r\n"
+    async with raw(lambda n: head + good_answer(n) + b"data: [DONE]\n\n", closes) as port:
+        clock, target = known(f"http://127.0.0.1:{port}")
+        flight = Flight(target, Drawer(target.spec.probes[0].workload, Random(1)), clock.now_ns())
+        result = await flight.fly()
+        clock.close()
+    assert result.outcome is Outcome.OK, result.detail
+    assert result.rate_limit == {"tokens": 12.0}
+    assert flight.retry_after_s is None
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [(b"30", 30.0), (b"999999999999", None), (b"9" * 400, None)])
+async def test_a_retry_after_beyond_all_measure_is_absent(asked: bytes, seconds: float | None) -> None:
+    """A year is the most that a server can ask for."""
+    head = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\nRetry-After: " + asked + b"\r\n\r\n"
+    async with raw(lambda n: head, closes) as port:
+        clock, target = known(f"http://127.0.0.1:{port}")
+        flight = Flight(target, Drawer(target.spec.probes[0].workload, Random(1)), clock.now_ns())
+        result = await flight.fly()
+        clock.close()
+    assert result.outcome is Outcome.HTTP_429
+    assert flight.retry_after_s == seconds
+
+
+async def test_a_list_of_models_that_the_prober_fails_to_read_is_the_target_s_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`malformed`, with the type of the exception, and the trace in the log."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    clock = Clock()
+    async with running(QUICK) as url:
+        target = Target(spec(url), clock)
+        monkeypatch.setattr(target, "_read", fail)
+        result = await send(target)
+    clock.close()
+    assert result.outcome is Outcome.MALFORMED
+    assert "ZeroDivisionError" in result.detail
+    assert "report" in result.detail
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("owner", "function"),
+    [
+        ("target", "identify"),
+        ("target", "covered"),
+        ("target", "_tell_ledger"),
+        ("endpoint", "token"),
+        ("endpoint", "head"),
+        ("clock", "call_at"),
+        ("flight", "_body"),
+        ("flight", "_on_due"),
+        ("flight", "_send_if_ready"),
+        ("flight", "_land"),
+    ],
+)
+async def test_an_exception_before_the_answer_is_raised_and_gives_slot_and_budget_back(
+    owner: str, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was sent, so nothing is spent; and the next probe is as if nothing had been."""
+    from prober.limits.budget import Budget
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    clock = Clock()
+    async with running(QUICK) as url:
+        target = Target(spec(url), clock)
+        await target.identify()
+        target.budgets["tokens"] = Budget(100_000)
+        target.in_flight = target.spec.max_in_flight if function == "_land" else 0
+        owners: dict[str, Any] = {"target": target, "endpoint": Endpoint, "clock": clock, "flight": Flight}
+        with monkeypatch.context() as patched:
+            patched.setattr(owners[owner], function, fail)
+            with pytest.raises(ZeroDivisionError):
+                await send(target)
+        target.in_flight -= target.spec.max_in_flight if function == "_land" else 0
+        assert target.in_flight == 0
+        assert target.budgets["tokens"].spent(clock.now_ns()) == 0
+        result = await send(target)
+    clock.close()
+    assert result.outcome is Outcome.OK, result.detail
