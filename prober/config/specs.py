@@ -3,18 +3,21 @@
 A reload compares the new specs with the old ones by `key` and leaves alone what is equal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from random import Random
 from typing import Literal
 
 from prober.analysis.roofline import Model
 from prober.config.relabel import Rule
+from prober.limits.budget import Need
 from prober.limits.calendar import Span
 from prober.slo.firing import Use
 from prober.slo.objective import Slo
-from prober.workload.workloads import Mix, Workload
+from prober.workload.workloads import Mix, Workload, lengths
 
 DAY_S = 86400
+DRAWS = 300  # of a workload, for the variance of its lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,10 @@ class BudgetSpec:
     cost_per_day: float | None
     prompt_price: float | None
     completion_price: float | None
+
+    def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """What so many tokens cost; 0 where no price is known."""
+        return (prompt_tokens * (self.prompt_price or 0.0) + completion_tokens * (self.completion_price or 0.0)) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,3 +320,23 @@ def estimate_per_day(target: TargetSpec) -> Estimate:
     if budget is None or budget.prompt_price is None or budget.completion_price is None:
         return Estimate(prompt, completion, None)
     return Estimate(prompt, completion, (prompt * budget.prompt_price + completion * budget.completion_price) / 1e6)
+
+
+def needs_of(target: TargetSpec) -> dict[str, Need]:
+    """What the scheduled probes of `target` take of each of its daily budgets, "tokens" and "cost"."""
+    budget, found = target.budget, dict[str, Need]()
+    if budget is not None and budget.tokens_per_day is not None:
+        found["tokens"] = _need(target, lambda prompt, output: prompt + output)
+    if budget is not None and budget.cost_per_day is not None:
+        found["cost"] = _need(target, budget.dollars)
+    return found
+
+
+def _need(target: TargetSpec, amount: Callable[[float, float], float]) -> Need:
+    """Of Poisson arrivals: rate x mean, and a variance of rate x mean square. amount: of (prompt, output) tokens."""
+    mean = variance = 0.0
+    for probe in target.probes:
+        draws = lengths(probe.workload, Random(0), DRAWS)
+        mean += probe.rate_per_s * amount(*probe.workload.mean_tokens())
+        variance += probe.rate_per_s * sum(amount(*draw) ** 2 for draw in draws) / len(draws)
+    return Need(mean, variance)

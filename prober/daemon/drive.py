@@ -5,10 +5,11 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from random import Random
+from types import MappingProxyType
 
 from prober.analysis.capacity import Capacity
 from prober.config.specs import MetricsSpec
@@ -20,6 +21,7 @@ from prober.experiment.plan import Plan, Spent
 from prober.experiment.record import Record
 from prober.experiment.sweep import PAGE_NEAR_S, PAGE_S, Sweep
 from prober.generate.page.view import Sweeping
+from prober.limits.budget import Need
 from prober.measure.continuity import Change, Told
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -32,6 +34,7 @@ from prober.workload.workloads import Drawer, Mix, Workload
 
 TICK_NS = 250_000_000
 LEAD_NS = 200_000_000  # a connection is begun so long before its request is due
+SPENT: dict[str, Spent] = {"tokens": "token_budget", "cost": "cost_budget"}  # by budget of the target
 BEFORE_S = 3.0  # how long the load that is there is looked at first
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -66,6 +69,7 @@ class Drive:
     demand: says what the target's users ask of it, per second, None where it does not know; it is asked before the first request,
     as what it counts later may be the sweep's own
     may: asked before each request leaves; once it says no, the sweep is over (`lease_lost`)
+    others: by budget of the target, what its scheduled probes need, which no request of the sweep may take
     """
 
     def __init__(
@@ -78,10 +82,12 @@ class Drive:
         prior: Prior | None = None,
         demand: Callable[[], Awaitable[float | None]] = nobody,
         may: Callable[[], bool] = lambda: True,
+        others: Mapping[str, Need] = MappingProxyType({}),
     ) -> None:
-        # Its own view of the target: what the sweep sends is limited by the plan, and counts in nobody's state.
-        spec = replace(target.spec, max_in_flight=plan.guards.in_flight, budget=None, warmup=0)
+        # Its own view of the target: what the sweep sends has its own cap, and counts in nobody's state, but in its budgets.
+        spec = replace(target.spec, max_in_flight=plan.guards.in_flight, warmup=0)
         self._target = Target(spec, target.clock)
+        self._target.budgets, self._target.ledger, self._target.others = target.budgets, target.ledger, others
         self._target.identity, self._target.state = target.identity, target.state
         self._clock = target.clock
         self._drawer, self._plan, self._rng, self._on_order = Drawer(workload, rng), plan, rng, on_order
@@ -102,6 +108,14 @@ class Drive:
             self._stopped = name
         else:
             self._sweep.guard(name, self._now_s())
+
+    def reconfigured(self, target: Target, others: Mapping[str, Need]) -> None:
+        """The target has other settings from now on: what is sent counts in its budgets as they are now."""
+        if target.budgets.keys() != self._target.budgets.keys():
+            self.guard("the target's budget was changed")
+            return
+        self._target.spec = replace(self._target.spec, budget=target.spec.budget)
+        self._target.budgets, self._target.ledger, self._target.others = target.budgets, target.ledger, others
 
     def lease_lost(self) -> None:
         """It may not go on: nothing leaves any more, and what is in flight is cut."""
@@ -228,6 +242,12 @@ class Drive:
         stage = None
         try:
             await self._clock.sleep_until(due_ns)
+            if flying.done() and flying.result().outcome is Outcome.OVER_BUDGET:
+                kind = self._target.lacking(*flight.asked) or next(iter(self._target.budgets), "tokens")
+                said = "; the rest of the target's daily budget is for its probes"
+                sweep.spent(SPENT[kind], self._now_s(), said)
+                self._heed(sweep)
+                return
             if isinstance(sweep.order, Run):
                 stage = sweep.order.stage  # at its due time, as the machine has it
             sweep.sent(flight.request_id, due_ns / 1e9, *flight.asked)

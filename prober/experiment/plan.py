@@ -1,6 +1,7 @@
 """What a sweep is to do, and what it must not do: modes, limits, budgets."""
 
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import Literal
 
@@ -8,6 +9,7 @@ from prober.config.specs import SweepSpec, TargetSpec
 from prober.slo.objective import Slo
 from prober.workload.workloads import lengths
 
+WARM_UP = 3  # requests of a scheduled sweep's warm-up
 LENGTHS = 3_000  # draws of the workload that a forecast rests on
 Mode = Literal["adaptive", "gentle", "grid"]
 Spent = Literal["request_budget", "token_budget", "cost_budget"]
@@ -87,7 +89,7 @@ class Plan:
     factor: float | None = None
     grid: tuple[float, ...] = ()
     stage_s: float | None = None
-    warm_up: int = 3
+    warm_up: int = WARM_UP
     warm_up_s: float = 20.0
     sustain_s: float = 0.0
     gentle_share: float = 0.7
@@ -122,9 +124,25 @@ class Plan:
         rate = self.start_per_s * self.step**number
         return rate if rate <= self.highest_per_s * (1 + 1e-9) else None
 
+    @property
+    def most_requests(self) -> float:
+        """The most requests that it sends, in the mean, if nothing ends it before: by its rates, its time and its own limit.
 
-def plan_of(spec: SweepSpec, target: TargetSpec) -> Plan:
-    """The plan of a configured sweep."""
+        adaptive: without a page a slower climb follows the ramp, here at the highest rate for all the time that is left.
+        """
+        left_s = self.budget.seconds if self.budget.seconds is not None else inf
+        spent_s = min(left_s, self.warm_up_s if self.warm_up else 0.0)
+        sent, number = spent_s * self.start_per_s, 0
+        while left_s > spent_s and (rate := self.rate(number)) is not None:
+            lasts_s = min(self.stage_length_s, left_s - spent_s)
+            sent, spent_s, number = sent + lasts_s * rate, spent_s + lasts_s, number + 1
+        if self.mode == "adaptive" and left_s > spent_s:
+            sent += (left_s - spent_s) * self.highest_per_s
+        return min(sent, self.budget.requests if self.budget.requests is not None else inf)
+
+
+def plan_of(spec: SweepSpec, target: TargetSpec, draws: int = LENGTHS) -> Plan:
+    """The plan of a configured sweep. draws: of the workload, for the forecast."""
     budget = target.budget
     prompt, completion = (budget.prompt_price or 0.0, budget.completion_price or 0.0) if budget else (0.0, 0.0)
     return Plan(
@@ -139,5 +157,5 @@ def plan_of(spec: SweepSpec, target: TargetSpec) -> Plan:
             in_flight=spec.max_in_flight,
         ),
         budget=Budget(spec.requests, spec.tokens, spec.time_s, spec.cost, prompt / 1e6, completion / 1e6),
-        lengths=lengths(spec.workload, Random(0), LENGTHS),
+        lengths=lengths(spec.workload, Random(0), draws),
     )

@@ -90,10 +90,10 @@ class Sweep:
         elif share >= 1:
             self.spent(limit, at_s)
 
-    def spent(self, limit: Spent, at_s: float) -> None:
-        """The next request does not fit in the budget any more."""
+    def spent(self, limit: Spent, at_s: float, why: str = "") -> None:
+        """The next request does not fit in the budget any more; why: which, if it is not the plan's own."""
         tokens = self._account.prompt_tokens + self._account.output_tokens
-        self._stop(limit, at_s, f"{len(self._account.requests)} requests, {tokens} tokens")
+        self._stop(limit, at_s, f"{len(self._account.requests)} requests, {tokens} tokens{why}")
 
     def first_token(self, request_id: str, at_s: float) -> None:
         """Its first content came. Without this call a TTFT is known when the result comes, and breaches are seen as early."""

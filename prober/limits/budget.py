@@ -4,11 +4,29 @@ A restart must not begin the day anew, and a process that is killed says nothing
 `Mark`, made before the spending reaches it. It may hold more than was spent, by what it is ahead, and never less.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 
 HOUR_NS = 3600 * 10**9
 HOURS = 24
+SIGMAS = 4.0  # above the mean of what is taken at random times
 AHEAD = 0.001  # of the limit: a mark every minute or so, and a kill costs a minute and a half of the day
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What requests at random times take of a budget: the mean of a second, and the variance of a second."""
+
+    per_s: float = 0.0
+    variance_per_s: float = 0.0
+
+    def within(self, seconds: float) -> float:
+        """The most that they take in so many seconds: SIGMAS standard deviations above the mean."""
+        return self.per_s * seconds + SIGMAS * math.sqrt(self.variance_per_s * seconds)
+
+    def scaled(self, factor: float) -> "Need":
+        """Where each request takes so many times as much."""
+        return Need(self.per_s * factor, self.variance_per_s * factor**2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +55,9 @@ class Budget:
     _taken: float = 0.0  # all that was ever set aside, or used beyond that: only grows
     _covered: float = 0.0  # how large `_taken` may be by the marks that are kept
 
-    def reserve(self, amount: float, now_ns: int) -> bool:
-        """Set `amount` aside; False, and nothing set aside, if it does not fit."""
-        if self.spent(now_ns) + amount > self.limit:
+    def reserve(self, amount: float, now_ns: int, others: Need | None = None) -> bool:
+        """Set `amount` aside; False, and nothing set aside, if it does not fit, or leaves too little for `others`."""
+        if self.spent(now_ns) + amount > self.limit or (others is not None and amount > self.spare(now_ns, others)):
             return False
         self._add(amount, now_ns)
         return True
@@ -56,6 +74,19 @@ class Budget:
         first = now_ns // HOUR_NS - HOURS
         self._hours = {hour: amount for hour, amount in self._hours.items() if hour >= first}
         return sum(self._hours.values())
+
+    def spare(self, now_ns: int, others: Need) -> float:
+        """What may be taken now so that `others` fit at any time until it has left the window; below 0 if they do not anyway.
+
+        What was spent before leaves the window hour by hour meanwhile, and makes room for what others take.
+        """
+        left, most = self.spent(now_ns), 0.0
+        present = now_ns // HOUR_NS
+        for hour in range(present - HOURS, present + 1):
+            until_s = ((hour + HOURS + 1) * HOUR_NS - now_ns) / 1e9  # then this hour leaves the window
+            most = max(most, left + others.within(until_s))
+            left -= self._hours.get(hour, 0.0)
+        return self.limit - most
 
     def remaining_ratio(self, now_ns: int) -> float:
         """1 untouched, 0 used up."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from traceback import format_exception
@@ -16,7 +17,7 @@ from prober.edge.connection import Broken, connect
 from prober.edge.endpoint import Endpoint, endpoint
 from prober.edge.request import Deadlines, Exchange
 from prober.engines import DIALECTS, GENERIC, detect
-from prober.limits.budget import Budget
+from prober.limits.budget import Budget, Need
 from prober.measure.chat import Dialect, error_message
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, unreadable
 from prober.measure.warmup import IDLE_NS, WarmUp
@@ -80,11 +81,12 @@ class Target:
         self.warm_up = WarmUp(spec.warmup, max(IDLE_NS, round(3e9 / slowest)))
         self.budgets: dict[str, Budget] = {}
         means = [probe.workload.mean_tokens() for probe in spec.probes]
-        tokens, cost = map(max, zip((0.0, 0.0), *(self._amounts(*map(round, mean)) for mean in means), strict=True))
+        tokens, cost = map(max, zip((0.0, 0.0), *(self.amounts(*map(round, mean)) for mean in means), strict=True))
         if spec.budget and spec.budget.tokens_per_day:
             self.budgets["tokens"] = Budget(spec.budget.tokens_per_day, tokens)
         if spec.budget and spec.budget.cost_per_day:
             self.budgets["cost"] = Budget(spec.budget.cost_per_day, cost)
+        self.others: Mapping[str, Need] = {}  # by budget: what a reservation must leave for
         self.ledger: Keeps | None = None
         self.known: Identity | None = None  # the last identity, also while it is asked for anew
         self._bad_in_a_row = 0
@@ -158,9 +160,9 @@ class Target:
     def reserve(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float, int] | None:
         """Set tokens and dollars aside for a request, and say when; None, and nothing set aside, if a budget would not last."""
         now = self.clock.now_ns()
-        amounts = self._amounts(prompt_tokens, output_tokens)
+        amounts = self.amounts(prompt_tokens, output_tokens)
         for kind, amount in zip(("tokens", "cost"), amounts, strict=True):
-            if kind in self.budgets and not self.budgets[kind].reserve(amount, now):
+            if kind in self.budgets and not self.budgets[kind].reserve(amount, now, self.others.get(kind)):
                 if kind == "cost" and "tokens" in self.budgets:
                     self.budgets["tokens"].settle(amounts[0], 0.0, now)
                 return None
@@ -173,6 +175,14 @@ class Target:
             raise
         return (*amounts, now)
 
+    def lacking(self, prompt_tokens: int, output_tokens: int) -> str | None:
+        """Which budget has too little for such a request, "tokens" or "cost"; None: they have enough."""
+        now = self.clock.now_ns()
+        for kind, amount in zip(("tokens", "cost"), self.amounts(prompt_tokens, output_tokens), strict=True):
+            if kind in self.budgets and amount > self.budgets[kind].spare(now, self.others.get(kind, Need())):
+                return kind
+        return None
+
     async def covered(self, until_ns: int) -> None:
         """Return once all that is set aside is kept, or cannot be; at `until_ns` at the latest."""
         while self.ledger is not None and not all(budget.covered for budget in self.budgets.values()):
@@ -182,7 +192,7 @@ class Target:
 
     def settle(self, reserved: tuple[float, float, int], prompt_tokens: int, output_tokens: int) -> None:
         """Replace what was set aside by what was used."""
-        used = self._amounts(prompt_tokens, output_tokens)
+        used = self.amounts(prompt_tokens, output_tokens)
         for kind, before, after in zip(("tokens", "cost"), reserved[:2], used, strict=True):
             if kind in self.budgets:
                 self.budgets[kind].settle(before, after, reserved[2])
@@ -197,6 +207,12 @@ class Target:
             "target=%s: %s could not be read; please report this: %s", self.spec.name or self.spec.url, sent, trace
         )
         return unreadable(problem)
+
+    def amounts(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float]:
+        """Tokens and dollars of a request."""
+        budget = self.spec.budget
+        cost = budget.dollars(prompt_tokens, output_tokens) if budget else 0.0
+        return float(prompt_tokens + output_tokens), cost
 
     def _tell_ledger(self) -> None:
         if self.ledger is not None and any(budget.low for budget in self.budgets.values()):
@@ -245,13 +261,6 @@ class Target:
         if exchange.broken is not None:
             return Answer(exchange.status or 0, exchange.headers, body, exchange.broken)
         return Answer(exchange.status or 0, exchange.headers, body, None)
-
-    def _amounts(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float]:
-        budget = self.spec.budget
-        prompt_price = (budget and budget.prompt_price) or 0.0
-        completion_price = (budget and budget.completion_price) or 0.0
-        cost = (prompt_tokens * prompt_price + output_tokens * completion_price) / 1e6
-        return float(prompt_tokens + output_tokens), cost
 
     def _health_path(self) -> str | None:
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", None)

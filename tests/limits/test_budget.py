@@ -1,6 +1,8 @@
 """Budgets over a sliding day."""
 
-from prober.limits.budget import HOUR_NS, Budget
+import pytest
+
+from prober.limits.budget import HOUR_NS, Budget, Need
 
 
 def test_never_more_than_the_limit_in_any_24_hours() -> None:
@@ -87,3 +89,56 @@ def test_what_was_taken_beyond_the_reservation_is_in_the_next_mark() -> None:
     again = Budget(10_000)
     again.recall(mark, 0, 0)
     assert again.spent(0) >= 500
+
+
+HOUR_S = 3600.0
+STEADY = Need(10 / HOUR_S)  # ten an hour, of which 25 hours may count
+
+
+def probed(hours: int, limit: float = 1000.0) -> Budget:
+    """After so many hours of STEADY."""
+    budget = Budget(limit)
+    for hour in range(hours):
+        assert budget.reserve(10, hour * HOUR_NS)
+    return budget
+
+
+@pytest.mark.parametrize("hours", [0, 1, 12, 24, 25, 60])
+def test_what_may_be_taken_leaves_the_others_what_they_need_at_any_time(hours: int) -> None:
+    """However long they were there before: taken at once, it never stops them in the next two days; a little more would."""
+    for more, stops in ((0.0, False), (11.0, True)):
+        budget = probed(hours)
+        spare = budget.spare(hours * HOUR_NS, STEADY)
+        assert spare == pytest.approx(1000 - 250)
+        budget.settle(0, spare + more, hours * HOUR_NS)
+        refused = [hour for hour in range(hours, hours + 48) if not budget.reserve(10, hour * HOUR_NS + HOUR_NS // 2)]
+        assert bool(refused) == stops
+
+
+def test_what_leaves_the_window_makes_room_only_when_it_has_left() -> None:
+    """An earlier sweep's tokens are not there for the others before the hour in which they count no more."""
+    budget = Budget(1000)
+    assert budget.reserve(500, 0)
+    assert budget.spare(HOUR_NS, Need()) == 500
+    assert budget.spare(24 * HOUR_NS, Need()) == 500
+    assert budget.spare(24 * HOUR_NS, STEADY) == 490, "ten in its last hour; the 240 after it have its room"
+    assert budget.spare(25 * HOUR_NS, Need()) == 1000
+
+
+def test_a_reservation_beside_others_is_refused_where_theirs_would_not_fit() -> None:
+    """And nothing is set aside; they themselves are not held back by what they need."""
+    budget = Budget(1000)
+    assert not budget.reserve(800, 0, STEADY)
+    assert budget.spent(0) == 0
+    assert budget.reserve(700, 0, STEADY)
+    assert not budget.reserve(60, 0, STEADY)
+    assert budget.reserve(300, 0)
+    assert budget.spare(0, STEADY) == -250
+
+
+def test_random_arrivals_need_more_than_their_mean() -> None:
+    """Four standard deviations; of requests that take twice as much twice as much."""
+    need = Need(1.0, 25.0)
+    assert need.within(100) == 100 + 4 * 50
+    assert need.scaled(2).within(100) == 2 * need.within(100)
+    assert need.within(0) == 0
