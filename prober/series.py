@@ -260,6 +260,7 @@ SWEEP_VERDICTS = ("found", "not_reached", "below_lowest", "not_enough_data", "vo
 SWEEP_REFUSALS = (
     *("not_configured", "running", "min_gap", "retry_after"),
     *("blackout", "not_ready", "alert_firing", "locked", "no_lease", "missed"),
+    *("over_budget", "not_recorded"),
 )
 DRIFT_CAUSES = ("regression", "load", "unknown")
 DRIFT_PHASES = ("learning", "provisional", "settled")

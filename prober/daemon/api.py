@@ -210,12 +210,14 @@ class Api:
 
     async def sweeps(self, request: web.Request) -> web.Response:
         """Results of sweeps, latest first, without their requests and stages; `target` narrows it down."""
-        return await _list(self._fleet.sweeps.results(request.query.get("target")), of_sweep)
+        name = request.query.get("target")
+        await self._fleet.sweeps.read(name)
+        return await _list(self._fleet.sweeps.results(name), of_sweep)
 
     async def sweep(self, request: web.Request) -> web.Response:
-        """One result, whole: what `prober report` reads."""
+        """One result, without its requests: what `prober report` reads."""
         wanted = request.match_info["id"]
-        found = next((result for result in self._fleet.sweeps.results() if result.id == wanted), None)
+        found = await self._fleet.sweeps.result(wanted)
         if found is None:
             return web.Response(status=404, text=f"no sweep {wanted!r}; /api/v1/sweeps lists them\n")
         return web.Response(text=to_json(found), content_type="application/json")

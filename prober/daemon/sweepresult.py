@@ -87,9 +87,9 @@ def result_of(
     )
 
 
-def without_gaps(result: Result) -> Result:
-    """Without each request's ITLs, which are most of its size; the stages keep their quantiles."""
-    return replace(result, requests=tuple(replace(each, itls_s=()) for each in result.requests))
+def without_requests(result: Result) -> Result:
+    """Without its requests, which are most of its size; the stages keep their quantiles."""
+    return replace(result, requests=())
 
 
 def _target(spec: TargetSpec, driven: Driven, last: Signals | None) -> Target:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sqlite3
 import time
 import uuid
 from collections import deque
@@ -11,12 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from math import inf
 from random import Random
 from typing import Literal
 
 from prober.analysis.capacity import words
 from prober.analysis.trust import Trust
-from prober.config.specs import SweepSpec
+from prober.config.specs import SweepSpec, needs_of
 from prober.daemon.demand import Demands
 from prober.daemon.drive import Drive, Unmeasurable
 from prober.daemon.headroom import Headroom
@@ -24,17 +26,19 @@ from prober.daemon.history import History
 from prober.daemon.leadership import Alone, Leadership, claimed_as
 from prober.daemon.sweepresult import result_of
 from prober.daemon.sweepseries import SweepSeries
-from prober.daemon.sweepstore import SweepStore
+from prober.daemon.sweepstore import KEPT_S, SweepArchive, SweepStore
 from prober.edge.lock import Held, Lock
+from prober.edge.moment import Moment, moment
 from prober.edge.prometheus import Unanswered, firing
 from prober.edge.store import Store
 from prober.edge.timetable import LATE_S, Timetable, longest_gap_s, zone
 from prober.experiment.fitting import Fit, Prior
 from prober.experiment.guard import burns
 from prober.experiment.order import Estimate, Finished, Run
-from prober.experiment.plan import plan_of
+from prober.experiment.plan import WARM_UP, plan_of
 from prober.generate.alerts import of_the_capacity
 from prober.generate.page.view import Sweeping
+from prober.limits.budget import Need
 from prober.measure.devices import Device
 from prober.measure.event import Event
 from prober.measure.result import ProbeResult
@@ -47,8 +51,12 @@ from prober.workload.arrivals import derive_seed
 GUARD_EVERY_S = 1.0
 ALERTS_EVERY_S = 15.0
 CONTINUOUS = 20  # results of the continuous probes that a burn is judged by
+SWEPT = "swept"  # kind of what is in the store: when a target's last sweep began
+CLEAN_UP_AFTER_S = 5.0  # first what the series need is read
+READ_WITHIN_S = 5.0  # how long a page waits for results that are in the store only
 SETTLED_S = 60.0  # after a change: first the engine is warm, then it is swept
 OWN_ALERTS = frozenset(alert.name for alert in of_the_capacity(""))  # which a sweep is what ends
+KINDS = ("tokens", "cost")  # of a budget, in the order of `Target.amounts`
 Why = Literal["schedule", "request", "change"]
 log = logging.getLogger(__name__)
 
@@ -63,8 +71,10 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class _Swept:
-    """One target's sweeps. last_s: Unix seconds at which the last one began; model: when it was fitted, and the engine.
+    """One target's sweeps. model: when it was fitted, and the engine.
 
+    recalled: what is known of earlier sweeps has been read, as far as it decides whether one may begin
+    claim: a claim of the lease that is in the future, and when it was first seen by the monotonic clock
     quiet_until_s: seconds of the monotonic clock until which the target asked to be left alone; removed: it is no target any more
     """
 
@@ -72,7 +82,8 @@ class _Swept:
     target: Target
     spec: SweepSpec
     results: SweepStore
-    last_s: float = 0.0
+    recalled: asyncio.Event = field(default_factory=asyncio.Event)
+    claim: tuple[float, int] | None = None
     quiet_until_s: float = 0.0
     removed: bool = False
     model: tuple[float, Fit] | None = None
@@ -105,6 +116,12 @@ class Sweeps:
         self._waiting: dict[str, tuple[Why, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._standing: dict[str, float] = {}  # when a schedule rang while another replica had the lease
+        self._archive = SweepArchive(store) if store is not None else None
+        self._starts = _starts(store) if store is not None else {}
+        self._to_recall: asyncio.Queue[_Swept] = asyncio.Queue()
+        if self._archive is not None:
+            self._keep(asyncio.create_task(self._recall_all(self._archive)))
+            self._keep(asyncio.create_task(self._clean_up(self._archive)))
         self._leadership = leadership or Alone()
         self._leadership.listen(self._lost, self._won)
 
@@ -122,16 +139,24 @@ class Sweeps:
     def declare(self, name: str, target: Target) -> None:
         """Sweep a target as its configuration says from now on; one that is not to be swept is left alone."""
         spec = target.spec.sweep
+        before = self._swept.get(name)
+        if before is not None and before.drive is not None:
+            before.target = target
+            before.drive.reconfigured(target, self._needs(before))
         if spec is None:
             self._demands.declare(name, None)
             self.remove(name)
             return
-        before = self._swept.get(name)
         if before is None:
-            swept = self._swept[name] = _Swept(name, target, spec, SweepStore(self._store, target.spec.key))
-            self._recall(swept)
+            key = target.spec.key
+            results = self._archive.of(key) if self._archive is not None else SweepStore(None, key)
+            swept = self._swept[name] = _Swept(name, target, spec, results)
+            if self._archive is None:
+                swept.recalled.set()
+            else:
+                self._to_recall.put_nowait(swept)
         else:
-            swept, before.target, before.spec = before, target, spec
+            before.target, before.spec = target, spec
         self._demands.declare(name, spec.demand_query)
         if spec.schedule is None:
             self._timetable.remove(name)
@@ -153,6 +178,7 @@ class Sweeps:
         if swept is None:
             return
         swept.removed = True
+        swept.results.forget()
         if swept.drive is not None:
             swept.drive.guard("target removed")
 
@@ -209,10 +235,28 @@ class Sweeps:
         return swept.drive.progress() if swept is not None and swept.drive is not None else None
 
     def results(self, name: str | None = None) -> list[Result]:
-        """Stored results, latest first."""
-        swept = [each for each in self._swept.values() if name in (None, each.name)]
-        found = [result for each in swept for result in each.results.latest()]
+        """Results that are in memory, latest first; `read` brings the others there."""
+        if name is not None:
+            return self._swept[name].results.latest() if name in self._swept else []
+        found = [result for each in self._swept.values() for result in each.results.latest()]
         return sorted(found, key=lambda result: result.started_unix_s, reverse=True)
+
+    async def read(self, name: str | None = None) -> None:
+        """Read the results of a target, or of all, from the store, as far as it answers in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_WITHIN_S):
+                for swept in [each for each in self._swept.values() if name in (None, each.name)]:
+                    await swept.results.read()
+
+    async def result(self, identity: str) -> Result | None:
+        """One result; None if there is none with this id."""
+        if self._archive is not None:
+            await self._archive.listed.wait()
+        for swept in list(self._swept.values()):
+            if swept.results.has(identity):
+                await swept.results.read(lambda each: each.id == identity)
+                return next((each for each in swept.results.latest() if each.id == identity), None)
+        return None
 
     async def close(self) -> None:
         """End what is under way."""
@@ -269,37 +313,102 @@ class Sweeps:
             raise Refused(
                 "no_lease", f"lease {where} is held by {holder or 'nobody that is known'}; only its holder sweeps"
             )
-        claimed_s = self._unclaimed(swept, due_unix_s)
+        self._unclaimed(swept, due_unix_s)
         if self._busy is not None and why != "request" and name != self._busy:
             self._waiting[name] = why, due_unix_s
             raise Refused("running", f"a sweep of {self._busy!r} is under way; this one waits for its end")
         if self._busy is not None:
             raise Refused("running", f"a sweep of {self._busy!r} is under way; one at a time")
-        now = time.time()
-        since_s = now - max(swept.last_s, claimed_s)
-        if since_s < swept.spec.min_gap_s and why != "request":
-            raise Refused("min_gap", f"the last one began {since_s:.0f} s ago; min_gap is {swept.spec.min_gap_s:g} s")
-        at = datetime.fromtimestamp(now, zone(swept.spec.timezone))
-        if (left_s := swept.quiet_until_s - time.monotonic()) > 0:
-            raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
+        self._soon(swept, why)
+        at = datetime.fromtimestamp(time.time(), zone(swept.spec.timezone))
         if any(span.holds(at) for span in swept.spec.blackout):
             raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
         if swept.target.paused_unix_s is not None:
             raise Refused("not_ready", "the target is paused")
         if swept.target.state != "ready":
             raise Refused("not_ready", f"the target is {swept.target.state}")
+        self._afford(swept)
         return swept
 
-    def _unclaimed(self, swept: _Swept, due_unix_s: float) -> float:
-        """When its last sweep began, by whatever replica. Raises Refused if that was the one that is due."""
+    def _soon(self, swept: _Swept, why: Why) -> None:
+        """Raises Refused if the last sweep is too recent, or the target asked to be left alone."""
+        since_s = self._since_s(swept)
+        if since_s < swept.spec.min_gap_s and why != "request":
+            raise Refused("min_gap", f"the last one began {since_s:.0f} s ago; min_gap is {swept.spec.min_gap_s:g} s")
+        if (left_s := swept.quiet_until_s - time.monotonic()) > 0:
+            raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
+
+    def _since_s(self, swept: _Swept) -> float:
+        """Seconds since its last sweep began, here or at another replica; infinite if none is known of.
+
+        A time in the future is of a clock that was wrong then or is wrong now: it counts from when it was first seen.
+        """
+        key, now_ns, unix_s = swept.target.spec.key, time.monotonic_ns(), time.time()
+        since_s = (now_ns - self._starts[key]) / 1e9 if key in self._starts else inf
+        claimed_s = self._leadership.claimed(claimed_as(key))
+        if claimed_s <= unix_s:
+            return min(since_s, unix_s - claimed_s if claimed_s else inf)
+        if swept.claim is None or swept.claim[0] != claimed_s:
+            swept.claim = claimed_s, now_ns
+        return min(since_s, (now_ns - swept.claim[1]) / 1e9)
+
+    def _unclaimed(self, swept: _Swept, due_unix_s: float) -> None:
+        """Raises Refused if another replica began the sweep that is due. A claim from far in the future says nothing of it."""
         claimed_s = self._leadership.claimed(claimed_as(swept.target.spec.key))
-        if 0 < due_unix_s <= claimed_s:
+        if 0 < due_unix_s <= claimed_s <= time.time() + LATE_S:
             raise Refused("no_lease", "another replica began the one that was due")
-        return claimed_s
+
+    def _afford(self, swept: _Swept) -> None:
+        """Raises Refused where the target's daily budgets leave too little for a warm-up, beside what its probes need."""
+        target, needs = swept.target, self._needs(swept)
+        prompt, output = swept.spec.workload.mean_tokens()
+        amounts = target.amounts(round(WARM_UP * prompt), round(WARM_UP * output))
+        for kind, amount in zip(KINDS, amounts, strict=True):
+            if kind not in needs:
+                continue
+            spare = target.budgets[kind].spare(target.clock.now_ns(), needs[kind])
+            if spare < amount:
+                unit = "tokens" if kind == "tokens" else "dollars"
+                raise Refused(
+                    "over_budget",
+                    f"its scheduled probes leave {max(0.0, spare):,.6g} {unit} of budget.{kind}_per_day in these 24 hours, and a "
+                    f"warm-up takes {amount:,.6g}; raise the budget, or lower the probes' rate",
+                )
+
+    def _needs(self, swept: _Swept) -> dict[str, Need]:
+        """What its scheduled probes take of each budget: by their workloads, and more where the server counts more tokens."""
+        target = swept.target
+        needs = {kind: need for kind, need in needs_of(target.spec).items() if kind in target.budgets}
+        told = [(each, usage) for each in swept.recent if (usage := each.timeline.usage) is not None]
+        asked = [target.amounts(each.asked_prompt_tokens, each.asked_output_tokens) for each, _ in told]
+        used = [target.amounts(usage.prompt_tokens or 0, usage.completion_tokens or 0) for _, usage in told]
+        for index, kind in enumerate(KINDS):
+            before, after = (sum(each[index] for each in amounts) for amounts in (asked, used))
+            if kind in needs and 0 < before < after:
+                needs[kind] = needs[kind].scaled(after / before)
+        return needs
+
+    async def _begun(self, swept: _Swept, why: Why) -> None:
+        """Write down that a sweep begins, so that min_gap outlives a kill.
+
+        Raises Refused where that is not possible: it would be swept again after each restart. People may ask nevertheless.
+        """
+        now, key = moment(), swept.target.spec.key
+        if self._store is not None:
+            try:
+                await asyncio.to_thread(self._store.save, SWEPT, [(key, _row(now))], now.unix_s)
+            except sqlite3.Error as problem:
+                said = f"that it begins cannot be written to --storage.path: {problem}; make room there, or mend the volume"
+                if why != "request":
+                    raise Refused("not_recorded", said) from None
+                log.warning("target=%s sweep (%s): %s", swept.name, why, said)
+        self._starts[key] = now.monotonic_ns
 
     async def _sweep(self, swept: _Swept, identity: str, why: Why, due_unix_s: float) -> None:
         name = swept.name
         try:
+            await swept.recalled.wait()
+            self._soon(swept, why)
             await self._check_alerts(swept)
             with Lock(swept.target.spec.url, f"prober run, a sweep of {name}"):
                 self._unclaimed(swept, due_unix_s)  # the lease may have been another one's meanwhile
@@ -307,6 +416,7 @@ class Sweeps:
                 fence = await self._leadership.claim(claimed_as(swept.target.spec.key), number)
                 if fence is None:
                     raise Refused("no_lease", f"lease {self._leadership.where} was lost before it began")
+                await self._begun(swept, why)
                 await self._driven(swept, identity, why, fence)
         except Refused as refusal:
             self._not_begun(swept, why, refusal)
@@ -339,7 +449,7 @@ class Sweeps:
         if swept.removed:
             raise Refused("not_configured", "the target was removed")
         spec, target, name = swept.spec, swept.target.spec, swept.name
-        swept.last_s = started = time.time()
+        started = time.time()
 
         def heard(order: Run | Estimate | Finished) -> None:
             if not swept.removed:
@@ -355,7 +465,9 @@ class Sweeps:
         def may() -> bool:
             return self._leadership.held() == fence
 
-        drive = Drive(swept.target, spec.workload, plan_of(spec, target), rng, heard, prior, demand, may)
+        drive = Drive(
+            swept.target, spec.workload, plan_of(spec, target), rng, heard, prior, demand, may, self._needs(swept)
+        )
         swept.drive = drive
         self._headroom.sweeping(name, begins=True)
         log.info("target=%s sweep %s (%s) begins: %s up to %g/s", name, identity, why, spec.mode, spec.max_rate)
@@ -369,6 +481,7 @@ class Sweeps:
             self._headroom.sweeping(name, begins=False)
             if not swept.removed:
                 self._series.rate(name, 0.0)
+                self._tell_budgets(swept)
         swept.quiet_until_s = time.monotonic() + driven.quiet_s
         where = self._leadership.where
         result = await asyncio.to_thread(
@@ -409,6 +522,7 @@ class Sweeps:
         asked_s, began_ns, spec = time.monotonic(), time.monotonic_ns(), swept.spec
         while True:
             await asyncio.sleep(GUARD_EVERY_S)
+            self._tell_budgets(swept)
             if swept.target.state == "failing":
                 drive.guard("the target fails")
             elif burns(
@@ -436,19 +550,91 @@ class Sweeps:
         if names:
             raise Refused("alert_firing", f"an alert fires: {', '.join(names)}")
 
-    def _recall(self, swept: _Swept) -> None:
-        """The newest capacity that is kept stands, with its own time."""
-        latest = swept.results.latest()
-        if latest:
-            swept.last_s = latest[0].started_unix_s
-            quiet_s = json.loads(latest[0].configuration or "{}").get("retry_after_s", 0.0)
-            swept.quiet_until_s = time.monotonic() + latest[0].ended_unix_s + quiet_s - time.time()
-        for result in latest:
-            if any(each.estimate is not None for each in result.capacities):
-                self._headroom.found(swept.name, result.capacities, time.time())
-                self._series.found(swept.name, result.ended_unix_s)
-                break
+    def _tell_budgets(self, swept: _Swept) -> None:
+        """A sweep spends more than the next probe would tell in time."""
+        for kind, budget in swept.target.budgets.items() if not swept.removed else ():
+            self._series.budget(swept.name, kind, budget.remaining_ratio(swept.target.clock.now_ns()))
+
+    # --- what earlier processes found
+
+    async def _recall_all(self, archive: SweepArchive) -> None:
+        """One target after another: the disk, and the interpreter, are also needed by others."""
+        await archive.index()
+        while True:
+            swept = await self._to_recall.get()
+            try:
+                await self._recall(swept)
+            except Exception:
+                log.exception("target=%s: its earlier sweeps are not known; please report this", swept.name)
+            finally:
+                swept.recalled.set()
+
+    async def _recall(self, swept: _Swept) -> None:
+        """The newest capacity that is kept stands, with its own time; the other results are read when somebody asks."""
+        await swept.results.read(lambda _: True)
+        if latest := swept.results.latest():
+            key, now = swept.target.spec.key, time.time()
+            if key not in self._starts:  # of a version that wrote results only
+                ago_s = max(0.0, now - latest[0].started_unix_s)
+                self._starts[key] = time.monotonic_ns() - round(ago_s * 1e9)
+            quiet_s = _quiet_s(latest[0])
+            swept.quiet_until_s = time.monotonic() + min(quiet_s, latest[0].ended_unix_s + quiet_s - now)
+        await swept.results.read(_has_capacity)
+        found = next((each for each in swept.results.latest() if _has_capacity(each)), None)
+        if found is not None and not swept.removed:
+            self._headroom.found(swept.name, found.capacities, time.time())
+            self._series.found(swept.name, found.ended_unix_s)
+
+    async def _clean_up(self, archive: SweepArchive) -> None:
+        await archive.listed.wait()
+        await asyncio.sleep(CLEAN_UP_AFTER_S)
+        await archive.clean_up()
 
     def _keep(self, task: "asyncio.Task[None]") -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _has_capacity(result: Result) -> bool:
+    return any(each.estimate is not None for each in result.capacities)
+
+
+def _quiet_s(result: Result) -> float:
+    """How long the target asked to be left alone when the sweep ended."""
+    try:
+        return float(json.loads(result.configuration or "{}").get("retry_after_s", 0.0))
+    except (ValueError, TypeError, AttributeError):
+        return 0.0
+
+
+def _row(at: Moment) -> bytes:
+    return json.dumps({"boot": at.boot, "monotonic_ns": at.monotonic_ns, "unix_s": at.unix_s}).encode()
+
+
+def _starts(store: Store) -> dict[str, int]:
+    """When the last sweep of each target began, by its key, in nanoseconds of this process's monotonic clock.
+
+    The clock on the wall tells where the machine was started since. By one that was set back it may have begun in the future: then
+    it begins now, once and for all.
+    """
+    now, found, moved = moment(), dict[str, int](), list[str]()
+    for key, data in store.load(SWEPT, now.unix_s - KEPT_S).items():
+        try:
+            row = json.loads(data)
+            boot, monotonic_ns, unix_s = str(row["boot"]), int(row["monotonic_ns"]), float(row["unix_s"])
+            ago_ns = round((now.unix_s - unix_s) * 1e9)
+        except (ValueError, KeyError, TypeError, OverflowError) as problem:
+            log.error("target=%s: when its last sweep began cannot be read: %r", key, problem)
+            continue
+        if boot and boot == now.boot and monotonic_ns <= now.monotonic_ns:
+            ago_ns = now.monotonic_ns - monotonic_ns
+        elif ago_ns < 0:
+            ago_ns = 0
+            moved.append(key)
+        found[key] = now.monotonic_ns - ago_ns
+    if moved:
+        try:
+            store.save(SWEPT, [(key, _row(now)) for key in moved], now.unix_s)
+        except sqlite3.Error as problem:
+            log.error("when sweeps began cannot be written down: %s", problem)
+    return found

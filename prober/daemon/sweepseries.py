@@ -51,6 +51,10 @@ class SweepSeries:
         families[series.SWEEP_TOKENS.name].value(name).inc(used)
         self._stages(name, result)
 
+    def budget(self, name: str, kind: str, ratio: float) -> None:
+        """Share of the target's budget that is left, of which a sweep takes."""
+        self._families[series.BUDGET.name].value(name, kind).value = ratio
+
     def found(self, name: str, unix_s: float) -> None:
         """A sweep found a capacity then."""
         self._families[series.SWEEP_SUCCESS.name].value(name).value = unix_s

@@ -64,6 +64,9 @@ class Views:
             return None
         if len(ranked) == 1:
             one = ranked[0][1]
+        if one is not None:
+            await fleet.sweeps.read(one.name)
+            one = replace(one, sweeps=fleet.sweeps.results(one.name))
         matching = [one] if one is not None else [view for found, view in ranked if _matches(asked, view, found)]
         pages = max(1, -(-len(matching) // AT_ONCE))
         number = min(max(1, number), pages)

@@ -403,7 +403,7 @@ def of_sweep(result: Result) -> SweepAnswer:
         "ended": result.ended_unix_s,
         "stop": result.stop,
         "stop_detail": result.stop_detail,
-        "requests": len(result.requests),
+        "requests": sum(stage.sent for stage in result.stages),
         "capacities": _capacities(result),
     }
 

@@ -12,6 +12,10 @@ from prober.analysis.quantiles import Quantile
 from prober.slo.objective import Slo
 
 Kind = Literal["sweep", "grid", "compare", "gate", "run"]
+NO_REQUESTS = (
+    "holds the figures of its stages and none of its requests, as the daemon keeps a sweep; the file of "
+    "`prober sweep --output` has them"
+)
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 OPEN_LOOP = ("poisson", "constant", "gamma", "trace")
 

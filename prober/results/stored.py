@@ -21,6 +21,14 @@ FORMAT = 2  # 1: no stage had a load of its own
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 # Ours of a request that vLLM's lists have no place for, or where they have 0 for what is not known.
 _OWN = ("stage", "outcome", "tpot_s", "send_lag_s", "prompt_tokens", "output_tokens", "warm_up", "cached")
+# Every list with an entry a request, as a JSON path in the file.
+REQUEST_LISTS = tuple(
+    f"$.{name}"
+    for name in (
+        *("ttfts", "input_lens", "output_lens", "itls", "latencies", "start_times", "errors"),
+        *(f"{KEY}.requests.{name}" for name in _OWN),
+    )
+)
 
 
 class Unreadable(ValueError):

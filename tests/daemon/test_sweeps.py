@@ -1,6 +1,9 @@
 """When a sweep may run, what ends one, and what is left of it."""
 
 import asyncio
+import json
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +21,7 @@ from prober.daemon import sweeps as module
 from prober.daemon.drive import Drive, Unmeasurable
 from prober.daemon.headroom import Headroom
 from prober.daemon.history import History
+from prober.daemon.leadership import Alone
 from prober.daemon.sweeps import Refused, Sweeps, Why
 from prober.edge.clock import Clock
 from prober.edge.lock import Lock
@@ -26,6 +30,7 @@ from prober.edge.store import Store
 from prober.engines import DIALECTS
 from prober.exposition.families import Value
 from prober.limits.calendar import span
+from prober.measure.chat import Usage
 from prober.measure.continuity import Continuity
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -44,10 +49,14 @@ TEXT = """
 prometheus: {{url: '{prometheus}'}}
 slos: {{quick: {{signal: ttft, threshold: {threshold}, objective: 90%}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}}}
-targets: [{{name: t, url: '{url}', max_send_lag: 5s, budget: {{price_per_million: {{prompt: 10, completion: 100}}}},
+targets: [{{name: t, url: '{url}', max_send_lag: 5s, {probes}
+  budget: {{{budget}price_per_million: {{prompt: 10, completion: 100}}}},
   metrics: {{url: {page}}}, sweep: {{workload: tiny, min_rate: {least}, max_rate: 400/s, mode: adaptive{more}}}}}]
 """
-DEFAULTS = {"threshold": "200ms", "least": "30/s", "page": "auto", "prometheus": "http://127.0.0.1:1"}
+DEFAULTS = {
+    **{"threshold": "200ms", "least": "30/s", "page": "auto", "prometheus": "http://127.0.0.1:1"},
+    **{"budget": "", "probes": ""},
+}
 # Four at a time of some 40 ms each: 100 a second, and a queue beyond.
 SLOTS = Settings(behaviour=Behaviour(ttft=Constant(0.03), itl=Constant(0.003), slots=4))
 
@@ -166,8 +175,9 @@ async def test_a_sweep_finds_the_knee_and_a_restart_remembers_it(tmp_path: Path)
             (result,) = stage.sweeps.results("t")
             assert result.stop in ("knee_passed", "breaching", "waiting", "slow", "saturated")
             assert result.capacities[0].estimate == estimate
-            assert sum(each.sent for each in result.stages) <= len(result.requests)
+            assert sum(each.sent for each in result.stages) > 0
         async with staged(url, folder=tmp_path) as stage:
+            await until(lambda: stage.value("llmslo_capacity_requests_per_second", "quick", "estimate"))
             assert stage.value("llmslo_capacity_requests_per_second", "quick", "estimate") == estimate
             assert stage.value("llmslo_sweep_last_success_timestamp_seconds") == at
             assert [each.id for each in stage.sweeps.results()] == [result.id]
@@ -313,7 +323,7 @@ async def test_a_budget_ends_a_sweep_and_is_kept(limits: str, reason: str, most:
         (result,) = stage.sweeps.results()
         assert result.stop == reason
         assert result.warm_up is not None
-        begun = result.warm_up.requests + len(result.requests)
+        begun = result.warm_up.requests + sum(each.sent for each in result.stages)
         assert begun <= most
         assert begun == most or reason != "request_budget"
         assert 0 < len(came) <= most
@@ -360,6 +370,7 @@ async def test_a_target_that_is_removed_in_mid_sweep_leaves_no_series(tmp_path: 
         assert stage.left() == []
         assert stage.history.events("t") == []
         stage.sweeps.declare("t", stage.target)
+        await stage.sweeps.read("t")
         assert [each.stop_detail for each in stage.sweeps.results("t")] == ["target removed"]
 
 
@@ -460,3 +471,195 @@ async def test_a_demand_from_prometheus_is_the_load_that_was_there() -> None:
             assert capacity.lower > 40
     finally:
         await runner.cleanup()
+
+
+# 24 tokens a request; probes of 24 tokens every 100 s: 25 hours of them are 21,600, and 24,500 at four standard deviations.
+FEW = "rate: 36/h, probes: [{workload: tiny}],"
+
+
+async def settled(stage: Stage) -> float:
+    """Tokens spent once the sweep is over."""
+    await until(lambda: stage.ended() and not stage.sweeps.under_way)
+    return stage.target.budgets["tokens"].spent(stage.clock.now_ns())
+
+
+async def test_each_request_of_a_sweep_is_of_the_targets_budget() -> None:
+    """Warm-up, stages and what was cut, by the server's count where it told one; what is left stands in the series."""
+    async with (
+        behind_a_gateway(10**6) as (url, came),
+        staged(url, "limits: {requests: 40}", budget="tokens_per_day: 1M, cost_per_day: 100, ", probes=FEW) as stage,
+    ):
+        stage.sweeps.ask("t", "request")
+        spent = await settled(stage)
+        assert len(came) >= 35
+        assert len(came) * 24 <= spent <= 40 * 25, (
+            "one whose connection was cut may have come or not; the server counts up to 25"
+        )
+        dollars = stage.target.budgets["cost"].spent(stage.clock.now_ns())
+        assert dollars == pytest.approx(spent / 24 * 0.0006, rel=0.05)
+        assert stage.value("llmslo_budget_remaining_ratio", "tokens") == pytest.approx(1 - spent / 1e6)
+
+
+async def test_a_sweep_leaves_its_probes_what_they_need() -> None:
+    """Without limits of its own it ends by what the budget leaves, and by name; the probes' share is untouched."""
+    async with (
+        behind_a_gateway(10**6) as (url, came),
+        staged(url, budget="tokens_per_day: 26000, ", probes=FEW) as stage,
+    ):
+        stage.sweeps.ask("t", "request")
+        spent = await settled(stage)
+        (result,) = stage.sweeps.results()
+        assert result.stop == "token_budget"
+        assert "the rest of the target's daily budget is for its probes" in result.stop_detail
+        assert 0 < len(came) * 24 <= spent <= 26_000 - 25 * 36 * 24
+        assert spent > 500, "and it uses what is left"
+        for _ in range(25 * 36):
+            assert stage.target.reserve(20, 4) is not None
+        with pytest.raises(Refused, match=r"leave .* tokens of budget.tokens_per_day") as told:
+            stage.sweeps.ask("t", "request")
+        assert told.value.reason == "over_budget"
+        assert stage.refused() == {"over_budget": 1}
+
+
+async def test_dollars_end_a_sweep_too() -> None:
+    """A cost budget without one of tokens; each request costs $0.0006."""
+    async with behind_a_gateway(10**6) as (url, came), staged(url, budget="cost_per_day: 0.65, ", probes=FEW) as stage:
+        stage.sweeps.ask("t", "request")
+        await until(lambda: stage.ended() and not stage.sweeps.under_way)
+        (result,) = stage.sweeps.results()
+        assert result.stop == "cost_budget"
+        assert 0 < len(came) * 0.0006 <= 0.65 - 25 * 36 * 0.0006
+
+
+async def test_probes_that_take_more_than_was_asked_for_need_more() -> None:
+    """A chat template makes 120 tokens of 24: what the sweep must leave is five times as much."""
+    async with running(SLOTS) as url, staged(url, budget="tokens_per_day: 100000, ", probes=FEW) as stage:
+        stage.sweeps._afford(stage.sweeps._swept["t"])
+        now = stage.clock.now_ns()
+        timeline = Timeline(now, end_ns=now + 10**9, usage=Usage(116, 4, None))
+        probe = ProbeResult("t", "tiny", "i", 0.0, Outcome.OK, "", timeline)
+        for _ in range(5):
+            stage.sweeps.probe(replace(probe, asked_prompt_tokens=20, asked_output_tokens=4))
+        with pytest.raises(Refused, match="raise the budget"):
+            stage.sweeps.ask("t", "request")
+
+
+async def test_a_reload_in_mid_sweep_moves_it_to_the_new_budgets() -> None:
+    """As the target's own spending moves; a budget that comes or goes ends the sweep."""
+    async with (
+        behind_a_gateway(10**6) as (url, came),
+        staged(url, "limits: {requests: 400}", budget="tokens_per_day: 1M, ", probes=FEW) as stage,
+    ):
+        stage.sweeps.ask("t", "request")
+        await until(lambda: len(came) > 20)
+        before, spec = stage.target, stage.target.spec
+        assert spec.budget is not None
+        stage.target = Target(replace(spec, budget=replace(spec.budget, tokens_per_day=2_000_000)), stage.clock)
+        stage.target.budgets["tokens"] = before.budgets["tokens"].limited(2_000_000)
+        stage.target.state, stage.target.identity = "ready", before.identity
+        stage.sweeps.declare("t", stage.target)
+        then = len(came)
+        await until(lambda: len(came) > then + 20)
+        assert stage.target.budgets["tokens"].spent(stage.clock.now_ns()) >= 24 * (then + 20)
+        assert before.budgets["tokens"].spent(stage.clock.now_ns()) < 24 * (then + 50)
+        stage.sweeps.declare("t", Target(replace(spec, budget=None), stage.clock))
+        await until(lambda: stage.ended() and not stage.sweeps.under_way)
+        assert stage.sweeps.results()[0].stop_detail == "the target's budget was changed"
+
+
+async def test_when_a_sweep_began_outlives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it never ended: min_gap is of when it began, which is written before anything is sent."""
+    async with behind_a_gateway(10**6) as (url, came):
+        async with staged(url, "min_gap: 1h", tmp_path) as stage:
+            assert stage.store is not None
+            saved = stage.store.save
+            seen: list[int] = []
+
+            def save(kind: str, *rest: Any) -> None:
+                if kind == module.SWEPT:
+                    seen.append(len(came))
+                saved(kind, *rest)
+
+            monkeypatch.setattr(stage.store, "save", save)
+            stage.sweeps.ask("t", "schedule")
+            await until(lambda: len(came) > 5)
+            assert seen == [0], "once, and before the first request"
+        async with staged(url, "min_gap: 1h", tmp_path) as stage:
+            assert stage.sweeps.results() == []
+            with pytest.raises(Refused, match="min_gap is 3600 s"):
+                stage.sweeps.ask("t", "schedule")
+            stage.sweeps.ask("t", "request")
+            await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "boot", "refused"),
+    [
+        (1800, "another", True),
+        (7200, "another", False),
+        (-86_400 * 365, "another", True),  # the clock was a year ahead
+    ],
+)
+async def test_of_another_machine_only_the_clock_on_the_wall_is_known(
+    ago_s: float, boot: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A begin in the future holds a sweep back for one min_gap, however often the prober is started, and not for ever."""
+    row = json.dumps({"boot": boot, "monotonic_ns": 1, "unix_s": time.time() - ago_s}).encode()
+    store = Store(str(tmp_path))
+    store.save(module.SWEPT, [("t", row), ("other", b"no JSON")], time.time())
+    store.close()
+    async with running(SLOTS) as url:
+        async with staged(url, "min_gap: 1h", tmp_path) as stage:
+            if not refused:
+                stage.sweeps.ask("t", "schedule")
+                return
+            with pytest.raises(Refused, match="min_gap"):
+                stage.sweeps.ask("t", "schedule")
+        monkeypatch.setattr("time.monotonic_ns", lambda now=time.monotonic_ns: now() + 3_700 * 10**9)
+        async with staged(url, "min_gap: 1h", tmp_path) as stage:
+            if boot == "another" and ago_s < 0:
+                stage.sweeps.ask("t", "schedule")
+
+
+async def test_a_sweep_whose_begin_cannot_be_written_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be repeated after every restart; somebody who asks for it gets it."""
+    async with behind_a_gateway(10**6) as (url, came), staged(url, "min_gap: 0s", tmp_path) as stage:
+        assert stage.store is not None
+
+        def full(*_: object) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        monkeypatch.setattr(stage.store, "save", full)
+        stage.sweeps.ask("t", "schedule")
+        await until(lambda: stage.refused())
+        await until(lambda: not stage.sweeps.under_way)
+        assert stage.refused() == {"not_recorded": 1}
+        assert came == []
+        stage.sweeps.ask("t", "request")
+        await until(lambda: len(came) > 0)
+
+
+class Claimed(Alone):
+    """A lease whose annotations say when the target was swept last."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def claimed(self, key: str) -> float:
+        return self.number
+
+
+async def test_a_claim_of_a_clock_that_was_ahead_does_not_block_for_ever() -> None:
+    """It counts from when it was first seen; what another replica began a moment ago counts from then."""
+    async with running(SLOTS) as url, staged(url, "min_gap: 1s") as stage:
+        ahead = time.time() + 86_400 * 365
+        stage.sweeps._leadership = Claimed(time.time())
+        with pytest.raises(Refused, match="another replica began"):
+            stage.sweeps.ask("t", "schedule", time.time() - 1)
+        stage.sweeps._leadership = Claimed(ahead)
+        with pytest.raises(Refused, match="min_gap"):
+            stage.sweeps.ask("t", "schedule", time.time())
+        await asyncio.sleep(1.05)
+        stage.sweeps.ask("t", "schedule", time.time())

@@ -3,15 +3,21 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from prober.daemon.sweepstore import SWEEP
 from prober.edge.prometheus import Unanswered, instant
+from prober.edge.store import Store
+from prober.results.stored import to_json
 from tests.processes import Daemon, Mock, asked, free_port, get, until
+from tests.results.samples import sweep
 
 CONFIG = """
 defaults: {{rate: 5/s, max_send_lag: 5s, warmup: 0}}
@@ -168,3 +174,98 @@ def test_who_computes_ends_with_a_prober_that_was_killed(tmp_path: Path) -> None
         assert computing.exists()
         prober.kill()
     until(lambda: not computing.exists() or ") Z " in (computing / "stat").read_text(), "it to end")
+
+
+SCHEDULED = """
+defaults: {{rate: 5/s, max_send_lag: 5s, warmup: 0}}
+slos: {{quick: {{signal: ttft, threshold: 500ms, objective: 90%}}}}
+workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}}}
+targets:
+- {{name: one, url: 'http://127.0.0.1:{port}', probes: [{{workload: tiny}}],
+   sweep: {{workload: tiny, schedule: '* * * * *', min_gap: 6h, min_rate: 2/s, max_rate: 50/s}}}}
+- {{name: two, url: 'http://localhost:{port}', probes: [{{workload: tiny}}],
+   sweep: {{workload: tiny, schedule: '* * * * *', min_gap: 6h, min_rate: 2/s, max_rate: 50/s}}}}
+"""
+
+
+def test_a_killed_daemon_does_not_sweep_again_within_min_gap(tmp_path: Path, mock: Mock) -> None:
+    """SIGKILL in the middle of a sweep: after the restart its schedule is refused; that of a target beside it is not."""
+    flags = ("--storage.path", tmp_path / "store", "--web.enable-admin-api")
+    with Daemon(tmp_path, SCHEDULED.format(port=mock.port), *flags) as first:
+        until(lambda: first.value("llmslo_target_state", state="ready") == 2, "the targets to be ready")
+        begin(first)
+        first.kill()
+    with Daemon(tmp_path, SCHEDULED.format(port=mock.port), *flags) as second:
+        refused = {"target": "one", "reason": "min_gap"}
+        until(lambda: second.value("llmslo_sweeps_refused_total", **refused), "the schedule to ring", 90)
+        until(lambda: second.value("llmslo_sweep_rate_per_second", target="two") > 0, "the other one to be swept")
+        assert second.value("llmslo_sweep_rate_per_second", target="one") == 0
+
+
+def old_store(folder: Path, targets: int, hours: int) -> Store:
+    """As an earlier version left it: a sweep an hour, each with its requests, and one row that is broken."""
+    found = sweep()
+    whole = replace(found, id="IDENTITY", started_unix_s=1e9, ended_unix_s=2e9, requests=found.requests[:40])
+    text = to_json(whole)
+    store, now = Store(str(folder)), time.time()
+
+    def rows(hour: int) -> Iterator[tuple[str, bytes]]:
+        at = now - 3600.0 * hour
+        times = (('"started_unix_s":1000000000.0', at), ('"ended_unix_s":2000000000.0', at + 60))
+        for target in range(targets):
+            found = text.replace("IDENTITY", f"{target}-{hour}")
+            for key, unix_s in times:
+                assert key in found
+                found = found.replace(key, f"{key.split(':')[0]}:{unix_s!r}")
+            yield json.dumps([f"t{target}", f"{target}-{hour}"]), found.encode()
+
+    for hour in reversed(range(1, hours + 1)):
+        store.save(SWEEP, rows(hour), now - 3600.0 * hour)
+    store.save(SWEEP, [(json.dumps(["t0", "broken"]), b"{")], now)
+    return store
+
+
+def test_a_store_of_90_days_of_an_older_version_holds_no_start_up(tmp_path: Path, mock: Mock) -> None:
+    """It answers at once, headroom and results are there, a broken row stops nothing, and the file shrinks meanwhile."""
+    old_store(tmp_path / "store", targets := 10, 24 * 90).close()
+    file = tmp_path / "store/prober.db"
+    before = file.stat().st_size
+    assert before > 100 << 20
+    text = "slos: {ttft: {signal: ttft, threshold: 500ms, objective: 99%}}\ntargets:\n" + "".join(
+        f"- {{name: t{n}, url: '{mock.url}', rate: 1/min, sweep: {{}}}}\n" for n in range(targets)
+    )
+    began = time.monotonic()
+    with Daemon(tmp_path, text, "--storage.path", tmp_path / "store", "--web.enable-admin-api") as daemon:
+        ready_s, slowest_s = time.monotonic() - began, 0.0
+
+        def timed(path: str) -> str:
+            nonlocal slowest_s
+            asked_s = time.monotonic()
+            body = get(daemon.url + path)
+            slowest_s = max(slowest_s, time.monotonic() - asked_s)
+            return body
+
+        def smaller() -> bool:
+            timed("/-/healthy")
+            return file.stat().st_size < before / 10
+
+        until(lambda: "llmslo_capacity_requests_per_second{" in timed("/metrics"), "the capacities", 30)
+        listed = json.loads(timed("/api/v1/sweeps?target=t0"))["data"]
+        assert [each["id"] for each in listed[:2]] == ["0-1", "0-2"]
+        assert len(listed) == 19, "twenty, of which one is broken"
+        assert listed[0]["requests"] > 0
+        whole = json.loads(timed(f"/api/v1/sweeps/{listed[-1]['id']}"))
+        assert whole["llm_slo_prober"]["result"]["stages"]
+        assert "Last sweeps" in timed("/?target=t0")
+        until(smaller, "the file to shrink", 200)
+        assert all(daemon.value("llmslo_capacity_requests_per_second", target=f"t{n}") > 0 for n in range(targets))
+        assert "set aside in the store" in daemon.log.read_text()
+        assert daemon.stop() == 0
+    assert ready_s < 15, "a generous bound: it takes as long without a store"
+    assert slowest_s < 5
+    print(
+        f"ready after {ready_s:.1f} s, slowest answer {slowest_s:.2f} s, {before >> 20} MiB → {file.stat().st_size >> 20} MiB"
+    )
+    again = Store(str(tmp_path / "store"))
+    assert len(again.entries(SWEEP)) == 20 * targets
+    again.close()

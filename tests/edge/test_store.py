@@ -1,5 +1,6 @@
 """What survives a restart, and what does not stop one."""
 
+import json
 import logging
 import os
 import sqlite3
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from prober.edge.store import FILE, Store, Unusable
+from prober.edge import store as module
+from prober.edge.store import FILE, UNREADABLE, Store, Unusable
 
 
 def test_the_latest_of_each_key_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -89,3 +91,89 @@ def test_a_place_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     ):
         Store(str(tmp_path / "held"))
     first.close()
+
+
+def test_what_is_too_much_goes_with_what_is_saved_or_neither(tmp_path: Path) -> None:
+    """In one transaction, which is given all entries in the order in which they came, whatever the clock said."""
+    store = Store(str(tmp_path))
+    store.save("sweep", [("a", b"1")], 9.0)
+    store.save("sweep", [("b", b"22")], 1.0)
+    store.save("other", [("a", b"1")], 1.0)
+    store.save_and_prune("sweep", [("c", b"333")], 5.0, lambda entries: [entries[0].key])
+    assert [(each.key, each.saved_unix_s, each.size_bytes) for each in store.entries("sweep")] == [
+        ("b", 1.0, 2),
+        ("c", 5.0, 3),
+    ]
+    assert store.load("other") == {"a": b"1"}
+    with pytest.raises(ZeroDivisionError):
+        store.save_and_prune("sweep", [("d", b"4")], 6.0, lambda _: [str(1 // 0)])
+    assert [each.key for each in store.entries("sweep")] == ["b", "c"]
+    store.remove("sweep", ["b", "not there"])
+    store.set_aside("sweep", "c")
+    assert store.get("sweep", "c") is None
+    assert store.load("sweep" + UNREADABLE) == {"c": b"333"}
+    store.close()
+
+
+def test_lists_are_emptied_and_all_else_is_as_it_was(tmp_path: Path) -> None:
+    """To the digit; what is no JSON, or has no such lists, is left alone."""
+    store = Store(str(tmp_path))
+    row = (
+        b'{"ttfts":[0.1,1e-9,null],"a":{"itls":[[1],[2]],"b":0.30000000000000004},"text":"\\u00e9 \xc3\xa9 \\"[1]\\""}'
+    )
+    others = {"no": b"\xff\xfe", "none": b'{"b":[1, 2]}', "empty": b""}
+    store.save("sweep", [("row", row), *others.items()], 1.0)
+    for key in ("row", *others):
+        store.empty_lists("sweep", key, ["$.ttfts", "$.a.itls", "$.absent"])
+    found = store.get("sweep", "row")
+    assert found is not None
+    assert b"0.30000000000000004" in found
+    assert json.loads(found) == json.loads(row) | {"ttfts": [], "a": {"itls": [], "b": 0.30000000000000004}}
+    assert json.loads(store.load("sweep")["none"]) == {"b": [1, 2]}
+    assert store.load("sweep")["no"] == b"\xff\xfe"
+    assert store.load("sweep")["empty"] == b""
+    store.close()
+
+
+def test_a_file_that_is_mostly_empty_is_made_smaller(tmp_path: Path) -> None:
+    """What is in it stays; one that is mostly full is left alone."""
+    store, path = Store(str(tmp_path)), tmp_path / FILE
+    store.save("sweep", [(f"{number}", os.urandom(100_000)) for number in range(100)], 1.0)
+    store.save("drift", [("a", b"1")], 1.0)
+    store.compact()
+    assert store.load("drift") == {"a": b"1"}
+    store.remove("sweep", [f"{number}" for number in range(95)])
+    store.compact()
+    assert path.stat().st_size < 1 << 20
+    assert len(store.load("sweep")) == 5
+    assert store.load("drift") == {"a": b"1"}
+    store.save("drift", [("a", b"2")], 1.0)
+    store.close()
+    again = Store(str(tmp_path))
+    assert again.load("drift") == {"a": b"2"}
+    again.close()
+
+
+def test_a_large_file_is_checked_after_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start does not wait for it. What is damaged is told, with what to do, and what cannot be read begins anew."""
+    monkeypatch.setattr(module, "MAX_CHECKED_BYTES", 10_000)
+    store = Store(str(tmp_path))
+    store.save("drift", [(str(n), os.urandom(3000)) for n in range(50)], 1.0)
+    store.close()
+    whole = Store(str(tmp_path))
+    whole.check()
+    assert caplog.text == ""
+    whole.close()
+    path = tmp_path / FILE
+    data = bytearray(path.read_bytes())
+    data[8192:80_000] = os.urandom(80_000 - 8192)
+    path.write_bytes(data)
+    damaged = Store(str(tmp_path))
+    assert damaged.load("drift") == {}
+    assert "drift states cannot be read and begin anew" in caplog.text
+    damaged.check()
+    assert "is damaged" in caplog.text
+    assert "move the file away" in caplog.text
+    damaged.close()
