@@ -3,9 +3,9 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -13,6 +13,9 @@ from prober.config.load import ConfigError
 from prober.config.specs import Specs, TargetSpec
 from prober.config.units import counted
 from prober.limits.shard import Shard, shard_of
+
+if TYPE_CHECKING:
+    from prober.cli.sweepcost import SweepCost
 
 RETENTION_S = 15 * 86_400  # Prometheus's default
 NAMED = 10  # shards
@@ -51,27 +54,33 @@ def check(
     except (ConfigError, ValueError) as problem:
         print(problem, file=sys.stderr)
         sys.exit(1)
-    warnings = [*specs.warnings, *(f"{config_file}: {each}" for each in doubts(specs))]
+    sweeps = _sweeps(specs)
+    said = [*doubts(specs), *(each for cost in sweeps.values() for each in cost.warnings())]
+    warnings = [*specs.warnings, *(f"{config_file}: {each}" for each in said)]
     if warnings:
         print("".join(f"WARNING: {each}\n" for each in warnings))
-    _costs(specs, fleet)
+    _costs(specs, fleet, sweeps)
     warnings += [line for line in fleet.words(specs) if line.startswith("WARNING")]
     mistakes = _alerts(specs) if specs.uses() else []
     print()
     if secured:
         print(secured)
-    print(f"{config_file}: {_headline(specs, len(mistakes), len(warnings))}")
+    unfit = [each for cost in sweeps.values() for each in cost.mistakes()]
+    print(f"{config_file}: {_headline(specs, len(mistakes), len(unfit), len(warnings))}")
+    mistakes += unfit
     if mistakes:
         print("\n".join(f"{config_file}: {each}" for each in mistakes), file=sys.stderr)
         sys.exit(1)
 
 
-def _headline(specs: Specs, mistakes: int, warnings: int) -> str:
+def _headline(specs: Specs, alerts: int, sweeps: int, warnings: int) -> str:
     """What it comes to."""
     names = ", ".join(each.name for each in specs.discovery)
     found = [counted(len(specs.targets), "target")] if specs.targets else []
     found += [f"{'those' if found else 'the targets'} of discovery {names}"] if names else []
-    verdict = f"; {counted(mistakes, 'alert')} cannot fire" if mistakes else "" if warnings else ", all right"
+    verdict = f"; {counted(alerts, 'alert')} cannot fire" if alerts else ""
+    verdict += f"; {counted(sweeps, 'sweep limit')} and budget do not fit" if sweeps else ""
+    verdict = verdict or ("" if warnings else ", all right")
     return " and ".join(found) + verdict + (f"; {counted(warnings, 'warning')}" if warnings else "")
 
 
@@ -169,7 +178,17 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
-def _costs(specs: Specs, fleet: _Fleet) -> None:
+def _sweeps(specs: Specs) -> "dict[str, SweepCost]":
+    """By the target's key."""
+    from prober.cli.sweepcost import SweepCost
+
+    places = [f"targets[{index}]" for index in range(len(specs.targets))]
+    places += [each.template.key for each in specs.discovery]
+    costs = [SweepCost.of(place, spec) for place, spec in zip(places, specs.kinds, strict=True)]
+    return {cost.spec.key: cost for cost in costs if cost is not None}
+
+
+def _costs(specs: Specs, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]") -> None:
     from prober.config.specs import estimate_per_day
     from prober.metrics import Recorder, registry
 
@@ -179,18 +198,28 @@ def _costs(specs: Specs, fleet: _Fleet) -> None:
     mine = [spec for spec in specs.targets if fleet.has(spec)]
     found = [(f"each of discovery {each.name}", each.template) for each in specs.discovery]
     total = _Cost()
+    swept: list[tuple[str, SweepCost]] = []
     for name, spec in [*((spec.name or "(named by its model)", spec) for spec in mine), *found]:
         use = estimate_per_day(spec)
         families = registry()
         Recorder(families).declare(spec.name or "undiscovered", spec)
         lines = sum(child.text(False).count("\n") for family in families.values() for child in family.children.values())
         rate = sum(probe.rate_per_s for probe in spec.probes)
-        cost = _Cost(rate, use.prompt_tokens, use.completion_tokens, use.dollars, lines).times(fleet.each)
+        cost = _Cost(rate, use.prompt_tokens, use.completion_tokens, use.dollars, lines)
+        if (sweep := sweeps.get(spec.key)) is not None:
+            swept.append((name, sweep))
+            cost = cost.plus(_swept(sweep))
+        cost = cost.times(fleet.each)
         total = total.plus(cost)
         print(f"{name:32} {cost}")
     if fleet.told and mine and not specs.discovery:
         print(f"{'all of ' + counted(fleet.replicas, 'replica'):32} {total}")
     print()
+    if swept:
+        print("Of these figures sweeps take at most, by each prober, at their workloads' mean lengths:")
+        print(f"{'':32} {'tokens a sweep':>14} {'$':>8} {'a day':>9} {'tokens a day':>14} {'$':>8}  limited by")
+        print("".join(f"{f'sweep of {name}':32} {sweep}\n" for name, sweep in swept), end="")
+        print("Sweeps that are asked for, or follow a change of the engine, come on top; a budget holds for all.\n")
     for each in specs.discovery:
         print(f"Discovery {each.name} brings at most {counted(each.limit, 'target')}, each of which costs that.")
     for line in fleet.words(specs):
@@ -231,6 +260,13 @@ class _Cost:
         dollars = f"{self.dollars:.2f}" if self.dollars is not None else "–"
         tokens = f"{self.prompt_tokens:18,.0f} {self.completion_tokens:18,.0f}"
         return f"{self.rate_per_s:9.3g} {tokens} {dollars:>8} {self.series:7}"
+
+
+def _swept(sweep: "SweepCost") -> _Cost:
+    """The scheduled sweeps of a day."""
+    tokens = sweep.amount_per_day("tokens")
+    prompt = tokens * sweep.prompt_tokens / (sweep.prompt_tokens + sweep.completion_tokens)
+    return _Cost(0.0, prompt, tokens - prompt, sweep.amount_per_day("cost") if sweep.has_price else None)
 
 
 def _alerts(specs: Specs) -> list[str]:

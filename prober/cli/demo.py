@@ -44,13 +44,14 @@ targets:
   - name: healthy
     url: http://127.0.0.1:{healthy}
     probes: [{{workload: probe, slos: [ttft, success]}}]
-    budget: {budget}
+    budget: {swept}
     sweep: {{mode: gentle, schedule: "*/5 * * * *", min_gap: 4m, slos: [ttft], max_rate: 50/s, limits: {{time: 2m}}}}
   - {{name: regressing, url: "http://127.0.0.1:{regressing}", budget: {budget}}}
   - {{name: full, url: "http://127.0.0.1:{full}", budget: {budget}}}
   - {{name: failing, url: "http://127.0.0.1:{failing}", budget: {budget}}}
 """
 BUDGET = "{tokens_per_day: 100M, cost_per_day: 60, price_per_million: {prompt: 0.20, completion: 0.60}}"
+SWEPT = "{tokens_per_day: 500M, cost_per_day: 200, price_per_million: {prompt: 0.20, completion: 0.60}}"  # a sweep every 5 min
 PROMETHEUS = """\
 global: {{scrape_interval: 5s, evaluation_interval: 5s}}
 rule_files: [rules.yaml]
@@ -101,7 +102,7 @@ def demo(
     prometheus = shutil.which("prometheus")
     with tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
         config = Path(folder, "prober.yaml")
-        config.write_text(CONFIG.format(budget=BUDGET, lag=LATE_MS, **ports), encoding="utf-8")
+        config.write_text(CONFIG.format(budget=BUDGET, swept=SWEPT, lag=LATE_MS, **ports), encoding="utf-8")
         commands = _engines(ports, trouble_s) | {"prober": _prober(config, ports)}
         if prometheus:
             commands["Prometheus"] = _prometheus(prometheus, config, ports)

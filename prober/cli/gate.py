@@ -45,7 +45,7 @@ from prober.edge.endpoint import BadEndpoint
 from prober.experiment.gate import COMPARED, Finding, Gate, Reference, State, Verdict, reference
 from prober.measure.result import ProbeResult
 from prober.probing.pacer import due_times
-from prober.results.result import Decision, Load, Request, Result, WarmUp
+from prober.results.result import NO_REQUESTS, Decision, Load, Request, Result, WarmUp
 from prober.results.stage import stage_of
 from prober.results.stored import to_json
 from prober.workload.shapes import Fixed
@@ -180,6 +180,8 @@ def _references(
     """What it shall not be slower than, and what cannot be compared. Raises ValueError."""
     if before is None:
         return [], []
+    if not before.requests:
+        raise ValueError(f"--baseline {source} {NO_REQUESTS}")
     rates = {place: before.stages[place].rate_per_s for place in _comparable(before, described(probe), source)}
     if probe.rate_per_s not in rates.values():
         known = ", ".join(f"{rate:g}/s" for rate in rates.values() if rate is not None) or "no rate that is known"

@@ -15,7 +15,7 @@ from prober.generate.sheet import stages as stage_rows
 from prober.results.comparison import Comparison
 from prober.results.comparison import to_json as comparison_to_json
 from prober.results.reading import KNOWN, read, read_any
-from prober.results.result import Result
+from prober.results.result import NO_REQUESTS, Result
 from prober.results.stored import Unreadable, to_json
 
 T = TypeVar("T")
@@ -55,6 +55,11 @@ def report(
         Format.CSV: lambda: request_rows(results) if requests else stage_rows(results),
         Format.JSON: lambda: (comparison_to_json(comparisons[0]) if comparisons else to_json(results[0])) + "\n",
     }
+    if requests:
+        for path in [path for path, each in zip(files, results, strict=True) if not each.requests]:
+            print(f"{path}: {NO_REQUESTS}", file=sys.stderr)
+        if not any(each.requests for each in results):
+            sys.exit(1)
     text = write[form]()
     if output is None:
         print(text, end="")

@@ -7,6 +7,7 @@ set back it does not ring again for what it rang for.
 import asyncio
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
+from functools import cache
 from itertools import pairwise
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -17,6 +18,7 @@ from apscheduler.triggers.cron import CronTrigger
 from prober.limits.calendar import Span
 
 MOST_RINGS = 2_000
+MAX_COUNTED_RINGS = 12_000  # over a week of one a minute
 LOOK_S = 30.0  # between two looks at the clock on the wall, which may have been set
 LATE_S = 600  # a ring that is later than this, after a suspension, is left out
 
@@ -59,6 +61,29 @@ def longest_gap_s(schedule: str, timezone: str, blackout: Collection[Span] = ())
             found.append(at)
         at += timedelta(seconds=1)
     return max(((after - before).total_seconds() for before, after in pairwise(found)), default=None)
+
+
+@cache
+def most_rings(schedule: str, timezone: str, blackout: tuple[Span, ...], min_gap_s: float, within_s: float) -> int:
+    """The most rings within `within_s` of each other, in the five weeks after the first one. Raises BadSchedule.
+
+    Those in `blackout`, and those sooner than `min_gap_s` after one that counted, are left out.
+    """
+    rings, where = trigger(schedule, timezone), zone(timezone)
+    begin = at = rings.get_next_fire_time(None, datetime.now(where))
+    counted: list[float] = []
+    while at is not None and at - begin < timedelta(weeks=5) and len(counted) < MAX_COUNTED_RINGS:
+        next_s = at.timestamp() + 1.0
+        if not any(span.holds(at) for span in blackout):
+            counted.append(at.timestamp())
+            next_s = at.timestamp() + max(1.0, min_gap_s)
+        at = rings.get_next_fire_time(None, datetime.fromtimestamp(next_s, where))
+    most = first = 0
+    for last, ring_s in enumerate(counted):
+        while ring_s - counted[first] >= within_s:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
 
 
 class Timetable:

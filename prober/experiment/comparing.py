@@ -16,7 +16,7 @@ from prober.analysis.comparison import hodges_lehmann, holm, signed_rank
 from prober.analysis.quantiles import Quantile
 from prober.measure.outcome import ANSWERED, NEUTRAL, Outcome
 from prober.results.comparison import Compared, Side
-from prober.results.result import Load, Request, Result, Target
+from prober.results.result import NO_REQUESTS, Load, Request, Result, Target
 from prober.results.stage import quantiles_of
 from prober.workload.arrivals import poisson
 
@@ -95,6 +95,9 @@ def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:
     They were not taken in turn, so what changed between the two is in the difference. Raises ValueError if no rate has enough.
     """
     found: list[Round] = []
+    for side, result in (("A", a), ("B", b)):
+        if not result.requests:
+            raise ValueError(f"{side} {NO_REQUESTS}")
     one, other = _by_rate(a), _by_rate(b)
     for workload, rate in sorted(set(one) & set(other)):
         sides = [_blocks(each[workload, rate], rounds) for each in (one, other)]

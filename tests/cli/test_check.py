@@ -120,6 +120,137 @@ def test_all_replicas_together_stand_in_a_row_of_their_own(checked: Call) -> Non
     assert "all of" not in checked().stdout
 
 
+SWEPT = """
+slos: {{quick: {{signal: ttft, threshold: 500ms, objective: 95%}}}}
+workloads: {{one: {{prompt_tokens: 100, output_tokens: 10}}}}
+defaults: {{rate: 0.1/s}}
+targets:
+- {{name: a, url: 'http://127.0.0.1:1/a', probes: [{{workload: one}}]{budget}, sweep: {{workload: one{sweep}}}}}
+- {{name: b, url: 'http://127.0.0.1:1/b', probes: [{{workload: one}}]}}
+"""
+# 8,640 probes of 110 tokens are 950,400 a day; in 25 hours, and at four standard deviations, 1,031,742.
+PRICES = "price_per_million: {prompt: 1, completion: 10}"
+
+
+def swept(folder: Path, budget: str = "", sweep: str = "") -> Call:
+    text = SWEPT.format(
+        budget=f", budget: {{{budget}}}" if budget else "", sweep="".join(f", {each}" for each in [sweep] if each)
+    )
+    return Call(folder, text)
+
+
+def rows(said: Result) -> list[list[str]]:
+    """Of the sweeps: name, tokens and $ of one, how often, tokens and $ a day."""
+    lines = said.stdout.splitlines()
+    begin = next(index for index, line in enumerate(lines) if line.startswith("Of these figures sweeps take"))
+    return [line.split()[2:8] for line in lines[begin + 2 :] if line.startswith("sweep of ")]
+
+
+def test_what_sweeps_take_is_in_the_figures_and_told_apart(tmp_path: Path) -> None:
+    """By their limits and schedule, times replicas; a target without sweeps costs what it did."""
+    limited = swept(tmp_path, PRICES, "schedule: '0 0,12 * * *', limits: {tokens: 110k}")
+    said = limited()
+    assert said.exit_code == 0, said.output
+    assert rows(said) == [["a", "110,000", "0.20", "2", "220,000", "0.40"]]
+    assert "sweep.limits.tokens" in said.stdout
+    # 8,640 + 2,000 requests of 100 and 10 tokens, at $0.0002
+    assert limited.costs()["a"] == ("0.1", "1,064,000", "106,400", "2.13")
+    assert limited.costs()["b"] == ("0.1", "864,000", "86,400", "–")
+    assert limited.costs("--replicas", "3")["a"] == ("0.3", "3,192,000", "319,200", "6.38")
+
+
+@pytest.mark.parametrize(
+    ("budget", "sweep", "row", "by"),
+    [
+        (PRICES, "schedule: '0 3 * * *', limits: {requests: 500}", ["55,000", "0.10", "1"], "sweep.limits.requests"),
+        (PRICES, "schedule: '0 3 * * *', limits: {cost: 0.1}", ["55,000", "0.10", "1"], "sweep.limits.cost"),
+        (
+            "",
+            "schedule: '0 * * * *', max_rate: 1/s",
+            ["2,640", "–", "4"],
+            "no limit but its rates and the 600 s",
+        ),
+        ("", "limits: {time: 10s}", ["1,100", "–", "on"], "no limit but its rates and the 10 s"),
+        ("tokens_per_day: 1040000", "", ["8,258", "–", "on"], "no limit of its own: what the budget leaves"),
+    ],
+)
+def test_what_limits_a_sweep_is_said(tmp_path: Path, budget: str, sweep: str, row: list[str], by: str) -> None:
+    """Its own limits, else what its plan can send at the most, else what its probes leave of a budget."""
+    said = swept(tmp_path, budget, sweep)()
+    assert said.exit_code == 0, said.output
+    ((_, *found),) = rows(said)
+    assert found[:3] == row
+    assert by in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("budget", "sweep", "message"),
+    [
+        (
+            "tokens_per_day: 2M",
+            "schedule: '0 * * * *', min_gap: 1h, limits: {tokens: 50k}",
+            "targets[0].sweep.limits: the probes take 950,400 tokens a day and 24 sweeps of up to 50,000 tokens each, together more "
+            "than budget.tokens_per_day of 2,000,000 tokens; lower the limits to 43,733 tokens a sweep",
+        ),
+        (
+            "tokens_per_day: 1.2M",
+            "limits: {tokens: 260k, time: 1h}, mode: adaptive",
+            "and 1 sweep of up to 260,000 tokens",
+        ),
+        (
+            f"cost_per_day: 1.9, {PRICES}",
+            "schedule: '0 3 * * *', limits: {cost: 0.2}",
+            "targets[0].sweep.limits: the probes take $1.73 a day and 1 sweep of up to $0.20 each, together more than "
+            "budget.cost_per_day of $1.90",
+        ),
+        (
+            "tokens_per_day: 1M",
+            "schedule: '0 3 * * *'",
+            "targets[0].budget.tokens_per_day: 1,000,000 tokens leave 0 tokens beside what the probes need, and the warm-up of a "
+            "sweep takes 330 tokens: none would begin; raise it to 1,032,072 tokens and what sweeps shall take",
+        ),
+    ],
+)
+def test_sweeps_that_do_not_fit_the_budget_are_a_mistake(tmp_path: Path, budget: str, sweep: str, message: str) -> None:
+    """With its place and what to do, on standard error; with twice the budget it is none."""
+    done = swept(tmp_path, budget, sweep)()
+    assert done.exit_code == 1
+    assert f"{tmp_path}/prober.yaml: " in done.stderr
+    assert message in done.stderr
+    assert done.stdout.splitlines()[-1].endswith("2 targets; 1 sweep limit and budget do not fit")
+    doubled = budget.replace("2M", "4M").replace("1.2M", "2.4M").replace("1M", "2M").replace("day: 1.9,", "day: 4,")
+    assert swept(tmp_path, doubled, sweep)().exit_code == 0
+
+
+def test_a_day_that_only_fits_without_its_last_hour_is_a_warning(tmp_path: Path) -> None:
+    """A budget counts for up to 25 hours, and at 03:00 the sweep of the day before is still in it."""
+    said = swept(tmp_path, "tokens_per_day: 1.2M", "schedule: '0 3 * * *', limits: {tokens: 100k}")()
+    assert said.exit_code == 0
+    assert "WARNING" in said.stdout
+    assert "2 sweeps fall into them and may take 84,129 tokens each, not 100,000 tokens" in said.stdout
+    enough = said.stdout.partition("raise budget.tokens_per_day to ")[2].split()[0].replace(",", "")
+    assert (
+        "WARNING"
+        not in swept(
+            tmp_path, f"tokens_per_day: {int(enough) + 1}", "schedule: '0 3 * * *', limits: {tokens: 100k}"
+        )().stdout
+    )
+
+
+def test_sweeps_of_what_is_discovered_are_in_it_too(tmp_path: Path) -> None:
+    """Of each target that is found; a mistake names the discovery's key."""
+    (tmp_path / "found.json").touch()
+    text = """
+slos: {quick: {signal: ttft, threshold: 500ms, objective: 95%%}}
+discovery: [{file: {files: ['%s/found.json']}, target: {budget: {tokens_per_day: 5M}, sweep: {limits: {tokens: %s}}}}]
+"""
+    good, bad = (Call(tmp_path, text % (tmp_path, limit))() for limit in ("100k", "3M"))
+    assert bad.exit_code == 1
+    assert good.exit_code == 0, good.output
+    assert "each of discovery file" in good.stdout.partition("sweeps take at most")[2]
+    assert "prober.yaml: discovery[0].target.sweep.limits: the probes take 3,055,219 tokens a day" in bad.stderr
+
+
 def one(objective: str) -> str:
     return (
         f"slos: {{x: {{signal: success, objective: {objective}}}}}\ntargets: [{{name: a, url: 'http://127.0.0.1:1'}}]"

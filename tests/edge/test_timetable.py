@@ -8,7 +8,7 @@ import pytest
 from apscheduler.triggers.date import DateTrigger
 
 from prober.edge import timetable as module
-from prober.edge.timetable import BadSchedule, Timetable, longest_gap_s, trigger
+from prober.edge.timetable import BadSchedule, Timetable, longest_gap_s, most_rings, trigger
 from prober.limits.calendar import span
 
 
@@ -44,6 +44,32 @@ def test_the_longest_gap_between_rings() -> None:
     assert longest_gap_s("0 3 * * mon-fri", "UTC") == 3 * day
     assert longest_gap_s("0 * * * *", "UTC", [span("08:00-20:00")]) == 13 * 3600
     assert longest_gap_s("0 3 * * *", "UTC", [span("00:00-24:00")]) is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "blackout", "min_gap_s", "a_day"),
+    [
+        ("15 3 * * *", "", 0, 1),
+        ("15 3 * * *", "", 6 * 3600, 1),
+        ("0 0,3,4 * * *", "", 0, 3),
+        ("0 * * * *", "", 6 * 3600, 4),
+        ("*/5 * * * *", "", 240, 288),
+        ("* * * * *", "", 0, 1440),
+        ("0 * * * *", "08:00-20:00", 0, 12),
+        ("0 3 * * sat,sun", "", 0, 1),
+        ("0 3 1 1 *", "", 0, 1),
+        ("0 3 * * *", "00:00-24:00", 0, 0),
+    ],
+)
+def test_how_often_it_may_ring_in_a_day(schedule: str, blackout: str, min_gap_s: float, a_day: int) -> None:
+    """Of the busiest day in five weeks, without what a blackout or the gap after another one swallows."""
+    spans = (span(blackout),) if blackout else ()
+    assert most_rings(schedule, "Europe/Berlin", spans, min_gap_s, 86_400) == a_day
+
+
+def test_once_a_day_is_twice_in_somewhat_more_than_a_day() -> None:
+    """At the same time on the next day."""
+    assert most_rings("15 3 * * *", "UTC", (), 0, 25 * 3600) == 2
 
 
 async def test_it_rings_for_each_key_and_no_more_once_removed() -> None:
