@@ -74,6 +74,8 @@ async def instant(url: str, query: str) -> float:
 
 async def _rows(url: str, path: str, asked: dict[str, str]) -> list[Any]:
     """`result` of the answer: series, or of a scalar [time, value]. Raises Unanswered."""
+    veil = Veil()
+    veil.keep_of(url)
     try:
         async with (
             aiohttp.ClientSession(
@@ -89,13 +91,12 @@ async def _rows(url: str, path: str, asked: dict[str, str]) -> list[Any]:
                 )
             document: Any = orjson.loads(await whole(answer, LIMIT_BYTES))
         if document["status"] != "success":
-            veil = Veil()
-            veil.keep_of(url)
             raise Unanswered(f"{shown(url)}: {veil.over(str(document.get('error', document))[:SAID])}")
         rows: list[Any] = document["data"]["result"]
         return rows
     except (TimeoutError, aiohttp.ClientError, OSError) as problem:
-        raise Unanswered(f"{shown(url)}: {shown(str(problem)) or type(problem).__name__}") from None
+        said = veil.over(str(problem))  # with what an answer that is no HTTP begins with
+        raise Unanswered(f"{shown(url)}: {shown(said) or type(problem).__name__}") from None
     except (KeyError, TypeError, ValueError) as problem:
         raise Unanswered(f"{shown(url)}: not the answer of a Prometheus: {problem!r}") from None
 
