@@ -1,6 +1,7 @@
 """What stands before every page: who may come in, how often, with how much, and how long an answer may take to leave.
 
 `/-/healthy` and `/-/ready` need no password, since a kubelet has none to send; each answers with one word that is no secret.
+They are never refused either: clients behind a kubelet's address could make it kill the prober.
 """
 
 import asyncio
@@ -8,6 +9,7 @@ import base64
 import binascii
 import time
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -62,16 +64,24 @@ def unguarded(listen_address: str, loaded: Loaded) -> str:
 class Guard:
     """One site's. `middleware` stands before its handlers; listener: set once it listens; now: a clock in seconds.
 
-    origins: (scheme, authority) of further addresses that are the site's own. admin: actions are allowed.
+    origins: (scheme, authority) of further addresses that are the site's own. admin: actions are allowed. ready: `/-/ready`
+    says so.
     """
 
-    def __init__(self, file: WebFile, prefix: str, origins: set[tuple[str, str]], admin: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        file: WebFile,
+        prefix: str,
+        origins: set[tuple[str, str]],
+        admin: Callable[[], bool],
+        ready: Callable[[], bool],
+    ) -> None:
         self.file = file
         self.listener: Listener | None = None
         self.now: Callable[[], float] = time.monotonic
-        self._open = {f"{prefix}/-/healthy", f"{prefix}/-/ready"}
+        self._healthy, self._ready = f"{prefix}/-/healthy", f"{prefix}/-/ready"
         self._probe, self._reload = f"{prefix}/probe", f"{prefix}/-/reload"
-        self._origins, self._admin = origins, admin
+        self._origins, self._admin, self._is_ready = origins, admin, ready
         self._passwords = Passwords()
         self._pages = Rates(PAGES_PER_S, PAGES_AT_ONCE)
         self._everybody = Rates(EVERYBODY * PAGES_PER_S, EVERYBODY * PAGES_AT_ONCE)
@@ -93,7 +103,7 @@ class Guard:
             connection.asked()
         loaded = await self.file.fresh()
         try:
-            answer = await self._refused(request, loaded) or await self._handled(request, handler)
+            answer = await self._answer(request, loaded, handler)
         except web.HTTPException as refusal:  # of the router: no such page, no such method
             allowed = {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
             answer = web.Response(status=refusal.status, text=refusal.text, headers=allowed)
@@ -122,10 +132,50 @@ class Guard:
         finally:
             self._probing -= 1
 
+    def health(self, path: str) -> tuple[int, str] | None:
+        """Status and text of the answer to a health check; None for another path."""
+        if path == self._healthy:
+            return 200, "Healthy\n"
+        if path == self._ready:
+            return (200, "Ready\n") if self._is_ready() else (503, "Not ready\n")
+        return None
+
+    def overflow_answer(self, head: bytes) -> bytes:
+        """The response to a request on a connection beyond the limits. Called in another thread."""
+        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        health = self.health(path) if method in ("GET", "HEAD") else None
+        status, text = health or (429, "too many connections; try again later\n")
+        headers = {
+            "Content-Type": "text/plain; charset=utf-8",
+            "Content-Length": str(len(text)),
+            "Connection": "close",
+            **({} if health else {"Retry-After": "1"}),
+            **_headers(self.file.now),
+        }
+        lines = [
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+            *(f"{name}: {value}" for name, value in headers.items()),
+        ]
+        return ("\r\n".join(lines) + "\r\n\r\n" + (text if method != "HEAD" else "")).encode()
+
+    async def _answer(self, request: web.Request, loaded: Loaded, handler: Handler) -> web.StreamResponse:
+        if request.method in ("GET", "HEAD") and self.health(request.path):
+            answer = await handler(request)
+            if self._too_often(request, loaded) or request.content_length:
+                answer.force_close()  # the next one needs another connection, whose cost is bounded
+            return answer
+        return await self._refused(request, loaded) or await self._handled(request, handler)
+
+    def _too_often(self, request: web.Request, loaded: Loaded) -> float:
+        """Seconds until this client may ask again; 0 if it may now, which is then counted."""
+        who, now_s = client(request.remote or ""), self.now()
+        return self._pages.take(who, now_s) or self._everybody.take("", now_s) or self._limited(loaded, now_s)
+
     async def _refused(self, request: web.Request, loaded: Loaded) -> web.Response | None:
         """None for who may go on."""
         who, now_s = client(request.remote or ""), self.now()
-        if wait_s := self._pages.take(who, now_s) or self._everybody.take("", now_s) or self._limited(loaded, now_s):
+        if wait_s := self._too_often(request, loaded):
             return _later(wait_s, "too many requests")
         if (request.content_length or 0) > BODY_BYTES:
             answer = web.Response(
@@ -136,7 +186,7 @@ class Guard:
         if loaded.is_locked and request.path not in self._open:
             return web.Response(status=503, text=LOCKED)
         admitted = loaded.config.tls_server_config.certificate_required
-        if loaded.config.basic_auth_users and request.path not in self._open:
+        if loaded.config.basic_auth_users and not self.health(request.path):
             if refusal := await self._identified(request, loaded.config.basic_auth_users, who, now_s):
                 return refusal
             admitted = True
@@ -237,11 +287,15 @@ def _later(wait_s: float, why: str) -> web.Response:
 
 
 def _secure(answer: web.StreamResponse, loaded: Loaded) -> None:
+    for name in HEADERS:
+        answer.headers.pop(name, None)
+    answer.headers.update(_headers(loaded))
+
+
+def _headers(loaded: Loaded) -> dict[str, str]:
     """The headers of every answer; the file's own go before, and a blank one leaves its header out."""
     chosen = loaded.config.http_server_config.headers
-    for name, value in (HEADERS | {name: chosen[name] for name in SETTABLE if name in chosen}).items():
-        if value:
-            answer.headers[name] = value
-        else:
-            answer.headers.pop(name, None)
-    answer.headers["Server"] = "llm-slo-prober"  # and not what it is made of
+    found = HEADERS | {name: chosen[name] for name in SETTABLE if name in chosen}
+    return {name: value for name, value in found.items() if value} | {
+        "Server": "llm-slo-prober"
+    }  # and not what it is made of

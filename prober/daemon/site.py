@@ -17,6 +17,7 @@ from prober.daemon.guard import Guard, origin_of
 from prober.daemon.views import Views
 from prober.edge.files import asset, runbook
 from prober.edge.listener import IDLE_S, Limits, Listener
+from prober.edge.overflow import Overflow
 from prober.edge.webconfig import WebFile
 from prober.exposition import protobuf
 from prober.exposition.families import Family, Series, page
@@ -54,7 +55,7 @@ class Site:
         self._api = Api(fleet, self.views, reload)
         self._fleet, self._families = fleet, families
         origins = {origin_of(external_url)} if external_url else set()
-        self.guard = Guard(file or WebFile(None), self.prefix, origins, lambda: self.admin)
+        self.guard = Guard(file or WebFile(None), self.prefix, origins, lambda: self.admin, lambda: self.ready)
         self._assets = {name: asset(name) for name in ASSETS}
         self._assets["page.css"] += STYLE.encode()
         self._stamp = sha256(b"".join(self._assets.values())).hexdigest()[:12]
@@ -120,11 +121,15 @@ class Site:
 
     async def healthy(self, request: web.Request) -> web.Response:
         """The process answers."""
-        return web.Response(text="Healthy\n")
+        return self._health(request)
 
     async def is_ready(self, request: web.Request) -> web.Response:
         """Probing has begun and is not being stopped."""
-        return web.Response(text="Ready\n") if self.ready else web.Response(status=503, text="Not ready\n")
+        return self._health(request)
+
+    def _health(self, request: web.Request) -> web.Response:
+        status, text = self.guard.health(request.path) or (404, "")
+        return web.Response(status=status, text=text)
 
     async def probe(self, request: web.Request) -> web.Response:
         """One probe now, in the manner of the blackbox exporter; it is not counted in any SLI."""
@@ -232,10 +237,12 @@ async def serve(site: Site, address: str, limits: Limits | None = None) -> Servi
     )
     await runner.setup()
     assert runner.server is not None
-    listener = Listener(site.guard.file, runner.server, limits)
+    overflow = Overflow(site.guard.overflow_answer)
+    listener = Listener(site.guard.file, runner.server, overflow, limits)
     try:
         await listener.start(host, port)
     except OSError as problem:
+        overflow.close()
         await runner.cleanup()
         raise OSError(
             f"--web.listen-address {address}: {problem.strerror or problem}; choose another address"

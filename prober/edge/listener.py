@@ -1,7 +1,8 @@
 """Accepts connections for the prober's pages, few and short, so that whoever is on the network cannot starve the measuring.
 
 Each address gets so many connections, at once and a second. Who does not say in time what they want is cut off, and where there
-are too many of them the one that has been silent longest. TLS is that of the moment, so that certificates rotate.
+are too many of them the one that has been silent longest. TLS is that of the moment, so that certificates rotate. A connection
+beyond the limits gets only its health check answered, or a refusal (`overflow`).
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from prober.edge.overflow import Overflow
 from prober.edge.webconfig import Loaded, WebFile
 from prober.limits.rate import Rates
 
@@ -25,7 +27,8 @@ HEAD_S = 10.0  # until the first request is whole
 IDLE_S = 120.0  # until the next one is
 HEAD_BYTES = 64 << 10  # before a request is whole
 LOOK_EVERY_S = 1.0
-BACKLOG = 128
+BACKLOG = 1024  # what comes while the event loop is busy; beyond it the kernel drops, and the client tries again a second later
+BATCH = 16  # connections accepted in one turn of the event loop
 log = logging.getLogger(__name__)
 
 
@@ -42,6 +45,7 @@ class Limits:
     of_one_tls_per_s: float = 10.0
     tls_burst: int = 40
     tls_gap_s: float = 0.02  # between two of them, however many are allowed
+    tls_wait_s: float = 0.4  # for its turn; who would have to wait longer is beyond the limits
 
 
 def client(address: str) -> str:
@@ -110,10 +114,15 @@ class Connection(asyncio.Protocol):
 
 
 class Listener:
-    """Sockets that listen, and the connections they gave. `start`, then `close`."""
+    """Sockets that listen, and the connections they gave. `start`, then `close`.
 
-    def __init__(self, file: WebFile, make: Callable[[], web.RequestHandler], limits: Limits | None = None) -> None:
-        self._file, self._make, self._limits = file, make, limits or Limits()
+    overflow: answers connections beyond the limits
+    """
+
+    def __init__(
+        self, file: WebFile, make: Callable[[], web.RequestHandler], overflow: Overflow, limits: Limits | None = None
+    ) -> None:
+        self._file, self._make, self._overflow, self._limits = file, make, overflow, limits or Limits()
         limit = self._limits
         self._open: dict[web.RequestHandler, Connection] = {}
         self._by_client: Counter[str] = Counter()
@@ -124,6 +133,7 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._told_s = -60.0
+        self._next_handshake_s = 0.0
 
     @property
     def addresses(self) -> list[Any]:
@@ -136,6 +146,7 @@ class Listener:
     async def start(self, host: str | None, port: int) -> None:
         """Listen. host: None for all addresses of the machine. Raises OSError."""
         self._sockets = await _listening(host, port)
+        self._overflow.start()
         for each in self._sockets:
             self._keep(self._accept(each))
         self._keep(self._watch())
@@ -147,6 +158,7 @@ class Listener:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for each in self._sockets:
             each.close()
+        await asyncio.to_thread(self._overflow.close)
 
     def of(self, request: web.BaseRequest) -> Connection | None:
         """The connection that a request came by."""
@@ -167,31 +179,52 @@ class Listener:
                 await asyncio.sleep(0.1)
                 continue
             loaded = await self._file.fresh()
-            who = client(str(address[0])) if address else ""
-            secured = loaded.tls is not None
-            everybody, one = self._rates[secured]
-            now_s = time.monotonic()
-            if self._by_client[who] >= self._limits.of_one or one.take(who, now_s):
-                self._tell(f"{who} has or makes too many connections: some are refused")
-                accepted.close()
-                continue
-            if len(self._open) >= self._limits.most and not self._make_room():
-                self._tell(f"there are {self._limits.most} connections, all of them busy: some are refused")
-                accepted.close()
-                continue
-            self._keep(self._take(accepted, who, loaded))
-            if wait_s := max(everybody.take("", now_s), self._limits.tls_gap_s if secured else 0.0):
-                await asyncio.sleep(wait_s)
+            self._admit(accepted, address, loaded)
+            for _ in range(BATCH - 1):
+                try:
+                    accepted, address = listening.accept()
+                except OSError:  # no more for now; another fault meets the next turn too
+                    break
+                self._admit(accepted, address, loaded)
+            await asyncio.sleep(0)
 
-    async def _take(self, accepted: socket.socket, who: str, loaded: Loaded) -> None:
-        """One connection up to its first request; with TLS the handshake first."""
-        loop = asyncio.get_running_loop()
+    def _admit(self, accepted: socket.socket, address: Any, loaded: Loaded) -> None:
+        """Begin a connection, or leave it to `overflow`."""
+        who = client(str(address[0])) if address else ""
+        now_s = time.monotonic()
+        if why := self._beyond(who, secured=loaded.tls is not None, now_s=now_s):
+            self._tell(f"{why}: requests on further ones are refused, except health checks")
+            self._overflow.offer(accepted, loaded)
+            return
+        wait_s = 0.0
+        if loaded.tls is not None:
+            wait_s = max(0.0, self._next_handshake_s - now_s)
+            self._next_handshake_s = now_s + wait_s + self._limits.tls_gap_s
         connection = Connection(self._make(), who, self._ended)
         self._open[connection.inner] = connection
         self._by_client[who] += 1
+        self._keep(self._take(connection, accepted, loaded, wait_s))
+
+    def _beyond(self, who: str, *, secured: bool, now_s: float) -> str:
+        """The limit that a new connection exceeds; "" for none, and it is counted then."""
+        everybody, one = self._rates[secured]
+        if self._by_client[who] >= self._limits.of_one or one.take(who, now_s):
+            return f"{who} has or makes too many connections"
+        if secured and self._next_handshake_s - now_s > self._limits.tls_wait_s:
+            return "too many TLS handshakes wait"
+        if everybody.take("", now_s):
+            return "all clients together make too many connections"
+        if len(self._open) >= self._limits.most and not self._make_room():
+            return f"there are {self._limits.most} connections, all of them busy"
+        return ""
+
+    async def _take(self, connection: Connection, accepted: socket.socket, loaded: Loaded, wait_s: float) -> None:
+        """One connection up to its first request; with TLS the handshake first, in its turn."""
+        loop = asyncio.get_running_loop()
         accepted.setblocking(False)
         patience = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": 1.0} if loaded.tls else {}
         try:
+            await asyncio.sleep(wait_s)
             await loop.connect_accepted_socket(lambda: connection, accepted, ssl=loaded.tls, **patience)
         except (OSError, ValueError):  # a handshake that failed, as those of scanners do
             pass

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import bcrypt
@@ -20,7 +20,7 @@ import yaml
 
 from prober.config.load import ConfigError
 from prober.config.web import load_web
-from prober.daemon.guard import unguarded
+from prober.daemon.guard import HEADERS, PAGES_AT_ONCE, unguarded
 from prober.daemon.site import Site, serve
 from prober.edge.listener import Limits
 from prober.edge.passwords import KNOWN, WAITING, Busy, Passwords
@@ -272,7 +272,8 @@ async def test_headers_of_the_file_go_before_the_probers_own(tmp_path: Path) -> 
 
 async def test_the_files_own_rate_limit_holds_for_all_together(tmp_path: Path) -> None:
     async with served(write(tmp_path, rate_limit={"interval": "1h", "burst": 2})) as site:
-        assert [await site.status("/-/healthy") for _ in range(3)] == [200, 200, 429]
+        assert [await site.status() for _ in range(3)] == [200, 200, 429]
+        assert await site.status("/-/healthy") == 200  # but not for a kubelet
 
 
 def test_prometheus_scrapes_over_tls_with_a_password(tmp_path: Path, prometheus_binary: Path) -> None:
@@ -420,11 +421,10 @@ async def test_handshakes_have_a_limit_of_their_own(tmp_path: Path) -> None:
     """With TLS a client gets fewer new connections than without."""
     few = Limits(tls_burst=2, tls_per_s=1_000.0, of_one_tls_per_s=1e-6, tls_gap_s=0.0)
     async with served(write(tmp_path, tls_server_config=certified(tmp_path)), few) as site:
-        assert [await site.status("/-/healthy", ssl=trusting()) for _ in range(2)] == [200, 200]
-        with pytest.raises(aiohttp.ClientError):
-            await site.status("/-/healthy", ssl=trusting())
+        assert [await site.status(ssl=trusting()) for _ in range(3)] == [200, 200, 429]
+        assert await site.status("/-/healthy", ssl=trusting()) == 200
     async with served(None, few) as site:
-        assert [await site.status("/-/healthy") for _ in range(3)] == [200, 200, 200]
+        assert [await site.status() for _ in range(3)] == [200, 200, 200]
 
 
 async def test_who_guesses_passwords_waits_and_who_knows_it_does_not(tmp_path: Path) -> None:
@@ -474,17 +474,151 @@ async def test_one_client_has_so_many_connections_and_the_silent_make_room() -> 
     limits = Limits(most=4, of_one=3)
     async with served(None, limits) as site:
         opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(3)]
-        with pytest.raises(aiohttp.ClientError):
-            await site.status("/-/healthy")
+        assert await site.status() == 429
         for _, writer in opened:
             writer.close()
     async with served(None, Limits(most=3, of_one=10)) as site:
         opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(3)]
-        assert await site.status("/-/healthy") == 200
+        assert await site.status() == 200
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await opened[0][0].readexactly(1)
         for _, writer in opened:
             writer.close()
+
+
+# --- health checks, whose address a kubelet shares with other clients of its node
+
+KUBE_PROBE = "GET {path} HTTP/1.1\r\nHost: 10.0.0.5:9742\r\nUser-Agent: kube-probe/1.31\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+KUBELET_TIMEOUT_S = 5.0  # of the manifests in deploy/; what is promised is 1 s
+
+
+async def health_check(port: int, path: str, tls: ssl.SSLContext | None) -> int:
+    """Status of one health check as a kubelet sends it. Raises TimeoutError."""
+    async with asyncio.timeout(KUBELET_TIMEOUT_S):
+        name = "localhost" if tls else None
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
+        try:
+            writer.write(KUBE_PROBE.format(path=path).encode())
+            head, _, text = (await reader.read()).partition(b"\r\n\r\n")
+        finally:
+            writer.transport.abort()
+    status = int(head.split()[1])
+    assert text == {200: b"Healthy\n", 503: b"Not ready\n"}[status]
+    return status
+
+
+class Flood(asyncio.Protocol):
+    """A connection of the attacker, which says something and waits."""
+
+    def __init__(self, says: bytes, opened: list[asyncio.BaseTransport]) -> None:
+        self._says, self._opened = says, opened
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._opened.append(transport)
+        cast(asyncio.Transport, transport).write(self._says)
+
+
+async def attack(port: int, says: bytes, tls: ssl.SSLContext | None, opened: list[asyncio.BaseTransport]) -> None:
+    """Open 200 connections a second for two seconds, say something on each, and keep them open."""
+    loop = asyncio.get_running_loop()
+
+    async def one() -> None:
+        name = "localhost" if tls else None
+        with contextlib.suppress(OSError):
+            await loop.create_connection(lambda: Flood(says, opened), "127.0.0.1", port, ssl=tls, server_hostname=name)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(400):
+            group.create_task(one())
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    "says", [b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"]
+)
+@pytest.mark.parametrize("secured", [False, True])
+async def test_a_flood_from_a_kubelets_address_makes_no_health_check_fail(
+    tmp_path: Path, says: bytes, secured: bool
+) -> None:
+    """Idle, slow or busy connections of its own address, more than all limits: 20 of 20 checks have their true answer."""
+    path = write(tmp_path, tls_server_config=certified(tmp_path)) if secured else None
+    tls = trusting() if secured else None
+    opened: list[asyncio.BaseTransport] = []
+    async with served(path) as site:
+        flood = asyncio.create_task(attack(site.port, says, tls, opened))
+        await asyncio.sleep(0.5)
+        found = []
+        for _ in range(10):
+            found.append(await health_check(site.port, "/-/healthy", tls))
+            found.append(await health_check(site.port, "/-/ready", tls))
+            await asyncio.sleep(0.15)
+        await flood
+        for transport in opened:
+            cast(asyncio.Transport, transport).abort()
+    assert found == [200, 503] * 10
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(of_one=1000, burst=1000, of_one_per_s=1000.0)])
+async def test_full_caps_leave_health_checks_and_refuse_the_rest(limits: Limits) -> None:
+    """64 idle connections of one address, and 256 busy ones: a check is answered, a page is 429 with when to come again."""
+    async with served(None, limits) as site:
+        listener = site.site.guard.listener
+        assert listener is not None
+        full = min(limits.most, limits.of_one)
+        opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(full)]
+        try:
+            async with asyncio.timeout(10):
+                while sum(each.transport is not None for each in listener._open.values()) < full:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            if full == limits.most:
+                for connection in listener._open.values():
+                    connection.silent_s = None  # as if each were waiting for its answer: nobody makes room
+            assert await health_check(site.port, "/-/healthy", None) == 200
+            site.site.ready = True
+            status, headers, text = await site.answer("/-/ready")
+            assert (status, text) == (200, "Ready\n")
+            assert headers.items() >= HEADERS.items()
+            status, headers, text = await site.answer("/metrics")
+            assert (status, headers["Retry-After"], "try again" in text) == (429, "1", True)
+            for other in ("/-/healthy/x", "/-/healthyx", "/x?/-/healthy", "//-/healthy"):
+                assert await site.status(other) == 429
+            assert await site.status("/-/healthy", "POST") == 429
+            assert await site.status("/-/healthy", "HEAD") == 200
+            assert await site.status("/-/healthy?a=b") == 200
+        finally:
+            for _, writer in opened:
+                writer.close()
+
+
+async def test_health_checks_have_no_rate_but_need_new_connections_beyond_one() -> None:
+    """A client that used up its requests is refused pages and not health, whose cost the limits of connections bound."""
+    async with served(None) as site, aiohttp.ClientSession() as session:
+        site.site.guard.now = lambda: 0.0
+        found = []
+        for _ in range(PAGES_AT_ONCE + 20):
+            async with session.get(f"http://127.0.0.1:{site.port}/-/healthy") as answer:
+                found.append((answer.status, answer.headers.get("Connection")))
+        assert found == [(200, None)] * PAGES_AT_ONCE + [(200, "close")] * 20
+        assert await site.status() == 429
+        assert await site.status("/-/ready") == 503
+
+
+async def test_beyond_the_limits_a_client_certificate_is_asked_for_too(tmp_path: Path) -> None:
+    """Without the right one there is no answer, as on every connection; a password is asked for on neither."""
+    AUTHORITY.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    tls = certified(tmp_path) | {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem"}
+    path = write(
+        tmp_path,
+        tls_server_config=tls | {"client_allowed_sans": ["kubelet.example"]},
+        basic_auth_users={"prometheus": HASH},
+    )
+    async with served(path, Limits(of_one=0)) as site:
+        known = trusting(identity=AUTHORITY.issue_cert("kubelet.example"))
+        assert await site.status("/-/healthy", ssl=known) == 200
+        assert await site.status("/metrics", ssl=known, headers=basic()) == 429
+        for identity in (None, AUTHORITY.issue_cert("other.example"), trustme.CA().issue_cert("kubelet.example")):
+            with pytest.raises(aiohttp.ClientError):
+                await site.status("/-/healthy", ssl=trusting(identity=identity))
 
 
 # --- passwords
