@@ -11,7 +11,9 @@ import orjson
 from aiohttp import web
 
 from prober import __version__
-from prober.daemon.fleet import Fleet, Line
+from prober.daemon.fleet import Fleet
+from prober.daemon.guard import later
+from prober.daemon.onrequest import OnRequest, TooMany
 from prober.daemon.sweeps import Refused
 from prober.daemon.views import Views
 from prober.generate.answers import (
@@ -27,12 +29,8 @@ from prober.generate.answers import (
     of_target,
 )
 from prober.generate.openapi import Json, Operation, Parameter, Reply, document
-from prober.measure.result import ProbeResult
-from prober.probing.probe import run_probe
 from prober.results.stored import to_json
-from prober.workload.workloads import Drawer
 
-PROBE_MARGIN_S = 0.5
 SLICE_S = 0.001  # after so long others run
 ADMIN_OFF = "actions on request are off; start the prober with --web.enable-admin-api\n"
 DESCRIPTION = (
@@ -61,7 +59,7 @@ OPERATIONS = (
         "POST",
         "/api/v1/probes",
         "probe_now",
-        "Send one probe now, and wait for its end. It counts in no SLI.",
+        "Send one probe now, and wait for its end. It counts in no SLI and takes no slot of the schedule.",
         [
             Reply(200, "the probe, however it ended", ProbeAnswer),
             _OFF,
@@ -174,6 +172,7 @@ class Api:
 
     def __init__(self, fleet: Fleet, views: Views, reload: Callable[[], Awaitable[str | None]]) -> None:
         self.admin = False
+        self.on_request = OnRequest(fleet)
         self._fleet, self._views, self._reload = fleet, views, reload
 
     def routes(self, prefix: str) -> list[web.RouteDef]:
@@ -237,11 +236,14 @@ class Api:
         """One probe of `target`, remembered and shown, counted nowhere."""
         name = request.query.get("target", "")
         line = self._fleet.find(name)
-        if line is None:
+        if line is None or not line.target.spec.probes:
             return self.no_target(name)
         if line.target.paused_unix_s is not None:
             return web.Response(status=409, text=f"nothing was sent: target {name!r} is paused\n")
-        result = await self.once(line, None)
+        try:
+            result = await self.on_request.probe(line, None)
+        except TooMany as refusal:
+            return later(refusal.wait_s, str(refusal))
         if result is None:
             return web.Response(status=409, text=f"nothing was sent: target {name!r} is {line.target.state}\n")
         result = replace(result, target=line.name or result.target, on_request=True)
@@ -281,17 +283,6 @@ class Api:
             return web.Response(status=404, text=text)
         known = ", ".join(sorted(line.name or "" for line in self._fleet.lines.values())) or "none"
         return web.Response(status=404, text=f"target {name!r} is not configured; known: {known}\n")
-
-    async def once(self, line: Line, limit_s: float | None) -> ProbeResult | None:
-        """One probe of a target's first workload; None if it did not end in time, or the engine is loading or draining."""
-        target = line.target
-        drawer = Drawer(target.spec.probes[0].workload, self._fleet.rng)
-        due = self._fleet.clock.now_ns() + round(min(target.spec.connect_lead_s, 0.1) * 1e9)
-        limit = limit_s if limit_s is not None else target.spec.timeouts.total_s + target.spec.timeouts.connect_s
-        try:
-            return await asyncio.wait_for(run_probe(target, drawer, due), max(0.1, limit))
-        except TimeoutError:
-            return None
 
     def _paused(self, request: web.Request, unix_s: float | None) -> web.Response:
         name = request.query.get("target", "")

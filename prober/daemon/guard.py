@@ -7,6 +7,7 @@ They are never refused either: clients behind a kubelet's address could make it 
 import asyncio
 import base64
 import binascii
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from prober.config.web import HEADERS as SETTABLE
+from prober.daemon.hostname import host_name, is_private
 from prober.edge.endpoint import is_address
 from prober.edge.listener import Listener, beyond_loopback, client
 from prober.edge.passwords import Busy, Passwords
@@ -29,7 +31,6 @@ EVERYBODY = 5  # times that, of all clients together
 ACTIONS_PER_S, ACTIONS_AT_ONCE = 5.0, 20  # of one client: `/probe` and what writes
 WRONG_PER_S, WRONG_AT_ONCE = 0.2, 10  # passwords of one client
 CHECKS_PER_S, CHECKS_AT_ONCE = 3.0, 20  # passwords of everybody
-PROBES_AT_ONCE = 16
 # Charts set their colours in `style` attributes; no text that comes from elsewhere is ever put into one.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; "
@@ -51,6 +52,14 @@ RELOAD_OFF = (
     "a reload may be asked for from this machine, by who has shown who they are (--web.config.file), or with "
     "--web.enable-admin-api; a changed file is taken over by itself, and SIGHUP does it too\n"
 )
+FOREIGN_NAME = (
+    "refused: asked for by the name {host!r}, which may be another site's (DNS rebinding); ask by the prober's IP address, or set "
+    "--web.external-url to the address it is reached at\n"
+)
+FOREIGN_PAGE = (
+    "refused: asked for by a page of {stranger}; only the prober's own page and programs may. "
+    "If that is its address, set --web.external-url to it\n"
+)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -65,7 +74,7 @@ class Guard:
     """One site's. `middleware` stands before its handlers; listener: set once it listens; now: a clock in seconds.
 
     origins: (scheme, authority) of further addresses that are the site's own. admin: actions are allowed. ready: `/-/ready`
-    says so.
+    says so. names: host names that are the prober's own.
     """
 
     def __init__(
@@ -79,6 +88,7 @@ class Guard:
         self.file = file
         self.listener: Listener | None = None
         self.now: Callable[[], float] = time.monotonic
+        self.names = {socket.gethostname().lower(), *(urlsplit(f"//{each}").hostname or "" for _, each in origins)}
         self._healthy, self._ready = f"{prefix}/-/healthy", f"{prefix}/-/ready"
         self._probe, self._reload = f"{prefix}/probe", f"{prefix}/-/reload"
         self._origins, self._admin, self._is_ready = origins, admin, ready
@@ -89,7 +99,6 @@ class Guard:
         self._wrong = Rates(WRONG_PER_S, WRONG_AT_ONCE)
         self._checks = Rates(CHECKS_PER_S, CHECKS_AT_ONCE)
         self._all: Rates | None = None
-        self._probing = 0
 
     def close(self) -> None:
         """End what it began."""
@@ -120,17 +129,6 @@ class Guard:
         if connection and answer.keep_alive is not False:
             connection.answered()
         return answer
-
-    async def _handled(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path != self._probe:
-            return await handler(request)
-        if self._probing >= PROBES_AT_ONCE:
-            return _later(1.0, f"{PROBES_AT_ONCE} probes on request are under way")
-        self._probing += 1
-        try:
-            return await handler(request)
-        finally:
-            self._probing -= 1
 
     def health(self, path: str) -> tuple[int, str] | None:
         """Status and text of the answer to a health check; None for another path."""
@@ -165,7 +163,7 @@ class Guard:
             if self._too_often(request, loaded) or request.content_length:
                 answer.force_close()  # the next one needs another connection, whose cost is bounded
             return answer
-        return await self._refused(request, loaded) or await self._handled(request, handler)
+        return await self._refused(request, loaded) or await handler(request)
 
     def _too_often(self, request: web.Request, loaded: Loaded) -> float:
         """Seconds until this client may ask again; 0 if it may now, which is then counted."""
@@ -176,14 +174,14 @@ class Guard:
         """None for who may go on."""
         who, now_s = client(request.remote or ""), self.now()
         if wait_s := self._too_often(request, loaded):
-            return _later(wait_s, "too many requests")
+            return later(wait_s, "too many requests")
         if (request.content_length or 0) > BODY_BYTES:
             answer = web.Response(
                 status=413, text=f"a body of more than {BODY_BYTES:,} bytes; no operation takes one\n"
             )
             answer.force_close()
             return answer
-        if loaded.is_locked and request.path not in self._open:
+        if loaded.is_locked:
             return web.Response(status=503, text=LOCKED)
         admitted = loaded.config.tls_server_config.certificate_required
         if loaded.config.basic_auth_users and not self.health(request.path):
@@ -196,19 +194,44 @@ class Guard:
         """Of `/probe` and of what changes something, which is not for the pages of other sites."""
         if request.method in SAFE and request.path != self._probe:
             return None
-        if request.method not in SAFE and (stranger := self._stranger(request, admitted=admitted)):
-            text = (
-                f"refused: asked for by a page of {stranger}; only the prober's own page and programs may. "
-                "If that is its address, set --web.external-url to it\n"
-            )
-            return web.Response(status=403, text=text)
+        hosts = request.headers.getall("Host", [])
+        if len(hosts) > 1 or any(host_name(host) is None for host in hosts):
+            return web.Response(status=400, text="the Host header is no host name or address\n")
+        if request.method in SAFE:
+            if refusal := self._probe_refused(request, admitted=admitted):
+                return web.Response(status=403, text=refusal)
+        elif stranger := self._stranger(request, admitted=admitted):
+            return web.Response(status=403, text=FOREIGN_PAGE.format(stranger=stranger))
         if wait_s := self._actions.take(who, now_s):
-            return _later(wait_s, "too many probes and actions")
+            return later(wait_s, "too many probes and actions")
         if request.path == self._reload and not (
             admitted or self._admin() or not beyond_loopback(request.remote or "")
         ):
             return web.Response(status=403, text=RELOAD_OFF)
         return None
+
+    def _probe_refused(self, request: web.Request, *, admitted: bool) -> str:
+        """Why `/probe` is not for who asks; "" if it is.
+
+        Browsers tell where a request comes from only over TLS and to loopback, and not for an image of another site's page. What
+        they always send is the host's name, which that site cannot choose: a name that only the prober's own network knows is no
+        site's. A password or a client certificate is sent to its own host only.
+        """
+        site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
+        if site in ("cross-site", "same-site"):
+            return FOREIGN_PAGE.format(stranger=origin or "another site")
+        if origin and not site and not self._own(origin, request.host):
+            return FOREIGN_PAGE.format(stranger=origin)
+        host = request.headers.get("Host")
+        if admitted or host is None:  # a browser always sends it
+            return ""
+        name = host_name(host) or ""
+        return "" if name in self.names or is_private(name) else FOREIGN_NAME.format(host=host)
+
+    def _own(self, origin: str, host: str) -> bool:
+        """The page is the site's own, by the address that this request came to or by the external one."""
+        found = origin_of(origin)
+        return found in self._origins or (bool(found[1]) and found[1] == host)
 
     def _limited(self, loaded: Loaded, now_s: float) -> float:
         """Seconds to wait by the file's own `rate_limit`."""
@@ -229,11 +252,11 @@ class Guard:
         if self._passwords.known(users, *told):
             return None
         if wait_s := self._wrong.take(who, now_s) or self._checks.take("", now_s):
-            return _later(wait_s, "too many wrong passwords")
+            return later(wait_s, "too many wrong passwords")
         try:
             return None if await self._passwords.right(users, *told) else _unauthorised()
         except Busy:
-            return _later(1.0, "too many passwords to look at")
+            return later(1.0, "too many passwords to look at")
 
     def _stranger(self, request: web.Request, *, admitted: bool) -> str:
         """The other site whose page sent it, "" for none. Browsers say where a request comes from, programs do not.
@@ -247,19 +270,22 @@ class Guard:
             )
             return "" if known else request.host
         named = admitted or _numeric(request.host)
-        own = origin and ((named and urlsplit(origin).netloc == request.host) or origin_of(origin) in self._origins)
+        own = origin and ((named and origin_of(origin)[1] == request.host) or origin_of(origin) in self._origins)
         return "" if own and site in ("", "same-site") else origin or "another site"
 
 
 def _numeric(host: str) -> bool:
     """An address, or this machine's own name, neither of which another site can have."""
-    name = urlsplit(f"//{host}").hostname or ""
+    name = host_name(host) or ""
     return name == "localhost" or is_address(name)
 
 
 def origin_of(url: str) -> tuple[str, str]:
-    """Scheme and authority."""
-    parts = urlsplit(url)
+    """Scheme and authority; both empty for what is no URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "", ""
     return parts.scheme, parts.netloc
 
 
@@ -279,7 +305,7 @@ def _unauthorised() -> web.Response:
     return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Basic"})
 
 
-def _later(wait_s: float, why: str) -> web.Response:
+def later(wait_s: float, why: str) -> web.Response:
     """Closes the connection: who tries again at once needs another, and gets only so many a second."""
     answer = web.Response(status=429, text=f"{why}; try again later\n", headers={"Retry-After": str(int(wait_s) + 1)})
     answer.force_close()

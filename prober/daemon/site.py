@@ -11,9 +11,11 @@ from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCol
 from prometheus_client.exposition import generate_latest as text_page
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_page
 
-from prober.daemon.api import PROBE_MARGIN_S, Api
+from prober.daemon.api import Api
 from prober.daemon.fleet import Fleet
-from prober.daemon.guard import Guard, origin_of
+from prober.daemon.guard import Guard, later, origin_of
+from prober.daemon.hostname import host_name
+from prober.daemon.onrequest import TooMany
 from prober.daemon.views import Views
 from prober.edge.files import asset, runbook
 from prober.edge.listener import IDLE_S, Limits, Listener
@@ -29,6 +31,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 
 GZIP_ABOVE = 1 << 15
+PROBE_MARGIN_S = 0.5  # of Prometheus's timeout, for the answer to arrive
 HIGHEST_PORT = 65_535
 LINGER_S = 1.0  # for the rest of a body that nobody reads
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -143,7 +146,10 @@ class Site:
             limit: float | None = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", "")) - PROBE_MARGIN_S
         except ValueError:
             limit = None
-        result = await self._api.once(line, limit)
+        try:
+            result = await self._api.on_request.probe(line, limit)
+        except TooMany as refusal:
+            return later(refusal.wait_s, str(refusal))
         return web.Response(body=_probe_page(result), headers={"Content-Type": Form.TEXT.value})
 
     async def status(self, request: web.Request) -> web.Response:
@@ -248,6 +254,7 @@ async def serve(site: Site, address: str, limits: Limits | None = None) -> Servi
             f"--web.listen-address {address}: {problem.strerror or problem}; choose another address"
         ) from None
     site.guard.listener = listener
+    site.guard.names.add(host_name(host or "") or "")
     return Serving(site, runner, listener)
 
 

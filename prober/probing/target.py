@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from traceback import format_exception
 from typing import Protocol
@@ -111,6 +112,13 @@ class Target:
         if (self.endpoint.host, self.endpoint.port) == (before.endpoint.host, before.endpoint.port):
             self.waiting_since_ns, self.has_answered = before.waiting_since_ns, before.has_answered
             self.is_refusing = before.is_refusing and self.state == "starting"
+
+    def beside(self) -> "Target":
+        """A copy for a probe outside the schedule, which takes no slot here and changes neither state nor warm-up here."""
+        other = copy(self)
+        other.in_flight, other.warm_up = 0, WarmUp(0)
+        other._identifying = other._asking = None
+        return other
 
     @property
     def identity(self) -> Identity | None:

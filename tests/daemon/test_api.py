@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -13,13 +14,18 @@ import jsonschema
 import pytest
 from openapi_spec_validator import validate
 
+from prober.config.specs import estimate_per_day
+from prober.daemon import onrequest
 from prober.daemon.api import OPERATIONS, openapi
+from prober.daemon.fleet import Line
 from prober.daemon.guard import HEADERS
 from prober.daemon.site import Site, serve
+from prober.limits.rate import Rates
 from prober.limits.shard import Shard, shard_of
 from prober.measure.chat import Usage
 from prober.mock.server import running
-from tests.daemon.test_fleet import QUICK, Watched, specs, until, watched
+from prober.mock.settings import Settings
+from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, until, watched
 from tests.results.samples import sweep
 
 ROOT = Path(__file__).parents[2]
@@ -48,12 +54,14 @@ class Asked:
 
 
 @asynccontextmanager
-async def asked(*targets: str, admin: bool = True, external: str = "", prefix: str = "") -> AsyncIterator[Asked]:
+async def asked(
+    *targets: str, admin: bool = True, external: str = "", prefix: str = "", slos: str = "", mock: Settings = QUICK
+) -> AsyncIterator[Asked]:
     async def reload() -> str | None:
         return None
 
-    async with running(QUICK) as url, watched() as seen, aiohttp.ClientSession() as session:
-        await seen.fleet.reconcile(specs(*(each.format(url=url) for each in targets)), 1.0)
+    async with running(mock) as url, watched() as seen, aiohttp.ClientSession() as session:
+        await seen.fleet.reconcile(specs(*(each.format(url=url) for each in targets), slos=slos), 1.0)
         site = Site(seen.fleet, seen.families, reload, external, prefix)
         site.admin = admin
         runner = await serve(site, "127.0.0.1:0")
@@ -121,6 +129,224 @@ async def test_a_probe_on_request_is_shown_and_counted_nowhere() -> None:
         shown = (await site.ask("GET", "/api/v1/probes?target=a")).data
         assert [each["on_request"] for each in shown] == [True, False]
         assert "asked for by a person" in (await site.ask("GET", "/")).text
+
+
+def line_of(site: Asked, name: str) -> Line:
+    line = site.seen.fleet.find(name)
+    assert line is not None
+    return line
+
+
+def on_request(site: Asked, now_s: float = 0.0) -> onrequest.OnRequest:
+    """What sends probes on request, with a clock that stands still."""
+    found = site.site._api.on_request
+    found.now = lambda: now_s
+    return found
+
+
+async def test_a_flood_of_requests_for_probes_takes_nothing_from_the_schedule() -> None:
+    """Targets that use half their in-flight cap: none of their probes is shed or late, and every SLO stays met, of neighbours too."""
+    victim = "url: '{url}', rate: 5/s, max_in_flight: 3"
+    async with asked(
+        f"name: a, {victim}",
+        f"name: b, {victim}",
+        slos="{all: {signal: success, objective: 99%}}",
+        mock=SLOW,
+        admin=False,
+    ) as site:
+        await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
+        site.site.guard.now = iter(
+            range(10**6)
+        ).__next__  # a second passes with each request: only the limits of probes on request hold
+        async with asyncio.TaskGroup() as group:
+            flood = []
+            for _ in range(60):
+                flood.append(group.create_task(site.ask("GET", "/probe?target=a")))
+                await asyncio.sleep(0.04)
+        found = Counter(each.result().status for each in flood)
+        await until(lambda: site.seen.probes("a") >= 10 and site.seen.probes("b") >= 10)
+        for target in (await site.ask("GET", "/api/v1/targets")).data:
+            assert set(target["outcomes"]) == {"ok"}
+            assert target["state"] == "ready"
+            assert [(slo["slo"], slo["bad_events"]) for slo in target["slos"]] == [("all", 0)]
+            assert target["slos"][0]["state"] != "missed"
+        for name in ("a", "b"):
+            assert site.seen.count("llmslo_probe_failures_total", name) == 0
+        assert set(found) == {200, 429}
+        assert found[429] >= 40, found
+
+
+async def test_probes_on_request_have_a_rate_for_the_whole_prober() -> None:
+    """A burst, then one a second, by GET and POST together; refused ones say when to try again, and nothing is sent."""
+    async with asked("name: a, url: '{url}', rate: 1/h", "name: b, url: '{url}', rate: 1/h") as site:
+        await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
+        on_request(site)
+        assert (await site.ask("GET", "/probe?target=none")).status == 404  # takes nothing of the rate
+        asks = [("GET", "/probe?target=a"), ("POST", "/api/v1/probes?target=b")] * 3
+        found = [await site.ask(*each) for each in asks]
+        assert [each.status for each in found] == [200] * onrequest.BURST + [429]
+        assert (found[-1].headers["Retry-After"], "nothing was sent" in found[-1].text) == ("2", True)
+        shown = len(site.seen.history.probes())
+        assert (await site.ask("GET", "/probe?target=a")).status == 429
+        assert len(site.seen.history.probes()) == shown
+        on_request(site, now_s=1.0)
+        assert [(await site.ask("GET", "/probe?target=a")).status for _ in range(2)] == [200, 429]
+
+
+async def test_probes_on_request_are_two_at_a_time_of_a_target() -> None:
+    """A third is refused, one of another target is not; ended ones give their slots back."""
+    async with asked("name: a, url: '{url}', rate: 1/h", "name: b, url: '{url}', rate: 1/h", mock=SLOW) as site:
+        await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
+        on_request(site)
+        found = await asyncio.gather(*(site.ask("GET", f"/probe?target={name}") for name in "aaab"))
+        assert sorted(each.status for each in found[:3]) == [200, 200, 429]
+        assert found[3].status == 200
+        assert (await site.ask("GET", "/probe?target=a")).status == 200
+
+
+@pytest.mark.parametrize("url", ["'{url}'", "'http://127.0.0.1:1/v1', model: m, starting_timeout: 0s"])
+async def test_a_probe_on_request_changes_nothing_of_its_target(url: str) -> None:
+    """Not state, failures in a row, in-flight count, identity or warm-up, whether it ends well or not."""
+    async with asked(f"name: a, url: {url}, rate: 1/h, warmup: 5") as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        target = line_of(site, "a").target
+
+        def all_of_it() -> tuple[Any, ...]:
+            warm_up = target.warm_up
+            state = (
+                target.state,
+                target._bad_in_a_row,
+                target._was_ready,
+                target.in_flight,
+                target.identity,
+                target.known,
+            )
+            return (*state, warm_up._left, warm_up._last_ns, tuple(warm_up._taken))
+
+        before = all_of_it()
+        found = [await site.ask("POST", "/api/v1/probes?target=a") for _ in range(4)]
+        assert {each.data["outcome"] for each in found} == ({"ok"} if "{url}" in url else {"connect_refused"})
+        assert not any(each.data["warm_up"] for each in found)
+        assert all_of_it() == before
+
+
+async def test_a_probe_on_request_is_charged_what_it_used() -> None:
+    """To the target's own budget, and settled by the server's count; one that never left costs nothing."""
+    budget = "budget: {{tokens_per_day: 10000000}}"
+    refused = f"name: b, url: 'http://127.0.0.1:1/v1', starting_timeout: 0s, rate: 1/h, model: m, {budget}"
+    async with asked(f"name: a, url: '{{url}}', rate: 1/h, {budget}", refused) as site:
+        await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
+        for name in ("a", "b"):
+            target = line_of(site, name).target
+            before = target.budgets["tokens"].spent(target.clock.now_ns())
+            answer = await site.ask("POST", f"/api/v1/probes?target={name}")
+            used = target.budgets["tokens"].spent(target.clock.now_ns()) - before
+            usage = answer.data["usage"]
+            assert used == (usage["prompt_tokens"] + usage["completion_tokens"] if name == "a" else 0)
+            assert (used > 0) == (name == "a")
+
+
+async def test_probes_on_request_use_only_what_the_schedule_leaves_of_a_budget() -> None:
+    """Then each ends as over_budget and sends nothing, while the schedule goes on; the page says so too."""
+    spec = specs("name: a, url: 'http://h', rate: 1/h")[0]
+    needed = estimate_per_day(spec).tokens
+    limit = round(needed + 500)  # two probes or so
+    async with asked(f"name: a, url: '{{url}}', rate: 1/h, budget: {{{{tokens_per_day: {limit}}}}}") as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        found = []
+        for _ in range(12):
+            site.site._api.on_request._rate = Rates(1.0, 1)
+            found.append((await site.ask("POST", "/api/v1/probes?target=a")).data)
+        outcomes = [each["outcome"] for each in found]
+        assert outcomes[0] == "ok"
+        assert outcomes[-1] == "over_budget"
+        assert "schedule leaves" in found[-1]["detail"]
+        site.site._api.on_request._rate = Rates(1.0, 1)
+        page = await site.ask("GET", "/probe?target=a")
+        assert page.status == 200
+        assert "probe_success 0.0" in page.text
+        assert 'probe_outcome{outcome="over_budget"} 1.0' in page.text
+        target = line_of(site, "a").target
+        assert target.budgets["tokens"].spent(target.clock.now_ns()) < 500 + needed / 24 * 3
+        assert target.reserve(500, 100) is not None  # a probe of the schedule
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://behind.a.proxy"}, 200),
+        ({"Origin": "{own}"}, 200),
+        ({"Origin": "https://prober.example"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Origin": "http://prober.example"}, 403),
+        *(({"Host": host}, 200) for host in (
+            "10.1.2.3:9742", "10.1.2.3", "[fd00::1]:9742", "[::1]", "localhost:9742", "LOCALHOST", "llm-slo-prober:9742",
+            "llm_slo_prober", "llm-slo-prober.monitoring.svc", "llm-slo-prober.monitoring.svc:9742",
+            "llm-slo-prober.monitoring.svc.cluster.local", "llm-slo-prober.monitoring.svc.cluster.local.:9742",
+            "prober.corp.internal", "nas.home.arpa", "prober.local", "a.localhost", "prober.example", "PROBER.example:443",
+            "the.machine.example:9742",
+        )),
+        *(({"Host": host}, 403) for host in (
+            "evil.example", "evil.example:9742", "10.1.2.3.evil.example", "localhost.evil.example", "svc.evil.example",
+            "a.svc.cluster.local.evil.example", "prober.example.evil.example", "evilprober.example", "a.notlocal", "127.1",
+            "127.0.0.1.nip.io:9742", "evil.example.",
+        )),
+        *(({"Host": host}, 400) for host in (
+            "[", "[::1", "::1", "[::1]x", "[evil]", "[1.2.3.4]", "a@10.1.2.3", "10.1.2.3/x", "10.1.2.3?", "a b", "a:b", "a:1:2",
+            "a:123456", "ä.local", ".", "a," + "b", "x" * 300,
+        )),
+    ],
+)  # fmt: skip
+async def test_a_probe_is_not_for_the_pages_of_other_sites(
+    headers: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prometheus by every name that it has for a prober, and its own page, may; a page elsewhere may not, by any name (rebinding)."""
+    monkeypatch.setattr("socket.gethostname", lambda: "The.Machine.example")
+    async with asked("name: a, url: '{url}', rate: 1/h", external="https://prober.example/slo", admin=False) as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        own = {name: value.format(own=site.url) if "{own}" in value else value for name, value in headers.items()}
+        answer = await site.ask("GET", "/probe?target=a", **own)
+        assert answer.status == status, answer.text
+        if status == 403:
+            assert "--web.external-url" in answer.text
+        assert (await site.ask("GET", "/-/healthy", **own)).status in (200, 400)  # 400: of the server's own parser
+
+
+@pytest.mark.parametrize("lines", ["Host: a\r\nHost: b\r\n", "Host: \xff\r\n", "Host: [\r\n", "Host:\r\n"])
+@pytest.mark.parametrize("method", ["GET /probe?target=a", "POST /api/v1/probes?target=a"])
+async def test_a_malformed_host_is_a_mistake_of_the_client(
+    method: str, lines: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """400 in words, with browsers' headers too, and no exception."""
+    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+        for more in ("", "Sec-Fetch-Site: same-origin\r\n", "Origin: http://[\r\n", "Origin: http://a\r\n"):
+            port = int(site.url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"{method} HTTP/1.1\r\n{lines}{more}Connection: close\r\n\r\n".encode("latin-1"))
+            assert (await reader.read()).split()[1] == b"400"
+            writer.close()
+            await writer.wait_closed()
+    assert (
+        "Host: b" in lines or "Traceback" not in caplog.text
+    )  # two of them the server's own parser refuses, and logs it
+
+
+async def test_without_a_host_it_is_no_browser() -> None:
+    """HTTP/1.0, as a script may speak it."""
+    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(site.url.rpartition(":")[2]))
+        writer.write(b"GET /probe?target=a HTTP/1.0\r\n\r\n")
+        assert (await reader.read()).split()[1] == b"200"
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_a_paused_target_is_sent_nothing() -> None:

@@ -42,8 +42,13 @@ DEFAULTS = (
 )
 
 
-def specs(*targets: str) -> tuple[TargetSpec, ...]:
-    text = DEFAULTS + "targets:\n" + "".join(f"  - {{{target}}}\n" for target in targets)
+def specs(*targets: str, slos: str = "") -> tuple[TargetSpec, ...]:
+    text = (
+        DEFAULTS
+        + (f"slos: {slos}\n" if slos else "")
+        + "targets:\n"
+        + "".join(f"  - {{{target}}}\n" for target in targets)
+    )
     return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets
 
 

@@ -381,6 +381,15 @@ async def test_a_name_that_leads_here_for_once_is_not_our_own() -> None:
         assert await site.status("/api/v1/pauses?target=a", "POST", headers=own) == 200
 
 
+async def test_with_a_password_a_name_does_not_matter(tmp_path: Path) -> None:
+    """A browser sends it to its own host only, and so never with the name of another site; a page elsewhere is refused still."""
+    async with served(write(tmp_path, basic_auth_users={"prometheus": HASH})) as site:
+        foreign = {"Host": "prober.example"}
+        assert await site.status("/probe?target=a", headers=foreign) == 401
+        assert await site.status("/probe?target=a", headers=foreign | basic()) == 200
+        assert await site.status("/probe?target=a", headers=foreign | basic() | {"Sec-Fetch-Site": "cross-site"}) == 403
+
+
 async def test_probes_and_actions_reach_configured_targets_only() -> None:
     """Neither an address nor a name of one makes the prober send anywhere else."""
     async with served(None, admin=True) as site:

@@ -1,0 +1,31 @@
+"""Host headers, and which of their names another site cannot have: with DNS rebinding a site's name leads to the prober."""
+
+import ipaddress
+import re
+
+# Top-level names that nobody can register: reserved by RFC 6761, 6762 and 8375 or by ICANN, and `svc` of a cluster's short names.
+PRIVATE = (".corp", ".home", ".home.arpa", ".internal", ".local", ".localhost", ".svc", ".test")
+_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]{1,253}))(?::[0-9]{0,5})?")
+
+
+def host_name(header: str) -> str | None:
+    """The name or address of a Host header, in lower case, without port, brackets and last dot; None if it has no such form."""
+    found = _HOST.fullmatch(header)
+    if found is None:
+        return None
+    if found["ipv6"] is not None:
+        return found["ipv6"].lower() if ":" in found["ipv6"] and _is_address(found["ipv6"]) else None
+    return found["name"].lower().removesuffix(".") or None
+
+
+def is_private(name: str) -> bool:
+    """An address, a name without a dot, or one below PRIVATE: none of them can be the name of another site."""
+    return "." not in name or name.endswith(PRIVATE) or _is_address(name)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
