@@ -1,19 +1,55 @@
 """What a target can carry, as an interval, and how much of it is left."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
+from prober.analysis.sequential import Observed, above, below, least
+
 Verdict = Literal["found", "not_reached", "below_lowest", "not_enough_data"]
+
+
+ERROR = 0.05  # the most that "it holds" and "it fails" err with, as `prober gate` has it
+LEAST_BAD = 2  # requests: one alone never condemns
+
+
+@dataclass(frozen=True, slots=True)
+class RateEvents:
+    """The events of one SLO at one rate. observed: one observation a request, as `sequential` takes them; events, bad: counts."""
+
+    rate_per_s: float
+    observed: Observed
+    events: int
+    bad: int
+
+    def plus(self, other: "RateEvents") -> "RateEvents":
+        """Both together, at the rate of `other`."""
+        observed = Observed(self.observed.count + other.observed.count, self.observed.bad + other.observed.bad)
+        return RateEvents(other.rate_per_s, observed, self.events + other.events, self.bad + other.bad)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Events that did not suffice: how many at `rate_per_s` and above, and how many of them were bad.
+
+    needed: events that would show the objective if the share of bad ones stays as it is; None: it is too high for that
+    """
+
+    rate_per_s: float
+    events: int
+    bad: int
+    needed: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """The rate in all (load already there + load added) up to which an SLO holds, in requests of the sweep's shape per second.
 
-    found: the interval holds the knee. not_reached: it held at the highest rate, `lower` is that, there is no estimate.
-    below_lowest: it failed at the lowest rate, `upper` is that. not_enough_data: nothing can be said.
+    found: the interval holds the knee. not_reached: it holds at `lower`, the highest rate at which its events show it; there is
+    no estimate. below_lowest: it failed at the lowest rate, `upper` is that. not_enough_data: its events show neither;
+    `evidence` says how many there were.
     confidence: of the interval; samples: requests that were judged; fit: by the engine model, or by breach fractions alone
     tokens_per_s: prompt and output tokens in all, at the estimate
     """
@@ -27,6 +63,49 @@ class Capacity:
     confidence: float = 0.9
     samples: int = 0
     fit: Literal["model", "fractions"] = "fractions"
+    evidence: Evidence | None = None
+
+
+def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
+    """The highest rate at which the events show that at most a share `budget` is bad; None: at no rate.
+
+    Breaches grow with the rate, so the share at a rate is at most that of all events at it and above, which are pooled. The
+    test is that of `prober gate` (`sequential.below`, an e-process): rates are asked from the highest down, each adds its
+    events, and by Ville's inequality the chance that any of the answers is wrong is at most `ERROR`. With 99% and no bad event
+    it takes 346.
+    """
+    held = (each.rate_per_s for each in _pooled(levels) if below(each.observed, budget) >= -math.log(ERROR))
+    return next(held, None)
+
+
+def fails(at: RateEvents, budget: float) -> bool:
+    """Whether the events at one rate show that more than a share `budget` is bad: the same test, and two bad ones at least."""
+    return at.bad >= LEAST_BAD and above(at.observed, budget) >= -math.log(ERROR)
+
+
+def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
+    """How far the events are from showing anything, at the rate that they come nearest to; None without events."""
+    pooled = [each for each in _pooled(levels) if each.events]
+    if not pooled:
+        return None
+    best = max(pooled, key=lambda each: below(each.observed, budget))
+    mean = best.observed.bad / best.observed.count
+    needed = None
+    if mean < TOO_NEAR * budget:
+        needed = math.ceil(least(budget, ERROR, mean) * best.events / best.observed.count)
+    return Evidence(best.rate_per_s, best.events, best.bad, needed)
+
+
+TOO_NEAR = 0.7  # of the budget: from there on more events of the same kind are no evidence that it is kept
+
+
+def _pooled(levels: Sequence[RateEvents]) -> Iterator[RateEvents]:
+    """At each rate, from the highest down: the events at it and above."""
+    pooled = RateEvents(math.inf, Observed(), 0, 0)
+    for _, at in groupby(sorted(levels, key=lambda each: -each.rate_per_s), key=lambda each: each.rate_per_s):
+        for each in at:
+            pooled = pooled.plus(each)
+        yield pooled
 
 
 Z = {0.9: 1.645, 0.95: 1.960}  # of a normal interval
@@ -84,9 +163,18 @@ def words(capacities: Sequence[Capacity]) -> str:
             case "found", float() as lower, float() as estimate, float() as upper:
                 told.append(f"{each.slo} holds up to {estimate:.3g}/s ({lower:.3g} to {upper:.3g})")
             case "not_reached", float() as lower, _, _:
-                told.append(f"{each.slo} holds at {lower:.3g}/s and was not pushed further")
+                told.append(f"{each.slo} holds at {lower:.3g}/s; no knee was reached")
             case "below_lowest", _, _, float() as upper:
                 told.append(f"{each.slo} does not hold at {upper:.3g}/s, the lowest rate")
             case _:
-                told.append(f"{each.slo}: not enough data")
+                told.append(f"{each.slo}: not enough data{_lacking(each.evidence)}")
     return "; ".join(told) or "nothing can be said"
+
+
+def _lacking(found: Evidence | None) -> str:
+    """`: 127 events at 1/s and above, about 390 needed`."""
+    if found is None:
+        return ""
+    bad = f", {found.bad:,} of them bad" if found.bad else ""
+    needed = f"about {found.needed:,} needed" if found.needed is not None else "too many for the objective"
+    return f": {found.events:,} events at {found.rate_per_s:.3g}/s and above{bad}, {needed}"

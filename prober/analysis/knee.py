@@ -16,6 +16,7 @@ TAIL, TENTH = 40, 0.1
 TAIL_TRUST = 0.7  # an extrapolated tail counts as this share of the events it stands for
 SLOPES = tuple(2.0 * 1.35**n for n in range(11))  # 2 … 40
 ALWAYS = (0.0, 0.2, 0.5)  # of p0: breaches that no rate is to blame for
+NEVER = (1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 90.0)  # times p0, at every rate: the rival of a knee
 STEPS = 150
 
 
@@ -31,12 +32,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Rates per second. reaches: mass of the posterior above the highest rate that was tried."""
+    """Rates per second. reaches: mass of the posterior above the highest rate that was tried.
+
+    never: posterior chance, at even odds before, that the share does not hang on the rate and no rate meets the objective
+    """
 
     lower: float
     estimate: float
     upper: float
     reaches: float
+    never: float
 
 
 def knee(steps: Sequence[Step], allowed: float, confidence: float = 0.9) -> Interval | None:
@@ -52,14 +57,16 @@ def knee(steps: Sequence[Step], allowed: float, confidence: float = 0.9) -> Inte
     grid = [low + (high - low) * (n + 0.5) / STEPS for n in range(STEPS)]
     counted = [(log(each.rate_per_s), *_counted(each)) for each in known]
     logs = [[_likelihood(counted, at, slope, always, allowed) for slope in SLOPES for always in ALWAYS] for at in grid]
-    top = max(max(row) for row in logs)
+    flat = [_likelihood_flat(counted, min(0.95, times * allowed)) for times in NEVER]
+    top = max(max(flat), *(max(row) for row in logs))
     mass = [sum(exp(each - top) for each in row) for row in logs]
     whole = sum(mass)
+    rises, stays = whole / len(grid) / len(logs[0]), sum(exp(each - top) for each in flat) / len(flat)
     tried = log(max(each.rate_per_s for each in known))
     beyond = sum(m for at, m in zip(grid, mass, strict=True) if at > tried) / whole
     quantiles = (_quantile(grid, mass, q * whole) for q in ((1 - confidence) / 2, 0.5, (1 + confidence) / 2))
     lower, estimate, upper = (exp(each) for each in quantiles)
-    return Interval(lower, estimate, upper, beyond)
+    return Interval(lower, estimate, upper, beyond, stays / (rises + stays))
 
 
 def at_least(count: int, of: int, share: float) -> float:
@@ -101,6 +108,11 @@ def _likelihood(
         share = min(0.999, allowed * (always + (1 - always) * exp(x)))
         total += bad * log(share) + (events - bad) * log(1 - share)
     return total if total > -inf else -1e300
+
+
+def _likelihood_flat(steps: Sequence[tuple[float, float, float]], share: float) -> float:
+    """Of the same events, if their share of bad ones is the same at every rate."""
+    return sum(bad * log(share) + (events - bad) * log(1 - share) for _, events, bad in steps)
 
 
 def _quantile(grid: Sequence[float], mass: Sequence[float], of: float) -> float:

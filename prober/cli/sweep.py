@@ -78,7 +78,8 @@ def sweep(
     header: Header = None,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on standard output.")] = False,
 ) -> None:
-    """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 found, 1 not, 2 fails at the lowest rate, 64 usage."""
+    """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was found, or the SLOs hold at the highest rate;
+    1 not enough data, or void; 2 an SLO fails at the lowest rate; 64 usage."""
     shape = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
     given = bool(prompt_tokens or output_tokens)
     try:

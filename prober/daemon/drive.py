@@ -26,7 +26,6 @@ from prober.measure.continuity import Change, Told
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.signals import Signals
-from prober.measure.timeline import Timeline
 from prober.probing.probe import Flight
 from prober.probing.target import Target
 from prober.workload.arrivals import poisson
@@ -258,7 +257,12 @@ class Drive:
             await asyncio.wait([flying])
             if stage is not None:
                 detail = "cut when the sweep ended"
-                cut = ProbeResult("", "", flight.request_id, 0.0, Outcome.CANCELLED, detail, Timeline(due_ns))
+                timeline, (prompt, output) = flight.delivered(), flight.asked
+                cut = ProbeResult(
+                    *("", "", flight.request_id, 0.0, Outcome.CANCELLED, detail, timeline),
+                    asked_prompt_tokens=prompt,
+                    asked_output_tokens=output,
+                )
                 self._probes.append((stage, cut))
                 sweep.result(cut, self._now_s())  # else it would be waited for in what follows
             raise

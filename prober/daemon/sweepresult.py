@@ -13,6 +13,7 @@ from prober.experiment.order import Finished
 from prober.measure.devices import Device
 from prober.measure.outcome import Outcome
 from prober.measure.signals import Signals
+from prober.results.delivery import deliveries
 from prober.results.result import Context, Load, Prices, Request, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of
 from prober.workload.workloads import Mix
@@ -36,6 +37,7 @@ def result_of(
     stages: list[Stage] = []
     requests: list[Request] = []
     warm = [stage for stage in finished.stages if stage.phase == "warm_up"]
+    delivered = deliveries([each for _, each in driven.probes], sweep.slos)
     for stage in [stage for stage in finished.stages if stage.phase != "warm_up"]:
         probes = [each for number, each in driven.probes if number == stage.number]
         seen = [signals for at_s, signals in driven.readings if stage.began_s <= at_s <= stage.ended_s]
@@ -55,7 +57,8 @@ def result_of(
             ended=finished.reason if stage is finished.stages[-1] else "",
         )
         # Those that had waited too long when they were cut are bad, which their probes do not say.
-        built = replace(built, slos=dict(stage.events) or built.slos)
+        throughput = delivered.between(round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
+        built = replace(built, slos=dict(stage.events) or built.slos, throughput=throughput)
         cut = sum(each.outcome is Outcome.CANCELLED for each in probes)
         if cut > MOST_CUT * len(probes):
             # Those that were answered before the end are the quick ones: their quantiles would be a good day's.

@@ -116,6 +116,10 @@ class Exchange(asyncio.Protocol):
                 self._fail(problem)
         return self.recording.first_ns
 
+    def read(self) -> None:
+        """Read all that has arrived; of an answer that was cut nobody else does."""
+        self._digest()
+
     # -- what the transport says ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -60,11 +60,11 @@ class Account:
             return None
         return "engine" if self._counted else "prometheus"
 
-    def record(self, plan: Plan, *, reached: bool) -> Record:
+    def record(self, plan: Plan, *, reached: bool, cut: bool, spoilt: bool) -> Record:
         """As values, for an estimate."""
         asked = tuple(each.asked() for each in sorted(self.requests.values(), key=lambda each: each.at_s))
         others, readings = tuple(self.others) or None, tuple(self.modelled())
-        return Record(plan.slos, asked, self.settled(), readings, others, plan.lengths, reached)
+        return Record(plan.slos, asked, self.settled(), readings, others, plan.lengths, reached, cut, spoilt)
 
     def settled(self) -> tuple[Stage, ...]:
         """The stages with their events, and the load that was there in each."""

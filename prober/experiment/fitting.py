@@ -94,9 +94,9 @@ class Fit:
     def good(self) -> bool:
         """The replay shows what was seen, well enough to be believed about rates that were not tried.
 
-        Three breaches or more of which the replay has none, or a queue, had a cause that the model does not know.
+        Two breaches or more of which the replay has none, or a queue, had a cause that the model does not know.
         """
-        explained = self.observed.breaches < 3 or self.predicted.breaches > 0
+        explained = self.observed.breaches < 2 or self.predicted.breaches > 0
         queued = self.observed.waiting < QUEUE or 4 * self.predicted.waiting >= self.observed.waiting
         many = (4 if self.drawn else 1) * (3 + 3 * sqrt(self.observed.breaches + 1))
         few = self.predicted.breaches - self.observed.breaches <= many

@@ -82,13 +82,12 @@ class Finished:
 
     @property
     def verdict(self) -> Verdict | Literal["void"]:
-        """That of the SLO that gives way first; without one, whether any of them held as far as was asked."""
+        """Of all SLOs: `not_enough_data` if that is so of one of them, unless another one fails at the lowest rate."""
         if self.void:
             return "void"
-        if (least := self.binding) is not None:
-            return least.verdict
-        held = any(each.verdict == "not_reached" for each in self.capacities)
-        return "not_reached" if held else "not_enough_data"
+        verdicts = {each.verdict for each in self.capacities} or {"not_enough_data"}
+        order: tuple[Verdict, ...] = ("below_lowest", "not_enough_data", "found")
+        return next((each for each in order if each in verdicts), "not_reached")
 
 
 Order = Run | Estimate | Finished

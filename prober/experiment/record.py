@@ -3,12 +3,14 @@
 All of it can be pickled: an estimate from it costs seconds of CPU and belongs in another process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from prober.analysis.sequential import Observed
 from prober.measure.signals import Signals
+from prober.slo.events import most_a_probe
 from prober.slo.objective import Slo
 
 Phase = Literal["warm_up", "ramp", "rest", "climb", "grid", "sustain"]
@@ -87,6 +89,8 @@ class Record:
     asked: in the order of time; readings: (seconds, page); others: None unless they are known one by one, all of them
     lengths: a sample of (prompt, output) tokens of the workload, empty: those that were asked for
     reached: the sending ended because the knee was passed, or harm seen, not because of a limit of the plan's own
+    cut: the plan or something outside ended it, before the target did: what it can carry rests on the events alone
+    spoilt: by the prober itself, so that nothing can be said
     """
 
     slos: tuple[Slo, ...]
@@ -96,6 +100,8 @@ class Record:
     others: tuple[Other, ...] | None = None
     lengths: tuple[tuple[int, int], ...] = ()
     reached: bool = True
+    cut: bool = False
+    spoilt: bool = False
 
     @property
     def other_per_s(self) -> float | None:
@@ -116,6 +122,18 @@ class Record:
     def until_s(self) -> float:
         """Up to when anything was looked at."""
         return max([*(each.known_s for each in self.asked), *(at_s for at_s, _ in self.readings[-1:])], default=0.0)
+
+
+def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observed:
+    """One observation a request, as `sequential` takes them. requests: (events, bad ones, output tokens asked for) of each.
+
+    A request of several events (ITL) is budget + (bad − budget · events) ÷ most of them, as in `prober gate`: its gaps need not
+    be independent.
+    """
+    known = [each for each in requests if each[0]]
+    budget = float(slo.budget)
+    most = max((max(count, most_a_probe(slo, asked)) for count, _, asked in known), default=1)
+    return Observed(len(known), sum(budget + (bad - budget * count) / most for count, bad, _ in known))
 
 
 def entered(signals: Signals) -> float | None:

@@ -17,16 +17,17 @@ decides rates, stages and the end, and keeps the record.
 from collections import deque
 from dataclasses import replace
 from itertools import islice
-from math import sqrt
+from math import log, sqrt
 from statistics import median
 
-from prober.analysis.capacity import Capacity, binding
+from prober.analysis.capacity import ERROR, Capacity, binding
 from prober.analysis.knee import at_least
+from prober.analysis.sequential import below, least
 from prober.experiment.account import Account
 from prober.experiment.guard import VOID, Guard
 from prober.experiment.order import UNREACHED, Estimate, Finished, Order, Reason, Run
 from prober.experiment.plan import Plan, Spent
-from prober.experiment.record import UNJUDGED, Other, Phase, Stage
+from prober.experiment.record import UNJUDGED, Other, Phase, Stage, observed
 from prober.experiment.sent import Sent
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -45,6 +46,7 @@ CLIMB_FROM, CLIMB, CLIMB_S = 0.55, 1.1, 8.0
 REST_S = (3.0, 20.0)  # until next to nothing is in flight
 # In-flight that grows: over at least so long, as it does in any ramp while the first answers are written.
 GROWTH_S = 20.0
+STAYS = 3  # times the requests that show the objective at best: so long the highest rate is held for that
 # The warm-up ends early where the engine has finished so many requests a rank since its start, and so many more answers agree.
 WARM_AFTER, WARM_ANSWERS, WARM_FACTOR = 50, 5, 2.0
 
@@ -294,9 +296,25 @@ class Sweep:
         number = sum(each.phase in ("ramp", "grid") for each in self._account.stages)
         rate = self._plan.rate(number)
         if rate is None:
-            self._stop("highest_rate", at_s, f"{self._account.stages[-1].rate_per_s:g}/s")
+            if not self._stays(at_s):
+                self._stop("highest_rate", at_s, f"{self._account.stages[-1].rate_per_s:g}/s")
         else:
             self._order = self._begin("grid" if self._plan.mode == "grid" else "ramp", rate, at_s)
+
+    def _stays(self, at_s: float) -> bool:
+        """Adaptive: at the highest rate until its events show each SLO, or are several times as many as that takes at best."""
+        if self._plan.mode != "adaptive":
+            return False
+        stage = self._account.stages[-1]
+        at_best = max(least(float(slo.budget), ERROR) for slo in self._plan.slos)
+        if (at_s - stage.began_s) * stage.rate_per_s >= STAYS * at_best:
+            return False
+        sent = [each for each in self._account.requests.values() if each.stage == stage.number and each.valid]
+        for slo in self._plan.slos:
+            seen = observed(slo, [(*each.events.get(slo.name, (0, 0)), each.output_tokens) for each in sent])
+            if below(seen, float(slo.budget)) < -log(ERROR):
+                return True
+        return False
 
     def _decide(self, stage: Stage, at_s: float) -> None:
         """Enough breaches end the sending."""
@@ -312,6 +330,7 @@ class Sweep:
                 and isinstance(self._order, Run)
             ):
                 self._peak_per_s = stage.rate_per_s
+                self._account.stages[-1] = replace(self._account.stages[-1], ended_s=at_s)
                 self._order = self._begin("rest", self._plan.start_per_s, at_s)
             else:
                 self._stop("knee_passed", at_s, f"{breached} breaches at {stage.rate_per_s:.3g}/s")
@@ -387,7 +406,10 @@ class Sweep:
                 # Gentle ends before that: what binds may not have shown yet.
                 passed = reason not in UNREACHED and self._plan.mode != "gentle"
                 reached = passed or self._ramp_reason is not None
-                self._order = Estimate(reason, detail, self._account.record(self._plan, reached=reached))
+                cut = reason in UNREACHED and not reached
+                spoilt = reason == "prober_late"
+                record = self._account.record(self._plan, reached=reached, cut=cut, spoilt=spoilt)
+                self._order = Estimate(reason, detail, record)
 
     def _finish(self, reason: Reason, detail: str, *, void: bool = False) -> None:
         capacities, stages = () if void else self._capacities, self._account.settled()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 
-from prober.analysis.capacity import Capacity, binding
+from prober.analysis.capacity import Capacity, binding, words
 from prober.generate import plots, stages
 from prober.generate.document import UNKNOWN, Cell, Code, Kind, Note, Section, Table, as_html, as_markdown
 from prober.generate.drawing import ms
@@ -169,12 +169,12 @@ _VERDICTS = {
 
 def _held(each: Capacity) -> str:
     if each.verdict == "not_reached":
-        return f"it held at the highest rate, {each.lower or 0:.3g}/s"
+        return f"it holds at {each.lower or 0:.3g}/s, as its events show; no knee was reached"
     if each.verdict == "below_lowest":
         return f"it failed at the lowest rate, {each.upper or 0:.3g}/s"
     if each.verdict == "found":
         return f"it holds up to about {each.estimate or 0:.3g}/s, by the {_FITS[each.fit]}"
-    return "nothing can be said"
+    return words([each]).removeprefix(f"{each.slo}: ")
 
 
 _FITS = {"model": "engine model", "fractions": "shares of bad events"}

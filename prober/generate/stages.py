@@ -83,8 +83,9 @@ def throughput(result: Result) -> Table | None:
 
 
 THROUGHPUT_NOTE = (
-    "Of requests answered properly, over the time up to the last answer. Goodput: those that missed no SLO. Output tokens are "
-    "the server's count."
+    "Of a sweep's stage: what was delivered while it was sending, by the stamps, of the requests of earlier stages too; prompt "
+    "tokens at the first token. Else of requests answered properly, over the time up to the last answer. Goodput: answers that "
+    "missed no SLO. Output tokens are the server's count."
 )
 
 

@@ -67,6 +67,11 @@ class Flight:
         """When its first content came, as far as it has; reads what has arrived, so not for every chunk."""
         return self._exchange.first_ns()
 
+    def delivered(self) -> Timeline:
+        """What has come so far; all that has arrived is read for it. Of a request that was cut: what it was answered."""
+        self._exchange.read()
+        return self._timeline()
+
     @property
     def retry_after_s(self) -> float | None:
         """What the server asked for in `Retry-After`, where it was a number of seconds, up to a year."""

@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 from prober.analysis.quantiles import Quantile
 from prober.results.result import Load, Target
-from prober.results.stored import FORMAT, KEY, Unreadable
+from prober.results.stored import KEY, Unreadable
 from prober.results.typed import Wrong, decoded, encoded
 
 Side = Literal["a", "b"]
 INSIDE = "comparison"
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ _WORDS = {  # with the detail in its place
     "knee_passed": "past the knee: {}",
     "breaching": "{} breach an SLO",
     "near_threshold": "nine of ten latencies reach {}, and gentle goes no further",
-    "highest_rate": "it held at {}, the highest rate",
+    "highest_rate": "the plan goes no further than {}",
     "sustained": "the run at the knee is over, after {}",
     "smoke_failed": "the first requests failed: {}",
     "failed": "too many requests failed: {}",

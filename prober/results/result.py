@@ -80,6 +80,20 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Throughput:
+    """Per second of a stage's sending, of all requests that were answered then, those of earlier stages too; None: not known.
+
+    requests: answered properly, by their end; good: those of them that missed no SLO; prompt tokens by the stamp of the first
+    token, output tokens by the stamps of their chunks. `results.delivery` makes it.
+    """
+
+    requests_per_s: float | None = None
+    good_per_s: float | None = None
+    prompt_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """A time at one rate.
 
@@ -90,6 +104,7 @@ class Stage:
     prompt_tokens, output_tokens: of the answered ones, in all; gpus: that serve the target
     slos: SLO → (events, bad events); good: answered requests that missed no SLO; ended: why, by name
     load: what was sent, where stages differ in it; None: that of the result
+    throughput: of a sweep's stage, whose answers end in later ones; None: that of its own requests over its whole duration
     """
 
     name: str
@@ -111,6 +126,7 @@ class Stage:
     repeat: int = 1
     ended: str = ""
     load: Load | None = None
+    throughput: Throughput | None = None
 
     def quantile(self, latency: str, q: float) -> Quantile | None:
         """The quantile `q` of "ttft", "tpot", "itl" or "e2e"."""
@@ -123,23 +139,23 @@ class Stage:
 
     @property
     def requests_per_s(self) -> float | None:
-        """Answered requests per second of its whole duration."""
-        return self._per_s(self.answered)
+        """Answered requests per second."""
+        return self._per_s(self.answered) if self.throughput is None else self.throughput.requests_per_s
 
     @property
     def goodput_per_s(self) -> float | None:
         """Requests per second that missed no SLO."""
-        return self._per_s(self.good)
+        return self._per_s(self.good) if self.throughput is None else self.throughput.good_per_s
 
     @property
     def prompt_tokens_per_s(self) -> float | None:
-        """Prompt tokens of answered requests per second, in all."""
-        return self._per_s(self.prompt_tokens)
+        """Prompt tokens per second, in all."""
+        return self._per_s(self.prompt_tokens) if self.throughput is None else self.throughput.prompt_tokens_per_s
 
     @property
     def output_tokens_per_s(self) -> float | None:
-        """Output tokens of answered requests per second, in all."""
-        return self._per_s(self.output_tokens)
+        """Output tokens per second, in all."""
+        return self._per_s(self.output_tokens) if self.throughput is None else self.throughput.output_tokens_per_s
 
     @property
     def prompt_tokens_per_request(self) -> float | None:

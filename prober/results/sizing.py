@@ -9,6 +9,7 @@ half of the time.
 import math
 from dataclasses import dataclass
 
+from prober.analysis.capacity import Capacity
 from prober.results.result import Result
 
 HOUR_S = 3600.0
@@ -101,12 +102,24 @@ def _per_instance(result: Result) -> tuple[str, float, bool] | Refused:
         if each.verdict == "below_lowest":
             return Refused(f"no rate meets the SLO {each.slo!r}: it failed at the lowest, {each.upper or 0:g}/s")
         if each.lower is None or each.lower <= 0:
-            return Refused(
-                f"the sweep has not enough data for the SLO {each.slo!r} ({each.samples:,} requests): sweep longer"
-            )
+            return Refused(_lacking(result, each))
         bounds.append((each.lower, each.slo, each.verdict == "found"))
     lower, slo_name, reached = min(bounds)
     return slo_name, lower, reached
+
+
+def _lacking(result: Result, capacity: Capacity) -> str:
+    """What is known, and what to do."""
+    seen, needed = f"{capacity.samples:,} requests", ""
+    if (found := capacity.evidence) is not None:
+        seen = f"{found.events:,} events at {found.rate_per_s:.3g}/s and above, {found.bad:,} of them bad"
+        needed = f"; about {found.needed:,} needed" if found.needed is not None else ", too many for its objective"
+    told = f"the sweep has not enough data for the SLO {capacity.slo!r} ({seen}{needed}): "
+    if result.stop == "prober_late":
+        return told + "the prober itself was late, so sweep again from a machine that has a core free for it"
+    if found is not None and found.needed is None:
+        return told + "sweep from a lower --min-rate, or with a laxer objective"
+    return told + "sweep longer (raise --max-requests, --max-time, --max-rate or --sustain), or with a laxer objective"
 
 
 def _priced(result: Result, answer: Size, peak_per_s: float, gpu_price: float) -> Size | Refused:

@@ -63,7 +63,7 @@ def stage_of(
     """
     requests = tuple(request_of(each, index, origin_ns) for each in probes)
     counted = {slo.name: _counted(slo, probes) for slo in slos}
-    good = sum(_good(each, slos) for each in probes) if slos else None
+    good = sum(is_good(each, slos) for each in probes) if slos else None
     found = stage_of_requests(
         name,
         rate_per_s,
@@ -181,7 +181,7 @@ def _counted(slo: Slo, probes: Iterable[ProbeResult]) -> tuple[int, int]:
     return sum(seen for seen, _ in pairs), sum(bad for _, bad in pairs)
 
 
-def _good(probe: ProbeResult, slos: Iterable[Slo]) -> bool:
+def is_good(probe: ProbeResult, slos: Iterable[Slo]) -> bool:
     """Answered, and a bad event of no SLO; of ITL events as many may be bad as its objective allows."""
     if probe.outcome not in ANSWERED:
         return False

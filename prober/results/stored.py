@@ -12,12 +12,14 @@ from typing import Any
 
 import orjson
 
-from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage
+from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage, Throughput
 from prober.results.stage import samples
 from prober.results.typed import Wrong, decoded, encoded
 
 KEY = "llm_slo_prober"
-FORMAT = 2  # 1: no stage had a load of its own
+OURS = "llm-slo-prober "
+# 1: no stage had a load of its own. 2: no throughput, and what was said to hold was said without evidence.
+FORMAT = 3
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 # Ours of a request that vLLM's lists have no place for, or where they have 0 for what is not known.
 _OWN = ("stage", "outcome", "tpot_s", "send_lag_s", "prompt_tokens", "output_tokens", "warm_up", "cached")
@@ -77,13 +79,13 @@ def from_object(document: Any, source: str) -> Result:
     own = document.get(KEY) if isinstance(document, dict) else None
     if not isinstance(own, dict):
         raise Unreadable(f"{source}: {KEY}: is missing; this is no result of llm-slo-prober")
-    if own.get("format") not in (1, FORMAT):
+    if own.get("format") not in range(1, FORMAT + 1):
         raise Unreadable(
-            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads 1 and {FORMAT}; use the version that wrote it"
+            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads 1 to {FORMAT}; use the version that wrote it"
         )
     try:
         told = _inside(own, "result", KEY)
-        found: Result = decoded(Result, _upgraded(told) if own["format"] == 1 else told, f"{KEY}.result")
+        found: Result = decoded(Result, _upgraded(told, own["format"]), f"{KEY}.result")
         rows = _requests(document, _inside(own, "requests", KEY), len(found.stages))
     except Wrong as problem:
         raise Unreadable(f"{source}: {problem}") from None
@@ -164,11 +166,28 @@ def _requests(document: Mapping[str, Any], own: Any, stages: int) -> tuple[Reque
     return tuple(rows)
 
 
-def _upgraded(told: Any) -> Any:
-    """A result of format 1 as one of format 2; what is wrong in it is left for `decoded` to say."""
-    if not isinstance(told, dict) or not isinstance(told.get("stages"), list):
+def _upgraded(told: Any, version: int) -> Any:
+    """A result of an earlier format as one of this; what is wrong in it is left for `decoded` to say.
+
+    The throughput of our own sweeps was wrong, and is not known now. A rate that was said to hold although the knee was not
+    reached was said without evidence, and is not said any more.
+    """
+    if version == FORMAT or not isinstance(told, dict):
         return told
-    return told | {"stages": [{"load": None, **each} if isinstance(each, dict) else each for each in told["stages"]]}
+    swept = told.get("kind") in ("sweep", "grid") and str(told.get("tool")).startswith(OURS)
+    stage = {"load": None} if version == 1 else {}
+    stage |= {"throughput": encoded(Throughput()) if swept else None}
+    lists = {"stages": lambda each: stage | each, "capacities": _unfounded}
+    return told | {
+        key: [change(each) if isinstance(each, dict) else each for each in told[key]]
+        for key, change in lists.items()
+        if isinstance(told.get(key), list)
+    }
+
+
+def _unfounded(capacity: dict[str, Any]) -> dict[str, Any]:
+    held = {"verdict": "not_enough_data", "lower": None} if capacity.get("verdict") == "not_reached" else {}
+    return {"evidence": None} | capacity | held
 
 
 def _inside(document: Any, name: str, key: str) -> Any:

@@ -1,5 +1,9 @@
 """A driven sweep as a stored result."""
 
+from dataclasses import replace
+
+import pytest
+
 from prober.analysis.capacity import Capacity
 from prober.config.load import load
 from prober.config.specs import TargetSpec
@@ -90,3 +94,20 @@ def test_a_stage_whose_requests_were_cut_has_no_latencies() -> None:
     assert cut.stages[1].slos == {"quick": (20, 10)}, "who waited too long for an answer is judged"
     assert cut.stages[1].ended == "knee_passed, 10 cut in flight"
     assert cut.stages[1].outcomes == {"ok": 10, "cancelled": 10}
+
+
+def test_a_stage_has_the_tokens_that_were_delivered_while_it_was_sending() -> None:
+    """Those of the warm-up and of the stage before too, by their stamps; a stage's own answers have their own figures."""
+    long = replace(probe(15.95), timeline=replace(probe(15.95).timeline, content_ns=(15_990_000_000, *STAMPS[1:])))
+    result = of([long, *(probe(16.0 + i / 10) for i in range(19)), probe(17.98)])
+    first, second = result.stages
+    assert first.output_tokens == 160
+    assert first.output_tokens_per_s == pytest.approx((160 + 1) / 4.0)
+    assert second.output_tokens_per_s == pytest.approx((3 + 19 * 4) / 2.0), "what came after 18 s is of no stage"
+    assert second.requests_per_s == pytest.approx((19 + 1) / 2.0)
+    assert second.goodput_per_s == second.requests_per_s
+    assert second.prompt_tokens_per_s == pytest.approx(19 * 100 / 2.0)
+    assert from_json(to_json(result), "x").stages == result.stages
+
+
+STAMPS = tuple(16_010_000_000 + 10_000_000 * i for i in range(4))

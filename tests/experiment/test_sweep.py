@@ -106,12 +106,28 @@ def test_a_clear_stage_ends_early() -> None:
 
 def test_the_highest_rate_ends_the_ramp_without_having_reached_the_knee() -> None:
     """`not_reached` is told from a knee that was passed."""
-    hand = Hand(plan(highest_per_s=1.1))
+    hand = Hand(plan("gentle", highest_per_s=1.1))
     for tick in range(20):
         hand.sweep.tick(tick * 0.25)
     order = hand.sweep.order
     assert isinstance(order, Estimate)
-    assert (order.reason, order.record.reached) == ("highest_rate", False)
+    assert (order.reason, order.record.reached, order.record.cut) == ("highest_rate", False, True)
+
+
+def test_the_highest_rate_is_held_until_its_events_show_the_objective() -> None:
+    """346 good events at 99%, as many as `ready` takes; more with a bad one; with as many as allowed an end is made."""
+    for bad, ends_after in ((0, 346), (1, 679), (99, 1_038)):
+        hand = Hand(plan(start_per_s=10.0, highest_per_s=10.0))
+        hand.sweep.page(0.0, PAGE)
+        count = 0
+        while hand.reason is None:
+            count += 1
+            hand.sweep.page(count * 0.1, PAGE)
+            hand.answered(count * 0.1, 0.6 if count % 97 == 0 and count // 97 <= bad else 0.3)
+            hand.sweep.tick(count * 0.1 + 0.05)
+        assert hand.reason == "highest_rate"
+        assert count == pytest.approx(ends_after, abs=2)
+        assert len(hand.sweep.stages) == 1
 
 
 def test_pending_requests_are_breaches_as_soon_as_they_are_too_old() -> None:
@@ -406,15 +422,16 @@ def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
         (True, (), "void"),
         (False, ("found", "below_lowest"), "below_lowest"),
         (False, ("not_reached", "found"), "found"),
-        (False, ("not_enough_data", "not_reached"), "not_reached"),
+        (False, ("not_enough_data", "not_reached"), "not_enough_data"),
+        (False, ("found", "not_enough_data"), "not_enough_data"),
+        (False, ("not_enough_data", "below_lowest"), "below_lowest"),
+        (False, ("not_reached", "not_reached"), "not_reached"),
         (False, ("not_enough_data",), "not_enough_data"),
         (False, (), "not_enough_data"),
     ],
 )
-def test_the_verdict_is_that_of_the_slo_that_gives_way_first(
-    void: bool, verdicts: tuple[Verdict, ...], verdict: str
-) -> None:
-    """Void before all; a rate that held is an answer where no other SLO has one."""
+def test_the_verdict_is_of_all_slos(void: bool, verdicts: tuple[Verdict, ...], verdict: str) -> None:
+    """Void before all; one that fails at the lowest rate; then one whose events show nothing, whatever the others hold."""
     found = tuple(Capacity("x", each, estimate=1.0 if each == "found" else None) for each in verdicts)
     assert Finished("knee_passed", "", found, (), void).verdict == verdict
 

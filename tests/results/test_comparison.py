@@ -10,7 +10,7 @@ from prober.results import comparison
 from prober.results.comparison import Compared, Comparison
 from prober.results.reading import read, read_any
 from prober.results.result import Load, Target
-from prober.results.stored import FORMAT, KEY, Unreadable
+from prober.results.stored import KEY, Unreadable
 
 FOUND = Comparison(
     *("id", 1.0, 2.0, "tool", Target("http://a", "m"), Target("http://b", "m"), Load("probe"), 0.05),
@@ -35,10 +35,10 @@ def test_it_is_no_result() -> None:
         read(comparison.to_json(FOUND), "c.json")
 
 
-def test_it_has_the_version_of_results_and_what_is_wrong_is_named() -> None:
+def test_it_has_a_version_and_what_is_wrong_is_named() -> None:
     """Another format, a missing key."""
     file: Any = json.loads(comparison.to_json(FOUND))
-    assert file[KEY]["format"] == FORMAT
+    assert file[KEY]["format"] == 2
     del file[KEY]["comparison"]["error"]
     with pytest.raises(Unreadable, match=r"^c.json: llm_slo_prober.comparison.error: is missing$"):
         read_any(json.dumps(file), "c.json")

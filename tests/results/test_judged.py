@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from prober.analysis.capacity import Capacity
+from prober.analysis.capacity import Capacity, Evidence
 from prober.analysis.quantiles import Quantile
 from prober.results.audit import audit
 from prober.results.result import Context, Load, Result, Stage, Target, WarmUp
@@ -170,6 +170,14 @@ def test_a_knee_that_was_not_reached_is_a_lower_bound() -> None:
         (
             (Capacity("ttft", "not_enough_data", samples=30),),
             "not enough data for the SLO 'ttft' .30 requests.: sweep longer",
+        ),
+        (
+            (Capacity("ttft", "not_enough_data", samples=30, evidence=Evidence(1.0, 30, 0, 346)),),
+            "30 events at 1/s and above, 0 of them bad; about 346 needed.: sweep longer .*--sustain",
+        ),
+        (
+            (Capacity("ttft", "not_enough_data", samples=30, evidence=Evidence(1.0, 30, 9, None)),),
+            "9 of them bad, too many for its objective.: sweep from a lower --min-rate, or with a laxer objective",
         ),
         ((Capacity("ttft", "found", lower=0.0, estimate=1.0, upper=2.0),), "not enough data"),
         ((Capacity("tpot", "found", 5.0, 6.0, 7.0),), "says nothing of the SLO 'ttft': sweep again with it"),

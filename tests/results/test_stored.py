@@ -57,14 +57,48 @@ def test_odd_requests_survive() -> None:
 
 def test_a_file_of_the_first_format_is_read() -> None:
     """Its stages had no load of their own; what else it lacks is still missed."""
-    file = json.loads(to_json(sweep()))
-    file[KEY]["format"] = 1
+    file = of_an_earlier_format(sweep(), 1)
     for stage in file[KEY]["result"]["stages"]:
         del stage["load"]
-    assert from_json(json.dumps(file), "old.json") == sweep()
+    found = from_json(json.dumps(file), "old.json")
+    assert [each.load for each in found.stages] == [None] * 3
+    assert replace(found, stages=(), capacities=()) == replace(sweep(), stages=(), capacities=())
     del file[KEY]["result"]["stages"][0]["sent"]
     with pytest.raises(Unreadable, match=r"old.json: llm_slo_prober.result.stages\[0\].sent: is missing"):
         from_json(json.dumps(file), "old.json")
+
+
+def of_an_earlier_format(result: Result, version: int) -> Any:
+    file = json.loads(to_json(result))
+    file[KEY]["format"] = version
+    for stage in file[KEY]["result"]["stages"]:
+        del stage["throughput"]
+    for capacity in file[KEY]["result"]["capacities"]:
+        del capacity["evidence"]
+    return file
+
+
+def test_the_throughput_of_an_earlier_sweep_is_not_known() -> None:
+    """It was wrong by the length of the answers. That of a gate, and of another tool's run, meant what it means."""
+    old = from_json(json.dumps(of_an_earlier_format(sweep(), 2)), "old.json")
+    for stage in old.stages:
+        told = (stage.requests_per_s, stage.goodput_per_s, stage.prompt_tokens_per_s, stage.output_tokens_per_s)
+        assert told == (None,) * 4
+        assert stage.output_tokens_per_request == 8
+    for kept in (replace(sweep(), kind="gate"), replace(sweep(), tool="vllm bench serve 0.9")):
+        again = from_json(json.dumps(of_an_earlier_format(kept, 2)), "old.json")
+        assert again.stages == kept.stages
+        assert again.stages[0].output_tokens_per_s is not None
+
+
+def test_what_an_earlier_sweep_said_to_hold_is_not_said_any_more() -> None:
+    """A knee that it found is; a rate that was not pushed further had no evidence."""
+    old = from_json(json.dumps(of_an_earlier_format(sweep(), 2)), "old.json")
+    assert [(each.slo, each.verdict, each.lower) for each in old.capacities] == [
+        ("ttft", "found", 10.0),
+        ("tpot", "not_enough_data", None),
+    ]
+    assert [each.verdict for each in from_json(to_json(sweep()), "new.json").capacities] == ["found", "not_reached"]
 
 
 def test_vllms_readers_find_their_keys() -> None:
@@ -130,7 +164,7 @@ def broken(change: str) -> Any:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("version", "r.json: llm_slo_prober.format: is 9, this prober reads 1 and 2; use the version that wrote it"),
+        ("version", "r.json: llm_slo_prober.format: is 9, this prober reads 1 to 3; use the version that wrote it"),
         ("missing", "r.json: llm_slo_prober.result.target.engine_version: is missing"),
         ("type", "r.json: llm_slo_prober.result.stages[1].sent: is 'many', not a whole number"),
         ("kind", "r.json: llm_slo_prober.result.kind: is 'test', not one of sweep, grid, compare, gate, run"),

@@ -15,7 +15,8 @@ def capacity(view: TargetView, now_unix_s: float) -> str:
     """What the last sweep found, and how much of it is free."""
     found = view.capacity
     if found is None:
-        return '<p class="none">Not known: no sweep has found one.</p>'
+        last = f" The last one: {told(words(view.sweeps[0].capacities), 600)}." if view.sweeps else ""
+        return f'<p class="none">Not known: no sweep has found one.{last}</p>'
     parts = [
         f'<p class="lead">{told(words(found.found), 1_000)}</p><p class="note">As of {clock(found.at_unix_s, now_unix_s)} UTC; '
         f"90% intervals, in requests of the sweep's shape{_shape(found)}.</p>"
