@@ -337,7 +337,10 @@ class Sweep(Block):
     max_in_flight: Annotated[Count, Field(ge=1)] = Field(
         default=2000, description="at once; reached, the target is saturated"
     )
-    min_gap: Duration = Field(default=21_600.0, description="between two sweeps (6h)")
+    min_gap: Duration = Field(
+        default=21_600.0,
+        description="from the start of one sweep to the next (6h); with `--storage.path` or a lease it outlives restarts and kills",
+    )
     blackout: list[str] = Field(default_factory=list, description="when none may run, such as [Mon-Fri 08:00-20:00]")
     after_change: bool = Field(
         default=True, description="another one after a change of engine, version, model or flags"
@@ -349,7 +352,9 @@ class Sweep(Block):
         "does not count requests. Ranges of 5m at most, as it may count what sweeps send; absent: the engine's counters",
     )
     guard: SweepGuard = Field(default_factory=SweepGuard, description="what ends a sweep at once")
-    limits: SweepLimits = Field(default_factory=SweepLimits, description="what one may use")
+    limits: SweepLimits = Field(
+        default_factory=SweepLimits, description="what one may use, beside what the target's `budget` leaves its probes"
+    )
 
 
 class Template(Overridable):
@@ -374,7 +379,10 @@ class Template(Overridable):
     )
     probes: list[Probe] | None = Field(default=None, description="what is sent; one of workload `probe` if absent")
     sweep: Sweep | None = Field(default=None, description="short sweeps that find out how much it can carry")
-    budget: Budget | None = Field(default=None, description="what probing may cost in any 24 hours")
+    budget: Budget | None = Field(
+        default=None,
+        description="what probes and sweeps together may cost in any 24 hours; a sweep leaves the scheduled probes what they need",
+    )
 
 
 class Target(Template):

@@ -125,7 +125,7 @@ class SweepSpec:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpec:
-    """What a target's probes may use a day: tokens, dollars; prices in dollars per million tokens. None: no limit."""
+    """What a target's probes and sweeps may use a day: tokens, dollars; prices in dollars per million tokens. None: no limit."""
 
     tokens_per_day: int | None
     cost_per_day: float | None

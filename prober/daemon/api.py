@@ -132,7 +132,7 @@ OPERATIONS = (
         "GET",
         "/api/v1/sweeps/{id}",
         "sweep",
-        "One result, whole: what `prober report` reads.",
+        "One result, without its requests: what `prober report` reads.",
         [
             Reply(200, "the result's file", whole={"type": "object", "required": ["llm_slo_prober"]}),
             Reply(404, "there is no such result"),

@@ -255,8 +255,7 @@ class Sweeps:
         for swept in list(self._swept.values()):
             if swept.results.has(identity):
                 await swept.results.read(lambda each: each.id == identity)
-                return next((each for each in swept.results.latest() if each.id == identity), None)
-        return None
+        return next((each for each in self.results() if each.id == identity), None)
 
     async def close(self) -> None:
         """End what is under way."""

@@ -117,8 +117,9 @@ class Exchange(asyncio.Protocol):
         return self.recording.first_ns
 
     def read(self) -> None:
-        """Read all that has arrived; of an answer that was cut nobody else does."""
-        self._digest()
+        """Read all that has arrived of an answer that was cut: nothing else reads it."""
+        if self.recording is not None:
+            self.recording.read()
 
     # -- what the transport says ----------------------------------------------------------------------------------------
 

@@ -213,3 +213,31 @@ def test_no_rate_meets_the_slo(tmp_path: Path) -> None:
     done = prober("plan", "--sweep", path, "--peak", "10/s")
     assert done.returncode == 1
     assert done.stdout == "NVIDIA L4: no rate meets the SLO 'ttft': it failed at the lowest, 1.5/s\n"
+
+
+def test_a_result_without_requests_is_reported_and_what_needs_them_says_so(tmp_path: Path) -> None:
+    """As the daemon keeps a sweep: its figures and charts are there, a row a request, a comparison and a baseline are not."""
+    kept = tmp_path / "kept.json"
+    kept.write_text(to_json(replace(sweep(), requests=())))
+    whole = prober("report", kept)
+    assert whole.returncode == 0, whole.stderr
+    assert "12" in whole.stdout
+    page = prober("report", kept, "--format", "html")
+    assert page.stdout.count("<svg") >= 2
+    assert prober("plan", "--sweep", kept, "--peak", "100/s", "--gpu-price", "2").returncode == 0
+    other = tmp_path / "other.json"
+    other.write_text(to_json(sweep()))
+    said = "holds the figures of its stages and none of its requests, as the daemon keeps a sweep; the file of `prober sweep"
+    rows = prober("report", kept, "--format", "csv", "--requests")
+    assert (rows.returncode, rows.stdout) == (1, "")
+    assert f"{kept}: {said}" in rows.stderr
+    both = prober("report", kept, other, "--format", "csv", "--requests")
+    assert both.returncode == 0
+    assert len(both.stdout.splitlines()) == 1 + len(sweep().requests)
+    assert f"{kept}: {said}" in both.stderr
+    compared = prober("compare", other, kept)
+    assert compared.returncode != 0
+    assert f"B {said}" in compared.stderr
+    gated = prober("gate", "http://127.0.0.1:1", "--baseline", kept)
+    assert gated.returncode == 2
+    assert f"--baseline {kept} {said}" in gated.stderr

@@ -415,7 +415,7 @@ HISTORIES = st.lists(
 
 @given(st.booleans(), HISTORIES, st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3))
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.generate),  # a history is shrunk for minutes, and says little more then

@@ -304,6 +304,18 @@ def test_headroom_can_be_followed() -> None:
     assert "as much as 8.06/s of the sweep's shape: they are 2 times larger, in tokens." in larger
 
 
+def test_an_unknown_headroom_is_said_to_be_unknown() -> None:
+    """Not 0% and not 100% free: the capacity stands alone, and no bar is drawn."""
+    seen = target()
+    assert seen.capacity is not None
+    unknown = replace(seen.capacity, demand_per_s=None, rooms=[Room("requests", None, None, None)])
+    text = Read(html([replace(seen, capacity=unknown)], chosen=seen.name)).text
+    assert "Demand and headroom are not known now." in text
+    assert "% free" not in text
+    assert "Headroom in" not in text
+    assert "Demand and headroom are not known now." not in Read(html([seen], chosen=seen.name)).text
+
+
 def test_a_shard_without_targets_says_whose_they_are() -> None:
     """That none is configured would be wrong."""
     view = replace(page_of(hundred()), targets=(), concerns=(), total=0, matching=0, probes=(), events=())
