@@ -75,11 +75,16 @@ class Count:
     starts: list[float] = field(default_factory=list)
 
 
+def tokens_asked(endpoint: Endpoint) -> float:
+    """Of probes, which ask for 4 tokens, and of sweeps, which ask for 5 and are charged to the same budget."""
+    return endpoint.asked[4] * PROBE_TOKENS + endpoint.asked[5] * (PROBE_TOKENS + 1)
+
+
 class Reader:
     """One life, read from outside until its moment comes."""
 
     def __init__(self, folder: Path, endpoint: Endpoint, seed: int) -> None:
-        self.rng, self.endpoint, self.told = Random(seed), endpoint, Told(endpoint.asked[4] * PROBE_TOKENS)
+        self.rng, self.endpoint, self.told = Random(seed), endpoint, Told(tokens_asked(endpoint))
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.began = time.monotonic()
@@ -108,7 +113,7 @@ class Reader:
 
     def read(self) -> None:
         """Page and API, once."""
-        was_asked = self.endpoint.asked[4] * PROBE_TOKENS
+        was_asked = tokens_asked(self.endpoint)
         page = get(self.url + "/metrics")
         for line in page.splitlines():
             if line.startswith("llmslo_budget_remaining_ratio"):
