@@ -165,7 +165,10 @@ SWEEP_STAGE_RATE = _gauge(
     "llmslo_sweep_stage_rate_per_second", "Total rate in a stage of the last sweep.", "target", "stage"
 )
 SWEEP_STAGE_TOKENS = _gauge(
-    "llmslo_sweep_stage_tokens_per_second", "Output tokens per second of the sweep in a stage.", "target", "stage"
+    "llmslo_sweep_stage_tokens_per_second",
+    "Output tokens per second that the sweep was sent while a stage lasted, by the stamps of their chunks.",
+    "target",
+    "stage",
 )
 SWEEP_STAGE_LATENCY = _gauge(
     "llmslo_sweep_stage_latency_seconds",

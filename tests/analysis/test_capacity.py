@@ -2,10 +2,24 @@
 
 import math
 from dataclasses import replace
+from math import sqrt
+from random import Random
 
 import pytest
 
-from prober.analysis.capacity import Capacity, agreed, binding, headroom
+from prober.analysis.capacity import (
+    Capacity,
+    Evidence,
+    RateEvents,
+    agreed,
+    binding,
+    evidence,
+    fails,
+    headroom,
+    holds_at,
+    words,
+)
+from prober.analysis.sequential import Observed
 
 MODEL = Capacity("a", "found", 9.0, 10.0, 10.0 * 10 / 9, 1_000.0, fit="model")
 ROUGH = Capacity("a", "found", 5.0, 10.0, 20.0)
@@ -51,3 +65,45 @@ def test_headroom_is_what_is_free() -> None:
     assert headroom(10.0, 8.0) == -0.25
     with pytest.raises(ValueError, match="there is no such target"):
         headroom(1.0, 0.0)
+
+
+def at(rate_per_s: float, events: int, bad: int) -> RateEvents:
+    return RateEvents(rate_per_s, Observed(events, bad), events, bad)
+
+
+def test_a_rate_holds_by_its_events_and_those_above() -> None:
+    """346 good ones at 99%, wherever they are; the highest rate that has them is told, not one below it."""
+    assert holds_at([at(4.0, 345, 0)], 0.01) is None
+    assert holds_at([at(4.0, 346, 0)], 0.01) == 4.0
+    assert holds_at([at(4.0, 300, 0), at(2.0, 46, 0), at(1.0, 500, 0)], 0.01) == 2.0
+    assert holds_at([at(1.0, 5_000, 0), at(8.0, 20, 4)], 0.01) == 1.0
+    assert holds_at([at(1.0, 500, 0), at(8.0, 20, 10)], 0.01) is None, "breaches above speak against every rate"
+    assert holds_at([at(4.0, 200, 0), at(4.0, 146, 0)], 0.01) == 4.0, "two stages of one rate are one"
+    assert holds_at([], 0.01) is None
+
+
+def test_looking_from_the_highest_rate_down_errs_no_oftener_than_it_says() -> None:
+    """Engines that are just bad enough at every rate, 2,000 sweeps of 30 rates: at most 5%, though each is asked of 30 times."""
+    rng, wrong = Random(1), 0
+    for _ in range(2_000):
+        levels = [at(1.15**n, 60, sum(rng.random() < 0.05 for _ in range(60))) for n in range(30)]
+        wrong += holds_at(levels, 0.05) is not None
+    assert wrong <= 0.05 * 2_000 + 3 * sqrt(0.05 * 2_000)
+
+
+def test_an_slo_fails_by_two_bad_events_at_least() -> None:
+    """One of one is no evidence, two of four are; two of twenty may be chance."""
+    assert [fails(at(1.0, n, bad), 0.01) for n, bad in ((1, 1), (2, 2), (4, 2), (20, 2))] == [False, True, True, False]
+
+
+def test_what_lacks_is_told() -> None:
+    """Events at the rate that comes nearest, and how many if things go on so; none where too many are bad."""
+    assert evidence([at(4.0, 100, 0), at(1.0, 27, 0)], 0.01) == Evidence(1.0, 127, 0, 346)
+    found = evidence([at(4.0, 300, 1)], 0.01)
+    assert found is not None
+    assert found.needed is not None
+    assert 600 < found.needed < 1_500
+    assert holds_at([at(4.0, found.needed * 5, round(found.needed * 5 / 300))], 0.01) == 4.0
+    assert evidence([at(4.0, 100, 5)], 0.01) == Evidence(4.0, 100, 5, None)
+    assert evidence([], 0.01) is None
+    assert words([Capacity("a", "not_enough_data")]) == "a: not enough data"

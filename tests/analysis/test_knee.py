@@ -51,6 +51,18 @@ def test_without_a_breach_the_knee_is_beyond_what_was_tried() -> None:
     assert found.lower > 4.0
 
 
+def test_a_share_that_is_the_same_at_every_rate_is_no_knee() -> None:
+    """`never` weighs the two: 3% at any rate, beside a cliff of as many bad events."""
+    rng = Random(6)
+    flat = [Step(1.15**n, 60, sum(rng.random() < 0.03 for _ in range(60))) for n in range(16)]
+    cliff = [Step(1.15**n, 60, 0 if n < 14 else 14) for n in range(16)]
+    found = [knee(each, 0.01) for each in (flat, cliff)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0].never > 0.8
+    assert found[1].never < 0.01
+
+
 def test_nothing_is_said_of_nothing() -> None:
     """No events, no interval."""
     assert knee([], 0.01) is None

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from openapi_spec_validator import validate
 
-from prober.config.specs import estimate_per_day
+from prober.config.specs import needs_of
 from prober.daemon import onrequest
 from prober.daemon.api import OPERATIONS, openapi
 from prober.daemon.fleet import Line
@@ -248,9 +248,9 @@ async def test_a_probe_on_request_is_charged_what_it_used() -> None:
 
 async def test_probes_on_request_use_only_what_the_schedule_leaves_of_a_budget() -> None:
     """Then each ends as over_budget and sends nothing, while the schedule goes on; the page says so too."""
-    spec = specs("name: a, url: 'http://h', rate: 1/h")[0]
-    needed = estimate_per_day(spec).tokens
-    limit = round(needed + 500)  # two probes or so
+    spec = specs("name: a, url: 'http://h', rate: 1/h, budget: {tokens_per_day: 10000000}")[0]
+    needed = needs_of(spec)["tokens"].within(25 * 3600)  # hours that count
+    limit = round(needed + 800)  # a few probes
     async with asked(f"name: a, url: '{{url}}', rate: 1/h, budget: {{{{tokens_per_day: {limit}}}}}") as site:
         await until(lambda: site.seen.probes("a") >= 1)
         found = []
@@ -267,7 +267,7 @@ async def test_probes_on_request_use_only_what_the_schedule_leaves_of_a_budget()
         assert "probe_success 0.0" in page.text
         assert 'probe_outcome{outcome="over_budget"} 1.0' in page.text
         target = line_of(site, "a").target
-        assert target.budgets["tokens"].spent(target.clock.now_ns()) < 500 + needed / 24 * 3
+        assert target.budgets["tokens"].spent(target.clock.now_ns()) < 800 + needed / 24 * 3
         assert target.reserve(500, 100) is not None  # a probe of the schedule
 
 

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from prober.analysis.capacity import Capacity, Evidence
 from prober.generate.page import layout, probes
 from prober.generate.page.marks import clean
 from prober.generate.page.view import AT_ONCE, RECENT, Room, TargetView, concern
@@ -314,6 +315,17 @@ def test_an_unknown_headroom_is_said_to_be_unknown() -> None:
     assert "% free" not in text
     assert "Headroom in" not in text
     assert "Demand and headroom are not known now." not in Read(html([seen], chosen=seen.name)).text
+
+
+def test_a_sweep_without_enough_data_says_how_many_events_it_had() -> None:
+    """Where the capacity would stand, and in the table."""
+    lacking = Capacity("ttft", "not_enough_data", samples=127, evidence=Evidence(1.0, 127, 0, 346))
+    one = target()
+    last = replace(one.sweeps[0], capacities=(lacking,))
+    text = Read(html([replace(one, capacity=None, sweeps=[last])])).text
+    said = "ttft: not enough data: 127 events at 1/s and above, about 346 needed"
+    assert f"Not known: no sweep has found one. The last one: {said}" in text
+    assert text.count(said) == 2
 
 
 def test_a_shard_without_targets_says_whose_they_are() -> None:

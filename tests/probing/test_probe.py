@@ -252,6 +252,26 @@ async def test_each_broken_answer_has_its_outcome(answer: bytes, outcome: Outcom
     assert result.detail
 
 
+async def test_what_a_request_delivered_before_it_was_cut_is_known() -> None:
+    """Chunk by chunk, though nobody waited for the end of the answer; of one that was cut before its first token, nothing."""
+    slow = Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.02)))
+    for after_s, least in ((0.6, 5), (0.01, 0)):
+        async with running(slow) as url:
+            target = Target(spec(url), Clock())
+            await target.identify()
+            drawer = Drawer(Workload("w", prompt_tokens=Fixed(20), output_tokens=Fixed(500)), Random(1))
+            flight = Flight(target, drawer, target.clock.now_ns() + 50_000_000)
+            flying = asyncio.create_task(flight.fly())
+            await asyncio.sleep(0.05 + after_s)
+            flying.cancel()
+            await asyncio.wait([flying])
+            found = flight.delivered()
+            target.clock.close()
+        assert least <= len(found.content_ns) < 500
+        assert found.end_ns is None
+        assert (found.first_ns is None) is (least == 0)
+
+
 async def test_a_probe_that_is_cancelled_gives_its_slot_back_and_leaves_no_connection() -> None:
     """The prober's own end is no result, and the target's cap and the server are rid of it at once."""
     left = asyncio.Event()

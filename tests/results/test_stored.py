@@ -74,7 +74,7 @@ def of_an_earlier_format(result: Result, version: int) -> Any:
     for stage in file[KEY]["result"]["stages"]:
         del stage["throughput"]
     for capacity in file[KEY]["result"]["capacities"]:
-        del capacity["evidence"]
+        capacity.pop("evidence", None)
     return file
 
 
