@@ -22,15 +22,15 @@ from statistics import NormalDist
 from typing import Any
 
 from bench.report import goal, percentile, show
-from prober.analysis.comparison import signed_rank
-from prober.experiment.comparing import Round, compare
-from prober.experiment.gate import Gate, reference
+from prober.features.experiments.compare import Round, compare
+from prober.features.experiments.gate import Gate, reference
+from prober.features.slo.firing import Use
+from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.result import Request
-from prober.slo.firing import Use
-from prober.slo.objective import Slo
+from prober.statistics.paired_test import signed_rank
 
 OBJECTIVES = {"90%": 1_000, "95%": 1_000, "99%": 2_000, "99.9%": 20_000}  # with the most requests
 MULTIPLES = (0.2, 1.0, 2.0, 5.0)

@@ -21,15 +21,15 @@ from random import Random
 from typing import Any
 
 from bench.report import goal, show
-from prober.analysis.clues import Evidence, Name
-from prober.analysis.diagnosis import diagnose
-from prober.analysis.roofline import Model
-from prober.analysis.window import Hardware, Reading, seen
+from prober.features.diagnosis.clues import Evidence, Name
+from prober.features.diagnosis.diagnosis import diagnose
+from prober.features.diagnosis.window import Hardware, Reading, seen
+from prober.measure.bandwidth_bound import Model
 from prober.measure.chat import Usage
-from prober.measure.devices import Device, Throttle
+from prober.measure.engine_signals import Histogram, Info, Signals
+from prober.measure.gpu_reading import Device, Throttle
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Histogram, Info, Signals
 from prober.measure.timeline import Connection, Timeline
 from prober.simulation.engine import Engine, State
 from prober.simulation.faults import Crash, Fault, KvLost, Slow, Tail

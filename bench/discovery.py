@@ -24,19 +24,19 @@ from typing import Any
 import uvloop
 
 from bench.report import goal, percentile, show
-from prober.analysis.trust import Trust
 from prober.config.load import load
 from prober.config.specs import DriftSpec, Specs, TargetSpec
-from prober.daemon.discovery import DEBOUNCE_S, Roster
 from prober.daemon.fleet import Fleet
-from prober.daemon.headroom import Headroom
-from prober.daemon.history import History
-from prober.daemon.sweeps import Sweeps
-from prober.daemon.watch import Watch
-from prober.edge.clock import Clock
-from prober.edge.discovery import kubernetes
-from prober.engines import DIALECTS
+from prober.features.capacity.headroom import Headroom
+from prober.features.capacity.monitor import Sweeps
+from prober.features.discovery.desired_targets import DEBOUNCE_S, Roster
+from prober.features.discovery.sources import kubernetes
+from prober.features.drift.monitor import Watch
+from prober.features.engines.vendors import DIALECTS
 from prober.metrics import Recorder, registry
+from prober.net.clock import Clock
+from prober.probing.history import History
+from prober.probing.trust import Trust
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import pod
 

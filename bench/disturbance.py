@@ -38,7 +38,7 @@ GAP_NS = 12_000_000  # a gap that ends this late after a reading of the GPUs may
 GPUS = 8
 CALLS_US = {"EventSetWait": 0, "GetHandleByIndex": 6000, "GetUUID": 6000, "GetName": 6000, "GetFieldValues": 500,
             "GpmSampleGet": 1000, "": 100}  # fmt: skip
-STUB = Path(__file__).parent.parent / "tests/edge/nvml_stub.c"
+STUB = Path(__file__).parent.parent / "tests/features/gpu/nvml_stub.c"
 COUNTER = re.compile(r"(vllm:\w+_(?:total|bucket|count|sum)\{.*\}) (\S+)")
 SPIN = """
 #include <time.h>

@@ -25,8 +25,8 @@ from bench.nulls import CHANGES, DAY, INTERVAL_S, LEVEL, NULLS, Array, Source
 from bench.one_signal import cost
 from bench.report import goal, show
 from bench.rivals import HOUR, oracle, rule_delays, rule_false_alarms, summary
-from prober.analysis.baseline import BLOCK, BLOCKS, SPREAD_EVERY_S, Baseline
-from prober.analysis.drift import Settings
+from prober.features.drift.baseline import BLOCK, BLOCKS, SPREAD_EVERY_S, Baseline
+from prober.features.drift.detector import Settings
 from prober.simulation.load import AzureConversation, Load, replayed
 from prober.simulation.parameters import Parameters
 from prober.simulation.probed import probed

@@ -8,13 +8,13 @@ from random import Random
 from typing import Any, Literal
 
 from bench.worlds import World
-from prober.experiment.order import Estimate, Finished, Order, Run
-from prober.experiment.plan import Plan
-from prober.experiment.sweep import PAGE_S, Sweep
+from prober.features.capacity.actions import Estimate, Finished, Order, Run
+from prober.features.capacity.sweep import PAGE_S, Sweep
+from prober.features.capacity.sweep_plan import Plan
 from prober.measure.chat import Usage
+from prober.measure.engine_signals import Histogram, Info, Signals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Histogram, Info, Signals
 from prober.measure.timeline import Timeline
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault

@@ -18,11 +18,11 @@ from pathlib import Path
 from random import Random
 
 from bench.report import goal, percentile, show
-from prober.analysis.drift import Observation, Settings, fresh, step
-from prober.analysis.preserve import dump
-from prober.daemon.memory import DRIFT
-from prober.edge.store import FILE, Store
-from prober.limits.budget import AHEAD
+from prober.daemon.state_persistence import DRIFT
+from prober.features.drift.detector import Observation, Settings, fresh, step
+from prober.features.drift.serialization import dump
+from prober.storage.store import FILE, Store
+from prober.workload.budget import AHEAD
 from tests.faults.endpoint import Endpoint
 from tests.processes import Program, asked, free_port, get
 

@@ -2,7 +2,7 @@
 
     python -m bench.knee [--engines N] [--processes N]     `python -m bench.worlds` makes bench/knees.json, the truth
 
-Each engine (`bench.worlds`) is swept by the same machine as in production (`prober.experiment.sweep`), driven in virtual time
+Each engine (`bench.worlds`) is swept by the same machine as in production (`prober.features.capacity.sweep`), driven in virtual time
 beside its background load, three times: with every background request known (“telemetry seen”), with the page's counters only,
 and without a page. All have the same random numbers. Then a gentle sweep, a sweep with a fault in its middle, and the grid: steps
 of 10% from 1/s, 60 s each, until the empirical p99 of a step breaks the threshold; its estimate is the last step that held.
@@ -24,13 +24,13 @@ from typing import Any
 from bench.driven import CLOCK_S, Driven, Driver, Telemetry, breaches, longest_run_s, within
 from bench.report import goal, percentile, show
 from bench.worlds import SHARE, World, knees, restored, share_at
-from prober.analysis.capacity import Capacity
-from prober.experiment.estimate import estimated
-from prober.experiment.order import Estimate, Finished
-from prober.experiment.plan import Plan
-from prober.experiment.sweep import PAGE_S
+from prober.features.capacity.actions import Estimate, Finished
+from prober.features.capacity.estimate import estimated
+from prober.features.capacity.sweep import PAGE_S
+from prober.features.capacity.sweep_plan import Plan
+from prober.measure.objective import Slo
+from prober.results.capacity import Capacity
 from prober.simulation.faults import Crash, Fault, KvLost, Slow
-from prober.slo.objective import Slo
 
 SEED = 11
 AFTER_S = 60.0

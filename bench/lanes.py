@@ -1,7 +1,7 @@
 """The drift detector for many independent signals at once, with the product's own baselines and bets.
 
 Everything up to the normal score depends on the samples only and is computed for whole arrays; the recursion of the evidence
-is sequential in time and runs across lanes. A test holds it equal to `prober.analysis.drift.step`.
+is sequential in time and runs across lanes. A test holds it equal to `prober.features.drift.detector.step`.
 """
 
 from array import array
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.nulls import Array
-from prober.analysis.baseline import BLOCK, BLOCKS, DAY_S, Baseline, Blocks, learnt, scores
-from prober.analysis.drift import QUICK, SMOOTHING, THIN, Settings, guards
-from prober.analysis.evidence import mixture
+from prober.features.drift.baseline import BLOCK, BLOCKS, DAY_S, Baseline, Blocks, learnt, scores
+from prober.features.drift.detector import QUICK, SMOOTHING, THIN, Settings, guards
+from prober.features.drift.evidence import mixture
 
 
 def smoothed(loads: Array, last: Array | None, over: int = SMOOTHING) -> Array:

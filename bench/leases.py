@@ -1,5 +1,5 @@
 """Replicas that want one lease, in virtual time: messages that are late, lost or answered in vain, partitions, a server that is away,
-clocks of different rates and processes that stand still. Drives `prober.limits.lease` as the daemon does."""
+clocks of different rates and processes that stand still. Drives `prober.features.replicas.lease_machine` as the daemon does."""
 
 import heapq
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from itertools import count
 from math import inf
 from random import Random
 
-from prober.limits.lease import Candidate, Read, Record, Timing, Wait, Write
+from prober.features.replicas.lease_machine import Candidate, Read, Record, Timing, Wait, Write
 
 DUE_EVERY_S = 40.0  # work that all know is due then, by what their wall clocks show
 

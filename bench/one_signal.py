@@ -7,8 +7,8 @@ from random import Random
 from sys import getsizeof
 from typing import Any
 
-from prober.analysis.baseline import BLOCK, BLOCKS, scores
-from prober.analysis.drift import THIN, Observation, Settings, fresh, step
+from prober.features.drift.baseline import BLOCK, BLOCKS, scores
+from prober.features.drift.detector import THIN, Observation, Settings, fresh, step
 
 
 def size(value: Any) -> int:

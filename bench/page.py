@@ -21,9 +21,9 @@ from playwright.sync_api import sync_playwright
 from bench.comparison import CONFIG, itl_errors_ms, pairs
 from bench.report import goal, percentile, show
 from bench.stage import Stage, stage
-from prober.daemon.history import SAMPLES, Samples
-from prober.generate.page import layout
-from tests.generate.scenes import hundred, page_of
+from prober.probing.history import SAMPLES, Samples
+from prober.web.page import layout
+from tests.web.scenes import hundred, page_of
 
 TARGETS = 100
 RATE = 50

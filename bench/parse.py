@@ -13,9 +13,9 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.report import goal, percentile, show
-from prober.engines import TABLES, tables
 from prober.exposition.parse import Parser
-from prober.measure.reading import in_slices, read, recognise, wanted
+from prober.features.engines.page_reading import in_slices, read, recognise, wanted
+from prober.features.engines.vendors import TABLES, tables
 
 PAGE = Path(__file__).parent.parent / "tests/pages/vllm_0.32.0_under_load.prom"
 TIMES = 200

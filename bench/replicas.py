@@ -23,12 +23,12 @@ from typing import Any
 
 from bench.leases import Trouble, World
 from bench.report import goal, percentile, show
-from prober.daemon.leadership import Leased
-from prober.edge.kubernetes import Api
-from prober.edge.lease import KubernetesLease
-from prober.limits.lease import Timing
-from prober.limits.shard import shard_of
+from prober.features.replicas.leadership import Leased
+from prober.features.replicas.lease_machine import Timing
+from prober.features.replicas.lease_store import KubernetesLease
+from prober.features.replicas.shard import shard_of
 from prober.metrics import registry
+from prober.net.kubernetes import Api
 from tests.kubernetes.apiserver import ApiServer
 from tests.processes import Daemon, Mock, asked, until
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from prober import series
 from prober.cli.rules import HEAD, as_yaml
 from prober.config.schema import document, json_schema
-from prober.daemon.api import openapi
 from prober.daemon.app import read_config
-from prober.engines import DIALECTS, TABLES
-from prober.generate.rules import Options, as_operator, groups
-from prober.measure.signals import Table
+from prober.features.engines.vendors import DIALECTS, TABLES
+from prober.features.slo.rules import Options, as_operator, groups
+from prober.measure.engine_signals import Table
+from prober.web.api import openapi
 
 DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"

@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Sequence
 
 from prober import series
-from prober.analysis.drift import Shift, Verdict
 from prober.config.specs import TargetSpec
 from prober.exposition.buckets import COARSE, bounds
 from prober.exposition.families import Family, Histogram, Series
-from prober.measure.devices import Device, Throttle
+from prober.features.drift.detector import Shift, Verdict
+from prober.measure.engine_signals import Signals
+from prober.measure.gpu_reading import Device, Throttle
+from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Signals
+from prober.measure.slo_events import events
 from prober.measure.timeline import Timeline
-from prober.slo.events import events
-from prober.slo.objective import Slo
 
 Registry = dict[str, Family]
 _ENGINE_VALUES = (

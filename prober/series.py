@@ -2,8 +2,8 @@
 
 from typing import get_args
 
-from prober.analysis.clues import Name
 from prober.exposition.families import Series
+from prober.features.diagnosis.clues import Name
 
 _PROBE = ("target", "workload")
 

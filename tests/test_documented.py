@@ -15,9 +15,9 @@ from prober.cli.main import COMMANDS
 from prober.cli.run import run
 from prober.config import models
 from prober.config.load import load
-from prober.daemon.site import Site
-from prober.engines import DIALECTS
+from prober.features.engines.vendors import DIALECTS
 from prober.measure.outcome import Outcome
+from prober.web.site import Site
 
 ROOT = Path(__file__).parent.parent
 

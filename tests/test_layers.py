@@ -147,9 +147,9 @@ def test_what_thinks_does_no_io(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("prober.measure.chat", "from prober.engines import vllm"),
-        ("prober.workload.shapes", "import prober.analysis.quantiles"),
-        ("prober.edge.request", "from ..mock import server"),
+        ("prober.measure.chat", "from prober.features.engines.vendors import vllm"),
+        ("prober.workload.shapes", "import prober.statistics.quantiles"),
+        ("prober.net.exchange", "from ..mock import server"),
         ("prober.probing.probe", "def late():\n    from prober import daemon"),
         ("prober.config.models", "from prober import measure, edge"),
         ("prober.utils", ""),
@@ -193,7 +193,7 @@ def test_a_lawful_import_passes(name: str, source: str) -> None:
 def test_input_and_output_in_a_pure_rank_is_found(source: str) -> None:
     """A clock, a file, a socket or a hidden random generator in ranks 0 to 2 is named, and is free above."""
     assert len(impurities("prober.config.models", source)) == 1
-    assert impurities("prober.edge.request", source) == []
+    assert impurities("prober.net.exchange", source) == []
 
 
 def test_a_generator_passed_in_is_pure() -> None:

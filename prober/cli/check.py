@@ -12,10 +12,10 @@ import typer
 from prober.config.load import ConfigError
 from prober.config.specs import Specs, TargetSpec
 from prober.config.units import counted
-from prober.limits.shard import Shard, shard_of
+from prober.features.replicas.shard import Shard, shard_of
 
 if TYPE_CHECKING:
-    from prober.cli.sweepcost import SweepCost
+    from prober.cli.sweep_cost import SweepCost
 
 RETENTION_S = 15 * 86_400  # Prometheus's default
 NAMED = 10  # shards
@@ -45,7 +45,7 @@ def check(
         return
     from prober.cli.doubts import doubts
     from prober.daemon.app import read_config
-    from prober.edge.webconfig import read
+    from prober.web.web_config import read
 
     try:
         fleet = _Fleet.of(replicas, shard)
@@ -180,7 +180,7 @@ def _some(names: list[str]) -> str:
 
 def _sweeps(specs: Specs) -> "dict[str, SweepCost]":
     """By the target's key."""
-    from prober.cli.sweepcost import SweepCost
+    from prober.cli.sweep_cost import SweepCost
 
     places = [f"targets[{index}]" for index in range(len(specs.targets))]
     places += [each.template.key for each in specs.discovery]
@@ -271,8 +271,8 @@ def _swept(sweep: "SweepCost") -> _Cost:
 
 def _alerts(specs: Specs) -> list[str]:
     """Print what fires each burn-rate pair; those that cannot fire, as `path: message`."""
-    from prober.slo.firing import percent, percentile_events, percentile_window, proofs
-    from prober.slo.windows import promql
+    from prober.features.slo.firing import percent, percentile_events, percentile_window, proofs
+    from prober.features.slo.windows import promql
 
     mistakes = []
     print("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")

@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 
 from prober import __version__
-from prober.analysis.comparison import least_pairs
 from prober.cli.gate import described
 from prober.cli.report import result_of
 from prober.cli.session import Session
@@ -42,10 +41,7 @@ from prober.config.load import ConfigError
 from prober.config.specs import TargetSpec
 from prober.config.units import duration, percent
 from prober.config.units import rate as parse_rate
-from prober.edge.clock import Clock
-from prober.edge.endpoint import BadEndpoint
-from prober.edge.gpu import Reader, open_reader
-from prober.experiment.comparing import (
+from prober.features.experiments.compare import (
     AXES,
     Half,
     differences,
@@ -55,16 +51,18 @@ from prober.experiment.comparing import (
     rounds_of,
     stored_rounds,
 )
-from prober.experiment.comparing import (
-    compare as judge,
-)
-from prober.generate.versus import HEAD, P_NOTE, by_rate, cells
+from prober.features.experiments.compare import compare as judge
+from prober.features.experiments.report.comparison_report import HEAD, P_NOTE, by_rate, cells
+from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
+from prober.net.clock import Clock
+from prober.net.endpoint import BadEndpoint
 from prober.results.comparison import Comparison, Side, to_json
 from prober.results.result import Request
 from prober.results.result import Target as Described
 from prober.results.stage import request_of
+from prober.statistics.paired_test import least_pairs
 from prober.workload.workloads import Drawer
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from prober.edge.grafana.push import Pushed
-    from prober.edge.grafana.server import Credential
+    from prober.features.grafana.client.push import Pushed
+    from prober.features.grafana.client.server import Credential
 
 FOLDER = "LLM SLO prober"
 WOULD = 3  # exit code of a dry run that found something to send
@@ -48,7 +48,7 @@ def dashboards(
     force: Annotated[bool, typer.Option("--force", help="push: overwrite what people edited.")] = False,
 ) -> None:
     """Grafana's dashboards for what the prober exports; check and push exit with 1 and say what is not as it should be."""
-    from prober.generate.dashboards import files
+    from prober.features.grafana.dashboards import files
 
     wanted = files()
     if action is Action.WRITE:
@@ -82,7 +82,7 @@ def _differing(folder: Path, wanted: dict[str, str]) -> list[str]:
 
 def _wrong(wanted: dict[str, str]) -> list[str]:
     """What the generated dashboards themselves have wrong."""
-    from prober.generate.dashboards.lint import known, problems
+    from prober.features.grafana.dashboards.lint import known, problems
 
     series_known = known()
     return [f"{name}: {said}" for name, text in wanted.items() for said in problems(json.loads(text), series_known)]
@@ -147,7 +147,7 @@ def _place(
 
 
 def _credential(token_file: str, user: str, password_file: str) -> "Credential":
-    from prober.edge.files import Secret
+    from prober.storage.watched_file import Secret
 
     if bool(user) != bool(password_file) or (user and token_file):
         _end("--user and --password-file go together, and instead of --token-file")
@@ -174,13 +174,13 @@ def _password(path: str) -> str:
 
 def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> int:
     """The exit code: 0 all is as it should be, 1 something is not, 3 a dry run would change something."""
-    from prober.edge.grafana import MISSING, available
+    from prober.features.grafana.client import MISSING, available
 
     if not available():
         _end(MISSING, code=2)
-    from prober.edge.address import refuse_link_local
-    from prober.edge.grafana.push import SENT, Wish, push
-    from prober.edge.grafana.server import Refused, Server
+    from prober.features.grafana.client.push import SENT, Wish, push
+    from prober.features.grafana.client.server import Refused, Server
+    from prober.net.address import refuse_link_local
 
     try:
         refuse_link_local()

@@ -12,21 +12,21 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from prober.analysis.diagnosis import Diagnosis
-from prober.analysis.diagnosis import diagnose as judge
-from prober.analysis.window import Hardware, Reading
 from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
 from prober.config.load import ConfigError
 from prober.config.specs import TargetSpec
 from prober.config.units import duration
-from prober.daemon.enginepage import EnginePage
-from prober.edge.clock import Clock
-from prober.edge.endpoint import BadEndpoint
-from prober.experiment.phases import PHASES, Row, evidence, rows
-from prober.generate.drawing import ms
-from prober.measure.continuity import Change, Told
+from prober.features.diagnosis.diagnosis import Diagnosis
+from prober.features.diagnosis.diagnosis import diagnose as judge
+from prober.features.diagnosis.phases import PHASES, Row, evidence, rows
+from prober.features.diagnosis.window import Hardware, Reading
+from prober.features.engines.continuity import Change, Told
+from prober.features.engines.page_reader import EnginePage
+from prober.measure.engine_signals import Signals
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Signals
+from prober.measure.timeline_text import ms
+from prober.net.clock import Clock
+from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.workload.workloads import Drawer

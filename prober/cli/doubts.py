@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from prober.config.specs import DiscoverySpec, FileSpec, HttpSpec, KubernetesSpec, Specs, TargetSpec, TlsSpec
-from prober.edge.address import Forbidden, check
+from prober.net.address import Forbidden, check
 
 Named = Iterator[tuple[str, str]]  # place in the configuration, and what it has there
 

@@ -40,14 +40,14 @@ from prober.config.load import ConfigError
 from prober.config.objectives import expressions
 from prober.config.specs import ProbeSpec, TargetSpec
 from prober.config.units import percent
-from prober.edge.clock import Clock
-from prober.edge.endpoint import BadEndpoint
-from prober.experiment.gate import COMPARED, Finding, Gate, Reference, State, Verdict, reference
+from prober.features.experiments.gate import COMPARED, Finding, Gate, Reference, State, Verdict, reference
 from prober.measure.result import ProbeResult
+from prober.net.clock import Clock
+from prober.net.endpoint import BadEndpoint
 from prober.probing.pacer import due_times
 from prober.results.result import NO_REQUESTS, Decision, Load, Request, Result, WarmUp
+from prober.results.result_file import to_json
 from prober.results.stage import stage_of
-from prober.results.stored import to_json
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import Drawer, Mix
 

@@ -25,10 +25,7 @@ from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Mode
 from prober.config.load import ConfigError
 from prober.config.rows import MOST_IN_FLIGHT, Row, load_rows
 from prober.config.specs import TargetSpec
-from prober.edge.clock import Clock
-from prober.edge.endpoint import BadEndpoint
-from prober.edge.lock import Held, Lock
-from prober.experiment.rows import (
+from prober.features.experiments.matrix import (
     CLOSED_LOOP,
     State,
     Verdict,
@@ -45,11 +42,14 @@ from prober.experiment.rows import (
     stage_name,
     told,
 )
-from prober.generate.drawing import ms
+from prober.measure.timeline_text import ms
+from prober.net.clock import Clock
+from prober.net.endpoint import BadEndpoint
 from prober.results.result import Request, Result, Stage, WarmUp
 from prober.results.result import Target as Described
+from prober.results.result_file import to_json
 from prober.results.stage import stage_of
-from prober.results.stored import to_json
+from prober.storage.lock import Held, Lock
 
 # 2 is a wrong call, as of every command.
 EXIT: dict[State, int] = {"accepted": 0, "rejected": 1, "not_enough_data": 4}

@@ -14,14 +14,14 @@ from rich.table import Table
 from prober.cli.target import Api, BearerTokenFile, BuiltIn, CaFile, Engine, Header, Model, Url, target
 from prober.config.load import ConfigError
 from prober.config.specs import TargetSpec
-from prober.edge.clock import Clock
-from prober.edge.endpoint import BadEndpoint
-from prober.generate.answers import of_probe
-from prober.generate.drawing import in_text, ms
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.timeline_text import in_text, ms
+from prober.net.clock import Clock
+from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
+from prober.web.api_types import of_probe
 from prober.workload.workloads import Drawer
 
 

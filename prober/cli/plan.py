@@ -13,8 +13,8 @@ from rich.table import Table
 
 from prober.cli.report import results_of
 from prober.config.units import UnitError, percent, rate
+from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
 from prober.results.result import Result
-from prober.results.sizing import Demand, Refused, Size, size
 
 T = TypeVar("T")
 

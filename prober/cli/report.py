@@ -8,15 +8,15 @@ from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
-from prober.generate import versus
-from prober.generate.report import html, markdown
-from prober.generate.sheet import requests as request_rows
-from prober.generate.sheet import stages as stage_rows
+from prober.features.experiments.report import comparison_report
+from prober.features.experiments.report.csv_export import requests as request_rows
+from prober.features.experiments.report.csv_export import stages as stage_rows
+from prober.features.experiments.report.report import html, markdown
+from prober.features.experiments.result_reader import KNOWN, read, read_any
 from prober.results.comparison import Comparison
 from prober.results.comparison import to_json as comparison_to_json
-from prober.results.reading import KNOWN, read, read_any
 from prober.results.result import NO_REQUESTS, Result
-from prober.results.stored import Unreadable, to_json
+from prober.results.result_file import Unreadable, to_json
 
 T = TypeVar("T")
 
@@ -50,8 +50,8 @@ def report(
     if comparisons and form is Format.CSV:
         _wrong("--format csv: a comparison has no stages; use markdown, html or json")
     write: dict[Format, Callable[[], str]] = {
-        Format.MARKDOWN: lambda: versus.markdown(comparisons) if comparisons else markdown(results),
-        Format.HTML: lambda: versus.html(comparisons) if comparisons else html(results),
+        Format.MARKDOWN: lambda: comparison_report.markdown(comparisons) if comparisons else markdown(results),
+        Format.HTML: lambda: comparison_report.html(comparisons) if comparisons else html(results),
         Format.CSV: lambda: request_rows(results) if requests else stage_rows(results),
         Format.JSON: lambda: (comparison_to_json(comparisons[0]) if comparisons else to_json(results[0])) + "\n",
     }

@@ -9,7 +9,7 @@ import typer
 import yaml
 
 from prober.config.load import ConfigError
-from prober.generate.rules import Options, as_operator, groups
+from prober.features.slo.rules import Options, as_operator, groups
 
 HEAD = "# Written by `prober rules`; change the configuration or the options and write it again.\n"
 DEFAULT = Options()
@@ -43,7 +43,7 @@ def rules(
 ) -> None:
     """Write rules whose every alert can fire, and that one bad probe cannot fire; else say what to change."""
     from prober.daemon.app import read_config
-    from prober.slo.firing import proofs
+    from prober.features.slo.firing import proofs
 
     try:
         uses = read_config(config_file).uses()

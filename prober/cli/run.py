@@ -14,7 +14,7 @@ import uvloop
 
 from prober.config.load import ConfigError
 from prober.config.units import duration
-from prober.limits.shard import Shard
+from prober.features.replicas.shard import Shard
 
 T = TypeVar("T")
 
@@ -105,8 +105,8 @@ def run(
     """Probe the configured targets until SIGTERM."""
     _log_to_stderr(log_level, log_format)
     from prober.daemon.app import App, Options
-    from prober.daemon.leadership import Wanted
-    from prober.edge.allocator import return_what_is_large
+    from prober.features.replicas.leadership import Wanted
+    from prober.net.allocator import return_what_is_large
 
     return_what_is_large()
     part = _checked("--shard", lambda: Shard.parse(shard, os.environ.get("POD_NAME")))

@@ -8,12 +8,12 @@ from random import Random
 from prober.cli.session import Session
 from prober.config.rows import Row
 from prober.config.specs import TargetSpec
-from prober.edge.clock import Clock
-from prober.experiment.rows import as_sent, due_times, warming
+from prober.features.experiments.matrix import as_sent, due_times, warming
+from prober.measure.engine_signals import Signals
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Signals
 from prober.measure.timeline import Timeline
+from prober.net.clock import Clock
 from prober.probing.pacer import pace
 from prober.probing.probe import run_probe
 from prober.workload.workloads import Drawer

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from prober.config.specs import TargetSpec
-from prober.daemon.enginepage import EnginePage
-from prober.edge.clock import Clock
-from prober.measure.continuity import Change, Told
+from prober.features.engines.continuity import Change, Told
+from prober.features.engines.page_reader import EnginePage
+from prober.measure.engine_signals import Signals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Signals
 from prober.measure.timeline import Timeline
+from prober.net.clock import Clock
 from prober.probing.pacer import pace
 from prober.probing.probe import run_probe
 from prober.probing.target import Target

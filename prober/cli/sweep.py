@@ -16,7 +16,6 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from prober.analysis.capacity import words
 from prober.cli.target import (
     Api,
     BearerTokenFile,
@@ -34,17 +33,18 @@ from prober.config.load import ConfigError
 from prober.config.objectives import expressions
 from prober.config.specs import SweepSpec, TargetSpec
 from prober.config.units import duration, rate
-from prober.daemon.drive import Drive, Unmeasurable
-from prober.daemon.sweepresult import result_of
-from prober.edge.clock import Clock
-from prober.edge.endpoint import BadEndpoint
-from prober.edge.lock import Held, Lock
-from prober.experiment.order import Estimate, Finished, Run
-from prober.experiment.plan import Plan, plan_of
-from prober.generate.drawing import ms
+from prober.features.capacity.actions import Estimate, Finished, Run
+from prober.features.capacity.sweep_plan import Plan, plan_of
+from prober.features.capacity.sweep_result import result_of
+from prober.features.capacity.sweep_runner import Drive, Unmeasurable
+from prober.measure.timeline_text import ms
+from prober.net.clock import Clock
+from prober.net.endpoint import BadEndpoint
 from prober.probing.target import Target
+from prober.results.capacity import words
 from prober.results.result import Result
-from prober.results.stored import to_json
+from prober.results.result_file import to_json
+from prober.storage.lock import Held, Lock
 
 # 2 is the answer that no rate will do, so a wrong call is 64, as sysexits.h has it.
 EXIT = {"found": 0, "not_reached": 0, "below_lowest": 2, "not_enough_data": 1, "void": 1}

@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic_core import PydanticCustomError
 
 from prober.config import units
-from prober.slo.objective import SIGNALS, Signal
+from prober.measure.objective import SIGNALS, Signal
 
 
 def _read(parse: Callable[[object], Any]) -> BeforeValidator:

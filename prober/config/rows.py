@@ -16,7 +16,7 @@ from prober.config.document import BadYaml, parse
 from prober.config.load import ConfigError, load
 from prober.config.objectives import WRITE, Objective, block, named, objective
 from prober.config.problems import Problems, no_such
-from prober.slo.objective import Slo
+from prober.measure.objective import Slo
 from prober.workload.workloads import Workload
 
 T = TypeVar("T")

@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from prober.analysis.roofline import Configured, Refused, memory_bandwidth, model_of
 from prober.config import models
 from prober.config.problems import Problems, is_http, shown
 from prober.config.specs import DecodeSpec, GpusSpec, MetricsSpec, TlsSpec
 from prober.config.variables import Variables
+from prober.measure.bandwidth_bound import Configured, Refused, memory_bandwidth, model_of
 
 
 def resolve_metrics(block: models.Metrics, path: str, variables: Variables, problems: Problems) -> MetricsSpec | None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from prober.analysis.roofline import Model
 from prober.config.relabel import Rule
-from prober.limits.budget import Need
-from prober.limits.calendar import Span
-from prober.slo.firing import Use
-from prober.slo.objective import Slo
+from prober.features.slo.firing import Use
+from prober.measure.bandwidth_bound import Model
+from prober.measure.objective import Slo
+from prober.workload.blackout import Span
+from prober.workload.budget import Need
 from prober.workload.workloads import Mix, Workload, lengths
 
 DAY_S = 86400

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from prober.config import models
 from prober.config.problems import Problems, no_such
 from prober.config.specs import SweepSpec, TargetSpec
-from prober.limits.calendar import Span, span
-from prober.slo.objective import WITHOUT_STREAM, Slo
+from prober.measure.objective import WITHOUT_STREAM, Slo
+from prober.workload.blackout import Span, span
 from prober.workload.workloads import Mix, Workload
 
 ASKED = ("ttft", "ttft_answer", "tpot", "itl", "e2e")

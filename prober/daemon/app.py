@@ -16,40 +16,40 @@ from pathlib import Path
 from typing import Any
 
 from prober import __version__, series
-from prober.analysis.trust import Trust
 from prober.config.discovery import PLACEHOLDER
 from prober.config.load import ConfigError, load, nothing
 from prober.config.specs import Specs
 from prober.config.units import counted
-from prober.daemon.discovery import Roster
 from prober.daemon.fleet import Fleet
-from prober.daemon.gpus import Gpus
-from prober.daemon.grafana import Grafana
-from prober.daemon.guard import unguarded
-from prober.daemon.headroom import Headroom
-from prober.daemon.history import History
-from prober.daemon.leadership import Wanted, leadership
-from prober.daemon.ledger import BUDGET, Ledger
-from prober.daemon.memory import DEMAND, DRIFT, ENGINE, KEPT_S, Memory
-from prober.daemon.site import Serving, Site, host_and_port, serve
-from prober.daemon.sweeps import Sweeps
-from prober.daemon.watch import Watch
-from prober.edge.clock import Clock
-from prober.edge.endpoint import BadEndpoint, endpoint
-from prober.edge.files import Followed
-from prober.edge.grafana import MISSING, available
-from prober.edge.lease import remote
-from prober.edge.store import Store
-from prober.edge.timetable import BadSchedule, trigger
-from prober.edge.webconfig import WebFile
-from prober.engines import DIALECTS
+from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, KEPT_S, Memory
 from prober.exposition.buckets import COARSE
 from prober.exposition.families import Family
-from prober.generate.page.view import Problem
-from prober.limits.shard import Shard
+from prober.features.budget.checkpoints import BUDGET, Ledger
+from prober.features.capacity.cron import BadSchedule, trigger
+from prober.features.capacity.headroom import Headroom
+from prober.features.capacity.monitor import Sweeps
+from prober.features.discovery.desired_targets import Roster
+from prober.features.drift.monitor import Watch
+from prober.features.engines.vendors import DIALECTS
+from prober.features.gpu.monitor import Gpus
+from prober.features.grafana.client import MISSING, available
+from prober.features.grafana.sync import Grafana
+from prober.features.replicas.leadership import Wanted, leadership
+from prober.features.replicas.lease_store import remote
+from prober.features.replicas.shard import Shard
+from prober.features.slo.firing import proofs
 from prober.metrics import Recorder, registry
+from prober.net.clock import Clock
+from prober.net.endpoint import BadEndpoint, endpoint
+from prober.probing.history import History
 from prober.probing.pacer import MISSED_NS
-from prober.slo.firing import proofs
+from prober.probing.trust import Trust
+from prober.storage.store import Store
+from prober.storage.watched_file import Followed
+from prober.web.access_control import unguarded
+from prober.web.page.view import Problem
+from prober.web.site import Serving, Site, host_and_port, serve
+from prober.web.web_config import WebFile
 
 WATCH_S = 2.0
 READ_AGAIN_S = 10.0  # without any configuration: also what it names may be there by then

@@ -13,30 +13,30 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from prober import series
-from prober.analysis.trust import Trust
 from prober.config.specs import ProbeSpec, TargetSpec
-from prober.daemon.enginepage import EnginePage
-from prober.daemon.explanation import Explanation
-from prober.daemon.headroom import Headroom
-from prober.daemon.history import History
-from prober.daemon.ledger import Ledger
-from prober.daemon.sweeps import Sweeps
-from prober.daemon.watch import Watch
-from prober.edge.clock import Clock
-from prober.edge.endpoint import BadEndpoint
-from prober.limits.shard import Shard, shard_of
-from prober.measure.continuity import Change, Continuity, Told
-from prober.measure.devices import Device
+from prober.features.budget.checkpoints import Ledger
+from prober.features.capacity.headroom import Headroom
+from prober.features.capacity.monitor import Sweeps
+from prober.features.diagnosis.monitor import Explanation
+from prober.features.drift.monitor import Watch
+from prober.features.engines.continuity import Change, Continuity, Told
+from prober.features.engines.page_reader import EnginePage
+from prober.features.replicas.shard import Shard, shard_of
+from prober.features.slo.windows import promql
+from prober.measure.engine_signals import Signals
 from prober.measure.event import Event
+from prober.measure.gpu_reading import Device
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Signals
 from prober.measure.timeline import Timeline
 from prober.metrics import Recorder
+from prober.net.clock import Clock
+from prober.net.endpoint import BadEndpoint
+from prober.probing.history import History
 from prober.probing.pacer import due_times, pace
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
-from prober.slo.windows import promql
+from prober.probing.trust import Trust
 from prober.workload.arrivals import derive_seed
 from prober.workload.workloads import Drawer
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
-from prober.edge.clock import Clock
 from prober.mock.record import Record
 from prober.mock.script import Kind, Step
+from prober.net.clock import Clock
 
 
 class Delivery:

@@ -6,7 +6,6 @@ from collections.abc import Coroutine, Iterator
 from random import Random
 from typing import Any
 
-from prober.edge.clock import Clock
 from prober.mock.ask import Ask
 from prober.mock.engine import Behaviour, Emission, Queue, Ticket, emissions
 from prober.mock.faults import Schedule
@@ -14,6 +13,7 @@ from prober.mock.page import Page
 from prober.mock.prefix import PrefixCache
 from prober.mock.record import Record
 from prober.mock.service import Place
+from prober.net.clock import Clock
 
 BACKGROUND_PROMPT_TOKENS = 256
 BACKGROUND_TOKENS = (16, 112)

@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
-from prober.edge.clock import Clock
 from prober.mock.ask import Ask
 from prober.mock.engine import Behaviour, Emission
 from prober.mock.faults import Schedule
 from prober.mock.page import Page
 from prober.mock.record import Record
+from prober.net.clock import Clock
 
 
 class Place(Protocol):

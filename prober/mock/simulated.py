@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterator
 from random import Random
 
-from prober.edge.clock import Alarm, Clock
 from prober.mock.ask import Ask, bad_request
 from prober.mock.engine import Behaviour, Emission, chunk_tokens
 from prober.mock.faults import Schedule
@@ -19,6 +18,7 @@ from prober.mock.page import Gauges, Page
 from prober.mock.prefix import chain
 from prober.mock.record import Record
 from prober.mock.service import Place
+from prober.net.clock import Alarm, Clock
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault, Flush, KvLost, Slow, Tail
 from prober.simulation.load import AzureConversation

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
 from prober.config.specs import ProbeSpec
-from prober.edge.clock import Clock
+from prober.net.clock import Clock
 from prober.workload.arrivals import constant, gamma, poisson, replay
 from prober.workload.workloads import Workload
 

@@ -5,13 +5,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 
-from prober.edge.clock import Alarm
-from prober.edge.connection import Broken, cert_expiry, connect
-from prober.edge.request import Deadlines, Exchange
 from prober.measure.chat import error_message, request_body
 from prober.measure.outcome import ANSWERED, Outcome, Promise, Verdict, classify
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Recording, Timeline
+from prober.net.clock import Alarm
+from prober.net.connection import Broken, cert_expiry, connect
+from prober.net.exchange import Deadlines, Exchange
 from prober.probing.target import Identity, Target
 from prober.workload.workloads import Draw, Drawer
 

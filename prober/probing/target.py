@@ -13,15 +13,15 @@ from typing import Protocol
 import orjson
 
 from prober.config.specs import TargetSpec
-from prober.edge.clock import Clock
-from prober.edge.connection import Broken, connect
-from prober.edge.endpoint import Endpoint, endpoint
-from prober.edge.request import Deadlines, Exchange
-from prober.engines import DIALECTS, GENERIC, detect
-from prober.limits.budget import Budget, Need
+from prober.features.engines.vendors import DIALECTS, GENERIC, detect
 from prober.measure.chat import Dialect, error_message
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, unreadable
 from prober.measure.warmup import IDLE_NS, WarmUp
+from prober.net.clock import Clock
+from prober.net.connection import Broken, connect
+from prober.net.endpoint import Endpoint, endpoint
+from prober.net.exchange import Deadlines, Exchange
+from prober.workload.budget import Budget, Need
 
 HEALTH_EVERY_NS = 1_000_000_000
 HEALTH_TIMEOUT_S = 2.0

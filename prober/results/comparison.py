@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from prober.analysis.quantiles import Quantile
+from prober.results.json_codec import Wrong, decoded, encoded
 from prober.results.result import Load, Target
-from prober.results.stored import KEY, Unreadable
-from prober.results.typed import Wrong, decoded, encoded
+from prober.results.result_file import KEY, Unreadable
+from prober.statistics.quantiles import Quantile
 
 Side = Literal["a", "b"]
 INSIDE = "comparison"

@@ -8,9 +8,9 @@ Percentiles of other shapes, models, engines or contracts together mean nothing:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from prober.features.slo.firing import percent
+from prober.measure.objective import Slo
 from prober.results.result import Context, Result, Stage
-from prober.slo.firing import percent
-from prober.slo.objective import Slo
 
 Conditions = Mapping[str, str | None]
 MUST_BE_KNOWN = ("model", "prompt tokens", "output tokens")  # or two results may be of anything

@@ -15,11 +15,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.results.result import Throughput
 from prober.results.stage import is_good
-from prober.slo.objective import Slo
 
 
 @dataclass(frozen=True, slots=True)

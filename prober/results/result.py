@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from prober.analysis.capacity import Capacity
-from prober.analysis.quantiles import Quantile
-from prober.slo.objective import Slo
+from prober.measure.objective import Slo
+from prober.results.capacity import Capacity
+from prober.statistics.quantiles import Quantile
 
 Kind = Literal["sweep", "grid", "compare", "gate", "run"]
 NO_REQUESTS = (

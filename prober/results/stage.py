@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from prober.analysis.clusters import clustered_quantiles
-from prober.analysis.quantiles import ENOUGH, Quantile, quantiles
-from prober.measure.devices import Device
+from prober.measure.engine_signals import Signals
+from prober.measure.gpu_reading import Device
+from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Signals
+from prober.measure.slo_events import events
 from prober.results.result import LATENCIES, Request, Stage, Use
-from prober.slo.events import events
-from prober.slo.objective import Slo
+from prober.statistics.clustered_quantiles import clustered_quantiles
+from prober.statistics.quantiles import ENOUGH, Quantile, quantiles
 
 QS = (*ENOUGH, 1.0)
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from prober.measure.objective import Slo
 from prober.results.result import Result, Stage
-from prober.slo.objective import Slo
 
 State = Literal["met", "missed", "undecided", "no_data"]
 Z = 1.645  # one-sided 95%

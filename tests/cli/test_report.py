@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from prober.analysis.capacity import Capacity
-from prober.analysis.quantiles import Quantile
-from prober.generate.sheet import stages
+from prober.features.experiments.report.csv_export import stages
 from prober.results import comparison
+from prober.results.capacity import Capacity
 from prober.results.comparison import Compared, Comparison
 from prober.results.result import Load, Prices, Target
-from prober.results.stored import from_json, to_json
+from prober.results.result_file import from_json, to_json
+from prober.statistics.quantiles import Quantile
 from tests.results.samples import TTFT, sweep
 
 COMPARISON = Comparison(

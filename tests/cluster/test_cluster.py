@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from prober.edge.kubernetes import Api, Refused
-from prober.edge.lease import Beaten, KubernetesLease
-from prober.limits.lease import Record, Write
+from prober.features.replicas.lease_machine import Record, Write
+from prober.features.replicas.lease_store import Beaten, KubernetesLease
+from prober.net.kubernetes import Api, Refused
 from tests.cluster.kinds import POLICY, as_of, definitions
 from tests.cluster.server import PATCH, UNCACHED, Server
 from tests.deploy.asking import Following, discovery, leased

@@ -9,7 +9,7 @@ import yaml
 from prober.config.load import ConfigError, load
 from prober.config.schema import json_schema
 from prober.config.specs import TargetSpec, Timeouts, estimate_per_day
-from prober.slo.objective import Slo
+from prober.measure.objective import Slo
 
 ENGINES = ("openai", "vllm")
 ONE_LINE = "targets: [{url: http://localhost:8000}]"

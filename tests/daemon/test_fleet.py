@@ -9,22 +9,16 @@ from typing import Any, NoReturn
 
 import pytest
 
-from prober.analysis.trust import Trust
 from prober.config.load import load
 from prober.config.specs import DriftSpec, TargetSpec
 from prober.daemon.fleet import UNNAMED, Fleet, Line
-from prober.daemon.gpus import Gpus
-from prober.daemon.headroom import Headroom
-from prober.daemon.history import History
-from prober.daemon.sweeps import Sweeps
-from prober.daemon.watch import Watch
-from prober.edge import request
-from prober.edge.clock import Clock
-from prober.edge.endpoint import Endpoint
-from prober.edge.request import Exchange
-from prober.engines import DIALECTS
 from prober.exposition.families import Histogram, Value
-from prober.measure.devices import Device, Throttle
+from prober.features.capacity.headroom import Headroom
+from prober.features.capacity.monitor import Sweeps
+from prober.features.drift.monitor import Watch
+from prober.features.engines.vendors import DIALECTS
+from prober.features.gpu.monitor import Gpus
+from prober.measure.gpu_reading import Device, Throttle
 from prober.measure.outcome import Outcome
 from prober.measure.timeline import Recording
 from prober.metrics import Recorder, Registry, registry
@@ -32,8 +26,14 @@ from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import running
 from prober.mock.settings import Settings
+from prober.net import exchange
+from prober.net.clock import Clock
+from prober.net.endpoint import Endpoint
+from prober.net.exchange import Exchange
+from prober.probing.history import History
 from prober.probing.probe import Flight
 from prober.probing.target import Target
+from prober.probing.trust import Trust
 
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.002), itl=Constant(0.0001)))
 SLOW = Settings(behaviour=Behaviour(ttft=Constant(0.3), itl=Constant(0.0001)))
@@ -436,7 +436,7 @@ async def test_complete_answers_on_connections_that_stay_open_shed_nobody(monkey
     body = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-    monkeypatch.setattr(request, "LINGER_S", 0.02)
+    monkeypatch.setattr(exchange, "LINGER_S", 0.02)
 
     open_: set[asyncio.StreamWriter] = set()
 

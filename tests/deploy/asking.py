@@ -5,11 +5,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from prober.config.specs import KubernetesSpec
-from prober.edge.discovery.findings import Findings
-from prober.edge.discovery.kubernetes import Kubernetes
-from prober.edge.kubernetes import Api
-from prober.edge.lease import KubernetesLease
-from prober.limits.lease import Record, Write
+from prober.features.discovery.sources.findings import Findings
+from prober.features.discovery.sources.kubernetes import Kubernetes
+from prober.features.replicas.lease_machine import Record, Write
+from prober.features.replicas.lease_store import KubernetesLease
+from prober.net.kubernetes import Api
 
 
 def discovery(

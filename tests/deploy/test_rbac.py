@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from prober.edge.address import LINK_LOCAL, METADATA
-from prober.edge.kubernetes import Api
+from prober.net.address import LINK_LOCAL, METADATA
+from prober.net.kubernetes import Api
 from tests.deploy.asking import Following, discovery, leased
 from tests.deploy.rendering import Manifest
 from tests.deploy.shipped import STANDALONE, discovering, flag, one, workload

@@ -24,8 +24,8 @@ from aiohttp import web
 
 from prober import series
 from prober.exposition.families import Series, Value, page
-from prober.generate.dashboards import files
-from prober.generate.dashboards.lint import expressions
+from prober.features.grafana.dashboards import files
+from prober.features.grafana.dashboards.lint import expressions
 from prober.metrics import registry
 from tests.processes import free_port, get
 

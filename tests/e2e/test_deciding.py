@@ -11,16 +11,16 @@ from typing import Any, cast
 import pytest
 
 from prober.cli.compare import Cards
-from prober.edge.gpu import Reader
-from prober.generate import versus
-from prober.measure.devices import Device
+from prober.features.experiments.report import comparison_report
+from prober.features.experiments.result_reader import read_any
+from prober.features.gpu.reader import Reader
+from prober.measure.gpu_reading import Device
 from prober.mock.delays import Constant, Delay, Lognormal
 from prober.mock.engine import Behaviour
 from prober.mock.faults import Fault
 from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.results.comparison import Comparison
-from prober.results.reading import read_any
 
 RATE = ("--rate", "50/s")
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
@@ -188,7 +188,7 @@ async def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
     assert (found.load.workload, found.load.prompt_tokens) == ("asked", "Fixed(tokens=30)")
     assert json.loads(found.configuration or "")["rounds"] == 9
     assert (found.a.model, found.b.model) == ("mock", "mock")
-    text = versus.markdown([found])
+    text = comparison_report.markdown([found])
     assert "| ttft_p50 |" in text
     assert all(each in text.replace("\\", "") for each in found.said)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from prober.generate.dashboards import files
-from tests.edge.grafana_server import LOGIN, PASSWORD, TOKEN, USER, Fault, Grafana, standing_in
+from prober.features.grafana.dashboards import files
+from tests.features.grafana.grafana_server import LOGIN, PASSWORD, TOKEN, USER, Fault, Grafana, standing_in
 from tests.processes import Daemon, Mock, get, until
 
 COUNT = len(files())
@@ -200,7 +200,7 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
 def test_the_daemon_never_loads_the_client() -> None:
     """It takes 25 MB: only a visit's own process has it."""
     code = (
-        "import sys, prober.daemon.app, prober.edge.grafana.visit\n"
+        "import sys, prober.daemon.app, prober.features.grafana.client.visit\n"
         "print([name for name in ('grafana_client', 'niquests', 'urllib3') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from prober.edge.prometheus import Unanswered, hourly_histograms
 from prober.exposition.buckets import bounds
+from prober.net.prometheus import Unanswered, hourly_histograms
 from tests.conftest import absent
 from tests.processes import Daemon, Mock, free_port, get, until
 

@@ -21,7 +21,6 @@ from aiohttp import web
 
 from prober import series
 from prober.config.load import load
-from prober.daemon.site import Site
 from prober.exposition.buckets import COARSE
 from prober.exposition.families import Histogram
 from prober.exposition.form import Form
@@ -29,6 +28,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.metrics import Recorder, Registry, registry
+from prober.web.site import Site
 from tests.conftest import newer
 
 SLO_S = 0.5

@@ -18,14 +18,14 @@ import pytest
 from aiohttp import web
 from playwright.sync_api import Browser, Dialog, Page, ViewportSize, expect, sync_playwright
 
-from prober.daemon.site import Site
-from prober.daemon.sweeps import Refused
-from prober.generate.document import Figure
-from prober.generate.page import layout
-from prober.generate.page.view import PageView, TargetView
-from prober.generate.plots import curves
-from tests.generate.scenes import HOSTILE, LONG, NOW, SCENES, fleet, hostile, hundred, page_of, target
+from prober.features.capacity.monitor import Refused
+from prober.features.experiments.report.document import Figure
+from prober.features.experiments.report.plots import curves
+from prober.web.page import layout
+from prober.web.page.view import PageView, TargetView
+from prober.web.site import Site
 from tests.processes import free_port, get, until
+from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, fleet, hostile, hundred, page_of, target
 
 Scenes = dict[str, Callable[[], Sequence[TargetView]]]
 ALL: Scenes = {**SCENES, "fleet": fleet, "hostile": hostile, "hostile in full": lambda: hostile()[:1]}

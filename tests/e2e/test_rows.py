@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from prober.cli.target import target
-from prober.edge.lock import Lock
-from prober.generate.report import html, markdown
+from prober.features.experiments.report.report import html, markdown
+from prober.features.experiments.result_reader import read
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import running
 from prober.mock.settings import Settings
-from prober.results.reading import read
+from prober.storage.lock import Lock
 
 SHAPE = "prompt_tokens: 32, output_tokens: {uniform: {min: 4, max: 8}}"
 QUICK = Behaviour(ttft=Constant(0.02), itl=Constant(0.001))

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from prober.daemon.sweepstore import SWEEP
-from prober.edge.prometheus import Unanswered, instant
-from prober.edge.store import Store
-from prober.results.stored import to_json
+from prober.features.capacity.sweep_store import SWEEP
+from prober.net.prometheus import Unanswered, instant
+from prober.results.result_file import to_json
+from prober.storage.store import Store
 from tests.processes import Daemon, Mock, asked, free_port, get, until
 from tests.results.samples import sweep
 
@@ -156,7 +156,7 @@ async def test_a_demand_is_one_number_that_is_known(prometheus: str) -> None:
 COMPUTING = """
 import multiprocessing, os, time
 from concurrent.futures import ProcessPoolExecutor
-from prober.daemon.drive import _stand_back
+from prober.features.capacity.sweep_runner import _stand_back
 if __name__ == "__main__":
     pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_stand_back, initargs=(os.getpid(),))
     print(pool.submit(os.getpid).result(), flush=True)

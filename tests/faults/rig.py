@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from prober.edge.store import FILE
+from prober.storage.store import FILE
 from tests.processes import Daemon, get, until
 
 # Ten probes a second, each as small as can be, and deadlines as short as a busy machine allows.

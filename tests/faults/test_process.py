@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from prober.edge.store import FILE
+from prober.storage.store import FILE
 from tests.conftest import absent
 from tests.faults.disks import allow, empty, fill, real_disk, refuse, repair, small_disk, turn_read_only
 from tests.faults.endpoint import HEAD, Endpoint, Writer, event, well

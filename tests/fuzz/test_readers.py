@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from bench.fuzz import blocks
 from prober.config.relabel import Rule, relabel
 from prober.config.specs import FileSpec
-from prober.edge.discovery.file import Files
-from prober.edge.discovery.groups import BadList, targets
 from prober.exposition.parse import Page, Parser
+from prober.features.discovery.sources.file import Files
+from prober.features.discovery.sources.groups import BadList, targets
+from prober.features.experiments.result_reader import read_any
 from prober.results.comparison import Comparison
-from prober.results.reading import read_any
 from prober.results.result import Result
-from prober.results.stored import Unreadable, to_json
+from prober.results.result_file import Unreadable, to_json
 from prober.workload.prompts import BadPrompts, parse_prompts
 from prober.workload.trace import BadTrace, parse_trace
+from tests.features.experiments import test_result_reader as foreign
 from tests.fuzz.hostile import FEW, NESTED, TEXTS, VALUES, changed, spoilt
-from tests.results import test_reading as foreign
 from tests.results.samples import sweep
 
 PAGES = tuple(path.read_text()[-4_000:] for path in sorted((Path(__file__).parent.parent / "pages").glob("*.prom")))

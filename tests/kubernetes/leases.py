@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from prober.edge.kubernetes import Api, Json
+from prober.net.kubernetes import Api, Json
 from tests.kubernetes.apiserver import ApiServer
 
 REAL = os.environ.get("KUBE_APISERVER")

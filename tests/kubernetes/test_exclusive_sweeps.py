@@ -10,26 +10,26 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from prober.analysis.trust import Trust
 from prober.config.load import load
-from prober.daemon import drive
-from prober.daemon import sweeps as module
-from prober.daemon.headroom import Headroom
-from prober.daemon.history import History
-from prober.daemon.leadership import Leadership, Leased, Listener, claimed_as
-from prober.daemon.sweeps import Refused, Sweeps
-from prober.edge.clock import Clock
-from prober.edge.lease import KubernetesLease
-from prober.edge.request import Deadlines, Exchange
-from prober.edge.timetable import LATE_S
-from prober.engines import DIALECTS
-from prober.limits.lease import Timing
+from prober.features.capacity import monitor as module
+from prober.features.capacity import sweep_runner
+from prober.features.capacity.cron import LATE_S
+from prober.features.capacity.headroom import Headroom
+from prober.features.capacity.monitor import Refused, Sweeps
+from prober.features.engines.vendors import DIALECTS
+from prober.features.replicas.leadership import Leadership, Leased, Listener, claimed_as
+from prober.features.replicas.lease_machine import Timing
+from prober.features.replicas.lease_store import KubernetesLease
 from prober.metrics import Registry, registry
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import create_app
 from prober.mock.settings import Settings
+from prober.net.clock import Clock
+from prober.net.exchange import Deadlines, Exchange
+from prober.probing.history import History
 from prober.probing.target import Target
+from prober.probing.trust import Trust
 from tests.kubernetes.leases import cluster
 from tests.kubernetes.link import Link
 
@@ -170,7 +170,7 @@ def sending(monkeypatch: pytest.MonkeyPatch, leadership: Leadership) -> list[int
 @pytest.fixture(autouse=True)
 def short_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the load that is there, before a sweep."""
-    monkeypatch.setattr(drive, "BEFORE_S", 0.05)
+    monkeypatch.setattr(sweep_runner, "BEFORE_S", 0.05)
 
 
 async def until(true: Callable[[], Any], seconds: float = 30.0) -> None:

@@ -14,12 +14,12 @@ import pytest
 
 from prober import series
 from prober.config.load import ConfigError
-from prober.daemon.leadership import Leased, Wanted, claimed_as, leadership
-from prober.edge.kubernetes import Refused, Unreachable
-from prober.edge.lease import SWEPT, Beaten, KubernetesLease, record_of
-from prober.limits.lease import Record, Timing, Write
-from prober.limits.shard import Shard
+from prober.features.replicas.leadership import Leased, Wanted, claimed_as, leadership
+from prober.features.replicas.lease_machine import Record, Timing, Write
+from prober.features.replicas.lease_store import SWEPT, Beaten, KubernetesLease, record_of
+from prober.features.replicas.shard import Shard
 from prober.metrics import Registry, registry
+from prober.net.kubernetes import Refused, Unreachable
 from tests.kubernetes.leases import Cluster, cluster
 from tests.kubernetes.link import Link
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from prober.engines import DIALECTS, GENERIC, detect
+from prober.features.engines.vendors import DIALECTS, GENERIC, detect
 from prober.measure.chat import Dialect, Malformed, Usage, error_message, parse_answer, parse_chunk, request_body
 
 

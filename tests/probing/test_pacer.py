@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from prober.edge.clock import Clock
+from prober.net.clock import Clock
 from prober.probing.pacer import pace
 
 S = 10**9

@@ -18,10 +18,7 @@ import trustme
 
 from prober.config.load import load
 from prober.config.specs import TargetSpec, Timeouts, TlsSpec
-from prober.edge import request
-from prober.edge.clock import Clock
-from prober.edge.endpoint import Endpoint
-from prober.engines import DIALECTS
+from prober.features.engines.vendors import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
 from prober.measure.result import ProbeResult
@@ -30,6 +27,9 @@ from prober.mock.engine import Behaviour
 from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.mock.wire import Wire
+from prober.net import exchange
+from prober.net.clock import Clock
+from prober.net.endpoint import Endpoint
 from prober.probing.probe import Flight, header_number, run_probe
 from prober.probing.target import Identity, Target
 from prober.workload.prompts import Golden
@@ -527,7 +527,7 @@ async def test_an_outage_of_the_target_is_its_failure_and_not_the_prober_s() -> 
 
 async def test_a_budget_that_is_used_up_sends_nothing() -> None:
     """Tokens are reserved before a request leaves, and given back when fewer were used."""
-    from prober.limits.budget import Budget
+    from prober.workload.budget import Budget
 
     clock = Clock()
     async with running(QUICK) as url:
@@ -697,7 +697,7 @@ async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 @pytest.fixture
 def brief_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that the server keeps open is closed almost at once, so that the test need not wait for it."""
-    monkeypatch.setattr(request, "LINGER_S", 0.02)
+    monkeypatch.setattr(exchange, "LINGER_S", 0.02)
 
 
 STREAM = b"Content-Type: text/event-stream\r\n"
@@ -847,7 +847,7 @@ async def test_an_exception_before_the_answer_is_raised_and_gives_slot_and_budge
     owner: str, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing was sent, so nothing is spent; and the next probe is as if nothing had been."""
-    from prober.limits.budget import Budget
+    from prober.workload.budget import Budget
 
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a fault")

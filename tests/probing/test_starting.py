@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from prober.edge.clock import Clock
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.mock.server import running
+from prober.net.clock import Clock
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.workload.workloads import Drawer

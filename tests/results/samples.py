@@ -3,10 +3,10 @@
 from decimal import Decimal
 from random import Random
 
-from prober.analysis.capacity import Capacity
+from prober.measure.objective import Slo
+from prober.results.capacity import Capacity
 from prober.results.result import Context, Decision, Load, Prices, Request, Result, Stage, Target, Use, WarmUp
 from prober.results.stage import stage_of_requests
-from prober.slo.objective import Slo
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 2_592_000.0)
 TPOT = Slo("tpot", "tpot", 0.03, Decimal("0.95"), 2_592_000.0)

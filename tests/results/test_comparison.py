@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from prober.analysis.quantiles import Quantile
+from prober.features.experiments.result_reader import read, read_any
 from prober.results import comparison
 from prober.results.comparison import Compared, Comparison
-from prober.results.reading import read, read_any
 from prober.results.result import Load, Target
-from prober.results.stored import KEY, Unreadable
+from prober.results.result_file import KEY, Unreadable
+from prober.statistics.quantiles import Quantile
 
 FOUND = Comparison(
     *("id", 1.0, 2.0, "tool", Target("http://a", "m"), Target("http://b", "m"), Load("probe"), 0.05),

@@ -10,16 +10,16 @@ import pytest
 
 from bench.driven import CLOCK_S, Driver
 from bench.worlds import Lengths, World
-from prober.experiment.order import Estimate
-from prober.experiment.plan import Plan
+from prober.features.capacity.actions import Estimate
+from prober.features.capacity.sweep_plan import Plan
 from prober.measure.chat import Usage
+from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.delivery import deliveries
 from prober.results.result import Throughput
 from prober.simulation.parameters import Parameters
-from prober.slo.objective import Slo
 from prober.workload.shapes import Lognormal
 
 S = 1_000_000_000

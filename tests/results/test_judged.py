@@ -6,13 +6,13 @@ from decimal import Decimal
 
 import pytest
 
-from prober.analysis.capacity import Capacity, Evidence
-from prober.analysis.quantiles import Quantile
-from prober.results.audit import audit
+from prober.features.experiments.audit import audit
+from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
+from prober.measure.objective import Slo
+from prober.results.capacity import Capacity, Evidence
 from prober.results.result import Context, Load, Result, Stage, Target, WarmUp
-from prober.results.sizing import Demand, Refused, Size, size
 from prober.results.verdict import contract, kept
-from prober.slo.objective import Slo
+from prober.statistics.quantiles import Quantile
 from tests.results.samples import TTFT, sweep
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from prober.measure.chat import Usage
-from prober.measure.devices import Device
+from prober.measure.engine_signals import Info, Signals
+from prober.measure.gpu_reading import Device
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.signals import Info, Signals
 from prober.measure.timeline import Timeline
 from prober.results.stage import stage_of, use_of
 from tests.results.samples import TPOT, TTFT

@@ -20,21 +20,21 @@ import trustme
 
 from prober.config.load import ConfigError, load
 from prober.config.specs import HttpSpec, MetricsSpec, TargetSpec, TlsSpec
-from prober.edge import request as exchange
-from prober.edge.address import Forbidden, check
-from prober.edge.certificates import BadCertificate, ClientTls
-from prober.edge.discovery.findings import Findings
-from prober.edge.discovery.http import Http
-from prober.edge.endpoint import endpoint
-from prober.edge.kubernetes import Api, Refused, Unreachable
-from prober.edge.lease import KubernetesLease
-from prober.edge.prometheus import Unanswered, instant
-from prober.edge.scrape import Unreadable, fetch
-from prober.edge.veil import Veil
-from prober.engines import DIALECTS
+from prober.features.discovery.sources.findings import Findings
+from prober.features.discovery.sources.http import Http
+from prober.features.engines.vendors import DIALECTS
+from prober.features.replicas.lease_store import KubernetesLease
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.mock.server import running
+from prober.net import exchange as exchange
+from prober.net.address import Forbidden, check
+from prober.net.certificates import BadCertificate, ClientTls
+from prober.net.endpoint import endpoint
+from prober.net.kubernetes import Api, Refused, Unreachable
+from prober.net.prometheus import Unanswered, instant
+from prober.net.redaction import Veil
+from prober.net.scrape import Unreadable, fetch
 from tests.probing.test_probe import PATIENT, QUICK, probe
 
 METADATA = "169.254.169.254"
@@ -173,7 +173,7 @@ async def test_who_means_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_process_that_visits_grafana_refuses_them_in_its_library_too() -> None:
     """Whatever opens the socket: at `connect`, after the name is resolved."""
     code = (
-        "import socket\nfrom prober.edge.address import Forbidden, refuse_link_local\nrefuse_link_local()\n"
+        "import socket\nfrom prober.net.address import Forbidden, refuse_link_local\nrefuse_link_local()\n"
         "try:\n    socket.create_connection(('169.254.169.254', 80), 1)\nexcept Forbidden:\n    print('refused')\n"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "refused\n"
@@ -324,7 +324,7 @@ def test_certificates_are_followed_and_a_bad_one_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: bool
 ) -> None:
     """Also halfway through a rotation, when the key is another one's; `problem` says so until it is mended."""
-    monkeypatch.setattr("prober.edge.certificates.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("prober.net.certificates.LOOK_EVERY_S", 0.0)
     spec = kept(tmp_path, trustme.CA())
     found = ClientTls(replace(spec, ca_file=None) if system else spec)
     first = found.context()

@@ -20,12 +20,12 @@ import yaml
 
 from prober.config.load import ConfigError
 from prober.config.web import load_web
-from prober.daemon.guard import HEADERS, PAGES_AT_ONCE, unguarded
-from prober.daemon.site import Site, serve
-from prober.edge.listener import Limits
-from prober.edge.passwords import KNOWN, WAITING, Busy, Passwords
-from prober.edge.webconfig import Loaded, WebFile, read
 from prober.mock.server import running
+from prober.web.access_control import HEADERS, PAGES_AT_ONCE, unguarded
+from prober.web.listener import Limits
+from prober.web.passwords import KNOWN, WAITING, Busy, Passwords
+from prober.web.site import Site, serve
+from prober.web.web_config import Loaded, WebFile, read
 from tests.daemon.test_fleet import QUICK, Watched, specs, watched
 from tests.processes import free_port, get, until
 
@@ -364,7 +364,7 @@ async def test_a_reload_is_for_this_machine_and_for_whom_we_know(monkeypatch: py
     """From elsewhere it is refused, in words that say what else there is."""
     async with served(None) as site:
         assert await site.status("/-/reload", "POST") == 200
-        monkeypatch.setattr("prober.daemon.guard.beyond_loopback", lambda host: True)
+        monkeypatch.setattr("prober.web.access_control.beyond_loopback", lambda host: True)
         status, _, text = await site.answer("/-/reload", "POST")
         assert (status, "--web.config.file" in text) == (403, True)
         site.site.admin = True
@@ -464,7 +464,7 @@ async def test_a_body_is_not_read() -> None:
 async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a request, byte by byte or not at all, has its time and no more; so has a connection between two requests."""
     for name, seconds in (("HEAD_S", 0.3), ("IDLE_S", 0.3), ("LOOK_EVERY_S", 0.05)):
-        monkeypatch.setattr(f"prober.edge.listener.{name}", seconds)
+        monkeypatch.setattr(f"prober.web.listener.{name}", seconds)
     async with served(None) as site:
         for start in (b"", b"GET / HT", b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"):
             reader, writer = await asyncio.open_connection("127.0.0.1", site.port)

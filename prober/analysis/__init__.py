@@ -1,1 +1,0 @@
-"""State in, verdict out: what samples say and how sure they are."""

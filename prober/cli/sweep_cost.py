@@ -1,0 +1,147 @@
+"""What a target's sweeps take at the worst, one and in a day, for `prober check`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Self
+
+from prober.config.specs import DAY_S, BudgetSpec, SweepSpec, TargetSpec, estimate_per_day, needs_of
+from prober.config.units import counted
+from prober.features.capacity.cron import most_rings
+from prober.features.capacity.sweep_plan import WARM_UP, plan_of
+from prober.workload.budget import HOURS
+
+WINDOW_S = (HOURS + 1) * 3600  # for as long an amount may count, as a budget is kept in whole hours
+UNITS = {"tokens": "{:,.0f} tokens", "cost": "${:,.2f}"}
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCost:
+    """Amounts are of one prober. place: of the target in the configuration.
+
+    bound: what limits one sweep, in words; is_explicit: its own limits do; most_in_day: scheduled sweeps in any 24 hours;
+    most_in_window: in the hours for which a budget counts; requests: of one sweep; prompt_tokens, completion_tokens: of one request
+    """
+
+    place: str
+    spec: TargetSpec
+    bound: str
+    is_explicit: bool
+    most_in_day: int
+    most_in_window: int
+    requests: float
+    prompt_tokens: float
+    completion_tokens: float
+
+    @classmethod
+    def of(cls, place: str, spec: TargetSpec) -> Self | None:
+        """None for a target without sweeps."""
+        sweep = spec.sweep
+        if sweep is None:
+            return None
+        prompt, completion = sweep.workload.mean_tokens()
+        bounds = list(_limits(sweep, spec, prompt, completion))
+        explicit = bool(bounds)
+        if not explicit:
+            time = f"no limit but its rates and the {sweep.time_s:g} s of sweep.limits.time"
+            bounds.append((plan_of(sweep, spec, draws=1).most_requests, time))
+            bounds += [
+                (max(0.0, left) / amount, "no limit of its own: what the budget leaves beside its probes")
+                for kind, left in _left(spec).items()
+                if (amount := _amount(spec.budget, kind, prompt, completion))
+            ]
+        requests, bound = min(bounds, key=lambda each: each[0])
+        rings = (0, 0)
+        if sweep.schedule is not None:
+            schedule = (sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap_s)
+            rings = most_rings(*schedule, DAY_S), most_rings(*schedule, WINDOW_S)
+        return cls(place, spec, bound, explicit, *rings, requests, prompt, completion)
+
+    def amount(self, kind: str) -> float:
+        """Of one sweep, in "tokens" or dollars ("cost")."""
+        return self.requests * _amount(self.spec.budget, kind, self.prompt_tokens, self.completion_tokens)
+
+    def amount_per_day(self, kind: str) -> float:
+        """Of the scheduled ones of a day; all that a budget leaves, where that is what limits them."""
+        amount = self.most_in_day * self.amount(kind)
+        return amount if self.is_explicit else min(amount, max(0.0, _left(self.spec).get(kind, inf)))
+
+    @property
+    def has_price(self) -> bool:
+        """Whether dollars are known."""
+        budget = self.spec.budget
+        return budget is not None and budget.prompt_price is not None and budget.completion_price is not None
+
+    def __str__(self) -> str:
+        """A row: of one sweep tokens and dollars; of a day sweeps, tokens and dollars; by what."""
+        dollars = [
+            f"{each:.2f}" if self.has_price else "–" for each in (self.amount("cost"), self.amount_per_day("cost"))
+        ]
+        often = str(self.most_in_day) if self.spec.sweep and self.spec.sweep.schedule else "on demand"
+        tokens = self.amount("tokens"), self.amount_per_day("tokens")
+        return f"{tokens[0]:14,.0f} {dollars[0]:>8} {often:>9} {tokens[1]:14,.0f} {dollars[1]:>8}  {self.bound}"
+
+    def mistakes(self) -> Iterator[str]:
+        """Where probes and sweeps do not fit into a day's budget, as `path: message`."""
+        for kind, left in _left(self.spec).items():
+            limit, probes = _budget(self.spec.budget, kind), _probes(self.spec, kind)
+            said, per_sweep = UNITS[kind].format, self.amount(kind)
+            warm_up = WARM_UP * _amount(self.spec.budget, kind, self.prompt_tokens, self.completion_tokens)
+            most = max(1, self.most_in_day)
+            if left < warm_up:
+                yield (
+                    f"{self.place}.budget.{kind}_per_day: {said(limit)} leave {said(max(0.0, left))} beside what the probes need, "
+                    f"and the warm-up of a sweep takes {said(warm_up)}: none would begin; raise it to "
+                    f"{said(limit - left + warm_up)} and what sweeps shall take, lower the probes' rate, or remove `sweep`"
+                )
+            elif self.is_explicit and probes + most * per_sweep > limit:
+                yield (
+                    f"{self.place}.sweep.limits: the probes take {said(probes)} a day and {counted(most, 'sweep')} of up to "
+                    f"{said(per_sweep)} each, together more than budget.{kind}_per_day of {said(limit)}; lower the limits to "
+                    f"{said(max(0.0, limit - probes) / most)} a sweep, sweep less often (schedule, min_gap), or raise the budget"
+                )
+
+    def warnings(self) -> Iterator[str]:
+        """Where they fit into a day, and not into the hours for which a budget counts."""
+        if any(True for _ in self.mistakes()) or not self.is_explicit:
+            return
+        for kind, left in _left(self.spec).items():
+            said, most, amount = UNITS[kind].format, max(1, self.most_in_window), self.amount(kind)
+            if most * amount > left:
+                enough = _budget(self.spec.budget, kind) - left + most * amount
+                yield (
+                    f"{self.place}.sweep.limits: a budget counts whole hours, so what was spent counts for up to {HOURS + 1} hours: "
+                    f"{counted(most, 'sweep')} fall into them and may take {said(left / most)} each, not {said(amount)}, or end by "
+                    f"the budget; raise budget.{kind}_per_day to {said(enough)}"
+                )
+
+
+def _limits(sweep: SweepSpec, spec: TargetSpec, prompt: float, completion: float) -> Iterator[tuple[float, str]]:
+    """(requests, words) of each limit of its own, at the workload's mean lengths."""
+    if sweep.requests is not None:
+        yield sweep.requests, "sweep.limits.requests"
+    if sweep.tokens is not None:
+        yield sweep.tokens / (prompt + completion), "sweep.limits.tokens"
+    if sweep.cost is not None and (dollars := _amount(spec.budget, "cost", prompt, completion)):
+        yield sweep.cost / dollars, "sweep.limits.cost"
+
+
+def _left(spec: TargetSpec) -> dict[str, float]:
+    """Of each budget, what the probes do not need in the hours for which it counts, as the daemon reckons it."""
+    return {kind: _budget(spec.budget, kind) - need.within(WINDOW_S) for kind, need in needs_of(spec).items()}
+
+
+def _budget(budget: BudgetSpec | None, kind: str) -> float:
+    limit = None if budget is None else budget.tokens_per_day if kind == "tokens" else budget.cost_per_day
+    return inf if limit is None else limit
+
+
+def _probes(spec: TargetSpec, kind: str) -> float:
+    use = estimate_per_day(spec)
+    return use.tokens if kind == "tokens" else use.dollars or 0.0
+
+
+def _amount(budget: BudgetSpec | None, kind: str, prompt: float, completion: float) -> float:
+    if kind == "tokens":
+        return prompt + completion
+    return budget.dollars(prompt, completion) if budget is not None else 0.0

@@ -1,0 +1,1 @@
+"""What the product does, a folder for each feature. Features do not import each other."""

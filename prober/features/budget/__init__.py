@@ -1,0 +1,1 @@
+"""What probing may cost in 24 hours."""

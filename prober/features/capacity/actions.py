@@ -1,0 +1,93 @@
+"""What a sweep shall do now, and why it ended: the words between its machine and whoever drives it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from prober.features.capacity.stop_conditions import Trip
+from prober.features.capacity.sweep_plan import Spent
+from prober.features.capacity.sweep_record import Phase, Record, Stage
+from prober.results.capacity import Capacity, Verdict, binding
+
+Reason = (
+    Literal[
+        "knee_passed",  # breaches in a stage: two, and more than the objective allows
+        "breaching",  # four of the last eight breached
+        "near_threshold",  # gentle: nine of ten latencies reach the share of a threshold that the plan names
+        "highest_rate",  # the plan goes no further
+        "sustained",  # the run at the knee is over
+        "smoke_failed",  # the first requests failed: there is nothing to measure
+        "failed",  # too many of a stage's requests
+        "slow",  # a TTFT far above its threshold
+        "saturated",  # completions fall behind arrivals, or as many in flight as the plan allows
+        "prober_late",  # the prober itself spoilt results
+        "page_lost",  # the guards were blind
+        "retry_after",  # the target asks to be left alone
+        "time_budget",
+        "guard",  # something outside the machine; `detail` names it
+        "lease_lost",  # another prober may sweep from now on
+    ]
+    | Spent
+    | Trip
+)
+Teller = Literal["engine", "prometheus"]
+# The plan or something outside ended it: that it ended says nothing of the target.
+UNREACHED: frozenset[Reason] = frozenset(
+    {
+        *("highest_rate", "sustained", "prober_late", "page_lost", "retry_after"),
+        *("guard", "production_ttft", "lease_lost"),
+        *("request_budget", "token_budget", "time_budget", "cost_budget"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Send at `rate_per_s` from now on, open loop, Poisson arrivals. A new number is a new stage."""
+
+    stage: int
+    phase: Phase
+    rate_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Send nothing, cut what is in flight; give `estimate(record)` to `estimated`. detail: words for `reason`."""
+
+    reason: Reason
+    detail: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end: send nothing, cut what is in flight.
+
+    reason: why the sending ended (of a run at the knee: why the ramp before it ended is in `ramp_reason`)
+    void: the target changed under the sweep, so that nothing can be said; capacities: one an SLO, empty if void
+    teller: who told of the load that was there; None: nobody, and rates are those of the sweep alone
+    """
+
+    reason: Reason
+    detail: str
+    capacities: tuple[Capacity, ...]
+    stages: tuple[Stage, ...]
+    void: bool = False
+    ramp_reason: Reason | None = None
+    teller: Teller | None = None
+
+    @property
+    def binding(self) -> Capacity | None:
+        """The SLO that gives way first."""
+        return binding(self.capacities)
+
+    @property
+    def verdict(self) -> Verdict | Literal["void"]:
+        """Of all SLOs: `not_enough_data` if that is so of one of them, unless another one fails at the lowest rate."""
+        if self.void:
+            return "void"
+        verdicts = {each.verdict for each in self.capacities} or {"not_enough_data"}
+        order: tuple[Verdict, ...] = ("below_lowest", "not_enough_data", "found")
+        return next((each for each in order if each in verdicts), "not_reached")
+
+
+Order = Run | Estimate | Finished

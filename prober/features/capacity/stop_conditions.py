@@ -1,0 +1,128 @@
+"""What speaks against going on: harm to others, or an engine that is no longer the one that was measured."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from prober.features.capacity.sweep_plan import Guards
+from prober.measure.engine_signals import COUNTERS, Histogram, Signals
+from prober.measure.objective import Slo
+from prober.measure.result import ProbeResult
+from prober.measure.slo_events import events
+
+Trip = Literal[
+    "waiting", "kv_usage", "preemptions", "production_ttft", "restarted", "replicas_changed", "engine_changed"
+]
+VOID: frozenset[Trip] = frozenset({"restarted", "replicas_changed", "engine_changed"})
+
+_PREEMPTIONS_S, _PRODUCTION_S = 2.0, 5.0
+_FEW = 3  # of others' requests, or of probes: below it a share says nothing
+_MOST_BAD = 0.8  # share of bad probes: no burn rate of a loose objective is above 1 ÷ its budget
+
+
+class Guard:
+    """The engine's page. Fed with readings in the order of time; says at each what, if anything, speaks against going on.
+
+    ttft_s: the lowest TTFT threshold of the SLOs, None without one
+    """
+
+    def __init__(self, guards: Guards, ttft_s: float | None) -> None:
+        self._guards = guards
+        self._ttft_s = ttft_s
+        self._first: tuple[float, Signals] | None = None
+        self._recent: deque[tuple[float, Signals]] = deque()
+        self._before_per_s: float | None = None  # preemptions before the sweep
+
+    @property
+    def last_s(self) -> float | None:
+        """When the page was last read."""
+        return self._recent[-1][0] if self._recent else None
+
+    def began(self) -> None:
+        """The sweep sends from now on: what preempts before it is not its doing."""
+        self._before_per_s = self._preemptions_per_s(None) or 0.0
+
+    def reading(
+        self, at_s: float, signals: Signals, total_per_s: float, own_ttfts: list[tuple[float, float]]
+    ) -> Trip | None:
+        """The page at `at_s`; total_per_s: all requests that come now; own_ttfts: (first token at, TTFT) of the sweep's own."""
+        changed = self._changed(signals)
+        self._first = self._first or (at_s, signals)
+        self._recent.append((at_s, signals))
+        while len(self._recent) > 2 and self._recent[1][0] <= at_s - _PRODUCTION_S:
+            self._recent.popleft()
+        if changed is not None:
+            return changed
+        if self._waits(signals, total_per_s):
+            return "waiting"
+        if signals.kv_cache_usage_ratio_max is not None and signals.kv_cache_usage_ratio_max > self._guards.kv_usage:
+            return "kv_usage"
+        rate = self._preemptions_per_s(_PREEMPTIONS_S)
+        if rate is not None and (rate - (self._before_per_s or 0.0)) * _PREEMPTIONS_S > self._guards.preemptions:
+            return "preemptions"
+        return "production_ttft" if self._others_slow(own_ttfts) else None
+
+    def _changed(self, now: Signals) -> Trip | None:
+        """It is another engine than at the last reading, or fewer or more of them."""
+        if not self._recent:
+            return None
+        before = self._recent[-1][1]
+        if before.ranks is not None and now.ranks is not None and before.ranks != now.ranks:
+            return "replicas_changed"
+        began, begins = before.start_time_seconds, now.start_time_seconds
+        if began is not None and begins is not None and abs(begins - began) > 1.0:
+            return "restarted"
+        for name in (*COUNTERS, "uptime_seconds"):
+            was, value = getattr(before, name), getattr(now, name)
+            if was is not None and value is not None and value < was:
+                return "restarted"
+        return "engine_changed" if now.info != before.info else None
+
+    def _waits(self, signals: Signals, total_per_s: float) -> bool:
+        if signals.requests_waiting is None:
+            return False
+        if self._guards.waiting is not None:
+            return signals.requests_waiting > self._guards.waiting
+        if self._ttft_s is None:
+            return False
+        # Little's law: who joins a queue of W that is left at the rate λ waits W ÷ λ.
+        return signals.requests_waiting > max(4.0, self._guards.waiting_share * self._ttft_s * total_per_s)
+
+    def _preemptions_per_s(self, span_s: float | None) -> float | None:
+        known = [(at, n) for at, s in self._recent if (n := s.preemptions_total) is not None]
+        if self._first and span_s is None and self._first[1].preemptions_total is not None:
+            known.insert(0, (self._first[0], self._first[1].preemptions_total))
+        if span_s is not None:
+            known = [each for each in known if each[0] >= known[-1][0] - span_s]
+        if len(known) < 2 or known[-1][0] <= known[0][0]:
+            return None
+        gained = known[-1][1] - known[0][1]
+        return gained / (span_s or known[-1][0] - known[0][0])
+
+    def _others_slow(self, own_ttfts: list[tuple[float, float]]) -> bool:
+        limit_s = self._guards.production_ttft_s
+        known = [(at, s.ttft_seconds) for at, s in self._recent if s.ttft_seconds is not None]
+        if limit_s is None or len(known) < 2:
+            return False
+        (begin, before), (_, now) = known[0], known[-1]
+        bound = next((each for each in now.bounds if each >= limit_s), None)
+        if bound is None or before.bounds != now.bounds:
+            return False
+        own = [ttft for at, ttft in own_ttfts if at > begin]
+        came = now.counts[-1] - before.counts[-1] - len(own)
+        slow = _above(now, bound) - _above(before, bound) - sum(ttft > bound for ttft in own)
+        return slow >= _FEW and slow > self._guards.production_share * came
+
+
+def _above(histogram: Histogram, bound: float) -> float:
+    return histogram.counts[-1] - histogram.counts[histogram.bounds.index(bound)]
+
+
+def burns(probes: Sequence[ProbeResult], slos: Iterable[Slo], rate: float) -> bool:
+    """Whether the continuous probes of a sweep's time burn an SLO's budget faster than `rate`, by three bad ones at least."""
+    for slo in slos:
+        counts = [events(slo, each) for each in probes]
+        seen, bad = (sum(count[place] for count in counts) for place in (0, 1))
+        if bad >= _FEW and bad > min(rate * float(slo.budget), _MOST_BAD) * seen:
+            return True
+    return False

@@ -1,0 +1,175 @@
+"""A sweep that was driven, as the result that is stored and reported."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from prober import __version__
+from prober.config.specs import SweepSpec, TargetSpec
+from prober.features.capacity.actions import Finished
+from prober.features.capacity.sweep_runner import Driven
+from prober.measure.engine_signals import Signals
+from prober.measure.gpu_reading import Device
+from prober.measure.outcome import Outcome
+from prober.results.delivery import deliveries
+from prober.results.result import Context, Load, Prices, Request, Result, Stage, Target, WarmUp
+from prober.results.stage import stage_of
+from prober.workload.workloads import Mix
+
+MOST_CUT = 0.05  # of a stage's requests, for its latencies to count
+
+
+def result_of(
+    driven: Driven,
+    spec: TargetSpec,
+    sweep: SweepSpec,
+    *,
+    identity: str,
+    started_unix_s: float,
+    ended_unix_s: float,
+    told: Mapping[str, object] = MappingProxyType({}),
+    devices: Sequence[Device] = (),
+) -> Result:
+    """Of all that is known. told: what the configuration does not say; devices: the GPUs that serve the target."""
+    finished = driven.finished
+    stages: list[Stage] = []
+    requests: list[Request] = []
+    warm = [stage for stage in finished.stages if stage.phase == "warm_up"]
+    delivered = deliveries([each for _, each in driven.probes], sweep.slos)
+    for stage in [stage for stage in finished.stages if stage.phase != "warm_up"]:
+        probes = [each for number, each in driven.probes if number == stage.number]
+        seen = [signals for at_s, signals in driven.readings if stage.began_s <= at_s <= stage.ended_s]
+        built, rows = stage_of(
+            f"{stage.phase} {stage.rate_per_s:.3g}/s",
+            stage.rate_per_s,
+            probes,
+            index=len(stages),
+            origin_ns=driven.began_ns,
+            begin_ns=round(stage.began_s * 1e9),
+            sending_s=stage.ended_s - stage.began_s,
+            slos=sweep.slos,
+            readings=seen,
+            devices=[devices] if devices else (),
+            demand_per_s=stage.other_per_s,
+            gpus=len(devices) or None,
+            ended=finished.reason if stage is finished.stages[-1] else "",
+        )
+        # Those that had waited too long when they were cut are bad, which their probes do not say.
+        throughput = delivered.between(round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
+        built = replace(built, slos=dict(stage.events) or built.slos, throughput=throughput)
+        cut = sum(each.outcome is Outcome.CANCELLED for each in probes)
+        if cut > MOST_CUT * len(probes):
+            # Those that were answered before the end are the quick ones: their quantiles would be a good day's.
+            built = replace(built, latencies={}, ended=f"{built.ended or 'over'}, {cut} cut in flight")
+        stages.append(built)
+        requests += rows
+    last = driven.readings[-1][1] if driven.readings else None
+    return Result(
+        id=identity,
+        kind="grid" if sweep.mode == "grid" else "sweep",
+        started_unix_s=started_unix_s,
+        ended_unix_s=ended_unix_s,
+        tool=f"llm-slo-prober {__version__}",
+        target=_target(spec, driven, last),
+        load=_load(sweep),
+        stages=tuple(stages),
+        configuration=json.dumps(_configuration(sweep) | dict(told), sort_keys=True),
+        slos=sweep.slos,
+        warm_up=WarmUp(sum(each.sent for each in warm), sum(each.ended_s - each.began_s for each in warm))
+        if warm
+        else None,
+        capacities=finished.capacities,
+        stop=finished.reason,
+        stop_detail=finished.detail,
+        prices=_prices(spec),
+        context=_context(devices),
+        interference=_interference(finished),
+        requests=tuple(requests),
+    )
+
+
+def without_requests(result: Result) -> Result:
+    """Without its requests, which are most of its size; the stages keep their quantiles."""
+    return replace(result, requests=())
+
+
+def _target(spec: TargetSpec, driven: Driven, last: Signals | None) -> Target:
+    parts = urlsplit(spec.url)
+    host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
+    models = [each.model for _, each in driven.probes if each.model]
+    engines = [each.engine for _, each in driven.probes if each.engine]
+    return Target(
+        url=f"{parts.scheme}://{host}{parts.path}",
+        model=models[-1] if models else spec.model,
+        engine=last.info.engine if last else (engines[-1] if engines else spec.engine),
+        engine_version=last.info.version if last else None,
+        api=spec.api,
+        flags=dict(last.info.flags) if last else {},
+    )
+
+
+def _configuration(sweep: SweepSpec) -> dict[str, object]:
+    """What the sweep was told."""
+    return {
+        "mode": sweep.mode,
+        "workload": sweep.workload.name,
+        "slos": [slo.name for slo in sweep.slos],
+        "min_rate": sweep.min_rate,
+        "max_rate": sweep.max_rate,
+        "max_in_flight": sweep.max_in_flight,
+        "limits": {"requests": sweep.requests, "tokens": sweep.tokens, "time_s": sweep.time_s, "cost": sweep.cost},
+        "demand_query": sweep.demand_query,
+    }
+
+
+def _load(sweep: SweepSpec) -> Load:
+    workload = sweep.workload
+    parts = workload.parts if isinstance(workload, Mix) else ((workload, 1.0),)
+    prompt, output = (
+        ", ".join(str(getattr(part, name)) for part, _ in parts) for name in ("prompt_tokens", "output_tokens")
+    )
+    first = parts[0][0]
+    return Load(
+        workload=workload.name,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        varied=len(parts) > 1
+        or any("Fixed" not in str(getattr(first, name)) for name in ("prompt_tokens", "output_tokens")),
+        arrivals="poisson",
+        max_in_flight=sweep.max_in_flight,
+        sampling=dict(first.sampling),
+        dataset="trace" if first.trace else "file" if first.prompts else "generated",
+    )
+
+
+def _prices(spec: TargetSpec) -> Prices:
+    budget = spec.budget
+    return Prices(
+        gpu_per_hour=spec.gpus.price_per_hour,
+        prompt_per_million=budget.prompt_price if budget else None,
+        completion_per_million=budget.completion_price if budget else None,
+    )
+
+
+def _context(devices: Sequence[Device]) -> Context:
+    if not devices:
+        return Context()
+    memory = {each.memory_total_bytes for each in devices if each.memory_total_bytes}
+    return Context(
+        gpu=", ".join(sorted({each.name for each in devices})),
+        gpu_count=str(len(devices)),
+        gpu_memory=", ".join(f"{each / 2**30:.0f} GiB" for each in sorted(memory)) or None,
+    )
+
+
+def _interference(finished: Finished) -> tuple[str, ...] | None:
+    """Other load on the target, and who told of it; None where nobody did."""
+    known = [each.other_per_s for each in finished.stages if each.other_per_s is not None]
+    if not known or finished.teller is None:
+        return None
+    if max(known) <= 0.05:
+        return ()
+    teller = {"engine": "the engine's page", "prometheus": "Prometheus, before the sweep"}[finished.teller]
+    return (f"other load of {min(known):.3g} to {max(known):.3g} requests/s, by {teller}",)

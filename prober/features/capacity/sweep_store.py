@@ -1,0 +1,210 @@
+"""Results of sweeps, without their requests: in the store where there is one, read when somebody asks; else in memory.
+
+Everything that touches the disk or parses a result runs in a thread. A row is `["target's key", "sweep's id"]` to a result's file.
+"""
+
+import asyncio
+import json
+import logging
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+
+from prober.features.capacity.sweep_result import without_requests
+from prober.results.result import Result
+from prober.results.result_file import REQUEST_LISTS, from_json, to_json
+from prober.storage.store import UNREADABLE, Entry, Store
+
+SWEEP = "sweep"  # kind of what is in the store
+KEPT, KEPT_S = 20, 90 * 86_400.0  # results of a target, and how long they are kept
+MAX_BYTES = 32 << 20  # of all results: half of the volume that the manifests give
+BATCH, PAUSE_S = 50, 0.02  # rows that are cleaned up at a time, and the pause in which others write
+log = logging.getLogger(__name__)
+
+
+class SweepStore:
+    """Of one target, by its key; the latest KEPT of them. archive: of all targets, None keeps them in memory only."""
+
+    def __init__(self, archive: "SweepArchive | None", key: str) -> None:
+        self._archive, self._key = archive, key
+        self._results: dict[str, Result] = {}  # latest first
+        self._unread: list[str] = []  # ids of older ones, latest first
+        self._reading = asyncio.Lock()
+
+    def latest(self) -> list[Result]:
+        """Those that were read, latest first."""
+        return list(self._results.values())
+
+    def has(self, identity: str) -> bool:
+        """Whether there is such a result, read or not."""
+        return identity in self._results or identity in self._unread
+
+    async def read(self, enough: Callable[[Result], bool] = lambda _: False) -> None:
+        """Read what is in the store only, latest first, until one of all that were read is enough."""
+        if self._archive is None:
+            return
+        await self._archive.listed.wait()
+        async with self._reading:
+            while self._unread and not any(enough(each) for each in self._results.values()):
+                identity = self._unread[0]
+                result = await asyncio.to_thread(self._archive.result, self._key, identity)
+                if identity in self._unread:  # it may have been superseded meanwhile
+                    self._unread.remove(identity)
+                    if result is not None:
+                        self._results[identity] = result
+
+    async def keep(self, result: Result) -> None:
+        """One more. Older ones than the latest KEPT are removed, here and in the store."""
+        kept = without_requests(result)
+        if self._archive is not None:
+            await asyncio.to_thread(self._archive.save, self._key, kept)
+        self._results = {kept.id: kept} | self._results  # told only now: what was told is there after a kill
+        while len(self._results) > KEPT:
+            self._results.popitem()
+        del self._unread[KEPT - len(self._results) :]
+
+    def found(self, identity: str) -> None:
+        """The store has another one, older than all that are known."""
+        self._unread.append(identity)
+
+    def forget(self) -> None:
+        """The target is gone: if it returns its results are read again."""
+        if self._archive is not None:
+            self._unread = [*self._results, *self._unread]
+            self._results.clear()
+
+
+class SweepArchive:
+    """The results of all targets in a store, which are known once `listed` is set.
+
+    An older version kept each request, and every result for 90 days: `clean_up` ends that.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._max_bytes = inf  # until no row has requests in it any more
+        self._stores: dict[str, SweepStore] = {}
+        self.listed = asyncio.Event()
+
+    def of(self, key: str) -> SweepStore:
+        """The results of one target, by its key."""
+        return self._stores.setdefault(key, SweepStore(self, key))
+
+    async def index(self) -> None:
+        """Find out what there is, without reading any of it."""
+        try:
+            for key, identity in await asyncio.to_thread(self._known):
+                self.of(key).found(identity)
+        except sqlite3.Error as problem:
+            log.error("stored sweeps cannot be listed, and are left alone: %s", problem)
+        self.listed.set()
+
+    def _known(self) -> list[tuple[str, str]]:
+        """(key, id) of the results that are kept, latest first."""
+        entries = self._store.entries(SWEEP)
+        old, known = set(self._surplus(entries)), []
+        for each in reversed(entries):
+            if (names := _names(each.key)) is None:
+                self._set_aside(each.key, "its key does not name a target and a sweep")
+            elif each.key not in old:
+                known.append(names)
+        return known
+
+    async def clean_up(self) -> None:
+        """Remove what is too old, too much, or a request, some rows at a time; then give the space back."""
+        try:
+            await self._prune()
+            await asyncio.to_thread(self._store.load, SWEEP + UNREADABLE, time.time() - KEPT_S)
+            for each in await asyncio.to_thread(self._store.entries, SWEEP):
+                await asyncio.to_thread(self._shorten, each.key)
+            self._max_bytes = MAX_BYTES
+            await self._prune()
+            await asyncio.to_thread(self._store.compact)
+            await asyncio.to_thread(self._store.check)
+        except sqlite3.Error as problem:
+            log.error("stored sweeps cannot be cleaned up, the next start tries again: %s", problem)
+
+    async def _prune(self) -> None:
+        """Some rows at a time, as others write too."""
+        old = await asyncio.to_thread(lambda: list(self._surplus(self._store.entries(SWEEP))))
+        for start in range(0, len(old), BATCH):
+            await asyncio.to_thread(self._remove, old[start : start + BATCH])
+            await asyncio.sleep(PAUSE_S)
+        if old:
+            log.info("%d stored sweeps were too old or too many, and were removed", len(old))
+
+    def result(self, key: str, identity: str) -> Result | None:
+        """One result; None, and set aside with a line in the log, if it cannot be read. Blocks."""
+        row = json.dumps([key, identity])
+        try:
+            self._shorten(row)
+            data = self._store.get(SWEEP, row)
+            return None if data is None else without_requests(from_json(data, f"stored sweep {identity}"))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as problem:
+            self._set_aside(row, str(problem))
+        except sqlite3.Error as problem:
+            log.error("target=%s stored sweep %s cannot be read and is left out: %s", key, identity, problem)
+        return None
+
+    def save(self, key: str, result: Result) -> None:
+        """One more, and no more than the limits allow, in one transaction. Blocks."""
+        row = json.dumps([key, result.id])
+        items = [(row, to_json(result).encode())]
+        try:
+            self._store.save_and_prune(SWEEP, items, time.time(), lambda entries: self._surplus(entries, row))
+        except sqlite3.Error as problem:
+            log.error("a sweep's result could not be saved: %s", problem)
+
+    def _surplus(self, entries: Sequence[Entry], keep: str = "") -> Iterable[str]:
+        return surplus(entries, time.time(), self._max_bytes, keep)
+
+    def _remove(self, rows: Sequence[str]) -> None:
+        try:
+            self._store.remove(SWEEP, rows)
+        except sqlite3.Error as problem:
+            log.error("%d stored sweeps could not be removed, the next start tries again: %s", len(rows), problem)
+
+    def _shorten(self, row: str) -> None:
+        """Without the requests that an older version kept."""
+        try:
+            self._store.empty_lists(SWEEP, row, REQUEST_LISTS)
+        except sqlite3.Error as problem:
+            log.debug("stored sweep %s keeps its requests: %s", row, problem)
+
+    def _set_aside(self, row: str, why: str) -> None:
+        log.error("stored sweep %s cannot be read, and is set aside in the store: %s", row, why)
+        try:
+            self._store.set_aside(SWEEP, row)
+        except sqlite3.Error as problem:
+            log.error("stored sweep %s could not be set aside: %s", row, problem)
+
+
+def surplus(entries: Sequence[Entry], now_unix_s: float, max_bytes: float, keep: str = "") -> Iterable[str]:
+    """The keys of the results to remove: those too old, those beyond KEPT of a target, and beyond `max_bytes` of all.
+
+    entries: in the order in which they were saved, which no clock that was set can change. Each target's latest go last; `keep`,
+    the one that is being saved, never goes.
+    """
+    ranked: list[tuple[int, int, Entry]] = []
+    ranks: Counter[str] = Counter()
+    for age, each in enumerate(reversed(entries)):
+        names = _names(each.key)
+        owner = names[0] if names is not None else ""
+        ranked.append((ranks[owner], age, each))
+        ranks[owner] += 1
+    total = 0
+    for rank, _, each in sorted(ranked, key=lambda row: row[:2]):
+        total += each.size_bytes
+        if each.key != keep and (rank >= KEPT or each.saved_unix_s < now_unix_s - KEPT_S or total > max_bytes):
+            yield each.key
+
+
+def _names(row: str) -> tuple[str, str] | None:
+    """The target's key and the sweep's id."""
+    try:
+        owner, identity = json.loads(row)
+    except (ValueError, TypeError):
+        return None
+    return (owner, identity) if isinstance(owner, str) and isinstance(identity, str) else None

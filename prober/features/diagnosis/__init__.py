@@ -1,0 +1,1 @@
+"""The likely cause of a breach, with its evidence, or `unknown`."""

@@ -1,0 +1,1 @@
+"""Targets from files, servers, DNS and Kubernetes, joined with the configured ones."""

@@ -1,0 +1,308 @@
+"""Who is to be probed: the configured targets, and those that are found, joined into one list that the fleet is made to be.
+
+A burst of changes is one change. What is found is looked at in slices, and only where it changed, so that no stamp waits for it.
+"""
+
+import asyncio
+import logging
+from bisect import bisect_left, insort
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from prober import series
+from prober.config.discovery import KEPT, Unfit, target_of
+from prober.config.relabel import Labels
+from prober.config.specs import (
+    DiscoverySpec,
+    DnsSpec,
+    FileSpec,
+    HttpSpec,
+    KubernetesSpec,
+    Specs,
+    TargetSpec,
+)
+from prober.config.units import counted
+from prober.features.discovery.sources.findings import Findings, Found, Source
+from prober.metrics import Registry
+
+DEBOUNCE_S = 0.5  # after the first change; what comes meanwhile goes with it
+AGAIN_S = 5.0  # after a fault of the prober's own in a source
+SLICE = 100  # targets that are looked at in one turn of the event loop
+SAID = 10  # reasons that are logged at a time
+log = logging.getLogger(__name__)
+
+Place = tuple[str, str | None]  # URL and model
+Key = tuple[str, str]  # scope and owner
+
+
+@dataclass(slots=True)
+class _Fit:
+    """What was made of what an owner has."""
+
+    found: Found
+    specs: tuple[TargetSpec, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Group:
+    """One discovery. before: what it was until its configuration changed, while the new source has not been heard yet."""
+
+    spec: DiscoverySpec
+    findings: Findings
+    task: "asyncio.Task[None] | None" = None
+    before: "_Group | None" = None
+    fits: dict[Key, _Fit] = field(default_factory=dict)
+    ranked: list[TargetSpec] = field(default_factory=list)  # what fits, by name and URL
+    said: set[str] = field(default_factory=set)
+    counted: int = 0
+    probed: frozenset[str] = frozenset()  # keys of its targets that are wanted
+
+    def now(self) -> "_Group":
+        """Whose targets count."""
+        if self.before is None or self.findings.complete:
+            self.before = None
+            return self
+        return self.before.now()
+
+    async def looked_at(self) -> tuple[list[TargetSpec], list[str]]:
+        """What fits, by name and URL, and why the rest does not; only what changed is looked at."""
+        fits: dict[Key, _Fit] = {}
+        problems: list[str] = []
+        for index, (key, found) in enumerate(list(self.findings.items()), 1):
+            fit = self.fits.pop(key, None)
+            if fit is None or fit.found is not found:
+                self._unrank(fit)
+                fit = _fit(found, self.spec)
+                for spec in fit.specs:
+                    insort(self.ranked, spec, key=_order)
+            fits[key] = fit
+            problems += fit.problems
+            if not index % SLICE:
+                await asyncio.sleep(0)
+        for index, fit in enumerate(self.fits.values(), 1):  # nobody has them any more
+            self._unrank(fit)
+            if not index % SLICE:
+                await asyncio.sleep(0)
+        self.fits = fits
+        return list(self.ranked), problems
+
+    def _unrank(self, fit: _Fit | None) -> None:
+        for spec in fit.specs if fit is not None else ():
+            place = bisect_left(self.ranked, _order(spec), key=_order)
+            while self.ranked[place] is not spec:
+                place += 1
+            del self.ranked[place]
+
+
+class Roster:
+    """change: makes the fleet what it is given, and returns before what goes has ended."""
+
+    def __init__(self, families: Registry, change: Callable[[list[TargetSpec]], Awaitable[None]]) -> None:
+        self._families, self._change = families, change
+        self._static: tuple[TargetSpec, ...] = ()
+        self._groups: dict[str, _Group] = {}
+        self._admitted: set[str] = set()
+        self._changed = asyncio.Event()
+        self._configuring, self._changing = asyncio.Lock(), asyncio.Lock()
+
+    async def configure(self, specs: Specs) -> None:
+        """Take a configuration over, and what was found so far with it."""
+        async with self._configuring:
+            await self._configure(specs)
+            await self.apply()
+
+    async def _configure(self, specs: Specs) -> None:
+        self._static = specs.targets
+        wanted = {spec.name: spec for spec in specs.discovery}
+        for name in [name for name in self._groups if name not in wanted]:
+            await _end(self._groups.pop(name))
+            for declared in _SERIES:
+                for labels in self._families[declared.name].of(name):
+                    del self._families[declared.name].children[labels]
+        groups = [await self._group(spec, self._groups.get(spec.name)) for spec in wanted.values()]
+        self._groups = {group.spec.name: group for group in groups}
+
+    async def run(self) -> None:
+        """Follow every change, for ever."""
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(DEBOUNCE_S)
+            try:
+                await self.apply()
+            except Exception:
+                log.exception("what was found could not be taken over; please report this")
+
+    async def close(self) -> None:
+        """End every source."""
+        for group in self._groups.values():
+            await _end(group)
+
+    async def apply(self) -> None:
+        """Make the fleet what is wanted now."""
+        async with self._changing:
+            self._changed.clear()
+            await self._change(await self._joined())
+
+    async def _group(self, spec: DiscoverySpec, old: _Group | None) -> _Group:
+        if old is not None and (old.spec.source, old.spec.reads) == (spec.source, spec.reads):
+            if old.spec != spec:
+                old.spec, old.fits, old.ranked = spec, {}, []
+            return old
+        if old is not None:
+            await _end(old)
+        group = _Group(spec, Findings(spec.name, self._changed.set), before=old.now() if old is not None else None)
+        group.probed = old.probed if old is not None else frozenset()
+        source = _source(spec, group.findings)
+        group.task = asyncio.create_task(_kept_up(source, spec.name))
+        self._families[series.DISCOVERY_FAILURES.name].value(spec.name)
+        return group
+
+    async def _joined(self) -> list[TargetSpec]:
+        """The configured ones; then those of each discovery in its turn, as far as nobody else has their name or URL."""
+        wanted = list(self._static)
+        names = {spec.key for spec in wanted} | {spec.name or spec.key for spec in wanted}
+        places = {_place(spec) for spec in wanted}
+        before, self._admitted = self._admitted, set()
+        for name, group in self._groups.items():
+            found, unfit = await group.now().looked_at()
+            refused = dict.fromkeys(series.DISCOVERY_REFUSALS, 0) | {"unfit": len(unfit)}
+            reasons = list(unfit)
+            fine: list[TargetSpec] = []
+            for index, spec in enumerate(found, 1):
+                if not index % SLICE:
+                    await asyncio.sleep(0)
+                if spec.key in names or _place(spec) in places:
+                    if fine and _same(fine[-1], spec):
+                        continue  # the same once more, as in two endpoint slices of one service
+                    refused["duplicate"] += 1
+                    reasons.append(f"{spec.key} ({spec.url}): another target has this name or URL")
+                    continue
+                names.add(spec.key)
+                places.add(_place(spec))
+                fine.append(spec)
+            admitted = _within(fine, group.spec.limit, before)
+            if len(admitted) < len(fine):
+                refused["limit"] = len(fine) - len(admitted)
+                reasons.append(f"{refused['limit']} targets are over its limit of {group.spec.limit:,}; raise `limit`")
+            self._admitted |= {spec.key for spec in admitted}
+            wanted += admitted
+            self._tell(name, group, len(admitted), refused, reasons)
+            _tell_of_change(name, group, frozenset(spec.key for spec in admitted))
+        return wanted
+
+    def _tell(self, name: str, group: _Group, targets: int, refused: dict[str, int], reasons: Iterable[str]) -> None:
+        families, findings = self._families, group.findings
+        families[series.DISCOVERY_TARGETS.name].value(name).value = targets
+        families[series.DISCOVERY_UP.name].value(name).value = float(not findings.problems and findings.complete)
+        for reason, count in refused.items():
+            families[series.DISCOVERY_REFUSED.name].value(name, reason).value = count
+        families[series.DISCOVERY_FAILURES.name].value(name).inc(findings.failures - group.counted)
+        group.counted = findings.failures
+        now = set(reasons)
+        fresh = sorted(now - group.said)
+        group.said = now
+        for reason in fresh[:SAID]:
+            log.warning("discovery=%s not probed: %s", name, reason)
+        if len(fresh) > SAID:
+            log.warning("discovery=%s not probed: %d more", name, len(fresh) - SAID)
+
+
+_SERIES = (
+    series.DISCOVERY_TARGETS,
+    series.DISCOVERY_UP,
+    series.DISCOVERY_REFUSED,
+    series.DISCOVERY_FAILURES,
+)
+
+
+def _fit(found: Found, spec: DiscoverySpec) -> _Fit:
+    specs, problems = [], []
+    for labels in found:
+        try:
+            target = target_of(labels, spec)
+        except Unfit as problem:
+            problems.append(f"{_called(labels)}: {problem}")
+        else:
+            specs += [target] if target is not None else []
+    return _Fit(found, tuple(specs), tuple(problems))
+
+
+def _tell_of_change(name: str, group: _Group, now: frozenset[str]) -> None:
+    """Who came and who left, in one line for all that changed together."""
+    more, less = now - group.probed, group.probed - now
+    group.probed = now
+    if more or less:
+        came = f"{counted(len(more), 'target')} more: {_some(more)}" if more else ""
+        left = f"{len(less):,} less: {_some(less)}" if more else f"{counted(len(less), 'target')} less: {_some(less)}"
+        log.info("discovery=%s %s", name, "; ".join(filter(None, (came, left if less else ""))))
+
+
+def _some(names: frozenset[str]) -> str:
+    """The first by the alphabet, and how many others."""
+    listed = ", ".join(sorted(names)[:SAID])
+    return f"{listed} and {len(names) - SAID:,} others" if len(names) > SAID else listed
+
+
+def _called(labels: Labels) -> str:
+    return repr((labels.get("name") or labels.get("__address__") or "")[:100])
+
+
+def _place(spec: TargetSpec) -> Place:
+    return spec.url, spec.model
+
+
+def _order(spec: TargetSpec) -> tuple[str, str, str]:
+    return spec.key, spec.url, spec.model or ""
+
+
+def _same(one: TargetSpec, other: TargetSpec) -> bool:
+    return _order(one) == _order(other)
+
+
+def _within(specs: list[TargetSpec], limit: int, running: set[str]) -> list[TargetSpec]:
+    """As many as may be: those that are probed already go before others, and names by the alphabet."""
+    if len(specs) <= limit:
+        return specs
+    return sorted(specs, key=lambda spec: (spec.key not in running, spec.key))[:limit]
+
+
+def _source(spec: DiscoverySpec, findings: Findings) -> Source:
+    """Only what is used is loaded."""
+    kept = frozenset(KEPT) | spec.reads
+    match spec.source:
+        case FileSpec() as source:
+            from prober.features.discovery.sources.file import Files
+
+            return Files(source, kept, findings)
+        case HttpSpec() as source:
+            from prober.features.discovery.sources.http import Http
+
+            return Http(source, kept, findings)
+        case DnsSpec() as source:
+            from prober.features.discovery.sources.dns import Dns
+
+            return Dns(source, kept, findings)
+        case KubernetesSpec() as source:
+            from prober.features.discovery.sources.kubernetes import Kubernetes
+
+            return Kubernetes(source, kept, findings)
+
+
+async def _kept_up(source: Source, name: str) -> None:
+    """Run a source; a fault of the prober's own in it is told, and it is begun anew."""
+    while True:
+        try:
+            await source.run()
+            return
+        except Exception:
+            log.exception("discovery=%s failed inside the prober; please report this", name)
+            await asyncio.sleep(AGAIN_S)
+
+
+async def _end(group: _Group) -> None:
+    task: asyncio.Task[Any] | None = group.task
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,74 @@
+"""Targets in DNS: SRV records, or addresses with a port. A name that does not exist has no targets; no answer is a failure."""
+
+import asyncio
+from collections.abc import Collection
+from random import Random
+
+from dns.asyncresolver import Resolver
+from dns.exception import DNSException
+from dns.resolver import NXDOMAIN, LifetimeTimeout, NoAnswer
+
+from prober.config.specs import DnsSpec
+from prober.features.discovery.sources.findings import Findings, Found
+
+TIMEOUT_S = 5.0
+
+
+class Dns:
+    """Asks for each name every now and then, a tenth more or less."""
+
+    def __init__(self, spec: DnsSpec, kept: Collection[str], findings: Findings) -> None:
+        self._spec, self._kept, self._findings = spec, kept, findings
+        self._rng = Random()
+        findings.awaits(*spec.names)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._spec.interval_s * self._rng.uniform(0.9, 1.1))
+
+    async def look(self) -> None:
+        """Ask once for all names."""
+        try:
+            resolver = self._resolver()
+        except (DNSException, OSError) as problem:
+            for name in self._spec.names:
+                self._findings.failed(name, f"no DNS server is known: {problem}")
+            return
+        await asyncio.gather(*(self._ask(resolver, name) for name in self._spec.names))
+
+    def _resolver(self) -> Resolver:
+        resolver = Resolver(configure=self._spec.server is None)  # /etc/resolv.conf as it is now
+        resolver.lifetime = TIMEOUT_S
+        if self._spec.server is not None:
+            address, resolver.port = self._spec.server
+            resolver.nameservers = [address]
+        return resolver
+
+    async def _ask(self, resolver: Resolver, name: str) -> None:
+        try:
+            answer = await resolver.resolve(name, self._spec.type, search=True)
+        except (NXDOMAIN, NoAnswer):
+            await self._findings.replace(name, {})
+            return
+        except LifetimeTimeout:
+            self._findings.failed(name, f"{name} {self._spec.type}: no answer within {TIMEOUT_S:g} s")
+            return
+        except (DNSException, OSError) as problem:
+            self._findings.failed(name, f"{name} {self._spec.type}: {str(problem) or type(problem).__name__}")
+            return
+        found: dict[str, Found] = {}
+        for record in answer:
+            labels = {"__meta_dns_name": name}
+            if self._spec.type == "SRV":
+                host, port = record.target.to_text(omit_final_dot=True), record.port
+                if host in (".", ""):
+                    continue  # RFC 2782: there is no such service
+                labels |= {"__meta_dns_srv_record_target": host, "__meta_dns_srv_record_port": str(port)}
+            else:
+                host, port = record.address, self._spec.port
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            kept = {label: value for label, value in labels.items() if label in self._kept}
+            found[address] = ({**kept, "__address__": address},)
+        await self._findings.replace(name, found)

@@ -1,0 +1,60 @@
+"""Prometheus's lists of targets, as file_sd and http_sd have them: `[{targets: [host:port], labels: {name: value}}]`."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from prober.features.discovery.sources.findings import Found
+
+MOST = 100_000
+
+
+class BadList(ValueError):
+    """Not such a list; the message says where and what to do."""
+
+
+def targets(document: Any, more: Mapping[str, str], kept: Collection[str]) -> dict[str, Found]:
+    """Each target by its address, twice the same with a number; more: labels of all; kept: which labels are. Raises BadList."""
+    found: dict[str, Found] = {}
+    seen = Counter[str]()  # how often an address came again
+    if document is None:
+        return found
+    if not isinstance(document, list):
+        raise BadList('is not a list; write [{"targets": ["host:port"], "labels": {}}]')
+    for index, group in enumerate(document):
+        labels = _labels(group, f"[{index}]")
+        labels = {name: value for name, value in {**labels, **more}.items() if name in kept}
+        for address in _addresses(group, f"[{index}]"):
+            owner = address
+            while owner in found:
+                seen[address] += 1
+                owner = f"{address} {seen[address] + 1}"
+            found[owner] = ({**labels, "__address__": address},)
+        if len(found) > MOST:
+            raise BadList(f"has more than {MOST:,} targets")
+    return found
+
+
+def _addresses(group: dict[str, Any], place: str) -> list[str]:
+    listed = group.get("targets")
+    if not isinstance(listed, list) or not all(isinstance(address, str) and address for address in listed):
+        raise BadList(f"{place}.targets: needed: a list of host:port, each in quotes")
+    return listed
+
+
+def _labels(group: Any, place: str) -> dict[str, str]:
+    if not isinstance(group, dict):
+        raise BadList(f"{place}: is not a mapping with `targets` and `labels`")
+    if unknown := sorted(str(key) for key in group.keys() - {"targets", "labels"}):
+        raise BadList(f"{place}: unknown key {unknown[0][:60]!r}; known: labels, targets")
+    labels = group.get("labels") or {}
+    if not isinstance(labels, dict):
+        raise BadList(f"{place}.labels: is not a mapping of names to values")
+    for name, value in labels.items():
+        if not isinstance(name, str) or not isinstance(value, str | int | float):
+            raise BadList(f"{place}.labels: {str(name)[:60]!r} has a value that is no text; write it in quotes")
+    return {name: value if isinstance(value, str) else _text(value) for name, value in labels.items()}
+
+
+def _text(value: float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value}"

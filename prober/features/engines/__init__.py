@@ -1,0 +1,1 @@
+"""The metrics page of an engine, in one vocabulary for all engines."""

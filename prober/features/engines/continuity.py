@@ -1,0 +1,218 @@
+"""Successive readings of one page as one story, whatever restarts in between."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from prober.measure.engine_signals import COUNTERS, HISTOGRAMS, Histogram, Info, Signals
+
+STEADY = 10  # readings of one line before a refused page is believed again
+START_TOLERANCE_S = 1.0  # between two start times of one process: some are computed from an uptime
+FALLS, WITHIN = 3, 20  # so many falls in so many readings are no restarts; at one reading in 5 s, three in 100 s
+
+
+class Change(NamedTuple):
+    """An engine became another: `what` is engine, version, model or the name of a flag."""
+
+    what: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """One reading as part of the story.
+
+    signals: with counters and histograms that never fall; None while the page is refused, and `refused` says why
+    restarted: the engine was restarted, as two readings agree; changes: since the last reading that was believed
+    """
+
+    signals: Signals | None
+    restarted: bool = False
+    changes: tuple[Change, ...] = ()
+    refused: str | None = None
+
+
+class Told:
+    """What was last said of who the engine is, by what it says: what differs from it is a change. `now` can be kept."""
+
+    def __init__(self, before: Mapping[str, str] | None = None) -> None:
+        self.now = dict(before or {})
+
+    def take(self, said: Mapping[str, str]) -> tuple[Change, ...]:
+        """What changed; what is said for the first time, or is not said now, has not."""
+        changes = tuple(
+            Change(what, self.now[what], new) for what, new in said.items() if self.now.get(what, new) != new
+        )
+        self.now |= said
+        return changes
+
+
+class _Step(Enum):
+    ON = auto()
+    FELL = auto()
+    BACK = auto()
+
+
+class Continuity:
+    """Successive readings of one page into one story. Nothing here is timed: a missed reading does no harm.
+
+    A counter that falls means a restart, or another engine behind the same address. So the reading at which it falls adds
+    nothing; if the next one goes on from there it was a restart, and what was counted before is kept as an offset. If start
+    times go back, or counters fall again and again, the page is a different engine's each time and is refused until it has been
+    one engine's for `STEADY` readings; then counting goes on from where it stood. `told`: by an earlier process.
+
+    epoch: changes with each reading whose totals must not be subtracted from: the difference to the reading before it is not what
+    the engine did in between (counters fell or were held level, ranks came or went, or the process may be another one)
+    """
+
+    def __init__(self, told: Told | None = None) -> None:
+        self.epoch = 0
+        self._gap = False  # readings are missing before the next one
+        self._told = told or Told()
+        self._raw: Signals | None = None  # the last reading, believed or not
+        self._believed: Signals | None = None  # the last one that was
+        self._in_doubt = False  # counters fell at the last reading
+        self._falls: deque[bool] = deque(maxlen=WITHIN)
+        self._refused: str | None = None
+        self._steady = 0
+        self._offsets: dict[str, float | Histogram] = {}
+        self._totals: dict[str, Any] = {}  # by name of the signal, float or Histogram
+
+    def gap(self) -> None:
+        """Readings are missing before the next one: its counters continue the last ones only if its start time says so."""
+        self._gap = True
+
+    def take(self, now: Signals) -> Continued:
+        """The next reading."""
+        before = self._raw
+        self._raw = now if before is None else _with_what_went(now, before)
+        if before is None:
+            return self._go_on(now)
+        step = _step(before, now)
+        gap, self._gap = self._gap, False
+        unsure = gap and not _is_same_process(before, now)
+        if unsure or self._in_doubt or step is not _Step.ON or _is_regrouped(before, now):
+            self.epoch += 1
+        doubted, self._in_doubt = self._in_doubt, step is not _Step.ON
+        returned = doubted and step is _Step.ON and self._returned(now)
+        self._falls.append(step is not _Step.ON or returned)
+        if step is _Step.BACK:
+            self._refuse("the start time of its process goes back")
+        elif sum(self._falls) >= FALLS:
+            self._refuse(f"its counters fell {sum(self._falls)} times in {len(self._falls)} readings")
+        if self._refused is not None:
+            return self._wait(now, step)
+        if step is _Step.FELL:
+            return Continued(replace(now, **self._totals))
+        if doubted and not returned:
+            self._offsets = dict(self._totals)
+            return replace(self._go_on(now), restarted=True)
+        return self._go_on(now)
+
+    def _returned(self, now: Signals) -> bool:
+        """Whether a reading after a fall is again where it was before it: two engines, not one that restarted."""
+        believed = self._believed
+        return believed is not None and _step(believed, now) is _Step.ON
+
+    def _refuse(self, sign: str) -> None:
+        self._falls.clear()
+        self._steady = 0
+        self._refused = (
+            f"the page is a different engine's each time: {sign}; scrape each engine by its own address, "
+            "not through a service or gateway that picks one (or the engine restarts every few seconds)"
+        )
+
+    def _wait(self, now: Signals, step: _Step) -> Continued:
+        self._steady = self._steady + 1 if step is _Step.ON else 0
+        if self._steady < STEADY:
+            return Continued(None, refused=self._refused)
+        self._refused = None
+        for name, raw in _counting(now).items():
+            if name in self._totals:
+                self._offsets[name] = _plus(self._totals[name], raw, -1.0)
+        return self._go_on(now)
+
+    def _go_on(self, now: Signals) -> Continued:
+        changes = self._told.take(_telling(now.info))
+        self._believed = self._raw
+        totals: dict[str, Any] = {}
+        for name, raw in _counting(now).items():
+            last = self._totals.get(name)
+            total = _plus(self._offsets.get(name), raw)
+            if last is not None and _level(total) < _level(last) and _alike(total, last):
+                # One counter of many fell, or a rank left: what it had counted was not lost.
+                self._offsets[name] = _plus(last, raw, -1.0)
+                total = last
+                self.epoch += 1
+            totals[name] = self._totals[name] = total
+        return Continued(replace(now, **totals), changes=changes)
+
+
+def _telling(info: Info) -> dict[str, str]:
+    named = {"engine": info.engine, "version": info.version, "model": info.model}
+    return {what: text for what, text in named.items() if text is not None} | dict(info.flags)
+
+
+def _counting(signals: Signals) -> dict[str, float | Histogram]:
+    found = {name: getattr(signals, name) for name in (*COUNTERS, *HISTOGRAMS)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _with_what_went(now: Signals, before: Signals) -> Signals:
+    """A reading with the last raw values of counters that are not on the page now: a lazy engine's after its restart."""
+    there: dict[str, Any] = _counting(before) | _counting(now)
+    return replace(now, **there)
+
+
+def _level(value: float | Histogram) -> float:
+    return value.counts[-1] if isinstance(value, Histogram) else value
+
+
+def _alike(one: float | Histogram, other: float | Histogram) -> bool:
+    """Whether they can be added: histograms only with the same bounds."""
+    if isinstance(one, Histogram) and isinstance(other, Histogram):
+        return one.bounds == other.bounds
+    return not isinstance(one, Histogram) and not isinstance(other, Histogram)
+
+
+def _plus(base: float | Histogram | None, more: float | Histogram, sign: float = 1.0) -> float | Histogram:
+    """base + sign × more; `more` alone if they cannot be added: a histogram with new bounds starts anew."""
+    if isinstance(base, Histogram) and isinstance(more, Histogram) and base.bounds == more.bounds:
+        counts = tuple(a + sign * b for a, b in zip(base.counts, more.counts, strict=True))
+        total = base.sum + sign * more.sum if base.sum is not None and more.sum is not None else None
+        return Histogram(base.bounds, counts, total)
+    if isinstance(base, float | int) and not isinstance(more, Histogram):
+        return base + sign * more
+    return more
+
+
+def _is_same_process(before: Signals, now: Signals) -> bool:
+    """Whether both readings tell the same start time. An uptime alone may be that of a later process."""
+    old, new = before.start_time_seconds, now.start_time_seconds
+    return old is not None and new is not None and abs(new - old) <= START_TOLERANCE_S
+
+
+def _is_regrouped(before: Signals, now: Signals) -> bool:
+    """Whether other ranks or another engine were counted: a rank that joins brings all that it has counted so far."""
+    return (before.ranks, before.info.engine) != (now.ranks, now.info.engine)
+
+
+def _step(before: Signals, now: Signals) -> _Step:
+    """What happened between two readings, by start time and uptime where they are told, else by the counters."""
+    old, new = before.start_time_seconds, now.start_time_seconds
+    if old is not None and new is not None:
+        if abs(new - old) <= START_TOLERANCE_S:
+            return _Step.ON
+        return _Step.FELL if new > old else _Step.BACK
+    if before.uptime_seconds is not None and now.uptime_seconds is not None:
+        return _Step.FELL if now.uptime_seconds < before.uptime_seconds else _Step.ON
+    if (now.ranks or 0) < (before.ranks or 0):
+        return _Step.ON  # a rank or replica left, and took its counts along
+    levels = _counting(now)
+    pairs = [(_level(value), _level(levels[name])) for name, value in _counting(before).items() if name in levels]
+    counted = [(was, is_) for was, is_ in pairs if was > 0.0]
+    fell = sum(is_ < was for was, is_ in counted)
+    return _Step.FELL if fell * 2 > len(counted) else _Step.ON

@@ -1,0 +1,247 @@
+"""An engine's own page, read on a schedule of its own: into series, and into the load that drift is judged by.
+
+Parsing and reading are cut into slices, so that no stamp waits for a page. What cannot be read any more ages out: no KV usage of
+an hour ago is shown as now's.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import orjson
+
+from prober.config.problems import shown
+from prober.config.specs import MetricsSpec
+from prober.exposition.parse import Page, Parser
+from prober.features.engines.continuity import Change, Continuity, Told
+from prober.features.engines.page_reading import facts, in_slices, recognise, wanted
+from prober.features.engines.vendors import TABLES, tables
+from prober.measure.engine_signals import Signals, Table
+from prober.net.clock import Clock
+from prober.net.scrape import Fetched, Unreadable, fetch
+from prober.probing.target import Target
+
+FACTS_EVERY_NS = 600 * 10**9
+STALE_READINGS = 3
+GAP_READINGS = 1.5  # intervals between two readings: at more than that one is missing
+HELD_UP_S = 1.0
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class Hears(Protocol):
+    """Who is told."""
+
+    def engine(self, signals: Signals | None) -> None:
+        """What the engine says now; None: it says nothing any more."""
+
+    def engine_changed(self, change: Change) -> None:
+        """It is another one than before."""
+
+
+class EnginePage:
+    """One target's engine. told: who it said it was; `name` gives the target's label, for the log.
+
+    continuity: of the page's readings so far, by an earlier reader of the same page; None: these are the first
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        spec: MetricsSpec,
+        clock: Clock,
+        hears: Hears,
+        told: Told,
+        name: Callable[[], str],
+        continuity: Continuity | None = None,
+    ) -> None:
+        self._target, self._spec, self._clock, self._hears, self._name = target, spec, clock, hears, name
+        self._parser = Parser()  # all names, until it is known whose page this is
+        self._table: Table | None = None
+        self._tries = 0
+        self._continuity = continuity or Continuity(told)
+        self._facts: dict[str, str] = {}
+        self._facts_ns: int | None = None
+        self._read_ns: int | None = None
+        self._loads: deque[tuple[int, float]] = deque(maxlen=128)
+        self._said: set[str] = set()
+
+    async def run(self) -> None:
+        """Read for ever, or until it is known that this engine has no page."""
+        due = self._clock.now_ns()
+        while await self.read():
+            due = max(due + round(self._spec.interval_s * 1e9), self._clock.now_ns())
+            await self._clock.sleep_until(due)
+
+    async def read(self) -> bool:
+        """Read once, and tell; False if it is known that this engine has no page."""
+        begun_ns = self._clock.now_ns()
+        try:
+            if not await self._once():
+                if self._read_ns is not None:
+                    self._hears.engine(None)
+                return False
+        except Unreadable as problem:
+            if self._clock.late_s(begun_ns) > HELD_UP_S:
+                return True  # the prober was stopped meanwhile, which says nothing of the page
+            self._tries += 1
+            self._say(f"the engine's page cannot be read: {problem}")
+        stale_ns = STALE_READINGS * round(self._spec.interval_s * 1e9)
+        if self._read_ns is None or self._clock.now_ns() - self._read_ns > stale_ns:
+            self._hears.engine(None)
+        return True
+
+    def load_at(self, at_ns: int) -> float | None:
+        """Requests running and waiting at the reading before `at_ns`; None if that is older than a few readings."""
+        for read_ns, load in reversed(self._loads):
+            if read_ns <= at_ns:
+                fresh = at_ns - read_ns <= STALE_READINGS * self._spec.interval_s * 1e9
+                return load if fresh else None
+        return None
+
+    async def _once(self) -> bool:
+        """One reading; False if there is no page to come back for."""
+        if self._spec.url is None and self._target.identity is None and self._target.spec.engine is None:
+            return True  # where its page is will be known with the engine
+        known = self._candidates()
+        if known and not any(table.paths for table in known):
+            self._say(f"{known[0].engine} has no page of its own: {known[0].note or 'nothing is read'}")
+            return False
+        at_ns = self._clock.now_ns()
+        fetched = await self._get(self._url(known))
+        page = await self._sliced(self._parser.slices(fetched.body))
+        table = self._table = self._recognise(page, known)
+        await self._know(table, at_ns)
+        started = fetched.headers.get(table.start_time_header or "")
+        reading = await self._sliced(
+            in_slices(
+                page,
+                table,
+                version=self._facts.get("version"),
+                model=self._facts.get("model"),
+                start_time_seconds=_number(started),
+            )
+        )
+        for missing in reading.missing:
+            release = f"{table.engine} {self._facts.get('version', '')}".rstrip()
+            names = ", ".join(missing.names)
+            self._say(f"{release} should have {missing.signal}: its page has no {names}")
+        signals = reading.signals
+        capacity = signals.kv_cache_capacity_tokens or _number(self._facts.get("capacity_tokens"))
+        context = _number(self._facts.get("context_tokens"))
+        self._take(replace(signals, kv_cache_capacity_tokens=capacity, context_tokens=context), page, at_ns)
+        return True
+
+    def _recognise(self, page: Page, known: tuple[Table, ...]) -> Table:
+        """Whose page this is: each time, as an upgrade may change its names. Raises Unreadable."""
+        if self._table is not None:
+            known = tables(self._table.engine)
+        found = recognise(page, known) or (recognise(page, TABLES) if self._table is None else None)
+        if found is None:
+            self._table, self._parser = None, Parser()
+            hint = f"; {known[0].needs}" if known and known[0].needs else ""
+            raise Unreadable(f"{shown(self._url(known))}: a page of no engine that is known{hint}")
+        if found != self._table:
+            self._parser = Parser(wanted(tables(found.engine)))
+            if found.note:
+                self._say(f"{found.engine}: {found.note}")
+        return found
+
+    def _take(self, signals: Signals, page: Page, at_ns: int) -> None:
+        if self._read_ns is None or at_ns - self._read_ns > GAP_READINGS * self._spec.interval_s * 1e9:
+            self._continuity.gap()
+        continued = self._continuity.take(signals)
+        if continued.refused:
+            self._say(continued.refused)
+        if continued.restarted:
+            self._facts_ns = None
+            self._hears.engine_changed(Change("restart", "", ""))
+        for change in continued.changes:
+            self._hears.engine_changed(change)
+        if page.broken:
+            self._say(f"{page.broken} lines of the engine's page cannot be read, the first: {page.first_broken!r}")
+        if continued.signals is None:
+            return
+        self._read_ns = at_ns
+        self._hears.engine(continued.signals)
+        running, waiting = continued.signals.requests_running, continued.signals.requests_waiting
+        if running is not None:
+            self._loads.append((at_ns, running + (waiting or 0.0)))
+
+    def _candidates(self) -> tuple[Table, ...]:
+        """The tables of the engine as far as it is known."""
+        identity = self._target.identity
+        return tables(identity.dialect.name if identity else self._target.spec.engine or "")
+
+    def _url(self, known: tuple[Table, ...]) -> str:
+        """Where its page is: as configured, or the next place where this engine may have it."""
+        if self._spec.url is not None:
+            return self._spec.url
+        table = self._table or next((table for table in known if table.paths), None)
+        if table is None:
+            return self._root() + "/metrics"
+        return self._root(table.port) + table.paths[self._tries % len(table.paths)]
+
+    def _root(self, port: int | None = None) -> str:
+        endpoint = self._target.endpoint
+        host = endpoint.authority if port is None else f"{endpoint.host}:{port}"
+        return f"{endpoint.scheme}://{host}{endpoint.base_path.removesuffix('/v1')}"
+
+    async def _know(self, table: Table, now_ns: int) -> None:
+        """Version, model and the like from the engine's JSON answers, now and then."""
+        if self._facts_ns is not None and now_ns - self._facts_ns < FACTS_EVERY_NS:
+            return
+        self._facts_ns = now_ns
+        answers: dict[str, object] = {}
+        for path in dict.fromkeys(fact.path for fact in table.facts):
+            try:
+                answers[path] = orjson.loads((await self._get(self._root() + path)).body)
+            except (Unreadable, ValueError):
+                continue  # not every server has every page; what is not told is not known
+        self._facts = facts(table, answers)
+
+    async def _get(self, url: str) -> Fetched:
+        endpoint = self._target.endpoint
+        headers = dict(endpoint.headers) if urlsplit(url).hostname == endpoint.host.lower() else {}
+        if self._ours(url) and (token := endpoint.token()):
+            headers["Authorization"] = f"Bearer {token}"  # for the target's own server only
+        timeout_s = min(4.0, self._spec.interval_s)
+        return await fetch(
+            url,
+            headers=headers,
+            tls=endpoint.tls,
+            proxy=self._target.spec.proxy_url,
+            timeout_s=timeout_s,
+            allow_link_local=endpoint.allow_link_local,
+        )
+
+    def _ours(self, url: str) -> bool:
+        """On the target's own server, which may see its token: the same scheme, host and port."""
+        return urlsplit(url)[:2] == urlsplit(self._root())[:2]
+
+    async def _sliced(self, slices: Generator[None, None, T]) -> T:
+        while True:
+            try:
+                next(slices)
+            except StopIteration as done:
+                found: T = done.value
+                return found
+            await asyncio.sleep(0)
+
+    def _say(self, text: str) -> None:
+        """Once."""
+        text = self._target.endpoint.veil.over(text)
+        if text not in self._said:
+            self._said.add(text)
+            log.warning("target=%s %s", self._name(), text)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,86 @@
+"""The engines this prober knows, one file each: data only."""
+
+from prober.features.engines.vendors import (
+    aphrodite,
+    dynamo,
+    kserve,
+    litellm,
+    llamacpp,
+    llmd,
+    lmdeploy,
+    mlc,
+    nim,
+    ollama,
+    openai,
+    ray,
+    sglang,
+    tabbyapi,
+    tgi,
+    transformers,
+    triton,
+    trtllm,
+    vllm,
+)
+from prober.measure.chat import Dialect
+from prober.measure.engine_signals import Table
+
+GENERIC = openai.DIALECT
+DIALECTS: dict[str, Dialect] = {
+    module.DIALECT.name: module.DIALECT
+    for module in (
+        vllm,
+        sglang,
+        trtllm,
+        tgi,
+        llamacpp,
+        lmdeploy,
+        ollama,
+        transformers,
+        litellm,
+        tabbyapi,
+        mlc,
+        openai,
+    )
+}
+# Every table, in the order in which a page's shape is tried: an engine's own names come before those of what stands in front of
+# or around it (a Dynamo worker's page has its engine's too), and names without a prefix come last.
+TABLES: tuple[Table, ...] = tuple(
+    table
+    for module in (
+        triton,
+        vllm,
+        sglang,
+        trtllm,
+        tgi,
+        llamacpp,
+        lmdeploy,
+        aphrodite,
+        ray,
+        dynamo,
+        llmd,
+        litellm,
+        mlc,
+        nim,
+        kserve,
+        ollama,
+        tabbyapi,
+        transformers,
+    )
+    for table in module.TABLES
+)
+
+
+def tables(engine: str) -> tuple[Table, ...]:
+    """The tables of an engine by name, one a generation of its page; none for a name without any (`openai`)."""
+    return tuple(table for table in TABLES if table.engine == engine)
+
+
+def detect(owned_by: str | None, headers: dict[str, str]) -> Dialect:
+    """The dialect of the server whose `/v1/models` answered with these; the plain OpenAI one if nothing gives it away."""
+    for dialect in DIALECTS.values():
+        if dialect.header is not None and dialect.header in headers:
+            return dialect
+    for dialect in DIALECTS.values():
+        if dialect.owned_by is not None and dialect.owned_by == owned_by:
+            return dialect
+    return GENERIC

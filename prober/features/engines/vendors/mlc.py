@@ -1,0 +1,24 @@
+"""MLC LLM. Forces a length only through its debug switch."""
+
+from prober.measure.chat import Dialect
+from prober.measure.engine_signals import Over, Shape, Table, Value
+
+DIALECT = Dialect(
+    name="mlc",
+    owned_by="MLC-LLM",
+    force_length={"debug_config": {"ignore_eos": True}},
+    health=None,
+)
+
+# Names from 79d603f. Its text is its own: tabs, values of labels without quotes; only the first model is on it.
+TABLES = (
+    Table(
+        engine="mlc",
+        shape=Shape(names=("engine_decode_time_sum", "completion_tokens_sum")),
+        signals={
+            "prompt_tokens_total": (Value("prompt_tokens_sum", Over.FIRST),),
+            "generation_tokens_total": (Value("completion_tokens_sum", Over.FIRST),),
+        },
+        models=(),
+    ),
+)

@@ -1,0 +1,20 @@
+"""Ray Serve LLM (2.60). A page only: each node's agent has the engines' names as ray_vllm_… and ray_sglang_….
+
+Several replicas stand on one page and are added up. Names are those of Ray's own dashboards."""
+
+from dataclasses import replace
+
+from prober.features.engines.vendors import sglang, vllm
+from prober.measure.engine_signals import Shape, Table, renamed
+
+_NEEDS = "scrape the node's metrics agent (--metrics-export-port), not the serve port"
+_VLLM, _SGLANG = "ray_vllm_", "ray_sglang_"
+
+
+def _of_ray(table: Table, old: str, new: str) -> Table:
+    as_ray = renamed(table, engine="ray", old=old, new=new, shape=Shape(prefixes=(new,)))
+    signals = {name: sources for name, sources in as_ray.signals.items() if name != "start_time_seconds"}
+    return replace(as_ray, signals=signals, facts=(), lazy=True, needs=_NEEDS)
+
+
+TABLES = (_of_ray(vllm.V1, "vllm:", _VLLM), _of_ray(sglang.TABLES[0], "sglang:", _SGLANG))

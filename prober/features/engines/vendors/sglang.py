@@ -1,0 +1,86 @@
+"""SGLang (0.5). It listens while it loads its model and answers 503 on /health; named events carry token ids."""
+
+from prober.measure.chat import Dialect
+from prober.measure.engine_signals import Buckets, Fact, LabelProduct, Over, Product, Shape, Sum, Table, Value
+
+DIALECT = Dialect(
+    name="sglang",
+    owned_by="sglang",
+    force_length={"ignore_eos": True, "min_tokens": Dialect.TOKENS},
+    cache_bypass={"cache_salt": Dialect.SALT},
+    continuous_usage=True,
+    loads_listening=True,
+)
+
+# Names from the wheels 0.4.0 to 0.5.23. `cache_hit_rate` is that of the last prefill only and not read. Counters move when a
+# request ends. A rank's copies (--enable-metrics-for-all-schedulers) are one; priority "" is the total of all priorities.
+_TOTAL = {"priority": ("",)}
+_TIERS = {"cache_source": ("device", "host", "storage")}  # and not their total
+_PREFILL = {"mode": ("prefill_cache", "prefill_compute")}
+SIGNALS = {
+    "requests_running": (Value("sglang:num_running_reqs", where=_TOTAL),),
+    "requests_waiting": (
+        Sum(
+            Value("sglang:num_queue_reqs", where=_TOTAL),
+            (
+                Value("sglang:num_grammar_queue_reqs", where=_TOTAL),
+                Value("sglang:num_prefill_bootstrap_queue_reqs", where=_TOTAL),
+                Value("sglang:num_decode_prealloc_queue_reqs", where=_TOTAL),
+                Value("sglang:num_decode_transfer_queue_reqs", where=_TOTAL),
+            ),
+        ),
+    ),
+    "requests_waiting_for_capacity": (Value("sglang:num_queue_reqs", where=_TOTAL),),
+    # Tokens that only the prefix cache holds are free.
+    "kv_cache_usage_ratio_max": (Value("sglang:token_usage", Over.MAX, _TOTAL),),
+    "kv_cache_usage_ratio_mean": (Value("sglang:token_usage", Over.MEAN, _TOTAL),),
+    "kv_cache_capacity_tokens": (
+        Value("sglang:max_total_num_tokens", since="0.5.6"),
+        Product((Value("sglang:num_pages"), Value("sglang:page_size", Over.FIRST)), since="0.5.12", expected=False),
+        LabelProduct(
+            "sglang:cache_config_info", ("num_pages", "page_size"), since="0.5.9", until="0.5.12", expected=False
+        ),
+    ),
+    "preemptions_total": (Value("sglang:num_retracted_requests_total", since="0.5.7"),),
+    "prefix_cache_queries_tokens_total": (
+        Value("sglang:realtime_tokens_total", where=_PREFILL, since="0.5.7"),
+        Value("sglang:prompt_tokens_total", since="0.4.4", until="0.5.7"),
+    ),
+    "prefix_cache_hits_tokens_total": (
+        Value("sglang:realtime_tokens_total", where={"mode": ("prefill_cache",)}, since="0.5.7"),
+        Value("sglang:cached_tokens_total", where=_TIERS, since="0.4.4", until="0.5.7"),
+    ),
+    "prompt_tokens_total": (Value("sglang:prompt_tokens_total"),),
+    "generation_tokens_total": (Value("sglang:generation_tokens_total"),),
+    "requests_finished_total": (Value("sglang:num_requests_total"),),
+    "ttft_seconds": (Buckets("sglang:time_to_first_token_seconds"),),
+    "itl_seconds": (Buckets("sglang:inter_token_latency_seconds", since="0.4.4"),),
+    "tpot_seconds": (
+        Buckets("sglang:request_time_per_output_token_seconds", since="0.5.22"),
+        Buckets("sglang:time_per_output_token_seconds", until="0.4.5"),
+    ),
+    "queue_seconds": (
+        Buckets("sglang:queue_time_seconds", since="0.5.3"),
+        Buckets("sglang:queue_time_s", since="0.5.2", until="0.5.3"),
+    ),
+    "e2e_seconds": (Buckets("sglang:e2e_request_latency_seconds"),),
+}
+TABLES = (
+    Table(
+        engine="sglang",
+        shape=Shape(prefixes=("sglang:",)),
+        signals=SIGNALS,
+        copies=("tp_rank", "pp_rank", "moe_ep_rank"),
+        lazy=True,
+        facts=(
+            Fact("version", "/server_info", ("version",)),
+            Fact("version", "/get_server_info", ("version",)),
+            Fact("model", "/get_model_info", ("model_path",)),
+            Fact("context_tokens", "/server_info", ("context_length",)),
+            Fact("context_tokens", "/v1/models", ("data", 0, "max_model_len")),
+            Fact("capacity_tokens", "/server_info", ("max_total_num_tokens",)),
+            Fact("requests_max", "/server_info", ("max_running_requests",)),
+        ),
+        needs="start the server with --enable-metrics",
+    ),
+)

@@ -1,0 +1,39 @@
+"""Triton with TensorRT-LLM. A page only, on a port of its own."""
+
+from prober.measure.engine_signals import Buckets, Over, Product, Ratio, Shape, Table, Value
+
+# Names from the backend's README at 0b9d7d5. Its `fraction` disagrees with used ÷ max there, so the latter is read. An ensemble
+# and its parts each count a request: only the part that generates is read. Latencies are means in microseconds, no histograms,
+# except with --metrics-config histogram_latencies=true the first response in milliseconds.
+_ENGINE = {"model": ("tensorrt_llm",)}
+_BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
+_REQUESTS = "nv_trt_llm_request_metrics"
+_USAGE = Ratio(
+    Value(_BLOCKS, where={"kv_cache_block_type": ("used",)}), Value(_BLOCKS, where={"kv_cache_block_type": ("max",)})
+)
+TABLES = (
+    Table(
+        engine="triton",
+        shape=Shape(prefixes=("nv_trt_llm_",)),
+        signals={
+            "requests_running": (Value(_REQUESTS, where={"request_type": ("scheduled",)}),),
+            "requests_waiting": (Value(_REQUESTS, where={"request_type": ("waiting",)}),),
+            "kv_cache_usage_ratio_max": (_USAGE,),
+            "kv_cache_usage_ratio_mean": (_USAGE,),
+            "kv_cache_capacity_tokens": (
+                Product(
+                    (
+                        Value(_BLOCKS, where={"kv_cache_block_type": ("max",)}),
+                        Value(_BLOCKS, Over.FIRST, where={"kv_cache_block_type": ("tokens_per",)}),
+                    )
+                ),
+            ),
+            "requests_finished_total": (Value("nv_inference_request_success", where=_ENGINE, expected=False),),
+            "ttft_seconds": (
+                Buckets("nv_inference_first_response_histogram_ms", where=_ENGINE, scale=0.001, expected=False),
+            ),
+        },
+        port=8002,
+        models=(),
+    ),
+)

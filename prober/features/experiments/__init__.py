@@ -1,0 +1,1 @@
+"""Measurements with a beginning and an end: gate, compare, matrix, plan, report."""

@@ -1,0 +1,50 @@
+"""`vllm bench serve --save-result`, with or without `--save-detailed`."""
+
+from prober.features.experiments.importers.flat import Flat
+from prober.features.experiments.importers.sheet import Sheet
+from prober.results.result import Load, Result
+
+VLLM = Flat(
+    tool="vllm bench serve",
+    names={"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"},
+    must=("request_throughput", "total_input_tokens", "output_throughput", "model_id"),
+    must_not=("input_throughput",),
+    differs=(
+        "TTFT and E2E count from when the request was sent, not from when it was due.",
+        "In chat the first chunk counts as first token even if it carries a role alone: TTFT is too low there.",
+        "ITL is the gap between chunks, however many tokens a chunk carries.",
+        "A stream that was cut, or that carries an error inside a 200, counts as a success.",
+        "With a maximum concurrency requests wait in the client, and TTFT leaves that wait out.",
+        "Its date has no time zone: it is read as UTC.",
+    ),
+)
+
+
+def read(sheet: Sheet) -> Result:
+    """One file is one run."""
+    rate, cap, burstiness = sheet.number("request_rate"), sheet.count("max_concurrency"), sheet.number("burstiness")
+    if cap is not None:
+        arrivals: str | None = "closed"
+    elif rate is None:
+        arrivals = "all at once" if sheet.get("request_rate") == "inf" else None
+    else:
+        arrivals = "poisson" if burstiness in (None, 1.0) else "gamma"
+    load = Load(
+        prompt_tokens=_lengths(sheet, "input_lens"),
+        output_tokens=_lengths(sheet, "output_lens"),
+        varied=_varied(sheet),
+        arrivals=arrivals,
+        max_in_flight=cap,
+        dataset=sheet.first(("dataset_name",), ("dataset",)),
+    )
+    return VLLM.result([sheet], load)
+
+
+def _lengths(sheet: Sheet, key: str) -> str | None:
+    found = sheet.rows(key)
+    return f"{min(found):g}–{max(found):g}, as seen" if found else None
+
+
+def _varied(sheet: Sheet) -> bool | None:
+    found = sheet.rows("input_lens")
+    return len(set(found)) > 1 if found else None

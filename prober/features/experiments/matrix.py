@@ -1,0 +1,245 @@
+"""The workload matrix: what each row sends, and what its results come to.
+
+accepted   every objective holds, each shown at an error of `ERROR`: one that does not makes the row wrong with no higher chance
+rejected   an objective is missed, at an error of `ERROR` shared among all objectives of all rows
+not_enough_data  the requests show neither, or the row did not run to its end: what was cut would have been the slow ones
+
+So "all rows are accepted" and "a row is rejected" are each wrong with a chance of at most `ERROR`, however many rows there are.
+The tests are those of the gate (`analysis.sequential`): a request is one observation, however many gaps its answer had.
+
+A closed loop keeps so many requests in flight, as other tools do, and is here to compare with them only. A request of it is due
+when it can leave: there is no other time that it was meant to.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
+from random import Random
+from typing import Literal
+
+from prober.config.rows import Row
+from prober.features.experiments.gate import Finding, Judged, Question
+from prober.features.slo.firing import percent
+from prober.measure.objective import Slo
+from prober.measure.outcome import NEUTRAL
+from prober.measure.result import ProbeResult
+from prober.measure.slo_events import events, mean_a_probe, most_a_probe
+from prober.results.result import Decision, Load
+from prober.workload.arrivals import poisson
+from prober.workload.shapes import Fixed
+from prober.workload.workloads import Workload
+
+State = Literal["accepted", "rejected", "not_enough_data"]
+ERROR = 0.05
+CLOSED_LOOP = (
+    "a closed loop asks a slow target less, so that its queue is not seen (coordinated omission): to compare with other tools, "
+    "not what users feel"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a row came to. name: that of its stage; why: what was seen; findings: one an objective."""
+
+    name: str
+    state: State
+    why: str
+    findings: tuple[Finding, ...]
+
+
+def missed_error(rows: Sequence[Row]) -> float:
+    """The error at which one objective of one row may be called missed."""
+    return ERROR / max(1, sum(len(row.slos) for row in rows))
+
+
+def judge(
+    row: Row, results: Sequence[ProbeResult], *, missed: float, loading: int = 0, interrupted: bool = False
+) -> Verdict:
+    """The verdict on all results of a row.
+
+    missed: see `missed_error`; loading: requests that were not sent, as the engine said it is loading or shutting down
+    """
+    asked = [(slo, _question(slo, row.workload)) for slo in row.slos]
+    for _, question in asked:
+        for result in results:
+            question.take(result)
+    findings = tuple(question.finding(ERROR, missed) for _, question in asked)
+    if interrupted:
+        return Verdict(stage_name(row), "not_enough_data", f"interrupted after {_requests(len(results))}", findings)
+    seen = [(f"{_words(slo)}: {_seen(found)}", found) for (slo, _), found in zip(asked, findings, strict=True)]
+    if told := [text for text, found in seen if found.answer == "missed"]:
+        return Verdict(stage_name(row), "rejected", "; ".join(told), findings)
+    if told := [f"{text}, {_open(found)}" for text, found in seen if found.answer == "undecided"]:
+        why = "; ".join([*told, *_uncounted(results, loading)])
+        return Verdict(stage_name(row), "not_enough_data", why, findings)
+    return Verdict(stage_name(row), "accepted", "; ".join(text for text, _ in seen), findings)
+
+
+def not_begun(row: Row) -> Verdict:
+    """The verdict on a row that an interruption left no time for."""
+    return Verdict(stage_name(row), "not_enough_data", "not begun", ())
+
+
+def overall(verdicts: Sequence[Verdict]) -> State:
+    """Of all rows: the worst that is known."""
+    states = {each.state for each in verdicts}
+    return "rejected" if "rejected" in states else "accepted" if states == {"accepted"} else "not_enough_data"
+
+
+def told(verdicts: Sequence[Verdict]) -> str:
+    """A sentence a row."""
+    return ". ".join(f"{each.name}: {each.state.replace('_', ' ')} ({each.why})" for each in verdicts)
+
+
+def decision(verdicts: Sequence[Verdict]) -> Decision | None:
+    """For the stored result; None where nothing is decided."""
+    state = overall(verdicts)
+    return None if state == "not_enough_data" else Decision(state == "accepted", told(verdicts))
+
+
+def reservations(row: Row) -> list[str]:
+    """Which of its objectives so few requests can never show to hold: they can be missed, or stay open."""
+    if row.requests is not None:
+        count: float = row.requests
+    elif row.rate_per_s is not None and row.duration_s is not None:
+        count = row.rate_per_s * row.duration_s
+    else:
+        return []
+    needed = [(slo, _question(slo, row.workload).least(ERROR)) for slo in row.slos]
+    return [
+        f"{stage_name(row)}: {_words(slo)} takes {least:,} requests to be accepted if all are good, and about {count:,.0f} are sent"
+        for slo, least in needed
+        if least > count
+    ]
+
+
+def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
+    """Of a row with a rate: Poisson arrivals, absolute, up to its number of requests or its duration."""
+    assert row.rate_per_s is not None, "a closed loop has no schedule"
+    times = poisson(row.rate_per_s, rng, start_ns)
+    if row.requests is not None:
+        return islice(times, row.requests)
+    assert row.duration_s is not None
+    end_ns = start_ns + round(row.duration_s * 1e9)
+    return takewhile(lambda due_ns: due_ns < end_ns, times)
+
+
+def as_sent(result: ProbeResult) -> ProbeResult:
+    """A result of a closed loop: its latencies count from when the request left, its connection ready."""
+    timeline = result.timeline
+    return (
+        result
+        if timeline.sent_ns is None
+        else replace(result, timeline=replace(timeline, intended_ns=timeline.sent_ns))
+    )
+
+
+def warming(workload: Workload) -> Workload:
+    """What is sent before a row counts: its shape, always with the prefix that the cache shall hold."""
+    prefix = workload.prefix
+    return replace(workload, prefix=replace(prefix, reuse=1.0)) if prefix is not None and prefix.reuse else workload
+
+
+def loop(row: Row) -> str:
+    """How it is sent, in words."""
+    return f"{row.rate_per_s:g}/s" if row.rate_per_s is not None else f"closed loop of {row.concurrency}"
+
+
+def amount(row: Row) -> str:
+    """How much is sent, in words."""
+    return _requests(row.requests) if row.requests is not None else f"{row.duration_s or 0:g} s"
+
+
+def stage_name(row: Row) -> str:
+    """The name of its stage: a closed loop is never to be taken for an open one."""
+    return f"{row.name} ({loop(row)})" if row.closed else row.name
+
+
+def load_of(rows: Sequence[Row], in_flight: int) -> Load:
+    """What is sent, for the stored result. in_flight: the cap of open loops."""
+    closed = [row for row in rows if row.closed]
+    arrivals = "poisson" if not closed else "closed"
+    if closed and len(closed) < len(rows):
+        arrivals = f"poisson, and closed in {', '.join(row.name for row in closed)}"
+    return Load(
+        workload=", ".join(stage_name(row) for row in rows),
+        prompt_tokens=_lengths(rows, "prompt_tokens"),
+        output_tokens=_lengths(rows, "output_tokens"),
+        varied=any(
+            not isinstance(shape, Fixed)
+            for row in rows
+            for shape in (row.workload.prompt_tokens, row.workload.output_tokens)
+        ),
+        arrivals=arrivals,
+        max_in_flight=max(row.concurrency or 0 for row in rows) if len(closed) == len(rows) else in_flight,
+        sampling=rows[0].workload.sampling,
+        dataset="generated",
+    )
+
+
+def shape_of(row: Row, in_flight: int) -> Load:
+    """What one row sends, for its stage. in_flight: the cap of open loops."""
+    workload = row.workload
+    return Load(
+        workload=stage_name(row),
+        prompt_tokens=_length(row, "prompt_tokens"),
+        output_tokens=_length(row, "output_tokens"),
+        varied=not any(isinstance(shape, Fixed) for shape in (workload.prompt_tokens, workload.output_tokens)),
+        arrivals="closed" if row.closed else "poisson",
+        max_in_flight=row.concurrency if row.closed else in_flight,
+        sampling=workload.sampling,
+        dataset="generated",
+    )
+
+
+def _question(slo: Slo, workload: Workload) -> Question:
+    def judged(result: ProbeResult | None) -> Judged:
+        count, bad = events(slo, result) if result is not None else (0, 0)
+        return count, bad, bad
+
+    _, tokens = workload.mean_tokens()
+    most = most_a_probe(slo, workload.most_output_tokens)
+    return Question(slo.name, float(slo.budget), judged, most, min(mean_a_probe(slo, tokens), most))
+
+
+def _words(slo: Slo) -> str:
+    threshold = "" if slo.threshold_s is None else f"<{slo.threshold_s:g}s"
+    return f"{slo.signal}{threshold}:{percent(slo.objective)}"
+
+
+def _seen(found: Finding) -> str:
+    if not found.events:
+        return "nothing to judge"
+    return f"{found.bad:,} of {found.events:,} bad, {100 * found.bad / found.events:.3g}%, allowed {100 * found.budget:.3g}%"
+
+
+def _open(found: Finding) -> str:
+    if not found.events:
+        return "no data"
+    more = f", some {found.more:,} more requests may show it" if found.more else ""
+    return f"in truth {100 * found.lower:.2g}% to {100 * found.upper:.2g}%{more}"
+
+
+def _uncounted(results: Sequence[ProbeResult], loading: int) -> Iterator[str]:
+    """What is nobody's event, and why."""
+    neutral = [each for each in results if each.outcome in NEUTRAL]
+    if neutral:
+        kinds = [f"{each.outcome.value}: {each.detail}" if each.detail else each.outcome.value for each in neutral]
+        yield f"{len(neutral)} of {_requests(len(results))} not counted, most often {max(set(kinds), key=kinds.count)}"
+    if loading:
+        yield f"{_requests(loading)} not sent: the engine said that it is loading or shutting down"
+
+
+def _requests(count: int) -> str:
+    return f"{count:,} request{'' if count == 1 else 's'}"
+
+
+def _lengths(rows: Sequence[Row], name: str) -> str:
+    return "; ".join(f"{row.name}: {_length(row, name)}" for row in rows)
+
+
+def _length(row: Row, name: str) -> str:
+    """A distribution in words; of prompts with what they share."""
+    prefix = row.workload.prefix if name == "prompt_tokens" else None
+    shared = f", {prefix.tokens} of them shared by {prefix.reuse:.0%} of the requests" if prefix is not None else ""
+    return f"{getattr(row.workload, name)}{shared}"

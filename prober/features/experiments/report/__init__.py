@@ -1,0 +1,1 @@
+"""Reports of results as Markdown, HTML and CSV."""

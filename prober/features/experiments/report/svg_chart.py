@@ -1,0 +1,146 @@
+"""A chart as inline SVG. Colours are CSS variables of the page, so that it is legible in light and in dark; no script."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from prober.features.experiments.report.axis import Scale
+
+WIDTH, HEIGHT = 560, 330
+LEFT, RIGHT, TOP, BOTTOM = 62, 16, 30, 44
+COLOURS = 6
+STYLE = """
+svg.chart { width: 100%; height: auto; display: block; font: 12px system-ui, sans-serif; overflow: visible }
+svg.chart text { fill: var(--muted) } svg.chart text.strong { fill: var(--ink) }
+svg.chart .grid { stroke: var(--line); stroke-width: 1 } svg.chart .frame { stroke: var(--muted); stroke-width: 1 }
+svg.chart .data { fill: none; stroke: var(--colour); stroke-width: 2; stroke-linejoin: round }
+svg.chart .dashed { stroke-dasharray: 5 4 } svg.chart .thin { stroke-width: 1.2 }
+svg.chart .dot { fill: var(--colour); stroke: var(--paper); stroke-width: 1 }
+svg.chart .hollow { fill: var(--paper); stroke: var(--colour); stroke-width: 1.6 }
+svg.chart .specks { stroke-width: 3; stroke-opacity: .5 } svg.chart .whisker { stroke: var(--colour); stroke-width: 1.2 }
+svg.chart .cross { stroke: var(--bad); stroke-width: 1.6 }
+svg.chart .rule { stroke: var(--bad); stroke-width: 1.4; stroke-dasharray: 2 3 }
+svg.chart text.rule-label { fill: var(--bad) } svg.chart .band { fill: var(--colour); fill-opacity: .13 }
+svg.chart .stripe { fill: var(--ink); fill-opacity: .05 } svg.chart .knee { stroke: var(--colour); stroke-width: 1.4 }
+"""
+
+
+def colour(index: int) -> str:
+    """One of the categorical colours."""
+    return f"var(--c{index % COLOURS})"
+
+
+def shade(place: int, count: int) -> str:
+    """One of a sequence, from blue for the first to red for the last; legible on white and on black."""
+    return f"hsl({215 - 215 * place / max(1, count - 1):.0f} 70% var(--shade))"
+
+
+@dataclass(slots=True)
+class Canvas:
+    """Draw in the units of the scales, then ask for the `svg`. A title is what a pointer shows."""
+
+    x: Scale
+    y: Scale
+    _parts: list[str] = field(default_factory=list)
+    _labels: list[tuple[float, float]] = field(default_factory=list)
+
+    def line(self, points: Sequence[tuple[float, float]], colour: str, kind: str = "") -> None:
+        """A line through (x, y)."""
+        if len(points) > 1:
+            path = "L".join(f"{self._x(x):.1f} {self._y(y):.1f}" for x, y in points)
+            self._parts.append(f'<path class="data {kind}" style="--colour:{colour}" d="M{path}"/>')
+
+    def dot(self, x: float, y: float, colour: str, title: str, *, hollow: bool = False) -> None:
+        """A point; hollow where it is uncertain."""
+        kind = "hollow" if hollow else "dot"
+        self._parts.append(
+            f'<circle class="{kind}" style="--colour:{colour}" cx="{self._x(x):.1f}" cy="{self._y(y):.1f}" r="4">'
+            f"<title>{escape(title)}</title></circle>"
+        )
+
+    def specks(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+        """Many small points."""
+        path = "".join(f"M{self._x(x) - 1.5:.1f} {self._y(y):.1f}h3" for x, y in points)
+        if path:
+            self._parts.append(f'<path class="data specks" style="--colour:{colour}" d="{path}"/>')
+
+    def crosses(self, xs: Sequence[float]) -> None:
+        """Failures, at the upper edge."""
+        path = "".join(f"M{self._x(x) - 3:.1f} {TOP + 3}l6 6m0 -6l-6 6" for x in xs)
+        if path:
+            self._parts.append(f'<path class="cross" d="{path}"/>')
+
+    def whisker(self, x: float, low: float, high: float, colour: str) -> None:
+        """An interval of y."""
+        place = self._x(x)
+        self._parts.append(
+            f'<path class="whisker" style="--colour:{colour}" d="M{place:.1f} {self._y(low):.1f}V{self._y(high):.1f}"/>'
+        )
+
+    def rule(self, y: float, label: str) -> None:
+        """A threshold."""
+        place = self._y(y)
+        self._parts.append(
+            f'<path class="rule" d="M{LEFT} {place:.1f}H{WIDTH - RIGHT}"/>'
+            f'<text class="rule-label" x="{LEFT + 6}" y="{place - 5:.1f}">{escape(label)}</text>'
+        )
+
+    def band(self, low: float, high: float, at: float | None, colour: str, title: str) -> None:
+        """An interval of x, with its estimate."""
+        left, right = self._x(low), self._x(high)
+        height = HEIGHT - TOP - BOTTOM
+        self._parts.append(
+            f'<rect class="band" style="--colour:{colour}" x="{left:.1f}" y="{TOP}" '
+            f'width="{max(1.0, right - left):.1f}" height="{height}"><title>{escape(title)}</title></rect>'
+        )
+        if at is not None:
+            self._parts.append(f'<path class="knee" style="--colour:{colour}" d="M{self._x(at):.1f} {TOP}v{height}"/>')
+
+    def stripe(self, low: float, high: float, label: str, *, filled: bool) -> None:
+        """A time with a name."""
+        left, right = self._x(low), self._x(high)
+        if filled:
+            self._parts.append(
+                f'<rect class="stripe" x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" height="{HEIGHT - TOP - BOTTOM}"/>'
+            )
+        if right - left > 7 * len(label):
+            self._parts.append(
+                f'<text x="{(left + right) / 2:.1f}" y="{TOP - 4}" text-anchor="middle">{escape(label)}</text>'
+            )
+
+    def label(self, x: float, y: float, text: str) -> None:
+        """A word beside a point, left out where another one stands already."""
+        left, top = self._x(x) + 7, self._y(y) - 6
+        if left + 7 * len(text) > WIDTH:
+            left -= 14 + 7 * len(text)
+        if all(abs(left - other) > 44 or abs(top - above) > 14 for other, above in self._labels):
+            self._labels.append((left, top))
+            self._parts.append(f'<text x="{left:.1f}" y="{top:.1f}">{escape(text)}</text>')
+
+    def svg(self, x_label: str, y_label: str) -> str:
+        """The chart."""
+        bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+        grid = []
+        for value, text in self.x.ticks():
+            at = self._x(value)
+            grid.append(f'<path class="grid" d="M{at:.1f} {TOP}V{bottom}"/>')
+            grid.append(f'<text x="{at:.1f}" y="{bottom + 17}" text-anchor="middle">{escape(text)}</text>')
+        for value, text in self.y.ticks():
+            at = self._y(value)
+            grid.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{right}"/>')
+            grid.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{escape(text)}</text>')
+        labels = (
+            f'<text class="strong" x="{right}" y="{HEIGHT - 8}" text-anchor="end">{escape(x_label)}</text>'
+            f'<text class="strong" x="0" y="14">{escape(y_label)}</text>'
+        )
+        frame = f'<path class="frame" fill="none" d="M{LEFT} {TOP}V{bottom}H{right}"/>'
+        return (
+            f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+            f'aria-label="{escape(f"{y_label} over {x_label}")}">{"".join(grid)}{frame}{"".join(self._parts)}{labels}</svg>'
+        )
+
+    def _x(self, value: float) -> float:
+        return LEFT + self.x.at(value) * (WIDTH - LEFT - RIGHT)
+
+    def _y(self, value: float) -> float:
+        return HEIGHT - BOTTOM - self.y.at(value) * (HEIGHT - TOP - BOTTOM)

@@ -1,0 +1,1 @@
+"""GPUs of this machine, read through NVML."""

@@ -1,0 +1,411 @@
+"""NVIDIA's GPUs by NVML, through nvidia-ml-py (module `pynvml`, imported only when a reader is opened).
+
+Everything here blocks: `open_reader`, `Reader.read` and `Reader.close` belong to one worker thread with an executor of its
+own; how calls are made, timed and judged is in `nvml`.
+
+What a read asks of each GPU, and what that costs as others have reported it (no GPU was at hand; `Reader.costs` measures it):
+
+    call                                                  cost          when
+    GetHandleByIndex, GetUUID, GetName                    to 6 ms       opening and re-listing only: handles are kept
+    GetUtilizationRates, GetMemoryInfo, GetPowerUsage,    microseconds  each read
+      GetTotalEnergyConsumption, GetTemperatureV,
+      GetClockInfo, GetCurrentClocksEventReasons,
+      GetTotalEccErrors (twice), GetMigMode
+    GetFieldValues: PCIe and NVLink byte counters         to 0.5 ms     each read, one call for each bus
+    GpmSampleGet, GpmMetricsGet                           unknown       each read, Hopper and later
+    GetPcieThroughput                                     20 ms each    never: the byte counters say the same
+    Init, Shutdown                                        to seconds    opening; every 60 s while a GPU is lost
+
+A call that a GPU does not support, or that it forbids, is asked once and not again until the GPU comes back from a loss or
+changes between whole and partitioned.
+"""
+
+import importlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prober.features.gpu.nvml import LOST, NO_PERMISSION, UNKNOWN, Cost, Faults, Field, Library, Lost, address
+from prober.measure.gpu_reading import Device, Throttle
+
+REOPEN_S = 60.0  # a lost GPU needs the library started afresh; that can take seconds, so it is not done at each read
+
+_ALL_LINKS = 0xFFFFFFFF  # a scope that asks for the sum over all links
+_THROTTLES = {
+    0x002: Throttle.CLOCK_SETTING,
+    0x004: Throttle.POWER_CAP,
+    0x008: Throttle.HARDWARE,
+    0x010: Throttle.SYNC,
+    0x020: Throttle.THERMAL,
+    0x040: Throttle.THERMAL_HARDWARE,
+    0x080: Throttle.POWER_BRAKE,
+    0x100: Throttle.CLOCK_SETTING,  # a display asks for it
+}
+_GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM = 1, 3, 5, 10  # GPM metrics, in per cent
+_METRICS = (_GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM)
+_LINK_COUNT = (91, 0)
+_PCIE = ((197, 0), (198, 0))  # bytes sent, received
+_LINK_COUNTERS = ((138, 139, 1024), (202, 204, 1))  # sent, received, bytes of one count; the second pair is NVLink 5's
+
+
+@dataclass(slots=True)
+class _Card:
+    """A GPU, or a partition of one, and what has been learnt of it."""
+
+    index: int
+    uuid: str
+    name: str
+    handle: Any
+    partition: int | None = None
+    instance: int = 0  # of a partition: the GPU instance in which the hardware counts
+    refused: dict[str, str] = field(default_factory=dict)  # what it will not answer: why
+    partitioned: bool | None = None
+    partitions: dict[str, "_Card"] = field(default_factory=dict)
+    links: tuple[tuple[Field, ...], int] | None = None  # counters that answer: all sent, all received; bytes of one
+    samples: list[Any] = field(default_factory=list)  # older, newer
+    sampled: bool = False
+
+
+class Reader:
+    """The GPUs of this machine. `trouble`: why the last read found nothing at all, or empty."""
+
+    def __init__(self, nvml: Any, now: Callable[[], float]) -> None:
+        self._library, self._now = Library(nvml), now
+        self._cards: list[_Card] = []
+        self._count = -1
+        self._incomplete = False  # a GPU did not answer when they were listed
+        self._lost = False
+        self._up = True
+        self._opened_at = now()
+        self._xids: dict[str, int] = {}
+        self._faults: Faults | None = None
+        self._request: Any = None
+        self.driver: str = self._library.ask({}, "nvmlSystemGetDriverVersion") or ""
+        self.trouble = ""
+
+    @property
+    def costs(self) -> dict[str, Cost]:
+        """What each kind of call has cost so far, by its name in NVML."""
+        return self._library.costs
+
+    @property
+    def refused(self) -> dict[str, dict[str, str]]:
+        """By UUID: what this GPU or partition does not answer, and why. It is not asked again."""
+        cards = [one for card in self._cards for one in (card, *card.partitions.values())]
+        return {card.uuid: dict(card.refused) for card in cards}
+
+    def read(self) -> list[Device]:
+        """Every GPU and partition that answers now. Raises nothing that a GPU or driver can bring about."""
+        devices: list[Device] = []
+        try:
+            self._ready()
+        except (Lost, self._library.nvml.NVMLError) as error:
+            self._lost, self.trouble = True, str(error) or str(error.__cause__)
+        else:
+            for card in list(self._cards):
+                try:
+                    devices += self._read(card)
+                except Lost:
+                    self._lost = True
+                    self._forget(card)
+        return devices
+
+    def close(self) -> None:
+        """End the thread, give back what was taken. A read after this finds nothing."""
+        if self._up:
+            self._release()
+            self._library.release("nvmlShutdown")
+        self._up, self._opened_at = False, math.inf
+
+    # --- which GPUs there are
+
+    def _ready(self) -> None:
+        """Make the list of GPUs right: as it was, listed again, or after a loss from a library started afresh."""
+        if (self._lost or not self._up) and self._now() - self._opened_at >= REOPEN_S:
+            self._reopen()
+        if not self._up:
+            return
+        count = self._library.call("nvmlDeviceGetCount")
+        if count != self._count or self._lost or self._incomplete or self._library.doubtful:
+            self._list(count)
+        self._watch()
+        self.trouble = ""
+
+    def _reopen(self) -> None:
+        if self._up:
+            self._release()
+            self._library.release("nvmlShutdown")
+        self._up, self._count, self._opened_at = False, -1, self._now()
+        self._library.call("nvmlInit")
+        self._up = True
+        self.driver = self._library.ask({}, "nvmlSystemGetDriverVersion") or ""
+
+    def _list(self, count: int) -> None:
+        known = {card.uuid: card for card in self._cards}
+        self._cards, self._count, self._incomplete, self._lost = [], count, False, False
+        self._library.doubtful = False
+        for index in range(count):
+            try:
+                handle = self._library.call("nvmlDeviceGetHandleByIndex", index)
+                uuid = self._library.call("nvmlDeviceGetUUID", handle)
+                name = self._library.call("nvmlDeviceGetName", handle)
+            except self._library.nvml.NVMLError as error:
+                self._lost |= error.value in LOST
+                self._incomplete |= error.value != NO_PERMISSION  # such a GPU is another container's
+                continue
+            card = known.pop(uuid, None) or _Card(index, uuid, name, handle)
+            card.index, card.handle = index, handle
+            self._cards.append(card)
+        for gone in known.values():
+            self._free(gone)
+
+    def _watch(self) -> None:
+        """Have the thread wait for the faults of these GPUs; it runs on while they are the same."""
+        cards = {address(card.handle): card.uuid for card in self._cards}
+        if self._faults is not None:
+            if not self._faults.ended and self._faults.cards == cards:
+                return
+            self._faults.stop()
+        self._faults = Faults(self._library, self._cards, self._xids)
+
+    def _forget(self, card: _Card) -> None:
+        self._cards.remove(card)
+        self._free(card)
+
+    def _free(self, card: _Card) -> None:
+        for one in (card, *card.partitions.values()):
+            for sample in one.samples:
+                self._library.release("nvmlGpmSampleFree", sample)
+            one.samples, one.sampled = [], False
+
+    def _release(self) -> None:
+        if self._faults is not None:
+            self._faults.stop()
+        self._faults = None
+        for card in self._cards:
+            self._free(card)
+
+    # --- what one says
+
+    def _read(self, card: _Card) -> list[Device]:
+        mode = self._library.ask(card.refused, "nvmlDeviceGetMigMode", card.handle)
+        partitioned = mode is not None and mode[0] == 1
+        if card.partitioned is not None and partitioned != card.partitioned:
+            card.refused.clear()  # what a whole GPU answers, a partitioned one may not, and the other way round
+            self._free(card)
+        card.partitioned = partitioned
+        devices = [self._device(card)]
+        for partition in self._partitions(card):
+            used, total = self._memory(partition)  # before GPM: a 535 driver is said to confuse the two
+            metrics = self._profile(partition, card)
+            devices.append(
+                Device(
+                    index=card.index,
+                    uuid=partition.uuid,
+                    name=partition.name,
+                    partition=partition.partition,
+                    parent=card.uuid,
+                    utilization_ratio=metrics.get(_GRAPHICS),
+                    memory_used_bytes=used,
+                    memory_total_bytes=total,
+                    memory_bandwidth_ratio=metrics.get(_DRAM),
+                    sm_occupancy_ratio=metrics.get(_OCCUPANCY),
+                    tensor_active_ratio=metrics.get(_TENSOR),
+                )
+            )
+        return devices
+
+    def _partitions(self, card: _Card) -> list[_Card]:
+        """Listed at each read: instances are made and destroyed at run time, and a handle dies with its instance."""
+        found = {}
+        slots = (
+            self._library.ask(card.refused, "nvmlDeviceGetMaxMigDeviceCount", card.handle) if card.partitioned else 0
+        )
+        for number in range(slots or 0):
+            try:
+                handle = self._library.call("nvmlDeviceGetMigDeviceHandleByIndex", card.handle, number)
+                uuid = self._library.call("nvmlDeviceGetUUID", handle)
+                known = card.partitions.pop(uuid, None)
+                if known is None:
+                    name = self._library.call("nvmlDeviceGetName", handle)
+                    known = _Card(card.index, uuid, name, handle)
+                known.instance = self._library.call("nvmlDeviceGetGpuInstanceId", handle)
+            except self._library.nvml.NVMLError as error:
+                if error.value in LOST:
+                    raise Lost from error
+                continue  # an empty slot, or destroyed while it was read
+            known.handle, known.partition = handle, number
+            found[uuid] = known
+        for gone in card.partitions.values():
+            self._free(gone)
+        card.partitions = found
+        return list(found.values())
+
+    def _device(self, card: _Card) -> Device:
+        used, total = self._memory(card)
+        sent, received = self._pcie(card)
+        link_sent, link_received = self._nvlink(card)
+        metrics = self._profile(card, card)
+        watched = self._faults is not None and self._faults.watches(card.uuid)
+        clock = self._ask(card, "nvmlDeviceGetClockInfo", 1)  # MHz, of the SMs
+        return Device(
+            index=card.index,
+            uuid=card.uuid,
+            name=card.name,
+            utilization_ratio=self._utilization(card, metrics),
+            memory_used_bytes=used,
+            memory_total_bytes=total,
+            memory_bandwidth_ratio=metrics.get(_DRAM),
+            sm_occupancy_ratio=metrics.get(_OCCUPANCY),
+            tensor_active_ratio=metrics.get(_TENSOR),
+            power_watts=_thousandths(self._ask(card, "nvmlDeviceGetPowerUsage")),
+            energy_joules=_thousandths(self._ask(card, "nvmlDeviceGetTotalEnergyConsumption")),
+            temperature_celsius=self._temperature(card),
+            sm_clock_hertz=None if clock is None else clock * 1e6,
+            throttled=self._throttled(card),
+            ecc_corrected_errors=self._ask(card, "nvmlDeviceGetTotalEccErrors", 0, 0),  # since the driver was loaded
+            ecc_uncorrected_errors=self._ask(card, "nvmlDeviceGetTotalEccErrors", 1, 0),
+            xid_errors=self._xids.get(card.uuid) if watched else None,
+            pcie_sent_bytes=sent,
+            pcie_received_bytes=received,
+            nvlink_sent_bytes=link_sent,
+            nvlink_received_bytes=link_received,
+        )
+
+    def _ask(self, card: _Card, name: str, *arguments: int) -> Any:
+        return self._library.ask(card.refused, name, card.handle, *arguments)
+
+    def _memory(self, card: _Card) -> tuple[int | None, int | None]:
+        """Used and total. The first form keeps what the driver reserves apart; older drivers count it as used."""
+        memory = self._ask(card, "nvmlDeviceGetMemoryInfo", self._library.nvml.nvmlMemory_v2)
+        if memory is None:
+            memory = self._ask(card, "nvmlDeviceGetMemoryInfo")
+        return (None, None) if memory is None else (memory.used, memory.total)
+
+    def _utilization(self, card: _Card, metrics: dict[int, float]) -> float | None:
+        """NVML's own, which a partitioned GPU does not give; GPM's share of time with any work is the same figure."""
+        rates = self._ask(card, "nvmlDeviceGetUtilizationRates")
+        return metrics.get(_GRAPHICS) if rates is None else rates.gpu / 100
+
+    def _temperature(self, card: _Card) -> float | None:
+        celsius = self._ask(card, "nvmlDeviceGetTemperatureV", 0)
+        if celsius is None:
+            celsius = self._ask(card, "nvmlDeviceGetTemperature", 0)  # older drivers; gone in CUDA 14
+        return None if celsius is None else float(celsius)
+
+    def _throttled(self, card: _Card) -> frozenset[Throttle] | None:
+        bits = self._ask(card, "nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:
+            bits = self._ask(card, "nvmlDeviceGetCurrentClocksThrottleReasons")  # before 535; gone in CUDA 14
+        return None if bits is None else frozenset(reason for bit, reason in _THROTTLES.items() if bits & bit)
+
+    def _pcie(self, card: _Card) -> tuple[int | None, int | None]:
+        # 32 bits of bytes wrap several times a second on a busy bus: such a counter says nothing.
+        found = self._library.fields(card, _PCIE, bits=64)
+        return found.get(_PCIE[0]), found.get(_PCIE[1])
+
+    def _nvlink(self, card: _Card) -> tuple[int | None, int | None]:
+        """Sent and received over all links; nothing in a read in which one link that has counted before does not answer."""
+        if card.links is None:
+            card.links = self._links(card)
+        wanted, unit = card.links or ((), 1)
+        found = self._library.fields(card, wanted)
+        if not wanted or len(found) < len(wanted):
+            return None, None
+        half = len(wanted) // 2
+        return sum(found[one] for one in wanted[:half]) * unit, sum(found[one] for one in wanted[half:]) * unit
+
+    def _links(self, card: _Card) -> tuple[tuple[Field, ...], int] | None:
+        """Which counters answer: the sum over all links if there is one, else each link's. None: ask again next time."""
+        count = self._library.fields(card, [_LINK_COUNT]).get(_LINK_COUNT, 0)
+        for scopes in ((_ALL_LINKS,), tuple(range(count))) if count else ():
+            for sent, received, unit in _LINK_COUNTERS:
+                wanted = [(counter, scope) for scope in scopes for counter in (sent, received)]
+                found = self._library.fields(card, wanted)
+                answering = [scope for scope in scopes if (sent, scope) in found and (received, scope) in found]
+                if answering:
+                    return tuple((counter, scope) for counter in (sent, received) for scope in answering), unit
+        return (), 1
+
+    def _countable(self, card: _Card, parent: _Card) -> bool:
+        """Whether the hardware counts (Hopper and later); if so, the card has its two samples afterwards."""
+        support = self._library.ask(card.refused, "nvmlGpmQueryDeviceSupport", parent.handle)
+        if support is None:
+            return False
+        if not support.isSupportedDevice:
+            card.refused["nvmlGpmQueryDeviceSupport"] = "needs Hopper or later"
+            return False
+        samples = [self._library.ask(card.refused, "nvmlGpmSampleAlloc") for _ in range(2)]
+        card.samples = [sample for sample in samples if sample is not None]
+        if len(card.samples) < 2:
+            self._free(card)
+        return bool(card.samples)
+
+    def _profile(self, card: _Card, parent: _Card) -> dict[int, float]:
+        """Ratios by GPM metric: means over the time since the last read, so nothing at the first."""
+        library, nvml = self._library, self._library.nvml
+        if not card.samples and not self._countable(card, parent):
+            return {}
+        older, newer = card.samples
+        if card.partition is None:
+            taken = library.ask(card.refused, "nvmlGpmSampleGet", card.handle, newer)
+        else:
+            taken = library.ask(card.refused, "nvmlGpmMigSampleGet", parent.handle, card.instance, newer)
+        before, card.sampled = card.sampled, taken is not None
+        if taken is None:
+            return {}
+        card.samples.reverse()
+        metrics = [one for one in _METRICS if f"metric {one}" not in card.refused]
+        if not before or not metrics:
+            return {}
+        if self._request is None:
+            self._request = nvml.c_nvmlGpmMetricsGet_t()  # 20 kB: made once
+        request = self._request
+        request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(metrics)
+        request.sample1, request.sample2 = older, newer
+        for place, metric in enumerate(metrics):
+            request.metrics[place].metricId = metric
+        if library.ask(card.refused, "nvmlGpmMetricsGet", request) is None:
+            return {}
+        return _ratios(card, [request.metrics[place] for place in range(len(metrics))])
+
+
+def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | None, str]:
+    """A reader of the GPUs that can be seen here, or None, and in either case one line for the log.
+
+    `now` is in seconds and paces `REOPEN_S`.
+    """
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return None, "no GPU series: nvidia-ml-py is not installed"
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return None, f"no GPU series: {error}"
+    try:
+        count = nvml.nvmlDeviceGetCount()
+        if count:
+            reader = Reader(nvml, now)
+            return reader, f"{count} GPU{'s' if count > 1 else ''}, driver {reader.driver or 'of unknown version'}"
+        why = "the driver shows none"
+    except (nvml.NVMLError, Lost) as error:
+        why = str(error) or str(error.__cause__)
+    nvml.nvmlShutdown()
+    return None, f"no GPU series: {why}"
+
+
+def _thousandths(value: Any) -> float | None:
+    return None if value is None else value / 1000
+
+
+def _ratios(card: _Card, metrics: Sequence[Any]) -> dict[int, float]:
+    found = {}
+    for metric in metrics:
+        if metric.nvmlReturn in UNKNOWN:
+            card.refused[f"metric {metric.metricId}"] = f"return code {metric.nvmlReturn}"
+        elif metric.nvmlReturn == 0 and math.isfinite(metric.value):
+            found[metric.metricId] = metric.value / 100
+    return found

@@ -1,0 +1,1 @@
+"""Dashboards for Grafana, and the synchronisation of dashboards and annotations."""

@@ -1,0 +1,349 @@
+"""Capacity: how much the target takes, how much of it is free, and until when."""
+
+from typing import Any
+
+from prober.features.grafana.dashboards.board import Board
+from prober.features.grafana.dashboards.panels import (
+    BLUE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    RED,
+    YELLOW,
+    Json,
+    Panel,
+    Query,
+    band,
+    dashed,
+    named,
+    now,
+    on_the_right,
+    row,
+    series,
+    stat,
+)
+from prober.features.grafana.dashboards.queries import TARGET, WHOLE_GPUS, gauge, increase, limit, rate
+
+BOUNDS = ("lower", "estimate", "upper")
+KEPT_FREE = 0.2  # as `prober plan` has it, and the alert on headroom
+FREE = ((None, RED), (0.1, ORANGE), (0.3, GREEN))
+
+
+def board() -> Board:
+    """The dashboard."""
+    rows = {
+        "": _now(),
+        "Demand against capacity": [_requests(), _tokens(), _headroom(), _kv()],
+        "Sweeps": [_knee(), _curve("ttft"), _curve("itl"), _frontier(), _added(), _ended()],
+        "GPUs": _gpus(),
+    }
+    text = (
+        "One target's capacity as sweeps found it, with its interval; demand against it, forecast, and what it costs."
+    )
+    return Board("capacity", text, rows, one_target=True, variables=("target", "workload"))
+
+
+def _free(bound: str) -> str:
+    return f'min(llmslo_headroom_ratio{{{TARGET},bound="{bound}"}})'
+
+
+def _found(bound: str) -> str:
+    """Requests per second that every SLO allows, of the sweep's requests."""
+    return f'min(llmslo_capacity_requests_per_second{{{TARGET},bound="{bound}"}})'
+
+
+def _capacity(bound: str) -> str:
+    """The same of production's requests."""
+    return f"{_found(bound)} * max(llmslo_capacity_shape_ratio{{{TARGET}}})"
+
+
+def _capacity_tokens(bound: str) -> str:
+    return f'min(llmslo_capacity_tokens_per_second{{{TARGET},bound="{bound}"}})'
+
+
+def _peak(demand: str) -> str:
+    """The highest demand in the range, but for a sweep and the five minutes over which demand is counted."""
+    swept = f"max_over_time((max(llmslo_sweep_rate_per_second{{{TARGET}}}))[6m:]) > 0"
+    return f"max_over_time((max({demand}{{{TARGET}}}) unless {swept})[$__range:1m])"
+
+
+def _needed() -> str:
+    """As many of this target as the peak takes at the lower bound of its capacity, by requests or tokens, whichever is more."""
+    requests = f"{_peak('llmslo_demand_requests_per_second')} / ({_capacity('lower')})"
+    tokens = f"{_peak('llmslo_demand_tokens_per_second')} / {_capacity_tokens('lower')}"
+    either = f'{requests} or label_replace({tokens}, "unit", "tokens", "", "")'
+    return f"ceil(max({either}) / {1 - KEPT_FREE:g})"
+
+
+def _now() -> list[Panel]:
+    return [
+        stat(
+            "Capacity that is free",
+            "The smaller of what is free in requests and in tokens, with its interval: at least, estimate, at most. "
+            "Bad: the lower bound below 10%. No data: no sweep has found a capacity, or the engine does not tell its load.",
+            "percentunit",
+            *(now(_free(bound), name) for bound, name in zip(BOUNDS, ("at least", "estimate", "at most"), strict=True)),
+            steps=FREE,
+            decimals=0,
+            width=8,
+        ),
+        stat(
+            "Age of the capacity",
+            "Time since a sweep last found a capacity. Bad: older than the time between two sweeps, or than the engine's last change.",
+            "s",
+            now(f"time() - max(llmslo_sweep_last_success_timestamp_seconds{{{TARGET}}})"),
+            steps=NEUTRAL,
+            width=3,
+            decimals=0,
+        ),
+        stat(
+            "Capacity is reached",
+            "When daily peaks of demand reach the capacity if they grow as they do, by its lower bound and its estimate. "
+            "Bad: within a month.",
+            "dateTimeFromNow",
+            *(
+                now(f'1000 * min(llmslo_capacity_exhaustion_timestamp_seconds{{{TARGET},bound="{bound}"}})', name)
+                for bound, name in (("lower", "earliest"), ("estimate", "estimate"))
+            ),
+            steps=NEUTRAL,
+            width=5,
+            empty="not foreseen",
+        ),
+        stat(
+            "Needed for the peak of this range",
+            "As many of this target as its highest demand in this range takes at the lower bound of its capacity, with 20% kept "
+            "free, and their GPUs. Bad: more than there are. No data: no capacity is known, or no GPUs are read here.",
+            "none",
+            now(_needed(), "of this target"),
+            now(f"{_needed()} * count({WHOLE_GPUS})", "GPUs"),
+            steps=NEUTRAL,
+            text_mode="value_and_name",
+            decimals=0,
+            width=5,
+        ),
+        stat(
+            "A sweep adds now",
+            "Requests per second that a sweep adds to production's. Bad: anything but 0 while users suffer; "
+            "DELETE /api/v1/sweeps ends it.",
+            "reqps",
+            now(f"max(llmslo_sweep_rate_per_second{{{TARGET}}})"),
+            steps=((None, GREEN), (0.000001, YELLOW)),
+            decimals=1,
+            width=3,
+        ),
+    ]
+
+
+def _bounded(title: str, text: str, unit: str, demand: Query, capacity: dict[str, str]) -> Panel:
+    return series(
+        title,
+        text,
+        unit,
+        *(Query(expr, f"capacity, {bound}") for bound, expr in capacity.items()),
+        demand,
+        width=12,
+        overrides=[
+            *band("capacity, lower", "capacity, upper"),
+            dashed("capacity, estimate", BLUE, in_legend=True),
+            named("demand", ("color", {"mode": "fixed", "fixedColor": ORANGE}), ("custom.lineWidth", 2)),
+        ],
+    )
+
+
+def _requests() -> Panel:
+    return _bounded(
+        "Requests: demand against capacity",
+        "Requests that the engine finishes against the rate up to which every SLO holds, corrected for requests that are "
+        "longer or shorter than the sweep's. Bad: demand in or above the band.",
+        "reqps",
+        Query(f"max(llmslo_demand_requests_per_second{{{TARGET}}})", "demand"),
+        {bound: _capacity(bound) for bound in BOUNDS},
+    )
+
+
+def _tokens() -> Panel:
+    return _bounded(
+        "Tokens: demand against capacity",
+        "The same in prompt and output tokens. Bad: demand in or above the band.",
+        "short",
+        Query(f"max(llmslo_demand_tokens_per_second{{{TARGET}}})", "demand"),
+        {bound: _capacity_tokens(bound) for bound in BOUNDS},
+    )
+
+
+def _headroom() -> Panel:
+    return series(
+        "Headroom over time",
+        "The free share of the capacity, the smaller of requests and tokens, with its interval. "
+        "Bad: a lower edge that comes near 0 at the daily peak.",
+        "percentunit",
+        *(Query(_free(bound), bound) for bound in BOUNDS),
+        low=None,
+        high=1,
+        width=12,
+        empty="not known: no sweep has found a capacity, or the engine does not tell its load",
+        overrides=band("lower", "upper"),
+    )
+
+
+def _kv() -> Panel:
+    return series(
+        "KV cache that is free",
+        "Free share of the KV cache, of the fullest rank, and the tokens that all ranks hold. "
+        "Bad: below 10%, requests are preempted next.",
+        "percentunit",
+        Query(f"1 - {gauge('llmslo_engine_kv_cache_usage_ratio')}", "free"),
+        Query(gauge("llmslo_engine_kv_cache_capacity_tokens"), "tokens in all"),
+        high=1,
+        width=12,
+        overrides=[
+            on_the_right("tokens in all", "short"),
+        ],
+    )
+
+
+def _knee() -> Panel:
+    return series(
+        "Capacity found by sweeps",
+        "The rate up to which all SLOs hold, of the sweep's own requests, with its interval, and each SLO's own. "
+        "Bad: lower than after the sweep before; the lowest SLO is the one that binds.",
+        "reqps",
+        *(Query(_found(bound), bound) for bound in BOUNDS),
+        Query(gauge("llmslo_capacity_requests_per_second", "slo", ',bound="estimate"'), "SLO {{slo}}"),
+        width=12,
+        empty="no sweep has found a capacity in this range",
+        overrides=[*band("lower", "upper"), dashed("SLO .*", "", in_legend=True)],
+    )
+
+
+def _by_stage(*queries: str, names: tuple[str, ...]) -> tuple[list[Query], list[Json]]:
+    """Rate and values of each stage, in the order of the rates; of stages at the same rate the largest value."""
+    stages = [f"max by (stage) (llmslo_sweep_stage_rate_per_second{{{TARGET}}})", *queries]
+    refs = [f"Value #{chr(ord('A') + place)}" for place in range(len(stages))]
+    grouped: Json = {refs[0]: {"aggregations": [], "operation": "groupby"}}
+    grouped |= {ref: {"aggregations": ["max"], "operation": "aggregate"} for ref in refs[1:]}
+    after = [refs[0], *(f"{ref} (max)" for ref in refs[1:])]
+    renamed = {"excludeByName": {}, "indexByName": {name: place for place, name in enumerate(after)}}
+    return [row(expr) for expr in stages], [
+        {"id": "merge", "options": {}},
+        {"id": "groupBy", "options": {"fields": grouped}},
+        {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": refs[0], "desc": False}]}},
+        {"id": "organize", "options": renamed | {"renameByName": dict(zip(after, ("requests per second", *names), strict=True))}},
+    ]  # fmt: skip
+
+
+def _trend(title: str, text: str, unit: str, queries: list[Query], transformations: list[Json], **more: Any) -> Panel:
+    lines = series(title, text, unit, *queries)
+    options = dict(lines.options)
+    custom = {**lines.custom, "showPoints": "always", "pointSize": 7, "lineWidth": 2}
+    return Panel(
+        kind="trend", title=title, text=text, unit=unit, queries=queries, transformations=transformations,
+        options=options, custom=custom, low=0, empty="no sweep yet", **more,
+    )  # fmt: skip
+
+
+def _curve(signal: str) -> Panel:
+    """Latency over the total rate."""
+    name = {"ttft": "TTFT", "itl": "ITL"}[signal]
+
+    def of(quantile: str) -> str:
+        more = f'{TARGET},signal="{signal}",quantile="{quantile}"'
+        return f"max by (stage) (llmslo_sweep_stage_latency_seconds{{{more}}})"
+
+    threshold = f"max by (stage) (llmslo_sweep_stage_rate_per_second{{{TARGET}}}) * 0"
+    threshold = f"{threshold} + on () group_left () {limit(signal, 'job').replace(' by (job)', '')}"
+    quantiles = ("0.5", "0.9", "0.99")
+    queries, transformations = _by_stage(
+        *(of(q) for q in quantiles), threshold, names=("p50", "p90", "p99", "limit of its SLO")
+    )
+    return _trend(
+        f"{name} over load, last sweep",
+        f"{name} in each stage of the last sweep over the total rate; quantiles without enough samples are left out. "
+        "Bad: a knee at a lower rate than before.",
+        "s",
+        queries,
+        transformations,
+        width=12,
+        overrides=[dashed("limit of its SLO", in_legend=True), _x_axis()],
+    )
+
+
+def _x_axis() -> Json:
+    return {
+        "matcher": {"id": "byName", "options": "requests per second"},
+        "properties": [{"id": "unit", "value": "reqps"}],
+    }
+
+
+def _frontier() -> Panel:
+    queries, transformations = _by_stage(
+        f"max by (stage) (llmslo_sweep_stage_tokens_per_second{{{TARGET}}})", names=("output tokens per second",)
+    )
+    return _trend(
+        "Throughput over load, last sweep",
+        "Output tokens per second of the sweep in each stage over the total rate. "
+        "Bad: it goes flat before the rate that you need.",
+        "short",
+        queries,
+        transformations,
+        width=12,
+        overrides=[_x_axis()],
+    )
+
+
+def _added() -> Panel:
+    return series(
+        "Load that sweeps added",
+        "Requests per second that a sweep added to production's, when. Bad: a sweep at an hour at which users are many.",
+        "reqps",
+        Query(f"max(llmslo_sweep_rate_per_second{{{TARGET}}})", "added"),
+    )
+
+
+def _ended() -> Panel:
+    def of(name: str, by: str) -> str:
+        return f"{increase(name, by, select=TARGET, window='$__range')} > 0"
+
+    return stat(
+        "Sweeps by what came of them",
+        "In this range: sweeps that ended, by what they found and by why their sending ended, and those refused. "
+        "Bad: void, failed, or refused again and again: the capacity shown grows old.",
+        "none",
+        now(of("llmslo_sweeps_total", "verdict"), "{{verdict}}"),
+        now(of("llmslo_sweep_stops_total", "reason"), "ended by {{reason}}"),
+        now(of("llmslo_sweeps_refused_total", "reason"), "refused: {{reason}}"),
+        steps=NEUTRAL,
+        decimals=0,
+        text_mode="value_and_name",
+        width=16,
+        height=8,
+        empty="no sweep ended or was refused in this range",
+    )
+
+
+def _gpus() -> list[Panel]:
+    energy = f"target:llmslo_gpu_energy_joules_per_1k_tokens:rate5m{{{TARGET}}}"
+    return [
+        series(
+            "Output tokens per GPU",
+            "Output tokens per second of the engine over its GPUs. Bad: lower at the same demand. No data: no GPUs are read here.",
+            "short",
+            Query(f"max(target:llmslo_engine_generation_tokens_per_gpu:rate5m{{{TARGET}}})", "per GPU"),
+        ),
+        series(
+            "Cost and energy of 1,000 output tokens",
+            "Dollars at the configured price, and joules, of a thousand output tokens. Bad: rising, the GPUs idle or are "
+            "slower. No data: no price, or no GPUs are read here.",
+            "currencyUSD",
+            Query(f"max(target:llmslo_gpu_cost_dollars_per_1k_tokens:rate5m{{{TARGET}}})", "dollars"),
+            Query(f"max({energy})", "joules"),
+            overrides=[on_the_right("joules", "joule")],
+        ),
+        series(
+            "Demand by kind of token",
+            "Prompt and output tokens that the engine works on. Bad: a mix that is far from the sweep's; sweep again with it.",
+            "short",
+            Query(rate("llmslo_engine_prompt_tokens_total"), "prompt"),
+            Query(rate("llmslo_engine_generation_tokens_total"), "output"),
+        ),
+    ]

@@ -1,0 +1,298 @@
+"""Overview: is anything wrong, with which target, and why? Where the links of alerts lead to."""
+
+from prober.features.grafana.dashboards.board import Board, to_target
+from prober.features.grafana.dashboards.panels import (
+    GREEN,
+    GREY,
+    LOGARITHMIC,
+    ORANGE,
+    RED,
+    YELLOW,
+    Column,
+    Json,
+    Panel,
+    Query,
+    as_steps,
+    coloured,
+    dashed,
+    dotted,
+    named,
+    now,
+    row,
+    series,
+    stat,
+    states,
+    table,
+    words,
+)
+from prober.features.grafana.dashboards.queries import (
+    BUDGET_LEFT,
+    ENOUGH_P99,
+    PROBES,
+    SLO_STATE,
+    TARGET,
+    WINDOW,
+    answering,
+    increase,
+    judged,
+    limit,
+    quantile,
+    samples,
+    slo_state,
+    target_state,
+)
+
+STATE_WORDS = words(("ready", GREEN), ("pending", GREY), ("starting", YELLOW), ("draining", YELLOW), ("failing", RED))
+SLO_WORDS = words(("met", GREEN), ("no data", GREY), ("missed", RED))
+SOME_ARE_BAD = ((None, GREEN), (1, RED))
+SOME_ARE_ODD = ((None, GREEN), (1, ORANGE))
+LEFT = ((None, RED), (0, ORANGE), (0.25, GREEN))
+OF_LIMIT = ((None, GREEN), (0.8, YELLOW), (1, RED))
+TREND = ((None, "transparent"), (1.5, YELLOW))
+SLO_NAMES = (("met", "met"), ("no_data", "no data"), ("missed", "missed"))
+FEW = ((None, ORANGE), (ENOUGH_P99, "transparent"))
+FREE = ((None, RED), (0.1, ORANGE), (0.3, GREEN))
+ALERTING = f'alertname=~"LLM.+",alertstate="firing",{TARGET}'
+FIRING = f"ALERTS{{{ALERTING}}}"
+ALERT = "severity, alertname, target, workload, slo, cause"  # one alert may fire over several windows
+RULES = f"0 * group({SLO_STATE}{{{TARGET}}})"
+SEVERITIES = {"critical": RED, "warning": ORANGE, "info": GREY}
+PROBER = 'ALERTS{alertname=~"LLMProber.+",alertstate="firing"}'
+
+
+def board() -> Board:
+    """The dashboard."""
+    rows = {
+        "": _counts(),
+        "Targets": [_targets(), _firing(), _history()],
+        "Latency": [*_latency()],
+    }
+    text = "Every target in a row: are its SLOs met, what is left of its budgets, how slow is it, why, and what fires."
+    return Board("overview", text, rows)
+
+
+def _counts() -> list[Panel]:
+    return [
+        stat(
+            "Targets failing",
+            "Targets whose last three probes or more all failed. Bad: any; users get no answers there.",
+            "none",
+            now(
+                f'count(max by (target) (llmslo_target_state{{{TARGET},state="failing"}}) == 1) or '
+                f"0 * group(llmslo_target_state{{{TARGET}}})"
+            ),
+            steps=SOME_ARE_BAD,
+            fill="background",
+        ),
+        stat(
+            "SLOs",
+            "SLOs over their own windows: met, without data, missed. Bad: any missed; no data is not a good sign either, it means "
+            "that nobody can say: there are no probes, or the prober does not trust itself.",
+            "none",
+            *(
+                now(f'count({SLO_STATE}{{{PROBES},state="{state}"}} == 1) or {RULES}', name)
+                for state, name in SLO_NAMES
+            ),
+            overrides=[
+                named(name, ("thresholds", {"mode": "absolute", "steps": as_steps(steps)}))
+                for name, steps in (
+                    ("met", ((None, "text"), (1, GREEN))),
+                    ("no data", SOME_ARE_ODD),
+                    ("missed", SOME_ARE_BAD),
+                )
+            ],
+            fill="background",
+            width=8,
+        ),
+        stat(
+            "Alerts firing",
+            "Alerts of these targets that fire now. Bad: any; the list below says which. "
+            "No data: Prometheus has no rules of the prober.",
+            "none",
+            now(f"count({_alerts('=')}) or {RULES}", "critical"),
+            now(f"count({_alerts('!=')}) or {RULES}", "others"),
+            overrides=[
+                named(name, ("thresholds", {"mode": "absolute", "steps": as_steps(steps)}))
+                for name, steps in (("critical", SOME_ARE_BAD), ("others", SOME_ARE_ODD))
+            ],
+            fill="background",
+        ),
+        stat(
+            "Latencies drifting",
+            "Latencies that are slower than their own baseline. Bad: any, even while the SLO is met. "
+            "Learning: no baseline is old enough to judge by.",
+            "none",
+            now(
+                f"count(max by (target, workload, signal) (llmslo_drift_active{{{PROBES}}}) == 1) or "
+                f"0 * group({judged()})"
+            ),
+            steps=SOME_ARE_ODD,
+            fill="background",
+            empty="learning",
+        ),
+        stat(
+            "Probers trusted",
+            "Whether every prober was in time with its probes in the last 5 minutes. "
+            "Bad: anything but yes; latencies may then be the prober's own.",
+            "none",
+            now('min(llmslo_trusted{instance!=""})'),
+            mappings=words(("no", RED), ("yes", GREEN)),
+            steps=((None, RED), (1, GREEN)),
+            fill="background",
+        ),
+    ]
+
+
+def _alerts(severity: str) -> str:
+    """Each alert once; `=` for critical ones, `!=` for the others."""
+    return f'group by ({ALERT}) (ALERTS{{{ALERTING},severity{severity}"critical"}})'
+
+
+def _ratio(signal: str, histogram: str) -> str:
+    return answering(f"max by (target) ({quantile(0.99, histogram)} / {limit(signal, 'target, workload')})")
+
+
+def _trend(histogram: str) -> str:
+    before = quantile(0.99, histogram, offset=f" offset {WINDOW}")
+    return answering(f"max by (target) ({quantile(0.99, histogram)} / {before})")
+
+
+def _targets() -> Panel:
+    headroom = [
+        row(f'min by (target) (llmslo_headroom_ratio{{{TARGET},bound="{bound}"}})')
+        for bound in ("lower", "estimate", "upper")
+    ]
+    queries = [
+        row(target_state()),
+        row(slo_state("target")),
+        row(f"min by (target) ({BUDGET_LEFT}{{{PROBES}}})"),
+        row(answering(f"max by (target) ({quantile(0.99, 'llmslo_ttft_seconds')})")),
+        row(_ratio("ttft", "llmslo_ttft_seconds")),
+        row(_trend("llmslo_ttft_seconds")),
+        row(answering(f"max by (target) ({quantile(0.99, 'llmslo_itl_seconds')})")),
+        row(_ratio("itl", "llmslo_itl_seconds")),
+        row(_trend("llmslo_itl_seconds")),
+        row(f"min by (target) ({samples('llmslo_ttft_seconds')})"),
+        *headroom,
+        row(f"max by (target, regime) (llmslo_regime_active{{{TARGET}}}) == 1"),
+        row(f"count by (target) (group by ({ALERT}) ({FIRING})) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"),
+    ]
+    ratio: Json = {"unit": "none", "steps": OF_LIMIT, "width": 95, "decimals": 2, "empty": "–"}
+    trend: Json = {"unit": "none", "steps": TREND, "width": 112, "decimals": 2, "empty": "–"}
+    free: Json = {"unit": "percentunit", "width": 62, "decimals": 0}
+    columns = [
+        Column(source="target", name="Target", link=to_target("target"), link_title="The target in detail", width=130),
+        Column(source="Value #A", name="State", mappings=STATE_WORDS, width=66),
+        Column(source="Value #B", name="SLOs", mappings=SLO_WORDS, width=66),
+        Column(source="Value #C", name="Budget", unit="percentunit", steps=LEFT, width=72, decimals=0),
+        Column(source="Value #D", name="TTFT p99", unit="s", width=80),
+        Column(source="Value #E", name="TTFT ÷ limit", **ratio),
+        Column(source="Value #F", name="TTFT ÷ before", **trend),
+        Column(source="Value #G", name="ITL p99", unit="s", width=76),
+        Column(source="Value #H", name="ITL ÷ limit", **ratio),
+        Column(source="Value #I", name="ITL ÷ before", **trend),
+        Column(source="Value #J", name="Samples", unit="none", steps=FEW, decimals=0, width=72),
+        Column(source="Value #K", name="Free ≥", steps=FREE, **free),
+        Column(source="Value #L", name="Free", **free, empty="–"),
+        Column(source="Value #M", name="Free ≤", **free, empty="–"),
+        Column(source="regime", name="Likely cause", width=150, empty="–"),
+        Column(source="Value #O", name="Alerts", unit="none", steps=SOME_ARE_BAD, width=58),
+    ]
+    return table(
+        "Targets",
+        "The worst of each target: its SLO state (met, missed, no data), the least budget left, p99 of the answered probes of "
+        "its slowest workload over the chosen window against the SLO's threshold and the window before, the free share of its "
+        "capacity with its interval, and the likely cause where one is named. Bad: red cells; ÷ limit above 1 is too slow, "
+        "÷ before above 1 got slower, a target that fails has no latency; orange samples: a p99 of fewer than 1,000.",
+        columns,
+        *queries,
+        sort="-Alerts",
+        hide=("Value #N",),
+        height=9,
+    )
+
+
+def _firing() -> Panel:
+    columns = [
+        Column(source="severity", name="Severity", mappings=coloured(SEVERITIES), width=85),
+        Column(source="alertname", name="Alert", width=230),
+        Column(source="target", name="Target", link=to_target("target"), link_title="The target in detail", empty="–"),
+        Column(source="workload", name="Workload", width=90, empty="–"),
+        Column(source="slo", name="SLO", width=80, empty="–"),
+        Column(source="cause", name="Cause", width=90, empty="–"),
+    ]
+    return table(
+        "What fires",
+        "Alerts of these targets and of the probers that fire now. Bad: any; critical ones cost users now. "
+        "Each message links its runbook.",
+        columns,
+        row(f"group by ({ALERT}) ({FIRING} or {PROBER})"),
+        sort="Severity",
+        hide=("Value", "Value #A"),
+        width=14,
+        empty="nothing fires",
+    )
+
+
+def _history() -> Panel:
+    return states(
+        "SLOs over time",
+        "The worst SLO of each target, when. Bad: red, missed; grey is no data, which is neither good nor bad.",
+        SLO_WORDS,
+        Query(slo_state("target"), "{{target}}"),
+        width=10,
+        height=8,
+    )
+
+
+def _latency() -> list[Panel]:
+    found = []
+    for signal, name, what in (
+        ("ttft", "TTFT", "Time to the first token that 99 of 100 probes stay under"),
+        ("itl", "ITL", "Time between tokens that 99 of 100 gaps stay under"),
+    ):
+        histogram = f"llmslo_{signal}_seconds"
+        p99 = quantile(0.99, histogram)
+        enough = f"{samples(histogram)} >= {ENOUGH_P99}"
+        found.append(
+            series(
+                f"{name} p99 by target",
+                f"{what}, of the slowest workload, over the chosen window, on a logarithmic axis; with grey dots where fewer than "
+                "1,000 samples are behind it. Bad: above the dashed limit of its SLO, or rising.",
+                "s",
+                Query(f"max by (target) ({p99})", "{{target}}"),
+                Query(f"max by (target) ({p99} unless {enough})", "{{target}}, few samples"),
+                Query(limit(signal, "target"), "limit of {{target}}"),
+                width=12,
+                low=None,
+                custom={"scaleDistribution": LOGARITHMIC, "lineWidth": 2},
+                empty="",  # else its axis shows that for ticks without a label
+                overrides=[dashed("limit of .*"), dotted("B")],
+            )
+        )
+    bad = increase("llmslo_slo_bad_events_total", "target, slo", window=WINDOW)
+    events = increase("llmslo_slo_events_total", "target, slo", window=WINDOW)
+    allowed = f"(1 - max by (target, slo) (llmslo_slo_objective_ratio{{{PROBES}}}))"
+    found.append(
+        series(
+            "Burn rate of the worst SLO",
+            "How many times faster than allowed bad events came over the chosen window, of each target's worst SLO; exact, "
+            "whatever the buckets. Bad: above 1, dashed, the budget does not last.",
+            "none",
+            Query(f"max by (target) ({bad} / ({events} > 0) / {allowed})", "{{target}}"),
+            steps=((None, "transparent"), (1, RED)),
+            custom={"thresholdsStyle": {"mode": "dashed"}, "axisSoftMax": 1.5},
+            decimals=1,
+            width=12,
+        )
+    )
+    found.append(
+        states(
+            "State of the targets",
+            "What each target was when, by its probes and its engine's health page. Bad: red, failing every probe.",
+            STATE_WORDS,
+            Query(target_state(), "{{target}}"),
+            width=12,
+        )
+    )
+    return found

@@ -1,0 +1,353 @@
+"""Whether this prober may do what only one of several may: sweep, and write to Grafana."""
+
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from random import Random
+from typing import Protocol
+
+from prober import series
+from prober.config.load import ConfigError
+from prober.features.replicas.lease_machine import Candidate, Read, Record, Timing, Wait, Write
+from prober.features.replicas.lease_store import Beaten, FileLease, KubernetesLease, now_s
+from prober.features.replicas.shard import Shard
+from prober.metrics import Registry
+from prober.net.kubernetes import Api, Refused, Unreachable
+
+EARLY_S = 0.001  # a timer may ring so much before its time
+SHORTEST_S = 3.0  # below that a busy machine loses it
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+TRIES = 3  # to give it back; then others wait for its end
+log = logging.getLogger(__name__)
+Listener = Callable[[], None]
+
+
+def claimed_as(key: str) -> str:
+    """The name of a target among the claims: short, as all of a shard's targets share one annotation."""
+    return blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+class Leadership(Protocol):
+    """What the daemon asks. where: which lease, "" if there is none to be had by others; holder: who has it, as far as is known."""
+
+    where: str
+
+    @property
+    def holder(self) -> str: ...
+
+    def held(self) -> int | None:
+        """The fencing number while it is held, to be asked before each thing done; None: it is not."""
+        ...
+
+    def claimed(self, key: str) -> float:
+        """The number last claimed for `key` by any holder; 0: none."""
+        ...
+
+    async def claim(self, key: str, number: float) -> int | None:
+        """Write it down for those that follow, before anything is done; the fencing number, None if it is not held any more."""
+        ...
+
+    def listen(self, lost: Listener, won: Listener) -> None:
+        """Call these when it is lost, at once, and when it is won."""
+        ...
+
+    async def run(self) -> None:
+        """Try to hold it, for ever."""
+        ...
+
+    async def close(self) -> None:
+        """Let others have it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What `--lease.*` say. name, path: None where that lease is not wanted; namespace, api_server: None for the pod's own.
+
+    token_file, ca_file: for an API server that is named
+    """
+
+    name: str | None = None
+    namespace: str | None = None
+    api_server: str | None = None
+    token_file: str | None = None
+    ca_file: str | None = None
+    path: str | None = None
+    duration_s: float = 15.0
+
+
+def leadership(wanted: Wanted, shard: Shard, instance: str, families: Registry) -> Leadership:
+    """Of a shard's replicas. Raises ConfigError, and OSError for a folder that cannot be used."""
+    if wanted.duration_s < SHORTEST_S or wanted.duration_s % 1:
+        raise ConfigError(
+            f"--lease.duration {wanted.duration_s:g}s: whole seconds, {SHORTEST_S:g}s at least; write 15s"
+        )
+    if wanted.name is None and wanted.path is None:
+        return Alone()
+    if wanted.name is not None and wanted.path is not None:
+        raise ConfigError(
+            "--lease.name and --lease.path: one of the two; a Kubernetes Lease, or a file on this machine"
+        )
+    identity, timing = f"{instance}_{uuid.uuid4()}", Timing(wanted.duration_s)
+    if wanted.path is not None:
+        return Locked(FileLease(wanted.path, f"lease-{shard.index}"), identity, timing, families)
+    name = f"{wanted.name}-{shard.index}"
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"--lease.name {wanted.name}: lower-case letters, digits, - and . only, such as llm-slo-prober"
+        )
+    try:
+        api = (
+            Api(wanted.api_server, token_file=wanted.token_file, ca_file=wanted.ca_file)
+            if wanted.api_server
+            else Api.in_cluster()
+        )
+    except (Unreachable, ValueError) as problem:
+        raise ConfigError(f"--lease.api-server: {problem}") from None
+    return Leased(KubernetesLease(api, wanted.namespace or api.namespace, name), identity, timing, families)
+
+
+class Alone:
+    """The only prober there is: it holds what nobody else wants."""
+
+    where, holder = "", ""
+
+    def held(self) -> int | None:
+        return 0
+
+    def claimed(self, key: str) -> float:
+        return 0.0
+
+    async def claim(self, key: str, number: float) -> int | None:
+        return 0
+
+    def listen(self, lost: Listener, won: Listener) -> None:
+        pass
+
+    async def run(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class _Told:
+    """What is common to leases: series, log, and who is told."""
+
+    def __init__(self, where: str, families: Registry) -> None:
+        self.where = where
+        self._held, self._transitions = (
+            families[each.name].value() for each in (series.LEASE_HELD, series.LEASE_TRANSITIONS)
+        )
+        self._failures = families[series.LEASE_FAILURES.name].value()
+        self._fence: int | None = None
+        self._problem = ""
+        self._listeners: list[tuple[Listener, Listener]] = []
+
+    def listen(self, lost: Listener, won: Listener) -> None:
+        self._listeners.append((lost, won))
+
+    def _tell(self, fence: int | None, record: Record | None) -> None:
+        """Those that listen, if it was lost or won since it was told last."""
+        if record is not None:
+            self._transitions.value = float(max(0, record.transitions))
+        self._held.value = float(fence is not None)
+        if fence == self._fence:
+            return
+        before, self._fence = self._fence, fence
+        if before is not None:
+            log.info("lease %s: not held any more", self.where)
+            for lost, _ in self._listeners:
+                lost()
+        if fence is not None:
+            log.info("lease %s: held from now on (transitions %d)", self.where, fence)
+            for _, won in self._listeners:
+                won()
+
+    def _failed(self, problem: Exception) -> None:
+        self._failures.inc()
+        if str(problem) != self._problem:
+            self._problem = str(problem)
+            log.warning("lease %s: probing goes on, sweeps and Grafana wait for it: %s", self.where, problem)
+
+    def _answered(self) -> None:
+        if self._problem:
+            self._problem = ""
+            log.info("lease %s: the API server answers again", self.where)
+
+
+class Leased(_Told):
+    """A Kubernetes Lease, wanted by all replicas of a shard. identity: never the same in two processes."""
+
+    def __init__(
+        self,
+        kept: KubernetesLease,
+        identity: str,
+        timing: Timing,
+        families: Registry,
+        clock: Callable[[], float] = now_s,
+    ) -> None:
+        super().__init__(str(kept), families)
+        self._kept, self._timing, self._clock = kept, timing, clock
+        self._candidate = Candidate(identity, timing, Random())
+        self._claims: dict[str, tuple[float, asyncio.Future[int | None]]] = {}
+        self._woken = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def holder(self) -> str:
+        record = self._candidate.record
+        return record.holder if record is not None else ""
+
+    def held(self) -> int | None:
+        return self._candidate.held(self._clock())
+
+    def claimed(self, key: str) -> float:
+        record = self._candidate.record
+        return record.claims.get(key, 0.0) if record is not None else 0.0
+
+    async def claim(self, key: str, number: float) -> int | None:
+        if self.held() is None:
+            return None
+        waiting: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        _, before = self._claims.get(key, (0.0, waiting))
+        if before is not waiting and not before.done():
+            before.set_result(None)
+        self._claims[key] = number, waiting
+        self._candidate.claim(key, number)
+        self._woken.set()
+        return await waiting
+
+    async def run(self) -> None:
+        self._task = asyncio.current_task()
+        while True:
+            await self._step()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._candidate.leave()
+        self._look()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timing.ask_s):
+                for _ in range(TRIES):
+                    if isinstance(action := self._candidate.next(self._clock()), Wait):
+                        break
+                    await self._ask(action)
+        await self._kept.close()
+
+    async def _step(self) -> None:
+        action = self._candidate.next(self._clock())
+        if isinstance(action, Wait):
+            self._woken.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, action.until_s - self._clock()) + EARLY_S):
+                    await self._woken.wait()
+        else:
+            await self._ask(action)
+        self._look()
+
+    async def _ask(self, action: Read | Write) -> None:
+        candidate, ask_s = self._candidate, self._timing.ask_s
+        try:
+            if isinstance(action, Read):
+                candidate.found(await self._kept.read(ask_s), self._clock())
+            else:
+                candidate.wrote(await self._kept.write(action, ask_s), self._clock())
+        except Beaten:
+            candidate.beaten(self._clock())
+        except (Refused, Unreachable) as problem:
+            candidate.failed(self._clock(), problem.retry_after_s if isinstance(problem, Refused) else 0.0)
+            self._failed(problem)
+            return
+        except Exception as problem:
+            candidate.failed(self._clock())
+            self._failed(problem)
+            log.exception("lease %s: a fault inside the prober; please report this", self.where)
+            return
+        self._answered()
+
+    def _look(self) -> None:
+        """What became of it: now, and again when it ends if nobody renews it."""
+        now, candidate = self._clock(), self._candidate
+        fence = candidate.held(now)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if fence is not None:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(max(0.0, candidate.until_s - now) + EARLY_S, self._look)
+        self._settle(fence)
+        self._tell(fence, candidate.record)
+
+    def _settle(self, fence: int | None) -> None:
+        """Claims that are written down, or never will be."""
+        for key, (number, waiting) in list(self._claims.items()):
+            if fence is None or self.claimed(key) >= number:
+                del self._claims[key]
+                if not waiting.done():
+                    waiting.set_result(fence)
+
+
+class Locked(_Told):
+    """A file that the replicas of one machine share."""
+
+    def __init__(self, kept: FileLease, identity: str, timing: Timing, families: Registry) -> None:
+        super().__init__(str(kept), families)
+        self._kept, self._identity, self._retry_s = kept, identity, timing.retry_s
+        self._has = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def holder(self) -> str:
+        return self._kept.record.holder
+
+    def held(self) -> int | None:
+        return self._kept.record.transitions if self._has else None
+
+    def claimed(self, key: str) -> float:
+        return self._kept.record.claims.get(key, 0.0)
+
+    async def claim(self, key: str, number: float) -> int | None:
+        if not self._has:
+            return None
+        try:
+            await asyncio.to_thread(self._kept.claim, key, number)
+        except OSError as problem:
+            self._failed(problem)
+            return None
+        return self.held()
+
+    async def run(self) -> None:
+        self._task = asyncio.current_task()
+        while True:
+            try:
+                if self._has and not await asyncio.to_thread(self._kept.kept):
+                    self._has = False
+                    self._kept.release()
+                    self._look()
+                if not self._has:
+                    self._has = await asyncio.to_thread(self._kept.take, self._identity)
+                self._answered()
+            except OSError as problem:
+                self._failed(problem)
+            self._look()
+            await asyncio.sleep(self._retry_s)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._has = False
+        self._look()
+        self._kept.release()
+
+    def _look(self) -> None:
+        self._tell(self.held(), self._kept.record)

@@ -1,0 +1,40 @@
+"""Is an SLO met, missed, or is there no data? No data is a state of its own, and never reads as met."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from prober.features.slo.firing import Use, judging_events, silence_s
+from prober.measure.objective import Slo
+
+State = Literal["met", "missed", "no_data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """State of one SLO over the events counted so far; why: what is missing, where there is no data."""
+
+    slo: Slo
+    workload: str
+    events: int
+    bad: int
+    state: State
+    why: str
+
+
+def standing(slo: Slo, use: Use, events: int, bad: int, *, trusted: bool, quiet_s: float | None) -> Standing:
+    """Judge `bad` of `events` since they began. quiet_s: seconds since the last one, None if none is known.
+
+    Missed can be known before there are events enough for met: once more are bad than all of them may have.
+    """
+    needed = judging_events(slo, [use])
+    why = ""
+    if not trusted:
+        why = "the prober does not trust itself"
+    elif events == 0:
+        why = "no event yet"
+    elif quiet_s is not None and quiet_s > silence_s([use]):
+        why = f"no event for {quiet_s:.0f} s"
+    elif events < needed and bad <= slo.budget * needed:
+        why = f"{events:,} of {needed:,} events that it takes to judge"
+    state: State = "no_data" if why else "missed" if bad > slo.budget * events else "met"
+    return Standing(slo, use.workload, events, bad, state, why)

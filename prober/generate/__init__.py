@@ -1,1 +1,0 @@
-"""Values in, text out: pages and drawings."""

@@ -1,0 +1,196 @@
+"""Setting up one connection, phase by phase, each with its time: name, TCP, proxy, TLS."""
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+import time
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import httptools
+
+from prober.measure.outcome import Outcome, Verdict
+from prober.measure.timeline import Connection
+from prober.net.address import Forbidden, check
+from prober.net.endpoint import Endpoint, is_address
+from prober.net.exchange import Exchange
+
+T = TypeVar("T")
+_UNUSABLE = {errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT}  # an address family that this machine has not
+# Descriptors, memory or ports of this machine have run out.
+_OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL}
+
+
+class Broken(Exception):
+    """The connection could not be set up; `verdict` says how it counts, `connection` what there was of it.
+
+    is_refused: the target's own address refused the TCP connection (ECONNREFUSED); never a proxy's refusal
+    """
+
+    def __init__(self, outcome: Outcome, detail: str, connection: Connection, *, is_refused: bool = False) -> None:
+        super().__init__(detail)
+        self.verdict = Verdict(outcome, detail)
+        self.connection = connection
+        self.is_refused = is_refused
+
+
+async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> Connection:
+    """Connect `exchange` to the endpoint within `timeout_s` seconds. Raises Broken."""
+    setup = _Setup(endpoint, exchange)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await setup.run()
+    except TimeoutError:
+        raise setup.broken(
+            Outcome.CONNECT_TIMEOUT, f"no connection within {timeout_s:g} s (in {setup.phase})"
+        ) from None
+    except socket.gaierror as problem:
+        if (
+            ours := _exhausted()
+        ) is not None:  # a resolver that cannot open a socket says the same as one that knows no name
+            raise setup.broken(Outcome.INVALID, f"the prober itself cannot resolve {setup.host!r}: {ours}") from None
+        raise setup.broken(Outcome.DNS, f"cannot resolve {setup.host!r}: {problem.strerror}") from None
+    except ssl.SSLCertVerificationError as problem:
+        raise setup.broken(Outcome.TLS, f"certificate refused: {problem.verify_message}") from None
+    except Forbidden as problem:
+        raise setup.broken(Outcome.REJECTED, str(problem.strerror)) from None
+    except (OSError, ssl.SSLError) as problem:
+        if problem.errno in _OURS or setup.phase == "dns":  # a resolver that fails otherwise is this machine's
+            said = f"the prober itself cannot connect: {setup.phase}: {_exhausted() or _said(problem)}"
+            raise setup.broken(Outcome.INVALID, said) from None
+        outcome = Outcome.TLS if setup.phase == "tls" else Outcome.CONNECT_REFUSED
+        is_refused = problem.errno == errno.ECONNREFUSED and setup.phase == "tcp" and endpoint.proxy is None
+        detail = f"{setup.phase} to {setup.host}:{setup.port}: {_said(problem)}"
+        raise setup.broken(outcome, detail, is_refused=is_refused) from None
+
+
+def cert_expiry(exchange: Exchange) -> float | None:
+    """End of the server certificate's validity in seconds since 1970; None without a verified one."""
+    found = exchange.transport.get_extra_info("ssl_object") if exchange.transport else None
+    try:
+        until = (found.getpeercert() or {}).get("notAfter") if found is not None else None
+        return float(ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None
+    except ValueError:  # the handshake is not done, or the date is none
+        return None
+
+
+def _exhausted() -> str | None:
+    """Why this process can open nothing now; None if it can."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as problem:
+        return _said(problem)
+    return None
+
+
+def _said(problem: Exception) -> str:
+    return (getattr(problem, "strerror", None) or getattr(problem, "reason", None) or str(problem)).strip()
+
+
+class _Setup:
+    def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        self._endpoint = endpoint
+        self._exchange = exchange
+        self._loop = asyncio.get_running_loop()
+        self.host, self.port = endpoint.proxy or (endpoint.host, endpoint.port)
+        self.phase = "dns"
+        self._connection = Connection(time.monotonic_ns())
+
+    def broken(self, outcome: Outcome, detail: str, *, is_refused: bool = False) -> Broken:
+        return Broken(outcome, detail, self._connection, is_refused=is_refused)
+
+    async def run(self) -> Connection:
+        check(self._endpoint.host, allow_link_local=self._endpoint.allow_link_local)
+        addresses = [self.host]
+        if not is_address(self.host):
+            found = await self._timed("dns", self._resolve())
+            addresses = list(dict.fromkeys(str(address[4][0]) for address in found))
+        secured = self._endpoint.tls is not None
+        tunnel = _Tunnel() if secured and self._endpoint.proxy else None
+        await self._timed("tcp", self._tcp(addresses, tunnel or self._exchange))
+        if tunnel is not None:
+            assert tunnel.transport is not None
+            self._exchange.connection_made(tunnel.transport)  # now: whoever gives up closes it, tunnel or not
+            await self._timed("proxy", tunnel.open(self._endpoint))
+            tunnel.transport.set_protocol(self._exchange)
+        if secured:
+            await self._timed("tls", self._tls())
+        return replace(self._connection, ready_ns=time.monotonic_ns())
+
+    async def _timed(self, phase: str, work: Awaitable[T]) -> T:
+        self.phase = phase
+        start = time.monotonic_ns()
+        result = await work
+        seconds = {f"{phase}_s": (time.monotonic_ns() - start) / 1e9}
+        self._connection = replace(self._connection, **seconds)  # type: ignore[arg-type]
+        return result
+
+    async def _resolve(self) -> list[Any]:
+        return await self._loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+
+    async def _tcp(self, addresses: list[str], protocol: asyncio.Protocol) -> None:
+        refusal: OSError | None = None
+        for index, address in enumerate(addresses):
+            try:
+                check(address, allow_link_local=self._endpoint.allow_link_local)
+                await self._loop.create_connection(lambda: protocol, address, self.port)
+                return
+            except OSError as problem:
+                if problem.errno == errno.ECONNREFUSED:
+                    refusal = problem
+                if index == len(addresses) - 1:
+                    # `localhost` is ::1 too; without IPv6 the answer is that of 127.0.0.1.
+                    raise refusal if refusal and problem.errno in _UNUSABLE else problem from None
+
+    async def _tls(self) -> None:
+        exchange, context = self._exchange, self._endpoint.tls
+        assert exchange.transport is not None
+        assert context is not None
+        name = self._endpoint.server_name
+        secured = await self._loop.start_tls(exchange.transport, exchange, context, server_hostname=name)
+        if secured is None:
+            raise ConnectionResetError("closed in the TLS handshake")
+        exchange.transport = secured
+
+
+class _Tunnel(asyncio.Protocol):
+    """Asks a proxy for a tunnel (RFC 9110, 9.3.6)."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._parser = httptools.HttpResponseParser(self)
+
+    async def open(self, endpoint: Endpoint) -> None:
+        target = (
+            f"{endpoint.host}:{endpoint.port}" if ":" not in endpoint.host else f"[{endpoint.host}]:{endpoint.port}"
+        )
+        head = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{endpoint.proxy_authorization}\r\n"
+        assert self.transport is not None
+        self.transport.write(head.encode())
+        status = await self._answer
+        if not 200 <= status < 300:
+            raise ConnectionRefusedError(f"the proxy answered {status} to CONNECT {target}")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are not of its class
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as problem:
+            self._fail(ConnectionRefusedError(f"the proxy does not speak HTTP ({problem})"))
+
+    def on_headers_complete(self) -> None:
+        if not self._answer.done():
+            self._answer.set_result(self._parser.get_status_code())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(ConnectionResetError("the proxy closed the connection"))
+
+    def _fail(self, problem: Exception) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(problem)

@@ -1,0 +1,72 @@
+"""Other programs' pages, fetched: bounded in time and size, on a connection of their own."""
+
+import ssl
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from prober.config.problems import shown
+from prober.net.address import check, connector
+
+LIMIT_BYTES = 16 << 20
+_PIECE = 1 << 16
+
+
+class Unreadable(Exception):
+    """There is no page; the message names the address and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A page as it came. headers: names in lower case."""
+
+    body: bytes
+    headers: dict[str, str]
+
+
+async def fetch(
+    url: str,
+    *,
+    headers: dict[str, str],
+    tls: ssl.SSLContext | None = None,
+    proxy: str | None = None,
+    timeout_s: float = 4.0,
+    limit: int = LIMIT_BYTES,
+    allow_link_local: bool = False,
+) -> Fetched:
+    """GET `url`; redirects and compressed answers are refused. proxy: not for addresses that are refused. Raises Unreadable."""
+    timeout = aiohttp.ClientTimeout(total=timeout_s, ceil_threshold=timeout_s + 1)  # else rounded up to whole seconds
+    headers = {**headers, "Accept-Encoding": "identity"}
+    where = shown(url)
+    try:
+        check(urlsplit(url).hostname or "", allow_link_local=allow_link_local)
+        async with (
+            aiohttp.ClientSession(
+                connector=connector(tls=tls, allow_link_local=allow_link_local), timeout=timeout, auto_decompress=False
+            ) as session,
+            session.get(url, headers=headers, proxy=proxy, allow_redirects=False) as answer,
+        ):
+            if 300 <= answer.status < 400:
+                raise Unreadable(f"{where}: HTTP {answer.status}: redirects are not followed; give the final address")
+            if answer.status != 200:
+                raise Unreadable(f"{where}: HTTP {answer.status}")
+            body = await whole(answer, limit)
+            return Fetched(body, {name.lower(): value for name, value in answer.headers.items()})
+    except TimeoutError:
+        raise Unreadable(f"{where}: no answer within {timeout_s:g} s") from None
+    except (aiohttp.ClientError, OSError, ValueError) as problem:
+        raise Unreadable(f"{where}: {shown(str(problem)) or type(problem).__name__}") from None
+
+
+async def whole(answer: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body of an answer, of at most `limit` bytes and not compressed, as a small one may unpack to any size. Raises ValueError."""
+    coding = answer.headers.get("Content-Encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise ValueError(f"compressed ({coding[:20]!r}), though identity was asked for")
+    body = bytearray()
+    async for piece in answer.content.iter_chunked(_PIECE):
+        body += piece
+        if len(body) > limit:
+            raise ValueError(f"longer than {limit:,} bytes")
+    return bytes(body)

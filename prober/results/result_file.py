@@ -1,0 +1,206 @@
+"""The file of a result: what `vllm bench serve --save-result` writes, by its names, and the whole under `llm_slo_prober`.
+
+Tools that read vLLM's file find its per-request lists (seconds) and, of a single stage, its statistics (milliseconds). Several
+stages have no common percentiles: each has its own under `llm_slo_prober.stages`, by the same names.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from statistics import fmean, pstdev
+from typing import Any
+
+import orjson
+
+from prober.results.json_codec import Wrong, decoded, encoded
+from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage, Throughput
+from prober.results.stage import samples
+
+KEY = "llm_slo_prober"
+OURS = "llm-slo-prober "
+# 1: no stage had a load of its own. 2: no throughput, and what was said to hold was said without evidence.
+FORMAT = 3
+_VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+# Ours of a request that vLLM's lists have no place for, or where they have 0 for what is not known.
+_OWN = ("stage", "outcome", "tpot_s", "send_lag_s", "prompt_tokens", "output_tokens", "warm_up", "cached")
+# Every list with an entry a request, as a JSON path in the file.
+REQUEST_LISTS = tuple(
+    f"$.{name}"
+    for name in (
+        *("ttfts", "input_lens", "output_lens", "itls", "latencies", "start_times", "errors"),
+        *(f"{KEY}.requests.{name}" for name in _OWN),
+    )
+)
+
+
+class Unreadable(ValueError):
+    """The file holds no such result; the message names the file, the key, and what is wrong with it."""
+
+
+def to_json(result: Result) -> str:
+    """The file's text."""
+    return orjson.dumps(as_object(result)).decode()
+
+
+def as_object(result: Result) -> dict[str, Any]:
+    """The file's one object."""
+    rows = result.requests
+    columns = {name: [getattr(each, name) for each in rows] for name in _OWN}
+    stages = [{"name": each.name, **statistics(result, (each,))} for each in result.stages]
+    return {
+        **_run(result),
+        **statistics(result, result.stages),
+        "input_lens": [each.prompt_tokens or 0 for each in rows],
+        "output_lens": [each.output_tokens or 0 for each in rows],
+        "ttfts": [each.ttft_s or 0.0 for each in rows],
+        "itls": [each.itls_s for each in rows],
+        "latencies": [each.e2e_s or 0.0 for each in rows],
+        "start_times": [each.start_s for each in rows],
+        "errors": [each.error or ("" if each.outcome == "ok" else each.outcome) for each in rows],
+        KEY: {
+            "format": FORMAT,
+            "stages": stages,
+            "requests": columns,
+            "result": encoded(replace(result, requests=())),
+        },
+    }
+
+
+def from_json(text: str | bytes, source: str) -> Result:
+    """The result that `to_json` wrote. Raises Unreadable, which names `source` and the key."""
+    try:
+        return from_object(orjson.loads(text), source)
+    except orjson.JSONDecodeError as problem:
+        raise Unreadable(f"{source}: is no JSON: {problem}") from None
+
+
+def from_object(document: Any, source: str) -> Result:
+    """The same of what JSON was parsed to."""
+    own = document.get(KEY) if isinstance(document, dict) else None
+    if not isinstance(own, dict):
+        raise Unreadable(f"{source}: {KEY}: is missing; this is no result of llm-slo-prober")
+    if own.get("format") not in range(1, FORMAT + 1):
+        raise Unreadable(
+            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads 1 to {FORMAT}; use the version that wrote it"
+        )
+    try:
+        told = _inside(own, "result", KEY)
+        found: Result = decoded(Result, _upgraded(told, own["format"]), f"{KEY}.result")
+        rows = _requests(document, _inside(own, "requests", KEY), len(found.stages))
+    except Wrong as problem:
+        raise Unreadable(f"{source}: {problem}") from None
+    return replace(found, requests=rows)
+
+
+def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
+    """vLLM's figures over these stages; latencies (ms) and rates only if it is one."""
+    sent, answered = sum(each.sent for each in stages), sum(each.answered for each in stages)
+    figures: dict[str, Any] = {
+        "num_prompts": sent,
+        "completed": answered,
+        "failed": sent - answered,
+        "duration": _total([each.duration_s for each in stages]),
+        "total_input_tokens": _total([each.prompt_tokens for each in stages]),
+        "total_output_tokens": _total([each.output_tokens for each in stages]),
+    }
+    if len(stages) != 1:
+        return figures
+    (stage,) = stages
+    both = _total([stage.prompt_tokens_per_s, stage.output_tokens_per_s])
+    figures |= {
+        "request_rate": stage.rate_per_s,
+        "request_throughput": stage.requests_per_s,
+        "request_goodput": stage.goodput_per_s,
+        "output_throughput": stage.output_tokens_per_s,
+        "total_token_throughput": both,
+    }
+    index = next(i for i, each in enumerate(result.stages) if each is stage)
+    values = samples(each for each in result.requests if each.stage == index)
+    for latency in LATENCIES:
+        name = _VLLM[latency]
+        if values[latency]:
+            figures[f"mean_{name}_ms"] = fmean(values[latency]) * 1e3
+            figures[f"std_{name}_ms"] = pstdev(values[latency]) * 1e3
+        for each in stage.latencies.get(latency, ()):
+            if each.q == 0.5:
+                figures[f"median_{name}_ms"] = each.estimate * 1e3
+            figures[f"p{float(f'{each.q * 100:.6g}'):g}_{name}_ms"] = each.estimate * 1e3
+    return figures
+
+
+def _run(result: Result) -> dict[str, Any]:
+    target, load = result.target, result.load
+    return {
+        "date": datetime.fromtimestamp(result.started_unix_s, UTC).strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": {"chat": "openai-chat", "completions": "openai"}.get(target.api or "", target.api),
+        "backend": target.engine,
+        "model_id": target.model,
+        "burstiness": 1.0 if load.arrivals == "poisson" else None,
+        "max_concurrency": None if load.arrivals in OPEN_LOOP else load.max_in_flight,
+    }
+
+
+def _requests(document: Mapping[str, Any], own: Any, stages: int) -> tuple[Request, ...]:
+    columns = {name: _column(own, name, f"{KEY}.requests") for name in _OWN}
+    lists = {name: _column(document, name, "") for name in ("ttfts", "itls", "latencies", "start_times", "errors")}
+    count = len(columns["stage"])
+    for name, column in [*columns.items(), *lists.items()]:
+        if len(column) != count:
+            raise Wrong(f"{name}: has {len(column)} values, {KEY}.requests.stage has {count}")
+    rows = []
+    for i in range(count):
+        own_values = {name: column[i] for name, column in columns.items()}
+        error = "" if lists["errors"][i] == own_values["outcome"] else lists["errors"][i]
+        values = {
+            **own_values,
+            "start_s": lists["start_times"][i],
+            "error": error,
+            "ttft_s": lists["ttfts"][i] or None,
+            "itls_s": lists["itls"][i],
+            "e2e_s": lists["latencies"][i] or None,
+        }
+        row = decoded(Request, values, f"request {i}")
+        if not 0 <= row.stage < stages:
+            raise Wrong(f"{KEY}.requests.stage[{i}]: is {row.stage}, but there are {stages} stages")
+        rows.append(row)
+    return tuple(rows)
+
+
+def _upgraded(told: Any, version: int) -> Any:
+    """A result of an earlier format as one of this; what is wrong in it is left for `decoded` to say.
+
+    The throughput of our own sweeps was wrong, and is not known now. A rate that was said to hold although the knee was not
+    reached was said without evidence, and is not said any more.
+    """
+    if version == FORMAT or not isinstance(told, dict):
+        return told
+    swept = told.get("kind") in ("sweep", "grid") and str(told.get("tool")).startswith(OURS)
+    stage = {"load": None} if version == 1 else {}
+    stage |= {"throughput": encoded(Throughput()) if swept else None}
+    lists = {"stages": lambda each: stage | each, "capacities": _unfounded}
+    return told | {
+        key: [change(each) if isinstance(each, dict) else each for each in told[key]]
+        for key, change in lists.items()
+        if isinstance(told.get(key), list)
+    }
+
+
+def _unfounded(capacity: dict[str, Any]) -> dict[str, Any]:
+    held = {"verdict": "not_enough_data", "lower": None} if capacity.get("verdict") == "not_reached" else {}
+    return {"evidence": None} | capacity | held
+
+
+def _inside(document: Any, name: str, key: str) -> Any:
+    if not isinstance(document, dict) or name not in document:
+        raise Wrong(f"{key}.{name}: is missing" if key else f"{name}: is missing")
+    return document[name]
+
+
+def _column(document: Any, name: str, key: str) -> list[Any]:
+    found: list[Any] = decoded(tuple[Any, ...], _inside(document, name, key), f"{key}.{name}" if key else name)
+    return found
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return sum(known) if known and len(known) == len(values) else None

@@ -1,1 +1,0 @@
-"""Objectives: what is judged, which probes are events, and which alerts they can fire."""

@@ -1,0 +1,1 @@
+"""The prober's pages and its API."""

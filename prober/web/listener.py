@@ -1,0 +1,311 @@
+"""Accepts connections for the prober's pages, few and short, so that whoever is on the network cannot starve the measuring.
+
+Each address gets so many connections, at once and a second. Who does not say in time what they want is cut off, and where there
+are too many of them the one that has been silent longest. TLS is that of the moment, so that certificates rotate. A connection
+beyond the limits gets only its health check answered, or a refusal (`overflow`).
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from aiohttp import web
+
+from prober.web.overflow import Overflow
+from prober.web.token_bucket import Rates
+from prober.web.web_config import Loaded, WebFile
+
+HANDSHAKE_S = 5.0
+HEAD_S = 10.0  # until the first request is whole
+IDLE_S = 120.0  # until the next one is
+HEAD_BYTES = 64 << 10  # before a request is whole
+LOOK_EVERY_S = 1.0
+BACKLOG = 1024  # what comes while the event loop is busy; beyond it the kernel drops, and the client tries again a second later
+BATCH = 16  # connections accepted in one turn of the event loop
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of connections. most, of_one: at once, in all and from one address; the others: new ones a second, and at first."""
+
+    most: int = 256
+    of_one: int = 64
+    per_s: float = 200.0
+    of_one_per_s: float = 50.0
+    burst: int = 200
+    tls_per_s: float = 20.0  # a handshake takes up to a millisecond of the event loop
+    of_one_tls_per_s: float = 10.0
+    tls_burst: int = 40
+    tls_gap_s: float = 0.02  # between two of them, however many are allowed
+    tls_wait_s: float = 0.4  # for its turn; who would have to wait longer is beyond the limits
+
+
+def client(address: str) -> str:
+    """Who is counted as one: an IPv4 address, or an IPv6 network of 64 bits, which is what one machine gets."""
+    try:
+        at = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(at, ipaddress.IPv6Address):
+        return str(at.ipv4_mapped or ipaddress.IPv6Network((int(at) >> 64 << 64, 64)))
+    return str(at)
+
+
+class Connection(asyncio.Protocol):
+    """One connection, watched; what it says goes on to `inner`, the server's own protocol."""
+
+    def __init__(self, inner: web.RequestHandler, who: str, ended: Callable[["Connection"], None]) -> None:
+        self.inner, self.who, self._ended = inner, who, ended
+        self.transport: asyncio.Transport | None = None
+        self.silent_s: float | None = time.monotonic()  # since when it owes us a request; None while we owe an answer
+        self._patience_s = HANDSHAKE_S + HEAD_S
+        self._bytes = 0
+
+    def asked(self) -> None:
+        """A request is whole."""
+        self.silent_s = None
+
+    def answered(self) -> None:
+        """So is its answer."""
+        self.silent_s, self._patience_s, self._bytes = time.monotonic(), IDLE_S, 0
+
+    def overdue(self, now_s: float) -> bool:
+        """It had its time."""
+        return self.silent_s is not None and now_s - self.silent_s > self._patience_s
+
+    def cut(self) -> None:
+        """End it without another word."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.silent_s, self._patience_s = time.monotonic(), HEAD_S
+        self.inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.silent_s is not None:
+            if self._bytes > HEAD_BYTES:
+                self.cut()
+                return
+            self._bytes += len(data)
+        self.inner.data_received(data)
+
+    def eof_received(self) -> None:
+        self.inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.inner.resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.inner.connection_lost(exc)
+        self._ended(self)
+
+
+class Listener:
+    """Sockets that listen, and the connections they gave. `start`, then `close`.
+
+    overflow: answers connections beyond the limits
+    """
+
+    def __init__(
+        self, file: WebFile, make: Callable[[], web.RequestHandler], overflow: Overflow, limits: Limits | None = None
+    ) -> None:
+        self._file, self._make, self._overflow, self._limits = file, make, overflow, limits or Limits()
+        limit = self._limits
+        self._open: dict[web.RequestHandler, Connection] = {}
+        self._by_client: Counter[str] = Counter()
+        self._rates = {
+            False: (Rates(limit.per_s, limit.burst), Rates(limit.of_one_per_s, limit.burst)),
+            True: (Rates(limit.tls_per_s, limit.tls_burst), Rates(limit.of_one_tls_per_s, limit.tls_burst)),
+        }
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told_s = -60.0
+        self._next_handshake_s = 0.0
+
+    @property
+    def addresses(self) -> list[Any]:
+        """Where it listens."""
+        return [each.getsockname() for each in self._sockets]
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def start(self, host: str | None, port: int) -> None:
+        """Listen. host: None for all addresses of the machine. Raises OSError."""
+        self._sockets = await _listening(host, port)
+        self._overflow.start()
+        for each in self._sockets:
+            self._keep(self._accept(each))
+        self._keep(self._watch())
+
+    async def close(self) -> None:
+        """Listen no more; connections are the server's to end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for each in self._sockets:
+            each.close()
+        await asyncio.to_thread(self._overflow.close)
+
+    def of(self, request: web.BaseRequest) -> Connection | None:
+        """The connection that a request came by."""
+        return self._open.get(request.protocol)
+
+    def _keep(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except OSError as problem:  # no file descriptors left, most likely; they come back
+                self._tell(f"connections are not accepted: {problem.strerror}")
+                await asyncio.sleep(0.1)
+                continue
+            loaded = await self._file.fresh()
+            self._admit(accepted, address, loaded)
+            for _ in range(BATCH - 1):
+                try:
+                    accepted, address = listening.accept()
+                except OSError:  # no more for now; another fault meets the next turn too
+                    break
+                self._admit(accepted, address, loaded)
+            await asyncio.sleep(0)
+
+    def _admit(self, accepted: socket.socket, address: Any, loaded: Loaded) -> None:
+        """Begin a connection, or leave it to `overflow`."""
+        who = client(str(address[0])) if address else ""
+        now_s = time.monotonic()
+        if why := self._beyond(who, secured=loaded.tls is not None, now_s=now_s):
+            self._tell(f"{why}: requests on further ones are refused, except health checks")
+            self._overflow.offer(accepted, loaded)
+            return
+        wait_s = 0.0
+        if loaded.tls is not None:
+            wait_s = max(0.0, self._next_handshake_s - now_s)
+            self._next_handshake_s = now_s + wait_s + self._limits.tls_gap_s
+        connection = Connection(self._make(), who, self._ended)
+        self._open[connection.inner] = connection
+        self._by_client[who] += 1
+        self._keep(self._take(connection, accepted, loaded, wait_s))
+
+    def _beyond(self, who: str, *, secured: bool, now_s: float) -> str:
+        """The limit that a new connection exceeds; "" for none, and it is counted then."""
+        everybody, one = self._rates[secured]
+        if self._by_client[who] >= self._limits.of_one or one.take(who, now_s):
+            return f"{who} has or makes too many connections"
+        if secured and self._next_handshake_s - now_s > self._limits.tls_wait_s:
+            return "too many TLS handshakes wait"
+        if everybody.take("", now_s):
+            return "all clients together make too many connections"
+        if len(self._open) >= self._limits.most and not self._make_room():
+            return f"there are {self._limits.most} connections, all of them busy"
+        return ""
+
+    async def _take(self, connection: Connection, accepted: socket.socket, loaded: Loaded, wait_s: float) -> None:
+        """One connection up to its first request; with TLS the handshake first, in its turn."""
+        loop = asyncio.get_running_loop()
+        accepted.setblocking(False)
+        patience = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": 1.0} if loaded.tls else {}
+        try:
+            await asyncio.sleep(wait_s)
+            await loop.connect_accepted_socket(lambda: connection, accepted, ssl=loaded.tls, **patience)
+        except (OSError, ValueError):  # a handshake that failed, as those of scanners do
+            pass
+        finally:
+            if connection.transport is None:
+                accepted.close()
+                self._ended(connection)
+        if connection.transport is not None and not loaded.admits(connection.transport.get_extra_info("peercert")):
+            connection.cut()
+
+    def _ended(self, connection: Connection) -> None:
+        if self._open.pop(connection.inner, None) is not None:
+            self._by_client[connection.who] -= 1
+            if not self._by_client[connection.who]:
+                del self._by_client[connection.who]
+
+    def _make_room(self) -> bool:
+        """Cut off who has been silent longest; False if nobody is."""
+        silent = [each for each in self._open.values() if each.silent_s is not None and each.transport is not None]
+        if not silent:
+            return False
+        eldest = min(silent, key=lambda each: each.silent_s or 0.0)
+        eldest.cut()
+        self._ended(eldest)
+        return True
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            now_s = time.monotonic()
+            for each in list(self._open.values()):
+                if each.overdue(now_s):
+                    each.cut()
+
+    def _tell(self, text: str) -> None:
+        """Once a minute at most, whatever happens."""
+        if time.monotonic() - self._told_s >= 60.0:
+            self._told_s = time.monotonic()
+            log.warning("web: %s", text)
+
+
+async def _listening(host: str | None, port: int) -> list[socket.socket]:
+    """Bound sockets. On all addresses one takes IPv4 and IPv6, where the machine has both."""
+    if host is None:
+        if socket.has_dualstack_ipv6():
+            with contextlib.suppress(OSError):
+                return [_bound(socket.AF_INET6, ("::", port), both=True)]
+        return [_bound(socket.AF_INET, ("0.0.0.0", port))]
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    made: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in dict.fromkeys(found):
+            made.append(_bound(family, address))
+    except OSError:
+        for each in made:
+            each.close()
+        raise
+    return made
+
+
+def _bound(family: int, address: Any, *, both: bool = False) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not both))
+        made.setblocking(False)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def beyond_loopback(host: str | None) -> bool:
+    """Others than this machine's own programs can reach what listens there."""
+    if host is None:
+        return True
+    try:
+        return not ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host != "localhost"

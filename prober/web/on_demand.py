@@ -1,0 +1,88 @@
+"""Probes on request: one probe now, for a person or a tool, beside the schedule and never at its expense.
+
+They have their own slots and one rate for the whole prober. They change nothing that scheduled probes depend on: not the target's
+slots, state or warm-up, and of a budget they use only what the schedule leaves.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+from prober.config.specs import needs_of
+from prober.daemon.fleet import Fleet, Line
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.probing.probe import run_probe
+from prober.probing.target import Target
+from prober.web.token_bucket import Rates
+from prober.workload.budget import Need
+from prober.workload.workloads import Drawer
+
+PER_S, BURST = 1.0, 5
+MAX_IN_FLIGHT, MAX_IN_FLIGHT_PER_TARGET = 16, 2
+OVER_BUDGET = "nothing was sent: probes on request have used what the schedule leaves of the last 24 hours' budget"
+
+
+class TooMany(Exception):
+    """Nothing was sent; the message says why, and after `wait_s` seconds it may be tried again."""
+
+    def __init__(self, wait_s: float, why: str) -> None:
+        super().__init__(why)
+        self.wait_s = wait_s
+
+
+class OnRequest:
+    """Sends probes on request. now: a clock in seconds."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.now: Callable[[], float] = time.monotonic
+        self._fleet = fleet
+        self._rate = Rates(PER_S, BURST)
+        self._in_flight: Counter[str] = Counter()  # by the target's key
+        self._needs: WeakKeyDictionary[Target, dict[str, Need]] = WeakKeyDictionary()  # of each target's schedule
+
+    async def probe(self, line: Line, limit_s: float | None) -> ProbeResult | None:
+        """Send one probe of a target's first workload; None if it did not end in time, or the engine is loading or draining.
+
+        Raises TooMany.
+        """
+        key = line.target.spec.key
+        if self._in_flight[key] >= MAX_IN_FLIGHT_PER_TARGET:
+            raise TooMany(
+                1.0, f"nothing was sent: {MAX_IN_FLIGHT_PER_TARGET} probes on request of this target are in flight"
+            )
+        if self._in_flight.total() >= MAX_IN_FLIGHT:
+            raise TooMany(1.0, f"nothing was sent: {MAX_IN_FLIGHT} probes on request are in flight")
+        if wait_s := self._rate.take("", self.now()):
+            raise TooMany(wait_s, f"nothing was sent: more than {PER_S:g} probes on request a second")
+        self._in_flight[key] += 1
+        try:
+            return await self._send(line.target, limit_s)
+        finally:
+            self._in_flight[key] -= 1
+            if not self._in_flight[key]:
+                del self._in_flight[key]
+
+    async def _send(self, target: Target, limit_s: float | None) -> ProbeResult | None:
+        beside = target.beside()
+        beside.others = self._needs_of(target)
+        drawer = Drawer(target.spec.probes[0].workload, self._fleet.rng)
+        due = self._fleet.clock.now_ns() + round(min(target.spec.connect_lead_s, 0.1) * 1e9)
+        limit = limit_s if limit_s is not None else target.spec.timeouts.total_s + target.spec.timeouts.connect_s
+        try:
+            result = await asyncio.wait_for(run_probe(beside, drawer, due), max(0.1, limit))
+        except TimeoutError:
+            return None
+        if result is not None and result.outcome is Outcome.OVER_BUDGET:
+            return replace(result, detail=OVER_BUDGET)
+        return result
+
+    def _needs_of(self, target: Target) -> dict[str, Need]:
+        """What the target's schedule needs of each of its budgets."""
+        needs = self._needs.get(target)
+        if needs is None:
+            needs = self._needs[target] = needs_of(target.spec)
+        return needs

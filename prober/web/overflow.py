@@ -1,0 +1,157 @@
+"""Answers the connections that are beyond the listener's limits: health checks with the truth, everything else with a refusal.
+
+A kubelet shares its node's address with other clients, so that no limit of connections can spare its health checks before
+their request is read. A thread of its own reads that request, so that a TLS handshake, whose time OpenSSL spends without the GIL,
+does not hold up the event loop that stamps probes. Connections, their bytes and seconds and the thread's processor time are bounded.
+"""
+
+import contextlib
+import logging
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from prober.web.web_config import Loaded
+
+MAX_CONNECTIONS = 128  # at once; a new one then replaces the oldest
+MAX_HEAD_BYTES = 8 << 10
+MAX_AGE_S = 2.0
+CPU_SHARE = 0.4  # of one core: some 400 handshakes a second with an RSA key of 2,048 bits, 1,000 with an ECDSA key
+PASS_CPU_S = 0.02  # after so much work at a time the thread rests
+RECEIVE_BYTES = 4096
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    sock: socket.socket
+    loaded: Loaded
+    until_s: float
+    head: bytearray = field(default_factory=bytearray)
+    handshaken: bool = False
+
+
+class Overflow:
+    """The thread. `start`, then `offer` connections, then `close`.
+
+    Args:
+        answer: makes the response, with its headers, of a request's head; called in the thread.
+    """
+
+    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
+        self._answer = answer
+        self._offered: deque[tuple[socket.socket, Loaded]] = deque()
+        self._held: dict[_Held, None] = {}  # in the order in which they came
+        self._selector = selectors.DefaultSelector()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        for end in (self._wake_receiver, self._wake_sender):
+            end.setblocking(False)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="overflow", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def offer(self, accepted: socket.socket, loaded: Loaded) -> None:
+        """Hand a connection over; it is answered or closed, or closed for a newer one."""
+        if len(self._offered) >= MAX_CONNECTIONS:
+            with contextlib.suppress(IndexError):  # the thread may have taken it meanwhile
+                self._offered.popleft()[0].close()
+        accepted.setblocking(False)
+        self._offered.append((accepted, loaded))
+        self._wake()
+
+    def close(self) -> None:
+        """End the thread and close its connections. Blocks for as long as one pass takes."""
+        self._closing = True
+        if self._thread.is_alive():
+            self._wake()
+            self._thread.join()
+        for sock in (*(sock for sock, _ in self._offered), *(held.sock for held in self._held)):
+            sock.close()
+        self._selector.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # full: it is going to wake
+            self._wake_sender.send(b"\0")
+
+    def _run(self) -> None:
+        while not self._closing:
+            timeout_s = None
+            if self._held:
+                timeout_s = max(0.0, next(iter(self._held)).until_s - time.monotonic())
+            ready = self._selector.select(timeout_s)
+            begin_s = time.thread_time()
+            self._pass(ready, begin_s + PASS_CPU_S)
+            used_s = time.thread_time() - begin_s
+            time.sleep(used_s * (1 / CPU_SHARE - 1))
+
+    def _pass(self, ready: list[tuple[selectors.SelectorKey, int]], until_cpu_s: float) -> None:
+        """Serve what is ready; what is left of it when the time is up is ready the next time too."""
+        with contextlib.suppress(BlockingIOError):
+            self._wake_receiver.recv(RECEIVE_BYTES)
+        for key, _ in ready:
+            if key.data is not None and key.data in self._held and time.thread_time() < until_cpu_s:
+                self._serve(key.data)
+        while self._offered and time.thread_time() < until_cpu_s:
+            self._enter(*self._offered.popleft())
+        if self._offered:
+            self._wake()
+        now_s = time.monotonic()
+        for held in [held for held in self._held if held.until_s <= now_s]:
+            self._end(held)
+
+    def _enter(self, accepted: socket.socket, loaded: Loaded) -> None:
+        while len(self._held) >= MAX_CONNECTIONS:
+            self._end(next(iter(self._held)))
+        if loaded.tls is not None:
+            try:
+                accepted = loaded.tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+            except (OSError, ValueError):  # the peer is gone
+                accepted.close()
+                return
+        held = _Held(accepted, loaded, time.monotonic() + MAX_AGE_S, handshaken=loaded.tls is None)
+        self._held[held] = None
+        self._selector.register(accepted, selectors.EVENT_READ, held)
+        self._serve(held)  # a request usually comes with its connection
+
+    def _serve(self, held: _Held) -> None:
+        try:
+            self._advance(held)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except (OSError, ValueError):  # reset, or no TLS
+            pass
+        except Exception:
+            log.exception("web: a connection beyond the limits was not answered; please report this")
+        self._end(held)
+
+    def _advance(self, held: _Held) -> None:
+        """Return when the connection is done with. Raises the errors of a non-blocking socket when it is not."""
+        if isinstance(held.sock, ssl.SSLSocket) and not held.handshaken:
+            held.sock.do_handshake()
+            held.handshaken = True
+            if not held.loaded.admits(held.sock.getpeercert()):
+                return
+        while b"\r\n\r\n" not in held.head and len(held.head) < MAX_HEAD_BYTES:
+            data = held.sock.recv(RECEIVE_BYTES)
+            if not data:
+                return
+            held.head += data
+        held.sock.send(self._answer(bytes(held.head)))
+        held.sock.shutdown(socket.SHUT_WR)
+
+    def _end(self, held: _Held) -> None:
+        if held in self._held:
+            del self._held[held]
+            self._selector.unregister(held.sock)
+            held.sock.close()

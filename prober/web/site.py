@@ -1,0 +1,281 @@
+"""The daemon's pages: for Prometheus, for Kubernetes, for people."""
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable, Iterator
+from hashlib import sha256
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import generate_latest as text_page
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_page
+
+from prober.daemon.fleet import Fleet
+from prober.exposition import protobuf
+from prober.exposition.families import Family, Series, page
+from prober.exposition.form import Form, wanted
+from prober.features.experiments.report.svg_chart import STYLE
+from prober.features.slo.alerts import NAMES
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.storage.watched_file import asset, runbook
+from prober.web.access_control import Guard, later, origin_of
+from prober.web.api import Api
+from prober.web.host_name import host_name
+from prober.web.listener import IDLE_S, Limits, Listener
+from prober.web.on_demand import TooMany
+from prober.web.overflow import Overflow
+from prober.web.page import layout
+from prober.web.views import Views
+from prober.web.web_config import WebFile
+
+GZIP_ABOVE = 1 << 15
+PROBE_MARGIN_S = 0.5  # of Prometheus's timeout, for the answer to arrive
+HIGHEST_PORT = 65_535
+LINGER_S = 1.0  # for the rest of a body that nobody reads
+ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+class Site:
+    """Handlers; `ready` is the prober's own readiness and does not wait for any engine, `admin`: actions may be asked for.
+
+    external_url: where people reach it, if that is another address than the one it listens on; file: who may come in
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        families: dict[str, Family],
+        reload: Callable[[], Awaitable[str | None]],
+        external_url: str,
+        route_prefix: str,
+        file: WebFile | None = None,
+    ) -> None:
+        self.ready = False
+        self.prefix = "/" + route_prefix.strip("/") if route_prefix.strip("/") else ""
+        self.views = Views(fleet, families)
+        self._api = Api(fleet, self.views, reload)
+        self._fleet, self._families = fleet, families
+        origins = {origin_of(external_url)} if external_url else set()
+        self.guard = Guard(file or WebFile(None), self.prefix, origins, lambda: self.admin, lambda: self.ready)
+        self._assets = {name: asset(name) for name in ASSETS}
+        self._assets["page.css"] += STYLE.encode()
+        self._stamp = sha256(b"".join(self._assets.values())).hexdigest()[:12]
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+        PlatformCollector(registry=self._process)
+        GCCollector(registry=self._process)
+
+    @property
+    def admin(self) -> bool:
+        """Actions may be asked for."""
+        return self._api.admin
+
+    @admin.setter
+    def admin(self, allowed: bool) -> None:
+        self._api.admin = allowed
+
+    def routes(self) -> list[web.RouteDef]:
+        """All routes, below the prefix."""
+        get = {
+            "/": self.status,
+            "/metrics": self.metrics,
+            "/probe": self.probe,
+            "/-/healthy": self.healthy,
+            "/-/ready": self.is_ready,
+            "/runbooks/{alert}": self.runbook,
+            "/static/{name}": self.static,
+        }
+        found = [web.get(self.prefix + path, handler) for path, handler in get.items()]
+        if self.prefix:
+            found.append(web.get(self.prefix, self.slash))
+        return [*found, web.put(f"{self.prefix}/-/reload", self._api.reload), *self._api.routes(self.prefix)]
+
+    def application(self) -> web.Application:
+        """All of it, with what guards it."""
+        app = web.Application(middlewares=[self.guard.middleware])
+        app.add_routes(self.routes())
+        return app
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """The page for Prometheus, written in pieces so that no stamp waits for it."""
+        form = wanted(",".join(request.headers.getall("Accept", ())))
+        pieces: list[bytes] = []
+        for piece in self._pieces(form):
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        body = b"".join(pieces)
+        headers = {"Content-Type": form.value}
+        if len(body) > GZIP_ABOVE and "gzip" in request.headers.get("Accept-Encoding", ""):
+            body = await asyncio.to_thread(gzip.compress, body, 1)
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=body, headers=headers)
+
+    def _pieces(self, form: Form) -> Iterator[bytes]:
+        families = list(self._families.values())
+        if form is Form.PROTOBUF:
+            yield from protobuf.page(families)
+            yield from protobuf.page(_families(self._process))
+        else:
+            yield from page(families, openmetrics=form is Form.OPENMETRICS)
+            # The library's OpenMetrics page ends with `# EOF`, as the whole one must.
+            yield (openmetrics_page if form is Form.OPENMETRICS else text_page)(self._process)
+
+    async def healthy(self, request: web.Request) -> web.Response:
+        """The process answers."""
+        return self._health(request)
+
+    async def is_ready(self, request: web.Request) -> web.Response:
+        """Probing has begun and is not being stopped."""
+        return self._health(request)
+
+    def _health(self, request: web.Request) -> web.Response:
+        status, text = self.guard.health(request.path) or (404, "")
+        return web.Response(status=status, text=text)
+
+    async def probe(self, request: web.Request) -> web.Response:
+        """One probe now, in the manner of the blackbox exporter; it is not counted in any SLI."""
+        name = request.query.get("target", "")
+        line = self._fleet.find(name)
+        if line is None or not line.target.spec.probes:
+            return self._api.no_target(name)
+        if line.target.paused_unix_s is not None:
+            return web.Response(status=409, text=f"nothing was sent: target {name!r} is paused\n")
+        try:
+            limit: float | None = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", "")) - PROBE_MARGIN_S
+        except ValueError:
+            limit = None
+        try:
+            result = await self._api.on_request.probe(line, limit)
+        except TooMany as refusal:
+            return later(refusal.wait_s, str(refusal))
+        return web.Response(body=_probe_page(result), headers={"Content-Type": Form.TEXT.value})
+
+    async def status(self, request: web.Request) -> web.Response:
+        """The page for people, written in pieces too."""
+        asked = request.query
+        number = asked.get("page", "1")
+        view = await self.views.page(
+            asked.get("q", ""), int(number) if number.isdecimal() else 1, asked.get("target", ""), admin=self.admin
+        )
+        if view is None:
+            text = layout.no_such(asked.get("target", ""), self.views.known()[: layout.NAMED], self._stamp)
+            return web.Response(status=404, text=text, content_type="text/html")
+        pieces = []
+        for piece in layout.page(view, self._stamp, await self.views.charts(view)):
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        body = "".join(pieces).encode()
+        headers = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store"}
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            body = await asyncio.to_thread(gzip.compress, body, 1)
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=body, headers=headers)
+
+    async def static(self, request: web.Request) -> web.Response:
+        """The page's style, script and icon; their addresses change with what is in them."""
+        name = request.match_info["name"]
+        if name not in ASSETS:
+            return web.Response(status=404, text=f"no file {name!r}\n")
+        fresh = request.query_string == self._stamp
+        headers = {"Cache-Control": "public, max-age=31536000, immutable" if fresh else "no-cache"}
+        body = self._assets[name]
+        return web.Response(body=body, content_type=ASSETS[name], charset="utf-8", headers=headers)
+
+    async def slash(self, request: web.Request) -> web.Response:
+        """From the prefix to the page, whose addresses begin at the slash."""
+        return web.Response(status=308, headers={"Location": self.prefix.rpartition("/")[2] + "/"})
+
+    async def runbook(self, request: web.Request) -> web.Response:
+        """What an alert means, what to look at first, what to do."""
+        name = request.match_info["alert"].removesuffix(".md")  # as the pages link to each other
+        text = runbook(name) if name in NAMES else None
+        if text is None:
+            return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(NAMES)}\n")
+        return web.Response(text=layout.runbook_page(name, text, self._stamp), content_type="text/html")
+
+
+def _families(registry: CollectorRegistry) -> list[Family]:
+    """The counters and gauges of a library's registry."""
+    found: dict[str, Family] = {}
+    for metric in registry.collect():
+        for sample in metric.samples:
+            if metric.type in ("counter", "gauge") and not sample.name.endswith("_created"):
+                declared = Series(sample.name, metric.type, metric.documentation, tuple(sample.labels))
+                family = found.setdefault(sample.name, Family(declared))
+                family.value(*sample.labels.values()).value = sample.value
+    return list(found.values())
+
+
+class Serving:
+    """A site that listens."""
+
+    def __init__(self, site: Site, runner: web.AppRunner, listener: Listener) -> None:
+        self._site, self._runner, self._listener = site, runner, listener
+
+    @property
+    def addresses(self) -> list[Any]:
+        """Where it listens."""
+        return self._listener.addresses
+
+    async def cleanup(self) -> None:
+        """Listen no more, and end what is open."""
+        await self._listener.close()
+        await self._runner.cleanup()
+        self._site.guard.close()
+
+
+def host_and_port(address: str) -> tuple[str | None, int]:
+    """Of `host:port` or `:port`; the host is None for all addresses. Raises OSError if it is neither."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > HIGHEST_PORT:
+        meant = f"host:{address} or :{address}" if address.isdecimal() else "host:port or :port"
+        raise OSError(f"--web.listen-address {address!r}: write {meant}, with a port up to {HIGHEST_PORT}")
+    return host.strip("[]") or None, int(port)
+
+
+async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
+    """Listen on `host:port` or `:port`. Raises OSError with what to do if that is taken."""
+    host, port = host_and_port(address)
+    runner = web.AppRunner(
+        site.application(), access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, lingering_time=LINGER_S
+    )
+    await runner.setup()
+    assert runner.server is not None
+    overflow = Overflow(site.guard.overflow_answer)
+    listener = Listener(site.guard.file, runner.server, overflow, limits)
+    try:
+        await listener.start(host, port)
+    except OSError as problem:
+        overflow.close()
+        await runner.cleanup()
+        raise OSError(
+            f"--web.listen-address {address}: {problem.strerror or problem}; choose another address"
+        ) from None
+    site.guard.listener = listener
+    site.guard.names.add(host_name(host or "") or "")
+    return Serving(site, runner, listener)
+
+
+def _probe_page(result: ProbeResult | None) -> bytes:
+    registry = CollectorRegistry()
+
+    def gauge(name: str, text: str, value: float | None) -> None:
+        if value is not None:
+            Gauge(name, text, registry=registry).set(value)
+
+    ok = result is not None and result.outcome is Outcome.OK
+    gauge("probe_success", "1 if the answer ended properly.", float(ok))
+    if result is not None:
+        timeline = result.timeline
+        gauge("probe_duration_seconds", "End of the answer minus intended time.", timeline.e2e_s)
+        gauge("probe_ttft_seconds", "First content minus intended time.", timeline.ttft_s)
+        gauge("probe_tpot_seconds", "Time per output token.", timeline.tpot_s)
+        usage = timeline.usage
+        gauge(
+            "probe_completion_tokens", "Tokens as the server counts them.", usage.completion_tokens if usage else None
+        )
+        failed = Gauge("probe_outcome", "1 for how the probe ended.", ["outcome"], registry=registry)
+        failed.labels(result.outcome.value).set(1)
+    return text_page(registry)

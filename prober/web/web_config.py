@@ -1,0 +1,185 @@
+"""The file of `--web.config.file` and what it names, followed as they change: a bad new one changes nothing, and is told."""
+
+import asyncio
+import ipaddress
+import logging
+import math
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prober.config.load import ConfigError
+from prober.config.web import CIPHERS, CURVES, TlsServer, WebConfig, load_web
+from prober.net.certificates import BadCertificate, load_pair
+from prober.storage.watched_file import Stamp, stamp
+
+LARGEST = 1 << 20
+AGAIN_S = 5.0  # after a mistake: what is missing may be there by then
+_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What holds now. tls: None for plain HTTP; is_locked: it could not be read, and nothing but health may be served."""
+
+    config: WebConfig = field(default_factory=WebConfig)
+    tls: ssl.SSLContext | None = None
+    is_locked: bool = False
+
+    def admits(self, certificate: Mapping[str, Any] | None) -> bool:
+        """A client's certificate, as Python gives it, has one of the names that are let in."""
+        allowed = self.config.tls_server_config.client_allowed_sans
+        if allowed is None:
+            return True
+        names = {_plain(kind, name) for kind, name in (certificate or {}).get("subjectAltName", ())}
+        return not names.isdisjoint(allowed)
+
+
+def read(path: str) -> Loaded:
+    """The file and all it names. Raises ConfigError."""
+    folder = Path(path).parent
+    try:
+        config = load_web(_bytes(Path(path)).decode(), path)
+    except (OSError, UnicodeDecodeError, BadCertificate) as problem:
+        why = getattr(problem, "strerror", None) or "is no UTF-8, or too long"
+        raise ConfigError(f"--web.config.file {path}: {why}; name a YAML file") from None
+    tls = config.tls_server_config
+    try:
+        return Loaded(config, _context(tls, folder) if tls.wanted else None)
+    except (OSError, ssl.SSLError, BadCertificate) as problem:
+        raise ConfigError(f"{path}: tls_server_config: {problem}") from None
+
+
+class WebFile:
+    """The file while it is in use. path: None for no file at all.
+
+    keep_running: a file that cannot be used at first locks the pages until it can; else it raises ConfigError
+    """
+
+    def __init__(self, path: str | None, *, keep_running: bool = False) -> None:
+        self._path = path
+        self._stamps: tuple[Stamp | None, ...] = ()
+        self._again_s = math.inf  # on the monotonic clock
+        self._told = ""
+        self._reading = asyncio.Lock()
+        self.now = Loaded()
+        if path is not None:
+            try:
+                self.now = _read(path)
+            except ConfigError as problem:
+                if not keep_running:
+                    raise
+                self.now, self._told = Loaded(is_locked=True), str(problem)
+                self._again_s = time.monotonic() + AGAIN_S
+            self._stamps = self._stamped()
+
+    @property
+    def problem(self) -> str:
+        """Why the pages are locked; "" if they are not."""
+        return self._told if self.now.is_locked else ""
+
+    async def fresh(self) -> Loaded:
+        """What holds now, after a look whether a file is another one."""
+        if self._path is not None and self._due():
+            async with self._reading:
+                if self._due():
+                    self._stamps = self._stamped()
+                    await self._renew(self._path)
+        return self.now
+
+    def _due(self) -> bool:
+        return self._stamped() != self._stamps or time.monotonic() > self._again_s
+
+    async def _renew(self, path: str) -> None:
+        try:
+            loaded = await asyncio.to_thread(_read, path)
+            if (loaded.tls is None) != (self.now.tls is None) and not self.now.is_locked:
+                raise ConfigError(
+                    f"{path}: turns TLS {'off' if loaded.tls is None else 'on'}; restart the prober for that"
+                )
+            if self.now.config.authenticates and not loaded.config.authenticates:
+                raise ConfigError(f"{path}: lets everybody in; restart the prober for that")
+        except ConfigError as problem:
+            if str(problem) != self._told:
+                kept = "the pages stay locked" if self.now.is_locked else "the old one goes on"
+                log.error("web configuration not taken over, %s", kept)
+                for line in str(problem).splitlines():
+                    log.error("%s", line)
+            self._told, self._again_s = str(problem), time.monotonic() + AGAIN_S
+            return
+        self.now, self._told, self._again_s = loaded, "", math.inf
+        self._stamps = self._stamped()
+        log.info("web configuration taken over")
+
+    def _stamped(self) -> tuple[Stamp | None, ...]:
+        assert self._path is not None
+        folder, tls = Path(self._path).parent, self.now.config.tls_server_config
+        files = (tls.cert_file, tls.key_file, tls.client_ca_file)
+        return (stamp(self._path), *(stamp(str(folder / file)) for file in files if file))
+
+
+def _read(path: str) -> Loaded:
+    """The same, with no other exception: what the file holds must not end the process that listens. Raises ConfigError."""
+    try:
+        return read(path)
+    except ConfigError:
+        raise
+    except Exception as problem:
+        raise ConfigError(f"--web.config.file {path}: cannot be read: {problem!r}; mend the file") from problem
+
+
+def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version, context.maximum_version = _VERSIONS[tls.min_version], _VERSIONS[tls.max_version]
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    if not tls.prefer_server_cipher_suites:
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    if chosen := [CIPHERS[each] for each in tls.cipher_suites if each in CIPHERS]:
+        context.set_ciphers(":".join(chosen))
+    for curve in tls.curve_preferences:
+        context.set_ecdh_curve(CURVES[curve])
+    certificate = tls.cert.encode() or _named("cert_file", folder / tls.cert_file)
+    load_pair(context, certificate, tls.key.encode() or _named("key_file", folder / tls.key_file))
+    if authority := tls.client_ca or (
+        tls.client_ca_file and _named("client_ca_file", folder / tls.client_ca_file).decode("ascii", "replace")
+    ):
+        try:
+            context.load_verify_locations(cadata=authority)
+        except ssl.SSLError:
+            raise BadCertificate(f"client_ca_file {tls.client_ca_file}: no PEM certificates in it") from None
+        context.verify_mode = ssl.CERT_REQUIRED if tls.certificate_required else ssl.CERT_OPTIONAL
+    return context
+
+
+def _named(key: str, path: Path) -> bytes:
+    """The content of a file that a key names. Raises BadCertificate."""
+    try:
+        return _bytes(path)
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise BadCertificate(
+            f"{key} {path}: {why}; name a PEM file that can be read, from the folder of this one"
+        ) from None
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        found = file.read(LARGEST + 1)
+    if len(found) > LARGEST:
+        raise BadCertificate(f"{path}: longer than {LARGEST:,} bytes; is it the file that was meant?")
+    return found
+
+
+def _plain(kind: str, name: str) -> str:
+    """A name in a certificate as Go writes it."""
+    if kind == "IP Address":
+        try:
+            return str(ipaddress.ip_address(name.strip()))
+        except ValueError:
+            return name
+    return name

@@ -1,0 +1,249 @@
+"""The engine behind a sweep's record: replayed, fitted, and asked for its knee."""
+
+import pickle
+from dataclasses import replace
+from decimal import Decimal
+from functools import cache
+from math import log
+from random import Random
+
+import pytest
+
+from bench.driven import Driver, Telemetry
+from bench.worlds import Lengths, World
+from prober.features.capacity.actions import Estimate
+from prober.features.capacity.capacity_model import Ahead
+from prober.features.capacity.estimate import Estimated, estimate, estimated, what_if
+from prober.features.capacity.fitting import Fit, Prior, Trouble, fit, solved
+from prober.features.capacity.replay import Background, Pair, background, replay, scene
+from prober.features.capacity.sweep_plan import Plan
+from prober.features.capacity.sweep_record import Asked, Record, Stage
+from prober.measure.engine_signals import Histogram, Info, Signals
+from prober.measure.objective import Slo
+from prober.simulation.parameters import Parameters
+from prober.workload.shapes import Lognormal
+
+TTFT = Slo("ttft", "ttft", 0.6, Decimal("0.99"), 3_600.0)
+WORLD = World(
+    2,
+    "sharp",
+    Parameters(step_s=0.02, sequence_s=1e-4, max_sequences=20, kv_blocks=2_000, max_batched_tokens=1_024),
+    Lengths(Lognormal(300, 0.4, 16, 1_200), Lognormal(40, 0.4, 4, 160)),
+    Lengths(Lognormal(400, 0.4, 16, 1_200), Lognormal(40, 0.4, 4, 160)),
+    0.6,
+    2.0,
+)
+KNEE = 8.96  # of 60,000 requests, as bench.worlds has it
+
+
+@cache
+def record(telemetry: Telemetry) -> Record:
+    rng = Random(1)
+    lengths = tuple(WORLD.own.draw(rng) for _ in range(3_000))
+    driven = Driver(WORLD, Plan((TTFT,), lengths=lengths), telemetry, 1).run()
+    order = driven.orders[-1][1]
+    assert isinstance(order, Estimate)
+    return order.record
+
+
+@cache
+def said(telemetry: Telemetry) -> Estimated:
+    return estimated(record(telemetry), effort=0.25)
+
+
+def fitted() -> Fit:
+    found = said("arrivals").found
+    assert found is not None
+    return found
+
+
+def test_lengths_of_others_are_drawn_from_the_engine_s_histograms() -> None:
+    """Where it has them, less the sweep's own: a tenth of long prompts stays a tenth, and the mean is the page's."""
+    bounds = (100.0, 200.0, 500.0, 1_000.0, 5_000.0, 10_000.0)
+    own = tuple(Asked(float(i), 150, 20, 1, i + 0.1, i + 0.2, i + 0.2) for i in range(10))
+
+    def page(at_s: float, requests: float) -> tuple[float, Signals]:
+        prompts = Histogram(
+            bounds, (0.0, 910.0, 910.0, 910.0, 1_010.0, 1_010.0, 1_010.0), 900 * 150.0 + 10 * 150 + 100 * 3_000
+        )
+        outputs = Histogram(bounds, (1_010.0,) * 7, 1_010 * 20.0)
+        return at_s, Signals(
+            Info("vllm"),
+            requests_running=0.0,
+            requests_finished_total=requests,
+            prompt_tokens_total=300 * requests,
+            generation_tokens_total=20 * requests,
+            prompt_tokens=prompts,
+            output_tokens=outputs,
+        )
+
+    seen = Record((TTFT,), own, (), (page(-10.0, 1_000.0), page(10.0, 1_040.0)))
+    found = background(seen, Random(1))
+    prompts = [each.prompt for each in found.lengths]
+    assert 0.07 < sum(each > 700 for each in prompts) / len(prompts) < 0.13
+    assert sum(prompts) / len(prompts) == pytest.approx((900 * 150 + 100 * 3_000) / 1_000, rel=0.01)
+    assert found.per_s == pytest.approx(1.5)
+    without = replace(seen, readings=tuple((at, replace(s, prompt_tokens=None)) for at, s in seen.readings))
+    assert max(each.prompt for each in background(without, Random(1)).lengths) < 5_000, "of the mean alone"
+
+
+def test_a_replay_with_the_true_engine_shows_what_was_seen() -> None:
+    """TTFTs and TPOTs of a sweep, from its record and the engine's parameters, to within a step."""
+    seen = record("arrivals")
+    others = background(seen, Random(1))
+    shown, looks = replay(WORLD.parameters, scene(seen, others, Random(1)))
+    pairs = [(a.ttft_s, b.ttft_s) for a, b in zip(seen.asked, shown, strict=True) if a.ttft_s and b.ttft_s]
+    assert len(pairs) > 50
+    off = sorted(abs(a - b) for a, b in pairs)
+    assert off[len(off) // 2] < 0.005
+    assert len(looks) == len(seen.readings)
+    assert max(look.running for look in looks) <= 20
+
+
+def test_the_fit_finds_the_engine() -> None:
+    """What a step costs to a few percent, and its limit of sequences where it bit."""
+    found = fitted()
+    assert found.good
+    assert abs(log(found.parameters.step_s / 0.02)) < 0.05
+    assert abs(log(found.parameters.prefill_token_s / 100e-6)) < 0.15
+    assert abs(found.parameters.max_sequences - 20) <= 1
+    assert found.parameters.kv_blocks == 2_000
+
+
+def test_counters_tell_the_background() -> None:
+    """Its rate and mean lengths, by increments of the engine's own counters less what the sweep sent."""
+    found = background(record("counters"), Random(1))
+    assert found.known
+    assert found.per_s == pytest.approx(2.0, rel=0.3)
+    assert sum(each.prompt for each in found.lengths) / len(found.lengths) == pytest.approx(
+        WORLD.others.prompt.mean(), rel=0.3
+    )
+    assert not background(record("none"), Random(1)).known
+
+
+@pytest.mark.parametrize(("telemetry", "most"), [("arrivals", 0.12), ("counters", 0.2)])
+def test_the_estimate_is_near_the_truth_and_its_interval_holds_it(telemetry: Telemetry, most: float) -> None:
+    """By the model, from some hundred requests. One interval of 90% may miss, one twice as wide may not."""
+    (found,) = said(telemetry).capacities
+    assert (found.verdict, found.fit) == ("found", "model")
+    assert found.lower is not None
+    assert found.estimate is not None
+    assert found.upper is not None
+    assert abs(log(found.estimate / KNEE)) < most
+    wide = log(found.upper / found.lower)
+    assert 0.05 < wide < 0.6
+    assert abs(log(found.estimate / KNEE)) < wide
+    assert found.samples < 500
+
+
+def test_without_a_page_fractions_say_it_with_a_wide_interval() -> None:
+    """Of the load added: nobody tells what else was there."""
+    (found,) = estimate(record("none"))
+    assert (found.verdict, found.fit) == ("found", "fractions")
+    assert found.lower is not None
+    assert found.upper is not None
+    assert found.lower < KNEE - 2.0 < found.upper
+    assert found.upper / found.lower > 1.3
+
+
+def test_a_poor_fit_falls_back_to_fractions() -> None:
+    """TTFTs that no such engine could have shown are not explained away."""
+    rng = Random(5)
+    seen = record("counters")
+    odd = tuple(
+        each
+        if each.first_s is None
+        else replace(each, first_s=each.at_s + (each.ttft_s or 0.1) * rng.lognormvariate(0, 1.5))
+        for each in seen.asked[:80]
+    )
+    found = estimated(replace(seen, asked=odd, readings=seen.readings[:100]))
+    assert found.found is None
+    assert found.capacities[0].fit == "fractions"
+
+
+def test_a_queue_that_no_replay_shows_is_not_believed() -> None:
+    """An engine that stalls is not one whose knee is there."""
+    found = fitted()
+    assert replace(found, observed=Trouble(0, 10), predicted=Trouble(0, 3)).good
+    assert not replace(found, observed=Trouble(0, 10), predicted=Trouble(0, 2)).good
+    assert replace(found, observed=Trouble(0, 3), predicted=Trouble(0, 0)).good
+
+
+def test_requests_that_failed_are_no_matter_of_the_model() -> None:
+    """A replay knows none; their breaches count in the fractions."""
+    seen = record("counters")
+    failed = tuple(replace(each, failed=n % 20 == 5) for n, each in enumerate(seen.asked))
+    assert estimate(replace(seen, asked=failed))[0].fit == "fractions"
+
+
+def test_what_if_prompts_were_twice_as_long() -> None:
+    """A knee of the model's own, lower; more slots, higher or as high."""
+    seen, found = record("arrivals"), fitted()
+    (now,) = said("arrivals").capacities
+    (longer,) = what_if(seen, found, prompt_factor=2.0, effort=0.1)
+    (wider,) = what_if(seen, found, max_sequences=40.0, effort=0.1)
+    assert now.estimate is not None
+    assert longer.estimate is not None
+    assert wider.estimate is not None
+    assert longer.estimate < now.estimate < wider.estimate
+    assert longer.fit == "model"
+
+
+def test_a_prior_holds_what_a_sweep_does_not_show_and_fades() -> None:
+    """What a prompt token costs, told wrongly: seconds of a sweep believe a fresh prior more than one of a month ago."""
+    seen = record("arrivals")
+    few = replace(seen, asked=seen.asked[:24], readings=seen.readings[:60])
+    told = replace(WORLD.parameters, prefill_token_s=WORLD.parameters.prefill_token_s * 2)
+    off = []
+    for age_s in (0.0, 30 * 86_400.0):
+        found = fit(few, Random(1), Prior(told, 0.0005, age_s), repeats=0)
+        assert found is not None
+        off.append(abs(log(found.parameters.prefill_token_s / told.prefill_token_s)))
+    assert off[0] < off[1]
+
+
+def test_nothing_is_said_of_too_little() -> None:
+    """Neither a fit of a handful of answers, nor a capacity of none."""
+    seen = record("counters")
+    assert fit(replace(seen, asked=seen.asked[:10]), Random(1)) is None
+    empty = replace(seen, asked=(), stages=())
+    assert estimate(empty)[0].verdict == "not_enough_data"
+
+
+def test_an_slo_that_fails_at_the_lowest_rate_is_said_to() -> None:
+    """Two breaches of four at 1/s are no accident."""
+    asked = tuple(
+        Asked(float(n), 100, 10, 0, first_s=n + 1.0, end_s=n + 2.0, known_s=n + 2.0, events={"ttft": (1, 1)})
+        for n in range(4)
+    )
+    stage = Stage(0, "ramp", 1.0, 0.0, 4.0, 4, 4, 0, {"ttft": (4, 4)}, other_per_s=2.0)
+    (found,) = estimate(Record((TTFT,), asked, (stage,)))
+    assert (found.verdict, found.upper, found.estimate) == ("below_lowest", 3.0, None)
+
+
+def test_the_forecast_counts_events_by_their_slo() -> None:
+    """An idle engine misses no TPOT that is above its step, all that are below; ITL by gaps, E2E by the end."""
+    ahead = Ahead(Parameters(step_s=0.02), 0.0, [Pair(100, 20)], Background(0.0, (), known=True))
+    limits = {"tpot": 0.02, "itl": 0.02, "e2e": 0.42}
+    for signal, limit_s in limits.items():
+        slos = [Slo("x", signal, limit_s * times, Decimal("0.99"), 3_600.0) for times in (0.9, 1.5)]  # type: ignore[arg-type]
+        tight, loose = ahead.shares(slos, 0.5, 200, Random(1))
+        assert tight > 0.9
+        assert loose < 0.05
+
+
+def test_a_target_without_a_knee_has_none() -> None:
+    """A threshold that no rate keeps."""
+    ahead = Ahead(Parameters(step_s=0.02), 0.0, [Pair(100, 20)], Background(0.0, (), known=True), effort=0.05)
+    assert ahead.knee(replace(TTFT, threshold_s=0.001), 5.0, Random(1)) is None
+
+
+def test_records_travel_to_another_process() -> None:
+    """The estimate belongs where no stamp is taken."""
+    seen = record("counters")
+    assert pickle.loads(pickle.dumps(seen)) == seen
+
+
+def test_a_small_system_is_solved() -> None:
+    """2x + y = 3, x + 3y = 5."""
+    assert solved([[2.0, 1.0], [1.0, 3.0]], [3.0, 5.0]) == pytest.approx([0.8, 1.4])

@@ -1,0 +1,582 @@
+"""The sweep's machine: fed by hand for each guard, and driven in virtual time against the simulated engine for its verdicts."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from bench.driven import CLOCK_S, LEAD_S, Driver, breaches, longest_run_s
+from bench.worlds import Lengths, World
+from prober.features.capacity.actions import Estimate, Finished, Reason, Run
+from prober.features.capacity.sweep import Sweep
+from prober.features.capacity.sweep_plan import Budget, Guards, Plan
+from prober.features.capacity.sweep_record import Other, Record, other_counts
+from prober.measure.chat import Usage
+from prober.measure.engine_signals import Histogram, Info, Signals
+from prober.measure.objective import Signal, Slo
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.results.capacity import Capacity, Verdict
+from prober.simulation.faults import Crash, Slow
+from prober.simulation.parameters import Parameters
+from prober.workload.shapes import Lognormal
+
+TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 3_600.0)
+PAGE = Signals(
+    Info("vllm", "1"),
+    ranks=1,
+    requests_running=0.0,
+    requests_waiting=0.0,
+    kv_cache_usage_ratio_max=0.1,
+    preemptions_total=0.0,
+    prompt_tokens_total=0.0,
+    generation_tokens_total=0.0,
+    requests_finished_total=0.0,
+    start_time_seconds=100.0,
+)
+
+
+def plan(mode: str = "adaptive", **changes: object) -> Plan:
+    return replace(Plan((TTFT,), warm_up=0), mode=mode, **changes)  # type: ignore[arg-type]
+
+
+def result(
+    name: str, at_s: float, ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, e2e_s: float = 0.4
+) -> ProbeResult:
+    begin = round(at_s * 1e9)
+    stamps = tuple(begin + round((ttft_s + i * (e2e_s - ttft_s) / 4) * 1e9) for i in range(5))
+    ok = outcome is Outcome.OK
+    timeline = Timeline(begin, sent_ns=begin, first_ns=stamps[0] if ok else None, content_ns=stamps if ok else ())
+    timeline = replace(timeline, end_ns=stamps[-1] if ok else None, usage=Usage(100, 5) if ok else None)
+    return ProbeResult("t", "w", name, 0.0, outcome, "told", timeline, asked_prompt_tokens=100, asked_output_tokens=5)
+
+
+class Hand:
+    """Feeds a machine by hand. Time is that of the sweep."""
+
+    def __init__(self, what: Plan) -> None:
+        self.sweep = Sweep(what, 0.0)
+        self.count = 0
+
+    def send(self, at_s: float) -> str:
+        self.count += 1
+        self.sweep.sent(f"r{self.count}", at_s, 100, 5)
+        return f"r{self.count}"
+
+    def answered(self, at_s: float, ttft_s: float = 0.1, outcome: Outcome = Outcome.OK) -> None:
+        name = self.send(at_s)
+        if outcome is Outcome.OK:
+            self.sweep.first_token(name, at_s + ttft_s)
+        self.sweep.result(result(name, at_s, ttft_s, outcome), at_s + 0.4)
+
+    @property
+    def reason(self) -> Reason | None:
+        order = self.sweep.order
+        return None if isinstance(order, Run) else order.reason
+
+
+def test_the_ramp_rises_by_its_factor_every_stage() -> None:
+    """1/s, 1.15/s, 1.3225/s, 4 s each, as long as nothing speaks against it."""
+    hand = Hand(plan())
+    rates = []
+    for tick in range(40):
+        at_s = tick * 0.25
+        if tick % 4 == 0:
+            hand.answered(at_s)
+        hand.sweep.tick(at_s)
+        order = hand.sweep.order
+        assert isinstance(order, Run)
+        rates.append(order.rate_per_s)
+    assert sorted(set(rates)) == pytest.approx([1.0, 1.15, 1.3225])
+    assert [each.sent for each in hand.sweep.stages][:2] == [5, 4]
+
+
+def test_a_clear_stage_ends_early() -> None:
+    """Half a stage is enough where nearly all is answered, far below the threshold; not where latencies come near it."""
+    for ttft_s, early in ((0.05, True), (0.3, False)):
+        hand = Hand(plan())
+        for n in range(10):
+            hand.answered(n * 0.15, ttft_s)
+        hand.sweep.tick(2.0)
+        order = hand.sweep.order
+        assert isinstance(order, Run)
+        assert (order.stage == 1) is early
+
+
+def test_the_highest_rate_ends_the_ramp_without_having_reached_the_knee() -> None:
+    """`not_reached` is told from a knee that was passed."""
+    hand = Hand(plan("gentle", highest_per_s=1.1))
+    for tick in range(20):
+        hand.sweep.tick(tick * 0.25)
+    order = hand.sweep.order
+    assert isinstance(order, Estimate)
+    assert (order.reason, order.record.reached, order.record.cut) == ("highest_rate", False, True)
+
+
+def test_the_highest_rate_is_held_until_its_events_show_the_objective() -> None:
+    """346 good events at 99%, as many as `ready` takes; more with a bad one; with as many as allowed an end is made."""
+    for bad, ends_after in ((0, 346), (1, 679), (99, 1_038)):
+        hand = Hand(plan(start_per_s=10.0, highest_per_s=10.0))
+        hand.sweep.page(0.0, PAGE)
+        count = 0
+        while hand.reason is None:
+            count += 1
+            hand.sweep.page(count * 0.1, PAGE)
+            hand.answered(count * 0.1, 0.6 if count % 97 == 0 and count // 97 <= bad else 0.3)
+            hand.sweep.tick(count * 0.1 + 0.05)
+        assert hand.reason == "highest_rate"
+        assert count == pytest.approx(ends_after, abs=2)
+        assert len(hand.sweep.stages) == 1
+
+
+def test_pending_requests_are_breaches_as_soon_as_they_are_too_old() -> None:
+    """Four of the last eight breach: no answer has come, and none is waited for."""
+    hand = Hand(plan())
+    hand.sweep.page(0.0, PAGE)
+    for n in range(5):
+        hand.send(0.1 + 0.001 * n)
+    hand.sweep.tick(0.5)
+    assert hand.reason is None
+    hand.sweep.page(0.6, PAGE)
+    hand.sweep.tick(0.65)
+    assert hand.reason in ("breaching", "knee_passed")
+    assert isinstance(hand.sweep.order, Estimate)
+    assert hand.sweep.order.record.asked[0].known_s == 0.65
+
+
+def test_a_few_breaches_among_many_are_what_the_objective_allows() -> None:
+    """Two of 42 at 1% do not end a ramp, three do; a gentle one ends at two."""
+    for mode, breaches_at, ends in (("adaptive", 2, False), ("adaptive", 3, True), ("gentle", 2, True)):
+        hand = Hand(plan(mode, stage_s=100.0, start_per_s=20.0, highest_per_s=30.0))
+        hand.sweep.page(0.0, PAGE)
+        for n in range(42):
+            hand.answered(n * 0.05, 0.6 if n in (10, 39, 41)[:breaches_at] else 0.3)
+        assert (hand.reason == "knee_passed") is ends
+
+
+def test_the_page_is_read_closely_while_something_waits() -> None:
+    """And as before once nothing does."""
+    hand = Hand(plan())
+    for at_s, waiting, often in ((0.0, 0.0, False), (0.1, 1.0, True), (0.2, 0.0, False)):
+        hand.sweep.page(at_s, replace(PAGE, requests_waiting=waiting))
+        assert (hand.sweep.page_every_s < 0.2) is often
+
+
+def test_without_a_page_a_climb_follows_the_ramp() -> None:
+    """There is no model to undo that short stages show a knee too high: rest, then climb slowly from well below."""
+    hand = Hand(plan())
+    hand.answered(0.1, 0.6)
+    hand.answered(0.2, 0.6)
+    order = hand.sweep.order
+    assert isinstance(order, Run)
+    assert order.phase == "rest"
+    hand.sweep.tick(4.0)
+    order = hand.sweep.order
+    assert isinstance(order, Run)
+    assert (order.phase, order.rate_per_s) == ("climb", 1.0)
+    hand.answered(4.1, 0.6)
+    hand.answered(4.2, 0.6)
+    assert hand.reason == "knee_passed"
+
+
+def test_failures_are_breaches_and_harm() -> None:
+    """An overload that drops requests is not fast: a tenth of a stage, two at least, ends the sending."""
+    hand = Hand(plan())
+    for n in range(4):
+        hand.answered(n * 0.1)
+    hand.answered(0.5, outcome=Outcome.HTTP_5XX)
+    assert hand.reason is None
+    hand.answered(0.6, outcome=Outcome.HTTP_429)
+    assert hand.reason in ("failed", "knee_passed")
+    order = hand.sweep.order
+    assert isinstance(order, Run | Estimate)
+    assert hand.sweep.stages[0].failed == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"requests_waiting": 40.0}, "waiting"),
+        ({"kv_cache_usage_ratio_max": 0.99}, "kv_usage"),
+        ({"preemptions_total": 9.0}, "preemptions"),
+    ],
+)
+def test_the_engines_page_ends_the_sending(change: dict[str, float], reason: Reason) -> None:
+    """Queue, cache and preemptions, at the reading that shows them."""
+    hand = Hand(plan())
+    hand.sweep.page(0.0, PAGE)
+    hand.sweep.page(0.5, PAGE)
+    assert hand.reason is None
+    hand.sweep.page(1.0, replace(PAGE, **change))  # type: ignore[arg-type]
+    assert hand.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"start_time_seconds": 200.0}, "restarted"),
+        ({"prompt_tokens_total": 1.0}, "restarted"),
+        ({"ranks": 2}, "replicas_changed"),
+        ({"info": Info("vllm", "2")}, "engine_changed"),
+    ],
+)
+def test_another_engine_voids_the_sweep(change: dict[str, object], reason: Reason) -> None:
+    """Restart, replicas, version, counters that fall: what was measured is gone, before or while it is estimated."""
+    for estimating in (False, True):
+        hand = Hand(plan())
+        before = replace(PAGE, prompt_tokens_total=5.0)
+        hand.sweep.page(0.0, before)
+        if estimating:
+            hand.sweep.guard("an alert", 0.2)
+        changed = {"prompt_tokens_total": 5.0} | change
+        hand.sweep.page(0.5, replace(PAGE, **changed))  # type: ignore[arg-type]
+        order = hand.sweep.order
+        assert isinstance(order, Finished)
+        assert (order.void, order.reason, order.capacities) == (True, reason, ())
+
+
+def test_productions_own_ttft_ends_the_sending() -> None:
+    """By the engine's histogram, the sweep's own requests taken off it."""
+    hand = Hand(plan(guards=Guards(production_ttft_s=0.5)))
+
+    def page(fast: float, slow: float) -> Signals:
+        return replace(PAGE, ttft_seconds=Histogram((0.25, 0.5, 1.0), (fast, fast, fast + slow, fast + slow), None))
+
+    hand.sweep.page(0.0, page(10, 0))
+    hand.sweep.page(0.5, page(20, 1))
+    assert hand.reason is None
+    hand.sweep.page(1.0, page(22, 5))
+    assert hand.reason == "production_ttft"
+
+
+def test_a_page_that_is_lost_ends_the_sending() -> None:
+    """Blind guards guard nothing; a target that never had a page is another matter."""
+    hand = Hand(plan(stage_s=100.0))
+    hand.sweep.tick(3.5)
+    assert hand.reason is None
+    hand.sweep.page(3.6, PAGE)
+    hand.sweep.tick(6.5)
+    assert hand.reason is None
+    hand.sweep.tick(6.7)
+    assert hand.reason == "page_lost"
+
+
+@pytest.mark.parametrize(
+    ("budget", "reason"),
+    [
+        (Budget(requests=3), "request_budget"),
+        (Budget(tokens=300), "token_budget"),
+        (Budget(cost=0.3, prompt_token_cost=0.001, output_token_cost=0.001), "cost_budget"),
+        (Budget(seconds=0.5), "time_budget"),
+    ],
+)
+def test_budgets_end_the_sending(budget: Budget, reason: Reason) -> None:
+    """Requests, tokens, cost, time; none of them says that the knee was reached."""
+    hand = Hand(plan(budget=budget))
+    for n in range(3):
+        hand.send(n * 0.1)
+    hand.sweep.tick(0.5)
+    assert isinstance(hand.sweep.order, Estimate)
+    assert (hand.reason, hand.sweep.order.record.reached) == (reason, False)
+
+
+def test_the_in_flight_cap_is_saturation() -> None:
+    """A stage that reaches the cap, or has a request shed at it, has found its limit."""
+    hand = Hand(plan(guards=Guards(in_flight=3)))
+    for n in range(3):
+        hand.send(n * 0.1)
+    assert hand.reason == "saturated"
+    hand = Hand(plan())
+    hand.sweep.result(result("never sent", 0.0, outcome=Outcome.SHED), 0.1)
+    assert hand.reason == "saturated"
+
+
+def test_completions_behind_arrivals_are_saturation() -> None:
+    """In a long stage whose TTFTs are fine, in-flight that only grows ends it."""
+    hand = Hand(plan("grid", grid=(5.0,), stage_s=100.0))
+    for n in range(300):
+        name = hand.send(n * 0.2)
+        hand.sweep.first_token(name, n * 0.2 + 0.1)
+        if n % 3 == 0:
+            hand.sweep.result(result(name, n * 0.2), n * 0.2 + 0.2)
+        hand.sweep.tick(n * 0.2 + 0.2)
+        if hand.reason:
+            break
+    assert hand.reason == "saturated"
+
+
+def test_a_late_prober_and_people_and_the_target_itself_can_end_it() -> None:
+    """INVALID results, a named guard, Retry-After: each with its own reason."""
+    hand = Hand(plan())
+    for n in range(3):
+        hand.answered(n * 0.1, outcome=Outcome.INVALID)
+    assert hand.reason == "prober_late"
+    hand = Hand(plan())
+    hand.sweep.guard("burn rate", 1.0)
+    assert isinstance(hand.sweep.order, Estimate)
+    assert (hand.reason, hand.sweep.order.detail) == ("guard", "burn rate")
+    hand = Hand(plan())
+    hand.sweep.retry_after(1.0, 30.0)
+    assert hand.reason == "retry_after"
+
+
+def test_a_very_late_first_token_ends_the_sending_at_once() -> None:
+    """Three times the threshold, whether or not it came at last."""
+    hand = Hand(plan())
+    hand.answered(0.0, 1.6)
+    assert hand.reason == "slow"
+
+
+def test_warm_up_judges_no_latency_but_finds_a_dead_target() -> None:
+    """Cold engines are slow; engines that answer nothing are not measured."""
+    hand = Hand(plan(warm_up=2))
+    hand.answered(0.1, 3.0)
+    hand.answered(0.2, 0.1)
+    hand.sweep.tick(0.5)
+    order = hand.sweep.order
+    assert isinstance(order, Run)
+    assert (order.stage, order.phase) == (1, "ramp")
+    hand = Hand(plan(warm_up=2))
+    for n in range(3):
+        hand.answered(n * 0.1, outcome=Outcome.CONNECT_REFUSED)
+    order = hand.sweep.order
+    assert isinstance(order, Finished)
+    assert (order.reason, order.capacities[0].verdict) == ("smoke_failed", "not_enough_data")
+
+
+@pytest.mark.parametrize(
+    ("served", "ranks", "first_s", "ends_after"),
+    [
+        (50.0, 1, 0.1, 5),
+        (49.0, 1, 0.1, 20),
+        (None, 1, 0.1, 20),
+        (99.0, 2, 0.1, 20),
+        (100.0, 2, 0.1, 5),
+        (1_000.0, 1, 0.25, 20),
+    ],
+    ids=["warm", "served few", "does not count", "few a rank", "many a rank", "a slow first answer"],
+)
+def test_a_warm_engine_needs_five_answers(served: float | None, ranks: int, first_s: float, ends_after: int) -> None:
+    """By its own count, and only where the first answers are no slower than twice the next; else the warm-up is as planned."""
+    hand = Hand(plan(warm_up=20, warm_up_s=60.0))
+    hand.sweep.page(0.0, replace(PAGE, requests_finished_total=served, ranks=ranks))
+    sent = 0
+    while hand.sweep.stages[-1].phase == "warm_up":
+        hand.answered(float(sent), first_s if sent == 0 else 0.1)
+        sent += 1
+        hand.sweep.page(sent - 0.5, replace(PAGE, requests_finished_total=served, ranks=ranks))
+        hand.sweep.tick(sent - 0.5)
+    assert sent == ends_after
+
+
+def test_a_pending_first_request_is_no_warm_engine() -> None:
+    """It has waited for longer than the others took: something was cold."""
+    hand = Hand(plan(warm_up=20, warm_up_s=60.0))
+    hand.sweep.page(0.0, replace(PAGE, requests_finished_total=1_000.0))
+    hand.send(0.0)
+    for n in range(1, 8):
+        hand.answered(n * 0.1, 0.05)
+    hand.sweep.tick(1.2)
+    assert hand.sweep.stages[-1].phase == "warm_up"
+
+
+def test_a_demand_that_somebody_counts_is_the_load_that_was_there() -> None:
+    """Where the page does not count: added to the rate of every stage. Such a page makes no model, as it leaves that load out."""
+    hand = Hand(plan())
+    hand.sweep.demand(4.0)
+    uncounted = replace(PAGE, requests_finished_total=None)
+    hand.sweep.page(0.0, uncounted)
+    hand.answered(0.1)
+    hand.sweep.page(0.5, uncounted)
+    hand.sweep.guard("end", 1.0)
+    order = hand.sweep.order
+    assert isinstance(order, Estimate)
+    assert order.record.readings == ()
+    assert order.record.stages[0].total_per_s == 5.0
+    hand.sweep.estimated((), 2.0)
+    assert isinstance(hand.sweep.order, Finished)
+    assert hand.sweep.order.teller == "prometheus"
+
+
+def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
+    """Its page knows what came meanwhile. Where nobody tells, nobody is named."""
+    for demand, page, other, teller in ((4.0, PAGE, 1.0, "engine"), (None, None, None, None)):
+        hand = Hand(plan())
+        if demand is not None:
+            hand.sweep.demand(demand)
+        for n in range(3):
+            if page is not None:
+                hand.sweep.page(float(n), replace(page, requests_finished_total=float(n)))
+            hand.sweep.tick(float(n))
+        hand.sweep.guard("end", 2.0)
+        hand.sweep.estimated((), 3.0)
+        order = hand.sweep.order
+        assert isinstance(order, Finished)
+        assert (order.stages[0].other_per_s, order.teller) == (other, teller)
+
+
+@pytest.mark.parametrize(
+    ("void", "verdicts", "verdict"),
+    [
+        (True, (), "void"),
+        (False, ("found", "below_lowest"), "below_lowest"),
+        (False, ("not_reached", "found"), "found"),
+        (False, ("not_enough_data", "not_reached"), "not_enough_data"),
+        (False, ("found", "not_enough_data"), "not_enough_data"),
+        (False, ("not_enough_data", "below_lowest"), "below_lowest"),
+        (False, ("not_reached", "not_reached"), "not_reached"),
+        (False, ("not_enough_data",), "not_enough_data"),
+        (False, (), "not_enough_data"),
+    ],
+)
+def test_the_verdict_is_of_all_slos(void: bool, verdicts: tuple[Verdict, ...], verdict: str) -> None:
+    """Void before all; one that fails at the lowest rate; then one whose events show nothing, whatever the others hold."""
+    found = tuple(Capacity("x", each, estimate=1.0 if each == "found" else None) for each in verdicts)
+    assert Finished("knee_passed", "", found, (), void).verdict == verdict
+
+
+def test_a_grid_walks_its_steps() -> None:
+    """Fixed steps of their full length, for curves; an early end only for what is sure."""
+    hand = Hand(plan("grid", grid=(1.0, 3.0), stage_s=10.0))
+    for n in range(100):
+        if n % 4 == 0:
+            hand.answered(n * 0.25)
+        hand.sweep.tick(n * 0.25)
+    assert [(each.phase, each.rate_per_s, each.ended_s) for each in hand.sweep.stages] == [
+        ("grid", 1.0, 10.0),
+        ("grid", 3.0, 20.0),
+    ]
+    assert hand.reason == "highest_rate"
+
+
+@pytest.mark.parametrize(
+    ("signal", "ttft_s", "stops"), [("tpot", 0.1, True), ("e2e", 0.1, True), ("success", 0.1, False)]
+)
+def test_other_slos_are_judged_by_their_own_events(signal: Signal, ttft_s: float, stops: bool) -> None:
+    """TPOT and E2E breach by their thresholds; a slow answer is no failure."""
+    slo = Slo("x", signal, None if signal == "success" else 0.05, Decimal("0.99"), 3_600.0)
+    hand = Hand(replace(plan(), slos=(slo,)))
+    hand.sweep.page(0.0, PAGE)
+    hand.answered(0.1, ttft_s)
+    hand.answered(0.2, ttft_s)
+    assert (hand.reason is not None) is stops
+
+
+def test_a_run_at_the_knee_follows_the_ramp_where_it_is_asked_for() -> None:
+    """At the estimate less what is there already, then a second estimate, then the end, which names both reasons."""
+    hand = Hand(plan(sustain_s=10.0))
+    hand.sweep.page(0.0, PAGE)
+    hand.answered(0.1, 0.6)
+    hand.answered(0.2, 0.6)
+    assert hand.reason == "knee_passed"
+    capacity = Capacity("ttft", "found", 4.0, 5.0, 6.0)
+    hand.sweep.estimated((capacity,), 1.0)
+    order = hand.sweep.order
+    assert isinstance(order, Run)
+    assert (order.phase, order.rate_per_s) == ("sustain", 5.0)
+    for n in range(50):
+        hand.sweep.page(1.0 + n * 0.25, replace(PAGE, requests_finished_total=float(n + 2)))
+        hand.answered(1.0 + n * 0.25)
+        hand.sweep.tick(1.0 + n * 0.25)
+    assert str(hand.reason) == "sustained"
+    hand.sweep.estimated((capacity,), 20.0)
+    order = hand.sweep.order
+    assert isinstance(order, Finished)
+    assert (order.reason, order.ramp_reason, order.binding) == ("sustained", "knee_passed", capacity)
+
+
+def test_nothing_moves_a_finished_sweep() -> None:
+    """Late results, ticks and readings are without effect."""
+    hand = Hand(plan())
+    name = hand.send(0.0)
+    hand.sweep.guard("a person", 0.1)
+    hand.sweep.estimated((), 0.2)
+    order = hand.sweep.order
+    hand.sweep.result(result(name, 0.0), 0.4)
+    hand.sweep.tick(9.0)
+    hand.sweep.page(9.0, PAGE)
+    hand.sweep.guard("again", 9.0)
+    assert hand.sweep.order is order
+
+
+def test_a_plan_that_cannot_be_is_refused() -> None:
+    """No SLO, no rising rates, no time."""
+    with pytest.raises(ValueError, match="SLO"):
+        Plan(())
+    with pytest.raises(ValueError, match="ramp"):
+        plan(start_per_s=5.0, highest_per_s=1.0)
+    with pytest.raises(ValueError, match="rise"):
+        plan("grid", grid=(2.0, 1.0))
+    with pytest.raises(ValueError, match="factor"):
+        plan(factor=1.0)
+
+
+def test_others_are_what_the_engine_counted_less_what_the_sweep_sent() -> None:
+    """By two readings; a request that is still on its way counts at the next."""
+    hand = Hand(plan())
+    for n, finished in enumerate((10.0, 13.0, 15.0)):
+        hand.sweep.page(float(n), replace(PAGE, requests_finished_total=finished))
+        hand.answered(n + 0.5)
+    hand.sweep.guard("end", 3.0)
+    assert isinstance(hand.sweep.order, Estimate)
+    record = hand.sweep.order.record
+    assert [count for *_, count in other_counts(record)] == [2.0, 1.0]
+    assert record.other_per_s == 1.5
+    known = Record((TTFT,), record.asked, record.stages, (), (Other(1.0, 10, 10), Other(99.0, 10, 10)))
+    assert known.other_per_s == pytest.approx(1 / 2.4)
+
+
+# -- against the simulated engine
+
+WORLD = World(
+    1,
+    "sharp",
+    Parameters(step_s=0.01, max_sequences=24, kv_blocks=4_000),
+    Lengths(Lognormal(300, 0.4, 16, 1_200), Lognormal(60, 0.4, 4, 240)),
+    Lengths(Lognormal(400, 0.4, 16, 1_200), Lognormal(60, 0.4, 4, 240)),
+    0.5,
+    3.0,
+)
+
+
+def driven(mode: str = "adaptive", faults: tuple[Slow | Crash, ...] = (), **changes: object) -> Driver:
+    driver = Driver(WORLD, replace(plan(mode, **changes), warm_up=3), "counters", 1, faults)
+    return driver
+
+
+def test_a_sweep_finds_the_limit_and_hurts_nobody() -> None:
+    """It ends near the knee (about 20/s here) for a reason of the target's own, and others hardly notice."""
+    found = driven().run()
+    order = found.orders[-1][1]
+    assert isinstance(order, Estimate)
+    assert order.record.reached
+    total = order.record.stages[-1].total_per_s
+    assert 12 < total < 40
+    assert sum(breaches(each, WORLD.threshold_s) for each in found.others) <= 0.02 * len(found.others)
+    assert longest_run_s(found.others, WORLD.threshold_s) < 5.0
+
+
+def test_a_gentle_sweep_ends_before_breaches() -> None:
+    """At a share of the threshold, or at the first queue; it breaches less and sends less than the adaptive one."""
+    gentle, adaptive = driven("gentle").run(), driven().run()
+    order = gentle.orders[-1][1]
+    assert isinstance(order, Estimate)
+    assert order.reason in ("near_threshold", "waiting", "kv_usage")
+    assert len(gentle.own) <= len(adaptive.own)
+    assert sum(breaches(each, WORLD.threshold_s) for each in gentle.own if each.end is None or each.ttft_s) <= 1
+
+
+@pytest.mark.parametrize("fault", [Slow(8.0, LEAD_S + 25.0), Crash(LEAD_S + 25.0, LEAD_S + 30.0)])
+def test_a_fault_in_mid_sweep_ends_it_soon(fault: Slow | Crash) -> None:
+    """Within a threshold, the second that a stop may take, and what it takes a fault to show."""
+    found = driven(faults=(fault,)).run()
+    assert not isinstance(found.orders[-1][1], Run)
+    assert 25.0 <= found.ended_s - LEAD_S <= 25.0 + WORLD.threshold_s + 3.0
+
+
+def test_the_same_seed_makes_the_same_sweep() -> None:
+    """The machine has no clock and no chance of its own."""
+    first, second = driven().run(), driven().run()
+    assert [at for at, _ in first.orders] == [at for at, _ in second.orders]
+    assert first.began_s + CLOCK_S == second.began_s + CLOCK_S

@@ -1,0 +1,113 @@
+"""A driven sweep as a stored result."""
+
+from dataclasses import replace
+
+import pytest
+
+from prober.config.load import load
+from prober.config.specs import TargetSpec
+from prober.features.capacity.actions import Finished
+from prober.features.capacity.sweep_record import Stage
+from prober.features.capacity.sweep_result import result_of, without_requests
+from prober.features.capacity.sweep_runner import Driven
+from prober.measure.chat import Usage
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.results.capacity import Capacity
+from prober.results.result import Result
+from prober.results.result_file import from_json, to_json
+
+TEXT = """
+slos: {quick: {signal: ttft, threshold: 200ms, objective: 90%}}
+targets: [{name: t, url: 'https://h/v1', sweep: {}, gpus: {price_per_hour: 2}}]
+"""
+
+
+def probe(at_s: float, outcome: Outcome = Outcome.OK) -> ProbeResult:
+    at = round(at_s * 1e9)
+    stamps = tuple(at + 50_000_000 + 10_000_000 * i for i in range(4))
+    answered = outcome is Outcome.OK
+    timeline = Timeline(
+        at,
+        sent_ns=at,
+        first_ns=stamps[0] if answered else None,
+        content_ns=stamps if answered else (),
+        end_ns=stamps[-1] if answered else None,
+        usage=Usage(100, 4, None) if answered else None,
+    )
+    return ProbeResult("t", "chat", f"id-{at_s}", 0.0, outcome, "", timeline, model="m", engine="vllm")
+
+
+def of(last: list[ProbeResult]) -> Result:
+    spec: TargetSpec = load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
+    assert spec.sweep is not None
+    stages = (
+        Stage(0, "warm_up", 1.0, 10.0, 12.0, sent=2, answered=2),
+        Stage(1, "ramp", 1.0, 12.0, 16.0, other_per_s=0.5),
+        Stage(2, "ramp", 2.0, 16.0, 18.0, other_per_s=0.6, events={"quick": (20, 10)}),
+    )
+    found = Capacity("quick", "found", 1.0, 2.0, 3.0, 300.0)
+    finished = Finished("knee_passed", "two of six", (found,), stages, teller="engine")
+    probes = [
+        (0, probe(10.0)),
+        (0, probe(11.0)),
+        *((1, probe(12.0 + i / 10)) for i in range(40)),
+        *((2, p) for p in last),
+    ]
+    driven = Driven(finished, None, 10 * 10**9, tuple(probes), ())
+    return result_of(
+        driven, spec, spec.sweep, identity="id", started_unix_s=1e9, ended_unix_s=1e9 + 8, told={"why": "request"}
+    )
+
+
+def test_a_result_has_its_stages_rows_and_contract_and_can_be_stored() -> None:
+    """The warm-up is told and not a stage; what the target carries and why it ended stand in it."""
+    result = of([probe(16.0 + i / 10) for i in range(20)])
+    assert [(stage.name, stage.sent, stage.answered, stage.demand_per_s) for stage in result.stages] == [
+        ("ramp 1/s", 40, 40, 0.5),
+        ("ramp 2/s", 20, 20, 0.6),
+    ]
+    assert result.warm_up is not None
+    assert result.warm_up.requests == 2
+    assert result.stop == "knee_passed"
+    assert result.capacities[0].estimate == 2.0
+    assert result.target.url == "https://h/v1"
+    assert result.prices.gpu_per_hour == 2
+    assert result.interference == ("other load of 0.5 to 0.6 requests/s, by the engine's page",)
+    assert len(result.requests) == 60
+    kept = without_requests(result)
+    assert kept.requests == ()
+    assert from_json(to_json(kept), "x") == kept
+    assert kept.stages == result.stages
+    assert kept.capacities == result.capacities
+
+
+def test_a_stage_whose_requests_were_cut_has_no_latencies() -> None:
+    """Those answered before the end were the quick ones."""
+    cut = of(
+        [*(probe(16.0 + i / 10) for i in range(10)), *(probe(17.0 + i / 10, Outcome.CANCELLED) for i in range(10))]
+    )
+    assert cut.stages[0].latencies
+    assert cut.stages[1].latencies == {}
+    assert cut.stages[0].slos == {"quick": (40, 0)}
+    assert cut.stages[1].slos == {"quick": (20, 10)}, "who waited too long for an answer is judged"
+    assert cut.stages[1].ended == "knee_passed, 10 cut in flight"
+    assert cut.stages[1].outcomes == {"ok": 10, "cancelled": 10}
+
+
+def test_a_stage_has_the_tokens_that_were_delivered_while_it_was_sending() -> None:
+    """Those of the warm-up and of the stage before too, by their stamps; a stage's own answers have their own figures."""
+    long = replace(probe(15.95), timeline=replace(probe(15.95).timeline, content_ns=(15_990_000_000, *STAMPS[1:])))
+    result = of([long, *(probe(16.0 + i / 10) for i in range(19)), probe(17.98)])
+    first, second = result.stages
+    assert first.output_tokens == 160
+    assert first.output_tokens_per_s == pytest.approx((160 + 1) / 4.0)
+    assert second.output_tokens_per_s == pytest.approx((3 + 19 * 4) / 2.0), "what came after 18 s is of no stage"
+    assert second.requests_per_s == pytest.approx((19 + 1) / 2.0)
+    assert second.goodput_per_s == second.requests_per_s
+    assert second.prompt_tokens_per_s == pytest.approx(19 * 100 / 2.0)
+    assert from_json(to_json(result), "x").stages == result.stages
+
+
+STAMPS = tuple(16_010_000_000 + 10_000_000 * i for i in range(4))

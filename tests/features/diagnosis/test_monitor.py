@@ -1,0 +1,162 @@
+"""Trouble is explained while it lasts, against what was usual before it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from random import Random
+
+from prober.config.load import load
+from prober.config.specs import DriftSpec, TargetSpec
+from prober.exposition.families import Value
+from prober.features.diagnosis.monitor import BURN, FEWEST, WINDOW_S, Explanation
+from prober.features.drift.monitor import Watch
+from prober.measure.engine_signals import Histogram, Info, Signals
+from prober.measure.gpu_reading import Device
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.metrics import Recorder, registry
+from prober.probing.history import History
+
+TEXT = """
+slos: {quick: {signal: ttft, threshold: 300ms, objective: 95%}}
+defaults: {rate: 0.2/s}
+targets: [{name: t, url: 'http://h', probes: [{workload: probe}], decode_bound: {active_parameters: 8e9, bytes_per_weight: 2,
+  kv_bytes_per_token: 131072}}]
+"""
+CALM = Signals(
+    Info("vllm", "0.32.0", "m"),
+    requests_running=4.0,
+    requests_waiting=0.0,
+    kv_cache_usage_ratio_max=0.3,
+    kv_cache_usage_ratio_mean=0.3,
+    kv_cache_capacity_tokens=100_000.0,
+    preemptions_total=0.0,
+)
+GPU = Device(0, "GPU-0", "NVIDIA H100 80GB HBM3", utilization_ratio=0.9, sm_clock_hertz=1.9e9)
+
+
+def spec(text: str = TEXT) -> TargetSpec:
+    return load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
+
+
+class Told:
+    """A target seen every 5 s of virtual time by a prober, its engine's page and the GPU reader."""
+
+    def __init__(self) -> None:
+        self.families, self.history = registry(), History(10)
+        recorder = Recorder(self.families)
+        watch = Watch(recorder, self.history, DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {})
+        self.explanation = Explanation(recorder, self.history, watch)
+        self.explanation.declare("t", spec(), 0.0)
+        self.rng, self.now_s, self.queued = Random(1), 0.0, (0.0, 0.0)
+
+    def pass_(
+        self,
+        seconds: float,
+        ttft_s: float,
+        queue_s: float,
+        waiting: float,
+        itl_s: float = 0.008,
+        outcome: Outcome = Outcome.OK,
+    ) -> None:
+        for _ in range(round(seconds / 5)):
+            self.now_s += 5
+            probe = self.probe(ttft_s + queue_s, itl_s)
+            if outcome is not Outcome.OK:
+                probe = replace(probe, outcome=outcome, timeline=Timeline(probe.timeline.intended_ns))
+            self.explanation.probe(probe)
+            count, total = self.queued[0] + 5, self.queued[1] + 5 * queue_s
+            self.queued = count, total
+            queue = Histogram((1.0,), (count, count), total)
+            first = Histogram((1.0,), (count, count), total + ttft_s * count)
+            page = replace(CALM, requests_waiting=waiting, queue_seconds=queue, ttft_seconds=first)
+            self.explanation.reading("t", self.now_s, page)
+            self.explanation.devices("t", self.now_s, [GPU])
+            self.explanation.look("t", self.now_s, 1e9 + self.now_s)
+
+    def probe(self, ttft_s: float, itl_s: float) -> ProbeResult:
+        due = round(self.now_s * 1e9)
+        first = due + round(ttft_s * self.rng.uniform(0.9, 1.1) * 1e9)
+        stamps = tuple(first + round(itl_s * 1e9) * i for i in range(32))
+        timeline = Timeline(due, sent_ns=due, first_ns=first, content_ns=stamps, end_ns=stamps[-1])
+        return ProbeResult("t", "probe", "id", self.now_s, Outcome.OK, "", timeline, asked_prompt_tokens=128)
+
+    def regimes(self) -> set[str]:
+        children: Iterable[tuple[tuple[str, ...], object]] = self.families["llmslo_regime_active"].children.items()
+        return {labels[1] for labels, child in children if isinstance(child, Value) and child.value == 1}
+
+    def bound(self) -> float | None:
+        child = self.families["llmslo_decode_bandwidth_bound_ratio"].children.get(("t",))
+        return child.value if isinstance(child, Value) else None
+
+
+def test_a_breach_is_explained_while_it_lasts() -> None:
+    """Nothing while all is well; the queue once requests wait, with its evidence and the engine's knob; nothing after it."""
+    told = Told()
+    told.pass_(3 * WINDOW_S, 0.1, 0.0, 0.0)
+    assert told.regimes() == set()
+    assert told.explanation.verdict("t") is None
+    told.pass_(WINDOW_S, 0.1, 0.6, 5.0)
+    assert told.regimes() == {"queueing"}
+    verdict = told.explanation.verdict("t")
+    assert verdict is not None
+    assert any("waiting" in finding.figure for finding in verdict.evidence)
+    assert "--max-num-seqs" in verdict.text()
+    assert [event.kind for event in told.history.events("t")] == ["diagnosis"] * len(told.history.events("t"))
+    assert told.history.events("t")[0].text.startswith("queueing: ")
+    told.pass_(2 * WINDOW_S, 0.1, 0.0, 0.0)
+    assert told.regimes() == set()
+    assert told.explanation.verdict("t") is None
+
+
+def test_too_few_bad_probes_are_no_breach() -> None:
+    """Two in a window, or a share that the budget allows three times over, are not looked into."""
+    told = Told()
+    told.pass_(WINDOW_S, 0.1, 0.0, 0.0)
+    told.pass_(10, 0.5, 0.0, 0.0)
+    assert told.explanation.verdict("t") is None
+    assert 120 * 0.05 * BURN > 10
+    told.pass_(40, 0.5, 0.0, 0.0)
+    assert told.explanation.verdict("t") is None
+    told.pass_(60, 0.5, 0.0, 0.0)
+    assert told.explanation.verdict("t") is not None
+
+
+def test_what_fails_is_not_slow() -> None:
+    """Refused or answered 503, nothing is known of its speed; what times out, or answers again too slowly, is explained."""
+    told = Told()
+    told.pass_(WINDOW_S, 0.1, 0.0, 0.0)
+    told.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.HTTP_5XX)
+    assert told.explanation.verdict("t") is None
+    assert told.history.events("t") == []
+    told.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.TIMEOUT_FIRST_TOKEN)
+    assert told.explanation.verdict("t") is not None
+    late = Told()
+    late.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.CONNECT_REFUSED)
+    late.pass_(WINDOW_S, 0.1, 0.6, 5.0)
+    assert late.explanation.verdict("t") is not None
+
+
+def test_the_speed_of_decode_stands_beside_what_the_memory_allows() -> None:
+    """3.35 TB/s over 16 GB of weights and 30,000 tokens of context of 128 KiB; absent where the GPU is not known."""
+    told = Told()
+    told.pass_(WINDOW_S + 5 * FEWEST, 0.1, 0.0, 0.0, itl_s=0.008)
+    ratio = told.bound()
+    assert ratio is not None
+    assert abs(ratio - (16e9 + 30_000 * 131_072) / 3.35e12 / 0.008) < 0.01
+    elsewhere = Told()
+    elsewhere.explanation.declare("t", spec(TEXT.replace("131072}", "131072, gpu: NVIDIA L4}")), 0.0)
+    elsewhere.pass_(WINDOW_S + 5 * FEWEST, 0.1, 0.0, 0.0, itl_s=0.1)
+    slow = elsewhere.bound()
+    assert slow is not None
+    assert abs(slow - (16e9 + 30_000 * 131_072) / 0.3e12 / 0.1) < 0.01
+
+
+def test_a_target_that_is_gone_is_forgotten() -> None:
+    """And nothing is said of one that was never declared."""
+    told = Told()
+    told.pass_(WINDOW_S, 0.1, 0.6, 5.0)
+    assert told.explanation.verdict("t") is not None
+    told.explanation.remove("t")
+    told.explanation.look("t", told.now_s, 0.0)
+    assert told.explanation.verdict("t") is None

@@ -1,0 +1,81 @@
+"""What a few probes of each shape say."""
+
+import pytest
+
+from prober.features.diagnosis.diagnosis import diagnose
+from prober.features.diagnosis.phases import PHASES, SHARED, SHORT, Phase, evidence, rows
+from prober.features.diagnosis.window import Hardware, Reading
+from prober.measure.bandwidth_bound import Model
+from prober.measure.chat import Usage
+from prober.measure.engine_signals import Histogram, Info, Signals
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+
+
+def probe(phase: Phase, ttft_s: float, itl_s: float, outcome: Outcome = Outcome.OK) -> ProbeResult:
+    first, tokens = round(ttft_s * 1e9), phase.workload.output_tokens.maximum
+    stamps = tuple(first + round(i * itl_s * 1e9) for i in range(tokens))
+    prompt = phase.workload.prompt_tokens.maximum
+    usage = Usage(prompt, tokens, None)
+    timeline = Timeline(0, sent_ns=0, first_ns=first, content_ns=stamps, end_ns=stamps[-1], usage=usage)
+    return ProbeResult("t", phase.workload.series[0], "id", 0.0, outcome, "", timeline, asked_prompt_tokens=prompt)
+
+
+def matrix(token_s: float, warm_s: float, itl_s: float) -> list[ProbeResult]:
+    def ttft_s(phase: Phase) -> float:
+        return warm_s if phase is SHARED else 0.02 + phase.workload.prompt_tokens.maximum * token_s
+
+    return [probe(phase, ttft_s(phase), itl_s) for phase in PHASES for _ in range(phase.probes)]
+
+
+def page(queue_s: float, running: float = 1.0) -> list[Reading]:
+    """Two readings, ten requests between them."""
+    found = []
+    for count in (0.0, 10.0):
+        queue = Histogram((1.0,), (count, count), count * queue_s)
+        signals = Signals(
+            Info("vllm"),
+            requests_running=running,
+            requests_waiting=0.0,
+            kv_cache_usage_ratio_max=0.1,
+            kv_cache_usage_ratio_mean=0.1,
+            kv_cache_capacity_tokens=100_000.0,
+            queue_seconds=queue,
+        )
+        found.append((count, signals))
+    return found
+
+
+def test_rows_tell_what_each_kind_came_to() -> None:
+    """Medians of those answered, of so many sent; cold and warm apart."""
+    results = [*matrix(1e-4, 0.07, 0.01), probe(SHORT, 9.0, 0.01, Outcome.RESET)]
+    short, cold, warm, decode = rows(results)
+    assert (short.kind, short.answered, short.sent) == ("short", 20, 21)
+    assert short.ttft_s == pytest.approx(0.0456)
+    assert (cold.kind, cold.prompt_tokens) == ("prefill", 2048)
+    assert cold.ttft_s == pytest.approx(0.2248)
+    assert warm.kind == "prefill_warm"
+    assert warm.ttft_s == pytest.approx(0.07)
+    assert decode.tpot_s == pytest.approx(0.01)
+
+
+def test_the_cost_of_a_prompt_is_the_slope_between_short_and_long() -> None:
+    """Not the fixed part of a first token; cold against warm stands beside it."""
+    now = evidence(matrix(1e-4, 0.07, 0.01), (), None, {}, None).now
+    assert now.ttft_per_prompt_token_s == pytest.approx(1e-4)
+    assert now.ttft_cold_s == pytest.approx(0.2248)
+    assert now.ttft_warm_s == pytest.approx(0.07)
+    assert now.step_s == pytest.approx(0.01)
+
+
+def test_what_is_missed_is_explained_without_a_baseline() -> None:
+    """A long prefill breaches its threshold alone; slow steps far from the bound theirs; nothing is missed, nothing named."""
+    hardware = Hardware(Model(8e9, 2.0, 131_072), 2e12)
+    slow_prompts = evidence(matrix(2e-4, 0.1, 0.01), page(0.001), hardware, {"ttft": 0.3}, "vllm")
+    assert diagnose(slow_prompts).regime == "prefill_bound"
+    slow_steps = evidence(matrix(1e-5, 0.02, 0.06), page(0.001), hardware, {"tpot": 0.03}, "vllm")
+    assert diagnose(slow_steps).regime == "decode_far_from_bound"
+    near_bound = evidence(matrix(1e-5, 0.02, 0.0095), page(0.001), hardware, {"tpot": 0.008}, "vllm")
+    assert diagnose(near_bound).regime == "memory_bound_decode"
+    assert diagnose(evidence(matrix(2e-4, 0.1, 0.06), page(0.001), hardware, {}, "vllm")).regime == "unknown"

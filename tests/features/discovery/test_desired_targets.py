@@ -1,0 +1,222 @@
+"""Configured and discovered targets, joined; and a fleet that follows them."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from prober import series
+from prober.config.load import load
+from prober.config.specs import Specs, TargetSpec
+from prober.daemon.fleet import Line
+from prober.exposition.families import Series, Value
+from prober.features.discovery.desired_targets import Roster
+from prober.features.engines.vendors import DIALECTS
+from prober.metrics import Registry, registry
+from prober.mock.server import running
+from tests.daemon.test_fleet import QUICK, SLOW, specs, until, watched
+
+
+def configured(text: str) -> Specs:
+    return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)
+
+
+class Followed:
+    """A roster, and every list that it has made."""
+
+    def __init__(self) -> None:
+        self.families: Registry = registry()
+        self.lists: list[list[TargetSpec]] = []
+        self.roster = Roster(self.families, self._change)
+
+    async def _change(self, wanted: list[TargetSpec]) -> None:
+        self.lists.append(wanted)
+
+    def now(self) -> dict[str, str]:
+        return {spec.key: spec.url.removeprefix("http://").removesuffix("/v1") for spec in self.lists[-1]}
+
+    def value(self, declared: Series, *labels: str) -> float:
+        found = self.families[declared.name].children[labels]
+        assert isinstance(found, Value)
+        return found.value
+
+    async def settled(self, discoveries: int) -> None:
+        """Every source has been heard, and what it said is taken over."""
+        up = series.DISCOVERY_UP.name
+        async with asyncio.timeout(10):
+            while sum(getattr(each, "value", 0) for each in self.families[up].children.values()) < discoveries:
+                await asyncio.sleep(0.01)
+                await self.roster.apply()
+
+
+def write(path: Path, *targets: tuple[str, str]) -> str:
+    path.write_text(json.dumps([{"targets": [at], "labels": {"name": name} if name else {}} for name, at in targets]))
+    return f"file: {{files: ['{path}'], interval: 1s}}"
+
+
+async def test_a_name_or_a_url_belongs_to_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Configured ones go first, then discoveries in their order, then names by the alphabet; each refusal is told once."""
+    one = write(tmp_path / "a.json", ("a", "h1:1"), ("static", "h2:1"), ("b", "h9:1"), ("c", "h1:1"), ("a", "h1:1"))
+    two = write(tmp_path / "b.json", ("a", "h3:1"), ("z", "h4:1"), ("bad", "h4:1/x"))
+    seen = Followed()
+    with caplog.at_level(logging.WARNING):
+        text = f"targets: [{{name: static, url: 'http://h9:1'}}]\ndiscovery: [{{name: x, {one}}}, {{name: y, {two}}}]"
+        await seen.roster.configure(configured(text))
+        await seen.settled(2)
+        await seen.roster.apply()
+    assert seen.now() == {"static": "h9:1", "a": "h1:1", "z": "h4:1"}
+    refused = {
+        (name, reason): seen.value(series.DISCOVERY_REFUSED, name, reason)
+        for name in "xy"
+        for reason in series.DISCOVERY_REFUSALS
+    }
+    assert {key: count for key, count in refused.items() if count} == {
+        ("x", "duplicate"): 3,
+        ("y", "duplicate"): 1,
+        ("y", "unfit"): 1,
+    }
+    assert caplog.text.count("a (http://h3:1/v1): another target has this name or URL") == 1
+    assert caplog.text.count("__address__ 'h4:1/x' is not host:port") == 1
+    await seen.roster.close()
+
+
+async def test_the_limit_keeps_those_that_are_probed(tmp_path: Path) -> None:
+    """A new target whose name comes first does not push out one that runs; it is counted as refused."""
+    path = tmp_path / "a.json"
+    source = write(path, ("m", "h1:1"), ("n", "h2:1"))
+    seen = Followed()
+    await seen.roster.configure(configured(f"discovery: [{{{source}, limit: 2}}]"))
+    await seen.settled(1)
+    write(path, ("a", "h0:1"), ("m", "h1:1"), ("n", "h2:1"))
+    async with asyncio.timeout(10):
+        while not seen.value(series.DISCOVERY_REFUSED, "file", "limit"):
+            await asyncio.sleep(0.05)
+            await seen.roster.apply()
+    assert seen.now().keys() == {"m", "n"}
+    assert seen.value(series.DISCOVERY_TARGETS, "file") == 2
+    await seen.roster.close()
+
+
+async def test_another_configuration_leaves_no_gap(tmp_path: Path) -> None:
+    """Another template counts at once, another source as soon as it is heard; a discovery that is gone leaves no series."""
+    one = write(tmp_path / "a.json", ("a", "h1:1"))
+    seen = Followed()
+    await seen.roster.configure(configured(f"discovery: [{{name: x, {one}}}]"))
+    await seen.settled(1)
+    lists = len(seen.lists)
+    await seen.roster.configure(configured(f"discovery: [{{name: x, {one}, target: {{rate: 1/min}}}}]"))
+    assert [spec.probes[0].rate_per_s for spec in seen.lists[lists]] == [pytest.approx(1 / 60)]
+    two = write(tmp_path / "b.json", ("b", "h2:1"))
+    await seen.roster.configure(configured(f"discovery: [{{name: x, {two}}}]"))
+    assert seen.now().keys() == {"a"}
+    await seen.settled(1)
+    assert seen.now().keys() == {"b"}
+    assert all(wanted for wanted in seen.lists[lists:])
+    await seen.roster.configure(configured("targets: [{url: 'http://h'}]"))
+    assert len(seen.lists[-1]) == 1
+    for declared in (
+        series.DISCOVERY_TARGETS,
+        series.DISCOVERY_UP,
+        series.DISCOVERY_REFUSED,
+        series.DISCOVERY_FAILURES,
+    ):
+        assert not seen.families[declared.name].children
+    await seen.roster.close()
+
+
+async def test_a_source_that_fails_keeps_its_targets_and_says_so(tmp_path: Path) -> None:
+    """`llmslo_discovery_up` falls, failures are counted, the list stays."""
+    path = tmp_path / "a.json"
+    source = write(path, ("a", "h1:1"))
+    seen = Followed()
+    await seen.roster.configure(configured(f"discovery: [{{{source}}}]"))
+    await seen.settled(1)
+    path.write_text("{")
+    async with asyncio.timeout(10):
+        while seen.value(series.DISCOVERY_UP, "file"):
+            await asyncio.sleep(0.05)
+            await seen.roster.apply()
+    assert seen.value(series.DISCOVERY_FAILURES, "file") >= 1
+    assert seen.now().keys() == {"a"}
+    await seen.roster.close()
+
+
+async def test_a_burst_is_one_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many events within the pause make the fleet anew once."""
+    monkeypatch.setattr("prober.features.discovery.desired_targets.DEBOUNCE_S", 0.2)
+    seen = Followed()
+    sources = ", ".join(f"{{{write(tmp_path / f'{i}.json', (f't{i}', f'h{i}:1'))}}}" for i in range(20))
+    await seen.roster.configure(configured(f"discovery: [{sources}]"))
+    task = asyncio.create_task(seen.roster.run())
+    await until(lambda: len(seen.lists[-1]) == 20)
+    assert len(seen.lists) <= 3
+    task.cancel()
+    await seen.roster.close()
+
+
+async def test_what_ends_slowly_holds_up_nobody() -> None:
+    """A removed target's probe under way has its time; others come meanwhile; then its series go."""
+    async with running(SLOW) as slow, running(QUICK) as quick, watched() as seen:
+        await seen.fleet.reconcile(specs(f"name: a, url: '{slow}', rate: 5/s"), 1.0)
+        await until(lambda: seen.fleet.lines["a"].target.in_flight > 0)
+        await seen.fleet.change(specs(f"name: b, url: '{quick}'"), 5.0)
+        assert seen.fleet.lines["a"].target.in_flight > 0
+        await until(lambda: seen.probes("b") >= 1)
+        await seen.fleet.settled()
+        assert seen.fleet.lines.keys() == {"b"}
+        assert seen.named("a") == set()
+
+
+async def test_a_target_that_comes_back_before_it_has_gone_goes_on() -> None:
+    """Its counters never fall, and it is probed again."""
+    async with running(SLOW) as url, watched() as seen:
+        one = specs(f"name: a, url: '{url}', rate: 20/s")
+        await seen.fleet.reconcile(one, 1.0)
+        await until(lambda: seen.probes("a") >= 1 and seen.fleet.lines["a"].target.in_flight > 0)
+        before = seen.probes("a")
+        await seen.fleet.change((), 5.0)
+        await seen.fleet.change(one, 5.0)
+        await seen.fleet.settled()
+        assert seen.fleet.lines.keys() == {"a"}
+        await until(lambda: seen.probes("a") > before + 5)
+
+
+async def test_many_do_not_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty in a second, or all within a minute."""
+    pauses: list[float] = []
+    monkeypatch.setattr(Line, "start", lambda self, pause_s=0.0: pauses.append(pause_s))
+    async with watched() as seen:
+        await seen.fleet.reconcile(specs(*(f"name: t{i}, url: 'http://h{i}'" for i in range(100))), 1.0)
+        assert 1.5 < max(pauses) < 2.5
+        assert sorted(pauses) == pauses
+        monkeypatch.setattr("prober.daemon.fleet.START_WITHIN_S", 0.5)
+        pauses.clear()
+        await seen.fleet.reconcile(specs(*(f"name: u{i}, url: 'http://h{i}'" for i in range(100))), 1.0)
+        assert max(pauses) <= 0.5
+
+
+async def test_who_comes_and_who_leaves_is_told_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One line for all that changed at once, with the first names; nothing while nothing changes, nor for another template."""
+    path = tmp_path / "a.json"
+    many = [(f"m{index:02}", f"h{index}:1") for index in range(12)]
+    source = write(path, *many)
+    seen = Followed()
+    with caplog.at_level(logging.INFO):
+        await seen.roster.configure(configured(f"discovery: [{{name: pods, {source}}}]"))
+        await seen.settled(1)
+        await seen.roster.apply()
+        await seen.roster.configure(configured(f"discovery: [{{name: pods, {source}, target: {{rate: 1/min}}}}]"))
+        write(path, *many[:11], ("new", "h99:1"))
+        async with asyncio.timeout(10):
+            while "new" not in seen.now():
+                await asyncio.sleep(0.05)
+                await seen.roster.apply()
+    told = [each.getMessage() for each in caplog.records if each.getMessage().startswith("discovery=pods")]
+    first = ", ".join(name for name, _ in many[:10])
+    assert told == [
+        f"discovery=pods 12 targets more: {first} and 2 others",
+        "discovery=pods 1 target more: new; 1 less: m11",
+    ]
+    await seen.roster.close()

@@ -1,0 +1,453 @@
+"""Where targets are found: real files, a real server's lists, a real DNS server on loopback, and a stand-in API server."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rrset
+import pytest
+from aiohttp import web
+
+from prober.config.specs import DnsSpec, FileSpec, HttpSpec, KubernetesSpec
+from prober.features.discovery.sources.dns import Dns
+from prober.features.discovery.sources.file import Files
+from prober.features.discovery.sources.findings import Findings, Source
+from prober.features.discovery.sources.http import Http
+from prober.features.discovery.sources.kubernetes import Kubernetes
+from prober.features.discovery.sources.objects import targets
+from tests.kubernetes.apiserver import ApiServer
+from tests.kubernetes.pods import endpoint_slice, pod
+
+KEPT = frozenset(["__address__", "name", "model", "__meta_filepath", "__meta_url", "__meta_dns_name"])
+
+
+class Found:
+    """The findings of one source, and how often they changed."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._event = asyncio.Event()
+        self.findings = Findings("test", self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self._event.set()
+
+    def addresses(self) -> list[str]:
+        return sorted(labels.get("__address__", "") for _, found in self.findings.items() for labels in found)
+
+    def names(self) -> dict[str, str]:
+        each = [labels for _, found in self.findings.items() for labels in found]
+        return {labels["name"]: labels.get("__address__", "") for labels in each}
+
+    async def until(self, true: Callable[[], bool], within_s: float = 20.0) -> None:
+        async with asyncio.timeout(within_s):
+            while not true():
+                self._event.clear()
+                await self._event.wait()
+
+
+@asynccontextmanager
+async def running(source: Source) -> AsyncIterator[None]:
+    task = asyncio.create_task(source.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def files(*names: object) -> tuple[Files, Found]:
+    found = Found()
+    return Files(FileSpec(tuple(map(str, names)), 1.0), KEPT, found.findings), found
+
+
+async def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
+    """JSON and YAML as Prometheus's file_sd has them; labels that nobody looks at are not kept."""
+    (tmp_path / "a.json").write_text('[{"targets": ["a:1", "b:1"], "labels": {"model": "m", "env": "x"}}]')
+    (tmp_path / "b.yaml").write_text("- targets: ['c:1']\n  labels: {name: 5}\n- targets: []\n")
+    source, found = files(tmp_path / "*.json", tmp_path / "*.yaml")
+    await source.look()
+    assert found.addresses() == ["a:1", "b:1", "c:1"]
+    assert found.findings.complete
+    kept = {labels["__address__"]: labels for _, each in found.findings.items() for labels in each}
+    assert kept["a:1"] == {"model": "m", "__meta_filepath": str(tmp_path / "a.json"), "__address__": "a:1"}
+    assert kept["c:1"]["name"] == "5"
+
+
+async def test_a_symlink_that_points_elsewhere_is_another_file(tmp_path: Path) -> None:
+    """As Kubernetes swaps the content of a ConfigMap; labels that stay the same are the same object."""
+    for name, addresses in (("one", ["a:1", "b:1"]), ("two", ["a:1", "c:1"])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "t.json").write_text(json.dumps([{"targets": addresses}]))
+    (tmp_path / "now").symlink_to(tmp_path / "one")
+    source, found = files(tmp_path / "now" / "t.json")
+    await source.look()
+    before = dict(found.findings.items())
+    (tmp_path / "next").symlink_to(tmp_path / "two")
+    os.replace(tmp_path / "next", tmp_path / "now")
+    await source.look()
+    after = dict(found.findings.items())
+    assert found.addresses() == ["a:1", "c:1"]
+    key = (str(tmp_path / "now" / "t.json"), "a:1")
+    assert after[key] is before[key]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no JSON"),
+        ('{"targets": []}', "is not a list"),
+        ('[{"targets": "a:1"}]', "[0].targets: needed"),
+        ('[{"targets": ["a:1"], "lables": {}}]', "unknown key 'lables'"),
+        ('[{"targets": ["a:1"], "labels": {"a": [1]}}]', "has a value that is no text"),
+    ],
+)
+async def test_a_bad_file_keeps_the_last_good_targets(tmp_path: Path, text: str, said: str) -> None:
+    """It is told and counted; once it is right again it counts again."""
+    path = tmp_path / "t.json"
+    path.write_text('[{"targets": ["a:1"]}]')
+    source, found = files(path)
+    await source.look()
+    for content in (text, None):
+        path.write_text(content) if content is not None else path.unlink()
+        failures = found.findings.failures
+        await source.look()
+        assert found.addresses() == ["a:1"]
+        assert found.findings.failures == failures + 1
+    path.write_text(text + " ")
+    await source.look()
+    assert said in found.findings.problems[0]
+    path.write_text("[]")
+    await source.look()
+    assert found.addresses() == []
+    assert found.findings.problems == []
+
+
+async def test_a_file_that_only_fitted_a_pattern_takes_its_targets_with_it(tmp_path: Path) -> None:
+    """Whoever removes it means that; a list too long to be one is not read."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(json.dumps([{"targets": [f"{name}:1"]}]))
+    source, found = files(tmp_path / "*.json")
+    await source.look()
+    (tmp_path / "a.json").unlink()
+    await source.look()
+    assert found.addresses() == ["b:1"]
+    (tmp_path / "b.json").write_text("[" + " " * (5 << 20) + "]")
+    await source.look()
+    assert found.addresses() == ["b:1"]
+    assert "is longer than" in found.findings.problems[0]
+
+
+@asynccontextmanager
+async def list_server(answer: Callable[[web.Request], web.StreamResponse]) -> AsyncIterator[str]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return answer(request)
+
+    app = web.Application()
+    app.router.add_get("/list", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}/list"
+    await runner.cleanup()
+
+
+async def test_a_list_on_a_server_is_followed(tmp_path: Path) -> None:
+    """The token goes along; what is no list, has the wrong type, is refused or leads elsewhere leaves all as it was."""
+    (tmp_path / "token").write_text("secret")
+    seen: list[str] = []
+    answers: list[web.StreamResponse] = [
+        web.json_response([{"targets": ["a:1"], "labels": {"name": "n"}}]),
+        web.Response(text="[]", content_type="text/html"),
+        web.json_response([{"targets": [1]}]),
+        web.Response(text="{", content_type="application/json"),
+        web.Response(status=503),
+        web.Response(status=302, headers={"Location": "http://elsewhere.invalid/"}),
+        web.json_response([{"targets": ["b:1"]}]),
+    ]
+
+    def answer(request: web.Request) -> web.StreamResponse:
+        seen.append(request.headers.get("Authorization", ""))
+        return answers.pop(0)
+
+    found = Found()
+    async with list_server(answer) as url:
+        source = Http(HttpSpec(url, 60.0, str(tmp_path / "token"), None), KEPT, found.findings)
+        await source.look()
+        assert found.names() == {"n": "a:1"}
+        for failures in range(1, 6):
+            await source.look()
+            assert found.names() == {"n": "a:1"}
+            assert found.findings.failures == failures
+        await source.look()
+    assert found.addresses() == ["b:1"]
+    assert set(seen) == {"Bearer secret"}
+    await source.look()
+    assert found.addresses() == ["b:1"]
+    assert found.findings.problems
+
+
+class Zone(asyncio.DatagramProtocol):
+    """A DNS server that answers from a table; `rcode` instead where it is set."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, str], list[str]] = {}
+        self.rcode: dns.rcode.Rcode | None = None
+        self._transport: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        query = dns.message.from_wire(data)
+        answer = dns.message.make_response(query)
+        answer.flags |= dns.flags.RA
+        question = query.question[0]
+        name, kind = question.name.to_text(omit_final_dot=True), question.rdtype.name
+        if self.rcode is not None:
+            answer.set_rcode(self.rcode)
+        elif texts := self.records.get((name, kind)):
+            answer.answer.append(dns.rrset.from_text(question.name, 5, "IN", kind, *texts))
+        elif not any(known == name for known, _ in self.records):
+            answer.set_rcode(dns.rcode.NXDOMAIN)
+        self._transport.sendto(answer.to_wire(), addr)
+
+
+@asynccontextmanager
+async def zone() -> AsyncIterator[tuple[Zone, tuple[str, int]]]:
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.create_datagram_endpoint(Zone, ("127.0.0.1", 0))
+    host, port = transport.get_extra_info("sockname")
+    yield protocol, (host, port)
+    transport.close()
+
+
+async def test_srv_records_have_host_and_port() -> None:
+    """Each record is a target; `.` says that there is no such service."""
+    async with zone() as (server, at):
+        server.records["_llm._tcp.example", "SRV"] = ["0 5 8000 a.example.", "1 5 8001 b.example.", "0 0 0 ."]
+        found = Found()
+        await Dns(DnsSpec(("_llm._tcp.example.",), "SRV", None, 30.0, at), KEPT, found.findings).look()
+        assert found.addresses() == ["a.example:8000", "b.example:8001"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "address"), [("A", "10.0.0.1", "10.0.0.1:80"), ("AAAA", "fd00::1", "[fd00::1]:80")]
+)
+async def test_addresses_get_the_configured_port(kind: Literal["A", "AAAA"], record: str, address: str) -> None:
+    """Of both families."""
+    async with zone() as (server, at):
+        server.records["llm.example", kind] = [record]
+        found = Found()
+        await Dns(DnsSpec(("llm.example.",), kind, 80, 30.0, at), KEPT, found.findings).look()
+        assert found.addresses() == [address]
+
+
+async def test_a_name_that_is_gone_is_no_failure() -> None:
+    """SERVFAIL keeps what was known, of that name only; NXDOMAIN and an empty answer are the truth."""
+    async with zone() as (server, at):
+        server.records["llm.example", "A"] = ["10.0.0.1"]
+        found = Found()
+        source = Dns(DnsSpec(("llm.example.", "none.example."), "A", 80, 30.0, at), KEPT, found.findings)
+        await source.look()
+        assert found.findings.complete
+        assert found.findings.problems == []
+        server.rcode = dns.rcode.SERVFAIL
+        await source.look()
+        assert found.addresses() == ["10.0.0.1:80"]
+        assert len(found.findings.problems) == 2
+        server.rcode = None
+        server.records = {("llm.example", "TXT"): ["x"]}
+        await source.look()
+        assert found.addresses() == []
+        assert found.findings.problems == []
+
+
+def kubernetes_spec(url: str, role: Literal["pod", "endpointslice"] = "pod", **more: Any) -> KubernetesSpec:
+    given: dict[str, Any] = {
+        "label_selector": None,
+        "field_selector": None,
+        "annotations": (),
+        "port": None,
+        "port_annotation": None,
+        "unready": False,
+    }
+    given |= more
+    return KubernetesSpec(role, ("default",), **given, api_server=url, bearer_token_file=None, ca_file=None)
+
+
+def test_a_pod_is_a_target_where_it_is_ready() -> None:
+    """With the port that is meant: the only one, by name, by number, by annotation; else it has no address."""
+    spec = kubernetes_spec("http://h")
+    one = pod("p", address="10.0.0.9", port=8000)
+    two = pod("p", address="10.0.0.9", annotations={"x/port": "9000", "x/probe": "true"})
+    two["spec"]["containers"][0]["ports"].append({"name": "other", "containerPort": 9999})
+    terminating = pod("p")
+    terminating["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    for item, change, address in (
+        (one, {}, "10.0.0.9:8000"),
+        (two, {}, None),
+        (two, {"port": "other"}, "10.0.0.9:9999"),
+        (two, {"port": 1234}, "10.0.0.9:1234"),
+        (two, {"port": "none"}, None),
+        (two, {"port": "other", "port_annotation": "x/port"}, "10.0.0.9:9000"),
+        (one, {"port": "http", "port_annotation": "x/port"}, "10.0.0.9:8000"),
+        (pod("p", ready=False), {"unready": True}, "10.0.0.1:8000"),
+    ):
+        (labels,) = targets(item, kubernetes_spec("http://h", **change), KEPT)
+        assert labels.get("__address__") == address
+        assert labels["name"] == "default/p"
+    for item in (pod("p", ready=False), terminating, pod("p", address="")):
+        assert targets(item, spec, KEPT) == ()
+    assert targets(one, kubernetes_spec("http://h", annotations=(("x/probe", "true"),)), KEPT) == ()
+    assert len(targets(two, kubernetes_spec("http://h", annotations=(("x/probe", "true"),)), KEPT)) == 1
+
+
+def test_labels_of_pods_are_called_as_prometheus_calls_them() -> None:
+    """Those that rules look at; long values are cut."""
+    item = pod("p", labels={"app.kubernetes.io/name": "vllm"}, annotations={"a/b": "x" * 5_000})
+    item["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "rs", "controller": True}]
+    prefix = "__meta_kubernetes_pod_"
+    wanted = {
+        f"{prefix}label_app_kubernetes_io_name": "vllm",
+        f"{prefix}annotation_a_b": "x" * 1_024,
+        f"{prefix}controller_kind": "ReplicaSet",
+        f"{prefix}container_port_number": "8000",
+        f"{prefix}node_name": "n1",
+        f"{prefix}ready": "true",
+        "__meta_kubernetes_namespace": "default",
+    }
+    (labels,) = targets(item, kubernetes_spec("http://h"), wanted.keys())
+    assert labels == {**wanted, "__address__": "10.0.0.1:8000", "name": "default/p"}
+
+
+def test_each_endpoint_of_a_slice_is_a_target() -> None:
+    """Ready, or not known not to be; named by service and pod."""
+    spec = kubernetes_spec("http://h", "endpointslice")
+    found = targets(endpoint_slice("s-1", "llm", "10.0.0.1", "10.0.0.2"), spec, KEPT)
+    assert {each["name"]: each["__address__"] for each in found} == {
+        "default/llm/llm-1": "10.0.0.1:8000",
+        "default/llm/llm-2": "10.0.0.2:8000",
+    }
+    assert len(targets(endpoint_slice("s", "llm", "10.0.0.1", ready=None), spec, KEPT)) == 1
+    assert targets(endpoint_slice("s", "llm", "10.0.0.1", ready=False), spec, KEPT) == ()
+    unready = kubernetes_spec("http://h", "endpointslice", unready=True)
+    assert len(targets(endpoint_slice("s", "llm", "10.0.0.1", ready=False), unready, KEPT)) == 1
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.FIRST_S", 0.01)
+    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.LONGEST_S", 0.1)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_pods_come_and_go() -> None:
+    """One list, then events; a server that is away changes nothing, and the watch goes on without a new list."""
+    found = Found()
+    async with ApiServer() as server:
+        server.put("pods", pod("a", address="10.0.0.1"))
+        source = Kubernetes(kubernetes_spec(server.url("p"), label_selector="app=llm"), KEPT, found.findings)
+        async with running(source):
+            await found.until(lambda: found.names() == {"default/a": "10.0.0.1:8000"})
+            await server.watched("p")
+            server.put("pods", pod("b", address="10.0.0.2"))
+            server.put("pods", pod("other", labels={"app": "web"}))
+            server.put("pods", pod("a", address="10.0.0.1", ready=False))
+            await found.until(lambda: found.names() == {"default/b": "10.0.0.2:8000"})
+            faults = server.faults("p")
+            faults.broken_watches, faults.refuse, faults.drop = 1, [500, 429, 503], 2
+            server.put("pods", pod("c", address="10.0.0.3"))
+            await found.until(lambda: bool(found.findings.problems))
+            assert "default/b" in found.names()
+            await found.until(lambda: "default/c" in found.names() and not found.findings.problems)
+            server.delete("pods", "default", "b")
+            await found.until(lambda: found.names() == {"default/c": "10.0.0.3:8000"})
+            assert server.asked["LIST pods"] == 1
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("as_status", [False, True])
+async def test_a_forgotten_past_is_read_anew(as_status: bool) -> None:
+    """410: a new list, after which nothing that went meanwhile is left."""
+    found = Found()
+    async with ApiServer() as server:
+        server.gone_as_status = as_status
+        for name in ("a", "b"):
+            server.put("pods", pod(name))
+        async with running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.findings)):
+            await found.until(lambda: len(found.names()) == 2)
+            await server.watched("p")
+            server.faults("p").cut = "requests"
+            server.delete("pods", "default", "a")
+            server.put("pods", pod("c"))
+            server.compact()
+            server.heal("p")
+            await found.until(lambda: found.names().keys() == {"default/b", "default/c"})
+            assert server.asked["LIST pods"] == 2
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_connection_that_died_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch that does not end when it should is given up, told, and taken up again."""
+    monkeypatch.setattr("prober.net.kubernetes.GRACE_S", 0.2)
+    found = Found()
+    async with (
+        ApiServer() as server,
+        running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.findings, watch_s=1.0)),
+    ):
+        await found.until(lambda: found.findings.complete)
+        await server.watched("p")
+        server.faults("p").cut = "answers"
+        server.put("pods", pod("a"))
+        await found.until(lambda: bool(found.findings.problems))
+        server.heal("p")
+        await found.until(lambda: "default/a" in found.names())
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("seed", range(4))
+async def test_after_any_events_the_targets_are_the_truth(seed: int) -> None:
+    """Pods at random, faults at random; once the server is left alone, what is found is what there is."""
+    rng, found = Random(seed), Found()
+    async with (
+        ApiServer(bookmark_s=0.02) as server,
+        running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.findings, watch_s=1.0)),
+    ):
+        for _ in range(300):
+            key = ("pods", "default", f"p{rng.randrange(12)}")
+            if key in server.objects and rng.random() < 0.4:
+                server.delete(*key)
+            else:
+                address = f"10.0.0.{rng.randrange(1, 250)}"
+                server.put("pods", pod(key[2], address=address, ready=rng.random() < 0.8))
+            faults = server.faults("p")
+            match rng.randrange(40):
+                case 0:
+                    faults.broken_watches = 1
+                case 1:
+                    server.compact()
+                case 2:
+                    faults.refuse = [rng.choice((429, 500))]
+                case 3:
+                    faults.cut = rng.choice(("requests", "answers"))
+                case 4 | 5:
+                    server.heal("p")
+            await asyncio.sleep(rng.choice((0.0, 0.0, 0.003)))
+        server.heal("p")
+        truth = {
+            f"default/{name}": f"{item['status']['podIP']}:8000"
+            for (_, _, name), item in server.objects.items()
+            if item["status"]["conditions"][0]["status"] == "True"
+        }
+        await found.until(lambda: found.names() == truth)

@@ -1,0 +1,106 @@
+"""Why is it slower? Days of a simulated engine, probed and read as the daemon does it, in virtual time."""
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import merge
+from random import Random
+
+import pytest
+
+from prober.config.load import load
+from prober.config.specs import DriftSpec
+from prober.exposition.families import Value
+from prober.features.drift.monitor import Watch
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.metrics import Recorder, registry
+from prober.probing.history import History
+from prober.simulation.engine import Engine
+from prober.simulation.faults import Fault, Slow
+from prober.simulation.load import AzureConversation
+from prober.simulation.parameters import Parameters
+from prober.simulation.probed import OUTPUT, PROMPT
+from prober.simulation.request import End, Request, Truth
+
+HOUR_S = 3600.0
+LEARNT_S = 76 * HOUR_S  # three days and what the baseline takes beyond
+READ_EVERY_S = 5.0  # the default of `metrics.interval`
+TEXT = "targets: [{name: t, url: 'http://h', rate: 0.2/s}]"
+
+
+class Watched:
+    """A target, and the causes of drift that were ever shown of its TTFT."""
+
+    def __init__(self) -> None:
+        self.families = registry()
+        self.watch = Watch(Recorder(self.families), History(10), DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {})
+        self.watch.declare("t", load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0])
+        self.causes: dict[str, float] = {}
+        self.settled_s: float | None = None
+
+    def _shown(self, name: str, label: str) -> bool:
+        child = self.families[name].children[("t", "probe", "ttft", label)]
+        return isinstance(child, Value) and child.value == 1
+
+    def take(self, truth: Truth, load: float | None) -> None:
+        """A probe has ended that was sent under `load`, as the page said at the reading before."""
+        at_s = truth.request.arrival_s
+        stamps = tuple(round((t - at_s) * 1e9) for t in truth.token_times_s())
+        timeline = Timeline(0, first_ns=stamps[0], content_ns=stamps, end_ns=stamps[-1])
+        self.watch.observe(ProbeResult("t", "probe", "id", at_s, Outcome.OK, "", timeline), load)
+        if self.settled_s is None and self._shown("llmslo_drift_phase", "settled"):
+            self.settled_s = at_s
+        for cause in ("regression", "load", "unknown"):
+            if self._shown("llmslo_drift_active", cause):
+                self.causes.setdefault(cause, at_s)
+
+
+def background(rng: Random, more_per_s: float) -> Iterator[Request]:
+    """A request a second by day and night, and `more_per_s` beside it for the last hours."""
+    usual = AzureConversation(1.0).requests(Random(rng.getrandbits(64)), 0.0, LEARNT_S + 6 * HOUR_S)
+    if not more_per_s:
+        return usual
+    more = AzureConversation(more_per_s).requests(Random(rng.getrandbits(64)), LEARNT_S, 6 * HOUR_S)
+    return merge(usual, (one._replace(arrival_s=one.arrival_s + LEARNT_S) for one in more))
+
+
+def probes(rng: Random) -> Iterator[Request]:
+    at_s = rng.expovariate(0.2)
+    while at_s < LEARNT_S + 6 * HOUR_S:
+        yield Request(at_s, PROMPT.draw(rng), max(2, OUTPUT.draw(rng)))
+        at_s += rng.expovariate(0.2)
+
+
+def story(faults: tuple[Fault, ...], more_per_s: float) -> Watched:
+    rng = Random(5)
+    engine = Engine(Parameters(), Random(rng.getrandbits(64)), faults)
+    watched, underway = Watched(), deque[tuple[Truth, float | None]]()
+    read_s, said = 0.0, None
+    for request in merge(probes(Random(rng.getrandbits(64))), background(rng, more_per_s)):
+        while read_s <= request.arrival_s:
+            engine.advance(read_s)
+            state = engine.state
+            said, read_s = float(state.running + state.waiting), read_s + READ_EVERY_S
+        truth = engine.submit(request)
+        if not request.background:
+            underway.append((truth, said))
+        while underway and underway[0][0].end is not None:
+            truth, load = underway.popleft()
+            assert truth.end is End.COMPLETE
+            watched.take(truth, load)
+    return watched
+
+
+@pytest.mark.parametrize(
+    ("faults", "more_per_s", "cause"),
+    [((Slow(1.3, LEARNT_S),), 0.0, "regression"), ((), 2.0, "load")],
+    ids=["steps cost 1.3 times as much", "three times the load"],
+)
+def test_more_load_and_a_slower_engine_are_told_apart(faults: tuple[Fault, ...], more_per_s: float, cause: str) -> None:
+    """The one is a regression and never called load, the other load and never a regression; nothing before."""
+    watched = story(faults, more_per_s)
+    assert watched.settled_s is not None
+    assert watched.settled_s < LEARNT_S
+    assert set(watched.causes) == {cause}
+    assert LEARNT_S < watched.causes[cause] < LEARNT_S + 3 * HOUR_S

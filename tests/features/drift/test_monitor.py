@@ -1,0 +1,141 @@
+"""Drift of all signals of all targets: what is fed, what is kept, what is shown."""
+
+import json
+import math
+from random import Random
+
+import pytest
+
+from prober.config.load import load
+from prober.config.specs import DriftSpec, TargetSpec
+from prober.exposition.families import Value
+from prober.features.drift import monitor
+from prober.features.drift.monitor import Watch
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.metrics import Recorder, Registry, registry
+from prober.probing.history import History
+
+SPEC = DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400)
+TEXT = "defaults: {rate: 1/s}\ntargets: [{name: t, url: 'http://h'%s}]"
+
+
+def target(more: str = "") -> TargetSpec:
+    return load(TEXT % more, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
+
+
+def result(at: float, ttft_s: float, outcome: Outcome = Outcome.OK, *, warm_up: bool = False) -> ProbeResult:
+    first = round(ttft_s * 1e9)
+    stamps = tuple(first + 1_000_000 * i for i in range(5))
+    timeline = Timeline(0, first_ns=first, content_ns=stamps, end_ns=stamps[-1])
+    return ProbeResult("t", "probe", "id", at, outcome, "", timeline, warm_up=warm_up)
+
+
+class Stage:
+    def __init__(
+        self, kept: dict[str, bytes] | None = None, spec: TargetSpec | None = None, *, keeps: bool = False
+    ) -> None:
+        self.families: Registry = registry()
+        self.history = History(10)
+        self.watch = Watch(Recorder(self.families), self.history, SPEC, kept or {}, keeps=keeps)
+        self.watch.declare("t", spec or target())
+
+    def value(self, name: str, *labels: str) -> float | None:
+        child = self.families[name].children.get(("t", "probe", *labels))
+        return child.value if isinstance(child, Value) else None
+
+    def feed(self, count: int, factor: float = 1.0, start: int = 0) -> None:
+        rng = Random(start)
+        for i in range(start, start + count):
+            self.watch.observe(result(float(i), factor * 0.1 * math.exp(rng.gauss(0.0, 0.2))), None)
+
+
+def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
+    """Learning, provisional, active: evidence 1, the cause unknown, the shift with its interval; gone when it has recovered."""
+    stage = Stage()
+    assert stage.value("llmslo_drift_active", "ttft", "unknown") == 0
+    stage.feed(100)
+    assert stage.value("llmslo_drift_phase", "ttft", "learning") == 1
+    stage.feed(6_000, start=100)
+    assert stage.value("llmslo_drift_phase", "ttft", "provisional") == 1
+    assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 1
+    stage.feed(400, 2.0, start=6_100)
+    assert stage.value("llmslo_drift_active", "ttft", "unknown") == 1
+    assert stage.value("llmslo_drift_evidence_ratio", "ttft") == 1
+    since = stage.value("llmslo_drift_since_timestamp_seconds", "ttft")
+    assert since is not None
+    assert abs(since - 6_100) < 20
+    bounds = [stage.value("llmslo_drift_shift_ratio", "ttft", "0.5", bound) for bound in ("lower", "estimate", "upper")]
+    lower, estimate, upper = (bound or 0.0 for bound in bounds)
+    assert lower < estimate < upper
+    assert abs(estimate - 2.0) < 0.15
+    assert stage.value("llmslo_drift_shift_ratio", "ttft", "0.99", "estimate") is None, "400 samples are no p99"
+    assert stage.value("llmslo_drift_active", "itl", "unknown") == 0, "its gaps are as they were"
+    stage.feed(2_000, start=6_500)
+    assert stage.value("llmslo_drift_active", "ttft", "unknown") == 0
+    assert stage.value("llmslo_drift_since_timestamp_seconds", "ttft") is None
+    assert not stage.families["llmslo_drift_shift_ratio"].children
+
+
+def test_what_is_no_latency_of_a_warm_engine_is_no_sample() -> None:
+    """Failures, warm-up: neither teaches nor alarms."""
+    stage = Stage()
+    for i in range(6_000):
+        stage.watch.observe(result(float(i), 0.1, Outcome.RESET), None)
+        stage.watch.observe(result(float(i), 0.1, warm_up=True), None)
+    assert stage.watch.without_baseline("ttft") == [("t", "probe", "ttft")]
+
+
+def test_states_are_taken_up_where_they_were() -> None:
+    """By another process; one that cannot be read is learnt anew and stops nothing."""
+    stage = Stage()
+    stage.feed(6_000)
+    kept = dict(stage.watch.states())
+    again = Stage(kept)
+    assert again.watch.without_baseline("ttft") == []
+    again.feed(300, 2.0, start=6_000)
+    assert again.value("llmslo_drift_active", "ttft", "unknown") == 1
+    broken = Stage({json.dumps(("t", "probe", "ttft")): b"nonsense"})
+    assert broken.watch.without_baseline("ttft") == [("t", "probe", "ttft")]
+
+
+def test_a_reload_keeps_baselines_and_removes_what_is_gone() -> None:
+    """Another rate or another material change is the same signal; a target that does not stream has none."""
+    stage = Stage()
+    stage.feed(6_000)
+    stage.watch.declare("t", target(", rate: 2/s"))
+    stage.watch.configure(DriftSpec(1 / 86400, 0.5, 86400))
+    assert stage.watch.without_baseline("ttft") == []
+    stage.watch.declare("t", target(", stream: false"))
+    assert list(stage.watch.states()) == []
+    stage.watch.declare("t", target())
+    stage.watch.remove("t")
+    assert list(stage.watch.states()) == []
+
+
+def test_what_a_disk_that_hangs_holds_up_is_told_all_the_same() -> None:
+    """After half a minute."""
+    stage = Stage(keeps=True)
+    stage.feed(6_100)
+    assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 1
+
+
+def test_what_a_kill_could_lose_is_told_when_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page, series and events say so after it is written, and then all that has come meanwhile; a later turn waits for its own."""
+    monkeypatch.setattr(monitor, "PATIENCE_S", math.inf)
+    stage = Stage(keeps=True)
+    stage.feed(6_100)
+    assert stage.value("llmslo_drift_phase", "ttft", "learning") == 1
+    assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 0
+    kept = dict(stage.watch.turned())
+    assert '["t", "probe", "ttft"]' in kept
+    stage.feed(400, 2.0, start=6_100)  # an alarm, which is not in what was asked for
+    stage.watch.told()
+    assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 0
+    assert len(dict(stage.watch.turned())) == 1
+    stage.watch.told()
+    assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 1
+    assert stage.value("llmslo_drift_active", "ttft", "unknown") == 1
+    stage.feed(10, 2.0, start=6_500)
+    assert stage.value("llmslo_drift_evidence_ratio", "ttft") == 1

@@ -1,0 +1,198 @@
+"""Every engine's page, release by release: the signals beside each page in tests/pages are what is read from it.
+
+Pages named with a full release of vLLM 0.32, llama.cpp and LiteLLM were captured from running servers; the others are small
+ones with the names and labels of their release.
+"""
+
+import json
+from dataclasses import fields
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prober.exposition.parse import Parser
+from prober.features.engines.page_reading import facts, metrics, read, recognise, release_of, wanted
+from prober.features.engines.vendors import DIALECTS, TABLES, tables
+from prober.measure.engine_signals import (
+    Buckets,
+    Histogram,
+    LabelProduct,
+    Product,
+    Ratio,
+    Signals,
+    Source,
+    Sum,
+    Table,
+    Value,
+)
+
+PAGES = Path(__file__).parents[2] / "pages"
+FIELDS = {field.name for field in fields(Signals)} - {"info"}
+NAMES = sorted(path.stem for path in PAGES.glob("*.prom"))
+
+
+def said(signals: Signals) -> dict[str, Any]:
+    """What is not None, as the expectation writes it."""
+    found: dict[str, Any] = {}
+    for name in FIELDS:
+        value = getattr(signals, name)
+        if isinstance(value, Histogram):
+            found[name] = {"bounds": list(value.bounds), "counts": list(value.counts), "sum": pytest.approx(value.sum)}
+        elif value is not None:
+            found[name] = pytest.approx(value)
+    return found
+
+
+def page_of(name: str, keep: frozenset[str] | None = None) -> Any:
+    return Parser(keep).parse((PAGES / f"{name}.prom").read_bytes())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_says_what_stands_beside_it(name: str) -> None:
+    """Each page is recognised by its shape, and all its signals, its model, its flags and what it lacks are as expected."""
+    expected = json.loads((PAGES / f"{name}.json").read_text())
+    table = recognise(page_of(name), TABLES)
+    assert table is not None
+    assert table.engine == expected["engine"]
+    assert recognise(page_of(name, wanted(tables(table.engine))), tables(table.engine)) is table
+    page = page_of(name, wanted([table]))
+    assert page.broken == 0
+    reading = read(page, table, version=expected["version"], model=expected["model"])
+    assert said(reading.signals) == expected["signals"]
+    assert [name for missing in reading.missing for name in missing.names] == expected["missing"]
+    assert (reading.signals.info.engine, reading.signals.info.version) == (expected["engine"], expected["version"])
+    assert reading.signals.info.model == expected["model"]
+    assert reading.signals.info.flags == expected["flags"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unknown_release_reads_the_same(name: str) -> None:
+    """Without the version every name is tried: the signals are the same."""
+    expected = json.loads((PAGES / f"{name}.json").read_text())
+    page = page_of(name)
+    table = recognise(page, TABLES)
+    assert table is not None
+    assert said(read(page, table, model=expected["model"]).signals) == expected["signals"]
+
+
+def test_every_table_with_a_page_has_one_here() -> None:
+    """No table is without a page that it is tested on."""
+    tested = {id(recognise(page_of(name), TABLES)) for name in NAMES}
+    untested = [table for table in TABLES if table.paths and id(table) not in tested]
+    # NIM 2.x has vLLM's page; SGLang under Ray has SGLang's with another prefix: both below.
+    assert [table.engine for table in untested] == ["ray", "nim"]
+
+
+def test_nim_2_is_read_by_its_own_table_from_a_page_like_vllms() -> None:
+    """Told that the engine is NIM, the page of 2.x gives all signals and no other release's names are missed."""
+    page = page_of("vllm_0.32.0_under_load")
+    table = recognise(page, tables("nim"))
+    assert table is not None
+    reading = read(page, table, version="2.0.0")
+    assert reading.missing == ()
+    assert (reading.signals.info.engine, reading.signals.requests_waiting_for_capacity) == ("nim", 29.0)
+
+
+def test_sglang_under_ray_is_sglang_with_another_prefix() -> None:
+    """Names inside sums and products are renamed too."""
+    text = (PAGES / "sglang_0.5.23.prom").read_text().replace("sglang:", "ray_sglang_")
+    page = Parser().parse(text.encode())
+    table = recognise(page, TABLES)
+    assert table is not None
+    assert table.engine == "ray"
+    expected = json.loads((PAGES / "sglang_0.5.23.json").read_text())["signals"]
+    assert said(read(page, table).signals) == expected
+
+
+def parts(source: Source) -> list[tuple[str, Any]]:
+    """Names a source reads, with the labels it keeps to and how it adds them up."""
+    match source:
+        case Value():
+            return [(source.metric, (sorted(source.where.items()), source.over))]
+        case LabelProduct():
+            return [(source.metric, source.labels)]
+        case Buckets():
+            return [(source.family, sorted(source.where.items()))]
+        case Sum():
+            return [part for value in (source.first, *source.others) for part in parts(value)]
+        case Product():
+            return [part for value in source.factors for part in parts(value)]
+        case Ratio():
+            return [*parts(source.part), *parts(source.whole)]
+    raise TypeError(source)
+
+
+def overlap(one: Source, other: Source) -> bool:
+    """Whether some release has both."""
+    first = max(release_of(source.since) or (0,) for source in (one, other))
+    last = min(release_of(source.until) or (10**9,) for source in (one, other))
+    return first < last
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.engine}-{table.shape and table.shape.prefixes}")
+def test_no_table_names_a_metric_twice_for_one_release(table: Table) -> None:
+    """A signal reads no series twice, whether in one source or in two that apply to the same release."""
+    for signal, sources in table.signals.items():
+        assert signal in FIELDS
+        for source in sources:
+            named = parts(source)
+            assert all(one != other for one, other in combinations(named, 2)), signal
+            assert metrics(source)
+        for one, other in combinations(sources, 2):
+            if overlap(one, other):
+                # A part may stand in two sources (ready endpoints), but no two sources begin with the same series.
+                assert parts(one)[0] != parts(other)[0], signal
+
+
+def test_an_engine_without_a_page_says_so() -> None:
+    """Ollama, TabbyAPI and transformers serve have no path to ask, no signals, and a sentence for the log."""
+    without = {table.engine for table in TABLES if not table.paths}
+    assert without == {"ollama", "tabbyapi", "transformers"}
+    for engine in without:
+        (table,) = tables(engine)
+        assert table.note
+        assert not table.signals
+        assert table.shape is None
+
+
+def test_every_engine_with_a_dialect_has_a_table() -> None:
+    """But for plain OpenAI, of which nothing is known."""
+    assert {name for name in DIALECTS if not tables(name)} == {"openai"}
+
+
+def test_a_page_of_something_else_is_nobodys() -> None:
+    """A Python process's own figures, or a GPU exporter's, are no engine's."""
+    page = Parser().parse(b'process_start_time_seconds 1.7e9\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 3\n')
+    assert recognise(page, TABLES) is None
+
+
+def test_facts_come_from_the_first_answer_that_tells_them() -> None:
+    """Version, context and capacity are found in the engines' own JSON; answers of another shape tell nothing."""
+    (sglang,) = tables("sglang")
+    answers = {
+        "/get_server_info": {"version": "0.5.2"},
+        "/server_info": {"version": "0.5.23", "max_total_num_tokens": 4096, "context_length": None},
+        "/v1/models": {"data": [{"id": "tiny", "max_model_len": 2048}]},
+    }
+    assert facts(sglang, answers) == {"version": "0.5.23", "context_tokens": "2048", "capacity_tokens": "4096"}
+    assert facts(sglang, {"/server_info": ["no object"], "/v1/models": {"data": []}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("0.32.0", (0, 32, 0)),
+        ("v3.3.7", (3, 3, 7)),
+        ("0.8.5.post1", (0, 8, 5)),
+        ("1.2.0rc3", (1, 2, 0)),
+        ("b10488-0c1e570", (10488,)),
+        ("0.1.dev1+g1a2b3c4", None),
+        ("nightly", None),
+        (None, None),
+    ],
+)
+def test_releases_are_compared_by_their_numbers(text: str | None, release: tuple[int, ...] | None) -> None:
+    """A build without a number is an unknown release, not an old one."""
+    assert release_of(text) == release

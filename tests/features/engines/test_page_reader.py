@@ -1,0 +1,201 @@
+"""An engine's page becomes series that never lie about their age."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from aiohttp import web
+
+from prober.config.load import load
+from prober.config.specs import MetricsSpec
+from prober.features.engines.continuity import Change, Told
+from prober.features.engines.page_reader import EnginePage
+from prober.features.engines.vendors import DIALECTS
+from prober.measure.engine_signals import Signals
+from prober.net.clock import Clock
+from prober.probing.target import Identity, Target
+
+PAGE = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:num_preemptions_total{engine="0",model_name="m"} %d
+vllm:prompt_tokens_total{engine="0",model_name="m"} %d
+vllm:generation_tokens_total{engine="0",model_name="m"} %d
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} %d
+"""
+
+
+OLDER = """\
+vllm:num_requests_running{model_name="m"} 1.0
+vllm:num_requests_waiting{model_name="m"} 0.0
+vllm:gpu_cache_usage_perc{model_name="m"} 0.75
+"""
+
+
+class Engine:
+    """A server with a vLLM page whose counters, status and version the test sets."""
+
+    def __init__(self) -> None:
+        self.count, self.status, self.version = 10, 200, "0.32.0"
+        self.asked: list[str] = []
+        self.text = PAGE
+
+    async def page(self, request: web.Request) -> web.Response:
+        self.asked.append(request.headers.get("Authorization", ""))
+        return web.Response(status=self.status, text=self.text % ((self.count,) * self.text.count("%d")))
+
+    async def told(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": self.version})
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[int]:
+        app = web.Application()
+        app.add_routes([web.get("/metrics", self.page), web.get("/version", self.told)])
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            yield runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.now: Signals | None = None
+        self.changes: list[str] = []
+
+    def engine(self, signals: Signals | None) -> None:
+        self.now = signals
+
+    def engine_changed(self, change: Change) -> None:
+        self.changes.append(change.what)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 -- what is waited for has no event
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def reading(
+    url: str, heard: Heard, **spec: object
+) -> AsyncIterator[tuple[EnginePage, Clock, asyncio.Task[None]]]:
+    text = f"targets: [{{name: t, url: '{url}'}}]"
+    found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
+    clock = Clock()
+    target = Target(replace(found, **spec), clock)  # type: ignore[arg-type]
+    target.identity = Identity("m", DIALECTS["vllm"], "/v1") if found.engine is None and not spec else None
+    page = EnginePage(target, MetricsSpec(None, 0.02), clock, heard, Told(), lambda: "t")
+    task = asyncio.create_task(page.run())
+    try:
+        yield page, clock, task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        clock.close()
+
+
+async def test_what_the_engine_says_is_heard_and_is_the_load_of_a_moment() -> None:
+    """Signals with version, and running + waiting at the reading before a moment; before the first there is none."""
+    engine, heard = Engine(), Heard()
+    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard) as (page, clock, _):
+        before = clock.now_ns() - 10**9
+        await until(lambda: heard.now is not None)
+        assert heard.now is not None
+        assert (heard.now.requests_running, heard.now.requests_waiting, heard.now.preemptions_total) == (3, 2, 10)
+        assert (heard.now.kv_cache_usage_ratio_max, heard.now.info.version) == (0.25, "0.32.0")
+        assert page.load_at(clock.now_ns()) == 5
+        assert page.load_at(before) is None
+
+
+async def test_a_page_that_ends_leaves_nothing_shown_as_current() -> None:
+    """After a few readings without an answer there is no value, and no load; it comes back by itself."""
+    engine, heard = Engine(), Heard()
+    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard) as (page, clock, _):
+        await until(lambda: heard.now is not None)
+        engine.status = 500
+        await until(lambda: heard.now is None)
+        await until(lambda: page.load_at(clock.now_ns()) is None)
+        engine.status = 200
+        await until(lambda: heard.now is not None)
+
+
+async def test_a_restart_is_told_and_no_counter_falls() -> None:
+    """What was counted before it is kept; another version is a change."""
+    engine, heard = Engine(), Heard()
+    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard):
+        await until(lambda: heard.now is not None)
+        engine.count, engine.version = 4, "0.33.0"
+        await until(lambda: "restart" in heard.changes)
+        assert heard.now is not None
+        assert heard.now.preemptions_total == 14
+        await until(lambda: "version" in heard.changes)
+        assert heard.now.info.version == "0.33.0"
+
+
+async def test_an_upgrade_that_renames_everything_is_followed() -> None:
+    """The page of another generation of the same engine is known for what it is at the next reading."""
+    engine, heard = Engine(), Heard()
+    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard):
+        await until(lambda: heard.now is not None)
+        engine.text = OLDER
+        await until(lambda: heard.now is not None and heard.now.kv_cache_usage_ratio_max == 0.75)
+
+
+async def test_another_path_is_tried_and_the_server_s_own_answers_fill_what_the_page_lacks() -> None:
+    """LiteLLM's page moved; SGLang tells its capacity beside its page."""
+    asked: list[str] = []
+
+    async def page(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        if request.path == "/metrics/":
+            return web.Response(status=404)
+        if request.path == "/server_info":
+            return web.json_response({"version": "0.5.5", "max_total_num_tokens": 4096, "context_length": 2048})
+        return web.Response(text='sglang:num_running_reqs{model_name="m"} 1.0\nlitellm_in_flight_requests 3.0\n')
+
+    app = web.Application()
+    app.add_routes([web.get("/{any:.*}", page)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        proxy, sglang = Heard(), Heard()
+        async with reading(url, proxy, engine="litellm"), reading(url, sglang, engine="sglang"):
+            await until(lambda: proxy.now is not None and sglang.now is not None)
+    finally:
+        await runner.cleanup()
+    assert proxy.now is not None
+    assert sglang.now is not None
+    assert proxy.now.requests_running == 2
+    assert (sglang.now.kv_cache_capacity_tokens, sglang.now.context_tokens) == (4096, 2048)
+    assert "/metrics/" in asked
+
+
+async def test_an_engine_without_a_page_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once, and nothing is asked."""
+    heard = Heard()
+    async with reading("http://127.0.0.1:1", heard, engine="ollama") as (_, _clock, task):
+        async with asyncio.timeout(5):
+            await asyncio.wait([task])
+    assert heard.now is None
+    assert caplog.text.count("has no page of its own") == 1
+
+
+async def test_a_page_of_no_known_engine_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """With its address, once."""
+    engine, heard = Engine(), Heard()
+    engine.text = "other_thing 1\n"
+    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard):
+        await until(lambda: "a page of no engine that is known" in caplog.text)
+        await asyncio.sleep(0.1)
+    assert heard.now is None
+    assert caplog.text.count("a page of no engine that is known") == 1

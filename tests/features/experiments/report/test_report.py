@@ -1,0 +1,435 @@
+"""The report: what it says, what it never claims, and that its HTML needs nothing from elsewhere."""
+
+import csv
+import http.server
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prober.features.experiments.report import csv_export, plots
+from prober.features.experiments.report.report import html, markdown
+from prober.results.capacity import Capacity
+from prober.results.result import Load, Result, Stage, Target, Use
+from prober.statistics.quantiles import Quantile
+from tests.results.samples import sweep
+
+BARE = Result("bare", "run", 0.0, 0.0, "tool", Target(), Load(), ())
+FIGURES = [
+    *("TTFT over load", "TPOT over load", "ITL over load", "E2E over load"),
+    *("Throughput against TTFT", "Throughput against TPOT"),
+    *("Distribution of TTFT", "Distribution of ITL", "Stages over time"),
+]
+
+
+def section(text: str, title: str) -> str:
+    """A section of a Markdown report."""
+    return text.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def row(text: str, *begins: str) -> list[str]:
+    """The cells of the table row that begins so."""
+    for line in filter(lambda line: line.startswith("|"), text.splitlines()):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[: len(begins)] == list(begins):
+            return cells
+    raise AssertionError(f"no row {begins} in\n{text}")
+
+
+def test_the_verdict_is_first() -> None:
+    """Decision, which SLO gives way, why it ended, capacities with intervals, the contract by stage."""
+    text = markdown([sweep()])
+    found = section(text, "Verdict")
+    assert text.index("## Verdict") < text.index("## What was measured")
+    assert "Accepted: it is faster. Rollback risk: low. The SLO ttft gives way first. Why it ended: decided." in found
+    assert row(found, "ttft")[1:6] == ["found", "10", "12", "13", "1,500"]
+    assert row(found, "tpot")[1:4] == ["*not reached*", "16.5", "*unknown*"]
+    assert "| stage | ttft: 99% of ttft within 500 ms | tpot: 95% of tpot within 30 ms |" in found
+    assert row(found, "16/s")[1:] == ["**missed** 90% of 120", "met 100% of 108"]
+    assert row(found, "1/s")[1:] == ["*undecided* 100% of 120", "met 100% of 120"]
+
+
+def test_every_percentile_has_its_interval_and_its_count() -> None:
+    """And is marked where there are too few samples."""
+    found = section(markdown([sweep()]), "Latency")
+    head = row(found, "stage")
+    assert head == ["stage", "latency", "samples", "p50", "p75", "p90", "p95", "p99", "p99.9", "max", "p99/p50"]
+    ttft = row(found, "4/s", "TTFT")
+    assert ttft[2] == "120"
+    assert ttft[3].count("[") == 1  # Markdown's [ is escaped, and there is one interval
+    assert "*" not in ttft[5]
+    assert ttft[7].startswith("*")
+    assert "?" in ttft[7]
+    itl = row(found, "4/s", "ITL")
+    assert itl[2] == "840"
+
+
+def test_throughput_use_outcomes_and_cost() -> None:
+    """Prompt and output tokens apart, in all, a GPU and a request; failures by kind; dollars a million tokens."""
+    result = sweep()
+    text = markdown([result])
+    throughput = dict(
+        zip(row(section(text, "Throughput"), "stage"), row(section(text, "Throughput"), "16/s"), strict=True)
+    )
+    stage = result.stages[2]
+    assert throughput["sent"] == "120"
+    assert throughput["there already /s"] == "0.5"
+    assert throughput["output tokens/s"] == f"{stage.output_tokens_per_s:.4g}"
+    assert throughput["output tokens/s a GPU"] == f"{(stage.output_tokens_per_s or 0) / 2:.4g}"
+    assert throughput["output tokens a request"] == "8"
+    assert row(section(text, "Outcomes"), "16/s") == ["16/s", "108 ok, 12 http_5xx", "10%"]
+    use = dict(
+        zip(
+            row(section(text, "What engine and GPUs said"), "stage"),
+            row(section(text, "What engine and GPUs said"), "4/s"),
+            strict=True,
+        )
+    )
+    assert (use["running"], use["KV cache, peak"], use["power, W"]) == ("8", "40%", "*unknown*")
+    dollars = 2 * 2.0 / 3600 / (stage.output_tokens_per_s or 1) * 1e6
+    assert row(section(text, "Cost"), "16/s")[2] == f"{dollars:.4g}"
+
+
+def test_the_audit_is_the_results_own() -> None:
+    """Done, not done and unknown come from the data."""
+    found = section(markdown([sweep()]), "How it was measured")
+    assert row(found, "open loop")[1] == "done poisson arrivals, whatever becomes of the requests"
+    assert row(found, "tails")[1].startswith("**not done**")
+    other = section(markdown([replace(sweep(), load=Load(arrivals="closed"))]), "How it was measured")
+    assert row(other, "open loop")[1].startswith("**not done** closed")
+    assert row(other, "realistic lengths")[1].startswith("*unknown*")
+
+
+def test_what_nobody_knows_is_marked() -> None:
+    """No field of the context is left out, none is made up; a result that knows nothing makes a report."""
+    found = section(markdown([sweep()]), "Context")
+    assert row(found, "GPU")[1] == "NVIDIA L4"
+    assert row(found, "CUDA")[1] == row(found, "attention backend")[1] == "*unknown*"
+    assert row(found, "interference")[1] == "none seen"
+    bare = markdown([BARE])
+    assert "There is no contract to judge it by" in bare
+    assert row(section(bare, "Context"), "interference")[1] == "*unknown*"
+    assert row(section(bare, "What was measured"), "started")[1] == "*unknown*"
+    assert "done" not in section(bare, "How it was measured").replace("not done", "")
+    assert "<svg" not in html([BARE])
+    unread = replace(sweep(), stages=tuple(replace(each, use=Use()) for each in sweep().stages))
+    assert section(markdown([unread]), "What engine and GPUs said").startswith("\nUnknown where it is not shown")
+    assert "Unknown where" not in markdown([sweep()])
+
+
+def test_results_stand_side_by_side() -> None:
+    """Named apart even if they are called alike; a colour each in one chart."""
+    text = markdown([sweep(), sweep(seed=2)])
+    assert row(section(text, "What was measured"), "") == ["", "sweep-1 (1)", "sweep-1 (2)"]
+    assert row(section(text, "Latency"), "sweep-1 (2)", "4/s", "TTFT")[3] == "120"
+    page = html([sweep("a"), sweep("b", seed=2)])
+    curve = page[page.index("TTFT, p50 and p99</text></svg>") :].split("</figure>")[0]
+    assert ">a</span>" in curve
+    assert ">b</span>" in curve
+    assert "Distribution of TTFT, a" in page
+    assert "Distribution of TTFT, b" in page
+
+
+def test_repeats_show_their_spread() -> None:
+    """Stages of one rate, from the least to the most."""
+    first = sweep()
+    twice = replace(first, stages=(*first.stages, replace(sweep(seed=5).stages[1], repeat=2)), repeats=2)
+    found = row(section(markdown([twice]), "Repeats"), "4/s", "4")
+    assert found[2:4] == ["2", "1"]
+    assert " to " in found[4]
+    assert "## Repeats" not in markdown([first])
+
+
+def found_at(name: str, estimate: float | None, **changes: Any) -> Result:
+    """A sweep that found, or did not reach, this capacity."""
+    capacity = Capacity("ttft", "found", (estimate or 0) - 1, estimate, (estimate or 0) + 1, 100 * (estimate or 0))
+    other = Capacity("ttft", "not_reached", lower=16.0)
+    return replace(sweep(name, seed=len(name)), capacities=(capacity if estimate else other,), **changes)
+
+
+def test_runs_of_one_configuration_show_their_spread() -> None:
+    """Median, least to most, and of how many: of the capacity, and of each rate."""
+    text = markdown([found_at("a", 10.0), found_at("bb", 14.0), found_at("ccc", 11.0), found_at("dddd", None)])
+    runs, rates = section(text, "Repeats").split("\n\n")[:2]
+    assert row(runs, "ttft") == ["ttft", "4", "3", "11 10 to 14, ±17%", "1,100 1,000 to 1,400, ±17%", "not reached"]
+    assert row(rates, "16/s", "16")[2:4] == ["4", "4"]
+    assert "drawn apart" not in text
+
+
+def test_runs_under_other_conditions_are_not_pooled_and_it_says_why() -> None:
+    """Another engine version, another contract, other lengths, another model, or lengths that nobody knows."""
+    one = found_at("a", 10.0)
+    others = {
+        "engine": replace(one.target, engine_version="0.33.0"),
+        "model": replace(one.target, model="other"),
+        "engine's flags": replace(one.target, flags={"tensor_parallel_size": "4"}),
+    }
+    for what, target in others.items():
+        text = markdown([one, found_at("b", 20.0, target=target)])
+        assert "## Repeats" not in text
+        assert f"nothing is pooled over them, as they differ in {what}: a; b." in text
+    changed: dict[str, dict[str, Any]] = {
+        "prompt tokens": {"load": replace(one.load, prompt_tokens="fixed")},
+        "SLOs": {"slos": (replace(one.slos[0], threshold_s=0.2), one.slos[1])},
+        "precision": {"context": replace(one.context, precision="fp8")},
+    }
+    for what, changes in changed.items():
+        text = markdown([one, found_at("b", 20.0, **changes)])
+        assert "## Repeats" not in text
+        assert f"as they differ in {what}: a; b." in text
+    unknown: dict[str, Any] = {"load": replace(one.load, prompt_tokens=None)}
+    text = markdown([found_at("a", 10.0, **unknown), found_at("b", 20.0, **unknown)])
+    assert "## Repeats" not in text
+    assert "a is pooled with no other result, as its prompt tokens are not known" in text
+
+
+def rows_of_a_matrix() -> Result:
+    """Three rows at one rate, two of them of one shape; each with a contract of its own."""
+    first, second, third = sweep().stages
+    short, long = (replace(sweep().load, workload=name, prompt_tokens=name) for name in ("short", "long"))
+    stages = (
+        replace(first, name="short", load=short, rate_per_s=4.0, slos={"ttft": (120, 0)}),
+        replace(second, name="long", load=long, rate_per_s=4.0, slos={"tpot": (120, 0)}),
+        replace(third, name="short", load=short, rate_per_s=4.0, slos={"ttft": (120, 0)}),
+    )
+    return replace(sweep(), kind="run", stages=stages, capacities=())
+
+
+def test_rows_of_other_shapes_are_never_one_line() -> None:
+    """Neither pooled nor joined: what they were sent, why they stand apart, a name and a colour each."""
+    result = rows_of_a_matrix()
+    text = markdown([result])
+    said = section(text, "What was measured")
+    assert row(said, "long") == ["long", "long", "lognormal", "poisson"]
+    assert "2 groups of stages are drawn apart" in said
+    assert "as they differ in workload, prompt tokens, SLOs: short; long." in said
+    repeated = section(text, "Repeats")
+    assert row(repeated, "short", "4")[2] == "2"
+    assert "| long |" not in repeated
+    (curve,) = (each for each in plots.curves([("m", result)]) if each.title == "TTFT over load")
+    assert curve.keys == [("var(--c0)", "short"), ("var(--c1)", "long")]
+    assert [line.count("L") for line in re.findall(r'class="data[^"]*"[^>]* d="([^"]*)"', curve.svg)] == [1, 1]
+    assert "within 500 ms (short)" in curve.svg
+    frontier = plots.frontiers([("m", result)])[0]
+    assert frontier.keys == curve.keys
+    assert row(section(text, "Verdict"), "long")[1] == "–", "the TTFT of `short` is nothing that `long` promised"
+
+
+def test_a_sweep_is_one_line() -> None:
+    """Rates are what a line is drawn over."""
+    curve = plots.curves([("s", sweep())])[0]
+    assert curve.keys == []
+    assert [line.count("L") for line in re.findall(r'class="data[^"]*"[^>]* d="([^"]*)"', curve.svg)] == [2, 2]
+
+
+def test_curves_use_the_load_that_was_there_too() -> None:
+    """A capacity is of the whole load; a closed loop has the rate it came to."""
+    stage = sweep().stages[0]
+    assert plots.rate_of(stage) == 1.5
+    assert plots.rate_of(replace(stage, rate_per_s=None, demand_per_s=None)) == stage.requests_per_s
+    assert plots.rate_of(replace(stage, rate_per_s=None, duration_s=None)) is None
+
+
+def test_figures_without_requests_make_charts_too() -> None:
+    """Percentiles that a tool tells are drawn through; without times there is no timeline."""
+    known = {
+        "ttft": tuple(Quantile(q, 0.1 + q, None, None, 0) for q in (0.5, 0.99)),
+        "itl": (Quantile(0.5, 0.01, None, None, 0),),
+    }
+    result = replace(BARE, stages=(Stage("8/s", 8.0, None, None, 10.0, 80, 80, latencies=known, output_tokens=800.0),))
+    page = html([result])
+    assert "TTFT over load" in page
+    assert "Distribution of TTFT" in page
+    assert "Stages over time" not in page
+
+
+HOSTILE = '<img src="http://127.0.0.1:{port}/taken"><script>document.title = 1</script>|`x`\n## Verdict'
+
+
+def test_a_name_is_never_markup() -> None:
+    """Texts come from targets and from files."""
+    name = HOSTILE.format(port=1)
+    result = replace(sweep(), target=Target(model=name), id=name)
+    page, text = html([result]), markdown([result])
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "\n## Verdict" in text
+    assert text.count("\n## Verdict") == 1
+    assert "<img" not in text.replace("\\<img", "")
+
+
+class Loads(HTMLParser):
+    """What a page could load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.policy: str | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag in ("script", "link", "img", "iframe", "object", "embed", "base", "use", "image", "a", "form"):
+            self.found.append(tag)
+        self.found += [
+            name for name in values if name in ("src", "href", "xlink:href", "srcset") or name.startswith("on")
+        ]
+        if values.get("http-equiv") == "Content-Security-Policy":
+            self.policy = values["content"]
+
+
+def test_the_page_names_nothing_to_load() -> None:
+    """No link, no script, no picture; its own policy forbids it."""
+    page = html([sweep("a"), sweep("b")])
+    loads = Loads()
+    loads.feed(page)
+    assert loads.found == []
+    assert loads.policy == "default-src 'none'; style-src 'unsafe-inline'"
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+@pytest.fixture
+def hits() -> Iterator[tuple[int, list[str]]]:
+    """A server's port, and what was asked of it."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port, asked
+        server.shutdown()
+        thread.join()
+
+
+def browse(chromium: Path, page: Path, *options: str) -> str:
+    """The page as real Chromium has it after loading; no name can be resolved. What its console said is in the file `console`."""
+    command = [
+        *(str(chromium), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
+        *(
+            "--disable-component-update",
+            "--enable-logging=stderr",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        ),
+        *(f"--user-data-dir={page.parent / 'profile'}", "--window-size=1280,1600", *options, f"file://{page}"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    (page.parent / "console").write_text("\n".join(line for line in done.stderr.splitlines() if ":CONSOLE" in line))
+    return done.stdout
+
+
+def test_a_browser_shows_every_chart_and_loads_nothing(
+    chromium: Path, tmp_path: Path, hits: tuple[int, list[str]]
+) -> None:
+    """Real Chromium without a network: all charts are in the page, nobody is asked for anything, and its console is empty."""
+    port, asked = hits
+    name = HOSTILE.format(port=port)
+    page = tmp_path / "report.html"
+    page.write_text(html([replace(sweep(), target=Target(model=name, url=name))]))
+    seen = browse(chromium, page, "--dump-dom")
+    assert [title for title in FIGURES if f"<b>{title}.</b>" not in seen] == []
+    assert seen.count('<svg class="chart"') == len(FIGURES)
+    assert "NaN" not in seen
+    assert asked == []
+    console = tmp_path / "console"
+    assert console.read_text() == ""
+    control = tmp_path / "control.html"
+    control.write_text(name)
+    browse(chromium, control, "--dump-dom")
+    assert asked == ["/taken"]  # so the page above would have been caught
+    control.write_text(page.read_text().replace("</body>", '<img src="data:image/png;base64,AA"></body>'))
+    browse(chromium, control, "--dump-dom")
+    assert "Content Security Policy" in console.read_text()  # even what needs no network is not loaded
+
+
+class Drawn(HTMLParser):
+    """Elements of the first chart with a title, by class: (attributes, texts inside)."""
+
+    def __init__(self, chart: str) -> None:
+        super().__init__()
+        self.found: dict[str, tuple[dict[str, str | None], list[str]]] = {}
+        self._open: list[str] = []
+        self.feed(chart)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self._open.append(values.get("class") or tag)
+        self.found.setdefault(self._open[-1], (values, []))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        for each in self._open[-2:]:
+            self.found[each][1].append(data)
+
+
+def test_a_browser_shows_the_threshold_and_the_knees_interval(chromium: Path, tmp_path: Path) -> None:
+    """As Chromium has it: the SLO's line across the chart with its label, and the band from the knee's lower to its upper end."""
+    page = tmp_path / "report.html"
+    page.write_text(html([sweep()]))
+    seen = browse(chromium, page, "--dump-dom")
+    chart = seen[: seen.index("<b>TTFT over load.</b>")].rpartition("<svg")[2]
+    drawn = Drawn("<svg" + chart)
+    assert "ttft: 99% within 500 ms" in drawn.found["rule-label"][1]
+    rule = drawn.found["rule"][0]["d"] or ""
+    begin, end = (float(each) for each in re.findall(r"[MH]([\d.]+)", rule))
+    band, said = drawn.found["band"]
+    assert "ttft holds up to 10 to 13 requests/s (90% interval)" in said
+    left, width = float(band["x"] or 0), float(band["width"] or 0)
+    assert begin <= left < left + width <= end
+    (knee,) = re.findall(r"M([\d.]+)", drawn.found["knee"][0]["d"] or "")
+    assert left + width * 2 / 3 == pytest.approx(float(knee), abs=1.0)  # 12 of 10 to 13
+    assert "The band is the interval of the knee." in seen
+
+
+def test_a_browser_draws_it_in_light_and_in_dark(chromium: Path, tmp_path: Path) -> None:
+    """The reader's own colours; a chart is more than an empty page."""
+    page, empty = tmp_path / "report.html", tmp_path / "empty.html"
+    page.write_text(html([sweep()]))
+    empty.write_text("<p>")
+    sizes = {}
+    for name, file, scheme in (("light", page, 1), ("dark", page, 0), ("empty", empty, 1)):
+        picture = tmp_path / f"{name}.png"
+        browse(chromium, file, f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={picture}")
+        sizes[name] = picture.read_bytes()
+    assert len(sizes["light"]) > 5 * len(sizes["empty"])
+    assert sizes["light"] != sizes["dark"]
+
+
+def test_csv_has_a_row_a_stage() -> None:
+    """With vLLM's names where it has them; nothing a spreadsheet would run."""
+    result = replace(sweep(), target=Target(model="=HYPERLINK(1)"))
+    rows = list(csv.DictReader(csv_export.stages([result, sweep("b")]).splitlines()))
+    assert [each["stage"] for each in rows] == ["1/s", "4/s", "16/s"] * 2
+    assert rows[0]["model_id"] == "'=HYPERLINK(1)"
+    assert {each["workload"] for each in rows} == {"chat"}
+    assert float(rows[2]["p99_ttft_ms"]) > float(rows[0]["p99_ttft_ms"])
+    assert (rows[2]["outcome_http_5xx"], rows[0]["outcome_http_5xx"]) == ("12", "")
+    assert rows[0]["gpu_utilization_mean_ratio"] == ""
+    assert rows[0]["running_mean"] == "2.0"
+
+
+def test_csv_has_a_row_a_request() -> None:
+    """Seconds; what is not known is empty."""
+    rows = list(csv.DictReader(csv_export.requests([sweep()]).splitlines()))
+    assert len(rows) == 360
+    assert rows[240]["outcome"] == "http_5xx"
+    assert rows[240]["ttft"] == ""
+    assert rows[0]["start_time"] == "0.0"
+    assert len(rows[0]["itls"].split()) == 7
+    assert csv_export.requests([BARE]) == "\n"

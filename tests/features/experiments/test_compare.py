@@ -1,0 +1,234 @@
+"""Rounds of two sides: who is better, by how much, and what does not compare."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from prober.features.experiments.compare import (
+    AXES,
+    Half,
+    Round,
+    compare,
+    differences,
+    incomparable,
+    plan,
+    reservations,
+    rounds_of,
+    stored_rounds,
+)
+from prober.results.comparison import Compared
+from prober.results.result import Load, Request, Result, Target
+from prober.results.stage import stage_of_requests
+
+
+def side(
+    rng: Random, factor: float = 1.0, *, failing: float = 0.0, lengths: int | None = 1, count: int = 20
+) -> list[Request]:
+    """Requests whose lengths come from a seed of their own, so that both sides have the same."""
+    drawn = Random(lengths)
+    rows = []
+    for number in range(count):
+        tokens = drawn.randint(10, 40)
+        if rng.random() < failing:
+            rows.append(Request(0, number * 0.5, outcome="http_429"))
+            continue
+        ttft = factor * 0.01 * tokens * rng.lognormvariate(0, 0.1)
+        gaps = tuple(factor * 0.01 * rng.lognormvariate(0, 0.1) for _ in range(tokens - 1))
+        tpot = sum(gaps) / (tokens - 1)
+        rows.append(
+            Request(
+                0, number * 0.5, ttft_s=ttft, itls_s=gaps, tpot_s=tpot, e2e_s=ttft + sum(gaps), output_tokens=tokens
+            )
+        )
+    return rows
+
+
+def rounds(make: Callable[[Random, int], tuple[list[Request], list[Request]]], count: int = 12) -> list[Round]:
+    rng = Random(9)
+    return [Round(2.0, *make(rng, number)) for number in range(count)]
+
+
+def by_axis(found: list[Compared]) -> dict[str, Compared]:
+    return {each.axis: each for each in found}
+
+
+def test_a_plan_gives_both_the_same_and_takes_turns() -> None:
+    """Same seed and due times in a round, new ones in the next; who goes first alternates; Poisson from 0."""
+    halves = plan([1.0, 4.0], 4, 20, Random(1))
+    assert len(halves) == 16
+    pairs = [(halves[i], halves[i + 1]) for i in range(0, 16, 2)]
+    for one, other in pairs:
+        assert {one.side, other.side} == {"a", "b"}
+        assert (one.rate_per_s, one.round, one.seed, one.offsets_ns) == (
+            other.rate_per_s,
+            other.round,
+            other.seed,
+            other.offsets_ns,
+        )
+    assert [one.side for one, _ in pairs] == ["a", "a", "b", "b", "a", "a", "b", "b"]
+    assert len({one.seed for one, _ in pairs}) == 8
+    assert plan([1.0, 4.0], 4, 20, Random(1)) == halves
+
+
+def test_rounds_need_both_halves() -> None:
+    """One that was cut is none."""
+    halves = plan([1.0], 2, 5, Random(1))
+    measured = {half: side(Random(2), count=5) for half in halves[:3]}
+    assert len(rounds_of(measured)) == 1
+
+
+def test_slower_by_30_percent_is_found_on_every_axis_it_is_on() -> None:
+    """With its size inside the interval and near the estimate; throughput in an open loop hardly moves, failures do not."""
+    found = by_axis(compare(rounds(lambda rng, n: (side(rng, lengths=n), side(rng, 1.3, lengths=n)))))
+    for axis in ("ttft_p50", "tpot_p50", "itl_p99", "e2e_p50"):
+        each = found[axis]
+        assert each.better == "a", axis
+        assert each.lower is not None
+        assert each.upper is not None
+        assert each.lower < 0.3 < each.upper
+        assert abs(each.effect - 0.3) < 0.05
+        assert each.p <= each.p_adjusted <= 0.05
+    assert found["failures"].better is None
+    assert found["failures"].p == 1
+    assert found["ttft_p50"].a is not None
+    assert found["ttft_p50"].a.count == 240
+
+
+def test_request_by_request_lengths_are_no_noise() -> None:
+    """With lengths that differ fourfold, pairing shows 10% more surely than comparing medians does."""
+    paired = by_axis(compare(rounds(lambda rng, n: (side(rng, lengths=n), side(rng, 1.1, lengths=n)))))
+    apart = [
+        Round(2.0, side(Random(n), lengths=n), side(Random(-n), 1.1, lengths=n + 1_000), alike=False)
+        for n in range(1, 13)
+    ]
+    assert paired["ttft_p50"].better == "a"
+    unpaired = by_axis(compare(apart))["ttft_p50"]
+    widths = [(each.upper or 9.0) - (each.lower or 0.0) for each in (paired["ttft_p50"], unpaired)]
+    assert widths[0] < widths[1] / 2
+
+
+def test_no_difference_is_not_claimed() -> None:
+    """In 60 comparisons of equals, though the level wanders from turn to turn: at most 5% claim any, by Holm."""
+    claims = 0
+    for seed in range(60):
+        rng = Random(seed)
+        equal = [
+            Round(
+                2.0, side(rng, rng.lognormvariate(0, 0.1), lengths=n), side(rng, rng.lognormvariate(0, 0.1), lengths=n)
+            )
+            for n in range(12)
+        ]
+        claims += any(each.better for each in compare(equal))
+    assert claims <= 6  # 3 are allowed on average
+
+
+def test_failures_are_an_axis_and_a_reservation() -> None:
+    """A side that rejects half is worse for it, in points, and its latencies come with a warning."""
+    made = rounds(lambda rng, n: (side(rng, lengths=n), side(rng, failing=0.5, lengths=n)))
+    found = compare(made)
+    failures = by_axis(found)["failures"]
+    assert failures.better == "a"
+    assert not failures.ratio
+    assert abs(failures.effect - 0.5) < 0.15
+    said = reservations(Target(model="m"), Target(model="m"), made, found)
+    assert any("B fails more often" in each for each in said)
+
+
+def test_rejected_is_failed_and_late_is_neither() -> None:
+    """What the prober itself spoilt is in no share, and is told; a rejected token is a failure to serve."""
+    good, late, rejected = (Request(0, 0.0, outcome=outcome, ttft_s=0.1) for outcome in ("ok", "invalid", "rejected"))
+    made = [Round(1.0, [good, good, late], [good, rejected, good])] * 12
+    found = by_axis(compare(made))["failures"]
+    assert found.effect == pytest.approx(1 / 3)
+    assert found.better == "a"
+    said = reservations(Target(), Target(), made, [])
+    assert said == ["12 of 36 requests to A were late by the prober itself, or cut, and do not count"]
+
+
+def test_what_was_not_measured_is_no_axis() -> None:
+    """Without usage there is no TPOT and no throughput; nothing at all gives nothing."""
+    bare = [Request(0, float(n), ttft_s=0.1, e2e_s=0.2) for n in range(5)]
+    axes = set(by_axis(compare([Round(1.0, bare, bare)] * 10)))
+    assert axes == {"ttft_p50", "ttft_p99", "e2e_p50", "failures"}
+    assert compare([]) == []
+
+
+def test_other_models_and_other_work_are_said() -> None:
+    """Another model, another count of the same prompt, answers of another length."""
+    one = [Request(0, 0.0, ttft_s=0.1, prompt_tokens=100, output_tokens=20)] * 3
+    other = [Request(0, 0.0, ttft_s=0.1, prompt_tokens=130, output_tokens=10)] * 3
+    said = reservations(Target(model="m"), Target(model="n"), [Round(1.0, one, other)], [])
+    assert len(said) == 3
+    assert "A serves model 'm', B 'n'" in said[0]
+    assert "prompt_tokens" in said[1]
+    assert "output_tokens" in said[2]
+    assert reservations(Target(model="m"), Target(model="m"), [Round(1.0, one, one)], []) == []
+
+
+def test_differences_of_context_are_listed() -> None:
+    """Engine, version, flags; what only one side says has an empty other side; what is the same is not there."""
+    a = Target(url="http://a", model="m", engine="vllm", engine_version="0.31", flags={"block_size": "16", "x": "1"})
+    b = Target(url="http://b", model="m", engine="vllm", engine_version="0.32", flags={"block_size": "32"})
+    assert differences(a, b) == [("version", "0.31", "0.32"), ("block_size", "16", "32"), ("x", "1", "")]
+
+
+def stored(rows: list[Request], rate: float = 2.0) -> Result:
+    stage = stage_of_requests(f"{rate:g}/s", rate, rows, begin_s=0.0, sending_s=60.0)
+    return Result("r", "gate", 0.0, 60.0, "t", Target(), Load(), (stage,), requests=tuple(rows))
+
+
+def test_stored_results_are_compared_in_blocks() -> None:
+    """At the rates that both have; too few requests, or no rate in common, is refused with what there is."""
+    rng = Random(5)
+    a, b = side(rng, count=240, lengths=1), side(rng, 1.3, count=240, lengths=2)
+    made = stored_rounds(stored(a), stored(b), 12)
+    assert [len(each.a) for each in made] == [20] * 12
+    assert by_axis(compare(made))["tpot_p50"].better == "a"
+    with pytest.raises(ValueError, match="A has 240 at 2/s, B 50 at 2/s"):
+        stored_rounds(stored(a), stored(b[:50]), 12)
+    with pytest.raises(ValueError, match="no rate at which both"):
+        stored_rounds(stored(a), stored(b, 4.0), 12)
+
+
+def test_rows_of_other_shapes_are_compared_each_by_itself() -> None:
+    """At one rate too: pooled, the row that is slower on side B would be hidden by the one that is faster."""
+    rng = Random(6)
+    sides = []
+    for factors in ((1.0, 1.0), (0.7, 1.4)):
+        rows = [side(rng, factor, count=240, lengths=1) for factor in factors]
+        stages = [
+            replace(stage_of_requests(name, 2.0, each, begin_s=0.0, sending_s=60.0), load=Load(name))
+            for name, each in zip(("short", "long"), rows, strict=True)
+        ]
+        requests = [replace(each, stage=place) for place, part in enumerate(rows) for each in part]
+        sides.append(Result("r", "run", 0.0, 60.0, "t", Target(), Load(), tuple(stages), requests=tuple(requests)))
+    one, other = sides
+    found = compare(stored_rounds(one, other, 12))
+    assert len(found) == 2 * len({each.axis for each in found})
+    better = {each.workload: each.better for each in found if each.axis == "tpot_p50"}
+    assert better == {"short": "b", "long": "a"}
+    with pytest.raises(ValueError, match="A has 240 of long at 2/s and 240 of short at 2/s"):
+        stored_rounds(one, other, 30)
+
+
+def test_another_shape_does_not_compare() -> None:
+    """Workload and lengths as they were asked for."""
+    assert incomparable(Load(workload="chat"), Load(workload="chat")) == []
+    (said,) = incomparable(Load(workload="chat"), Load(workload="probe"))
+    assert "workload chat, B for probe" in said
+
+
+def test_axes_are_what_the_docs_name() -> None:
+    """Their number sets how many rounds it takes."""
+    assert [each.name for each in AXES] == [
+        "ttft_p50",
+        "ttft_p99",
+        "tpot_p50",
+        "itl_p99",
+        "e2e_p50",
+        "output_tokens_per_s",
+        "failures",
+    ]
+    assert isinstance(plan([1.0], 1, 2, Random(1))[0], Half)

@@ -1,0 +1,207 @@
+"""The gate: results in, a verdict out as soon as there is one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from random import Random
+
+import pytest
+
+from prober.features.experiments.gate import ANSWERS, Gate, Reference, Verdict, least_samples, reference
+from prober.features.slo.firing import Use
+from prober.measure.objective import Slo
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.results.result import Request
+
+USE = Use("t", "probe", 2.0, 10.0, 10)
+TTFT = (Slo("ttft", "ttft", 0.5, Decimal("0.95"), 1e6), USE)
+ITL = (Slo("itl", "itl", 0.05, Decimal("0.9"), 1e6), USE)
+
+
+def result(
+    ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, *, warm_up: bool = False, slow: int = 0, detail: str = ""
+) -> ProbeResult:
+    """Ten tokens, `slow` of the nine gaps of 100 ms and the others of 10 ms."""
+    if outcome is not Outcome.OK:
+        return ProbeResult("t", "probe", "id", 0.0, outcome, detail, Timeline(0))
+    stamps = [round(ttft_s * 1e9)]
+    for gap in range(9):
+        stamps.append(stamps[-1] + (100_000_000 if gap < slow else 10_000_000))
+    timeline = Timeline(0, first_ns=stamps[0], end_ns=stamps[-1], content_ns=tuple(stamps))
+    return ProbeResult("t", "probe", "id", 0.0, outcome, "", timeline, warm_up=warm_up)
+
+
+def run(gate: Gate, draw: Callable[[int], ProbeResult | None], most: int = 2_000) -> Verdict:
+    for number in range(most):
+        if (verdict := gate.take(draw(number))) is not None:
+            return verdict
+    raise AssertionError("the gate goes on past its end")
+
+
+def test_a_good_target_is_ready_with_as_many_as_that_takes() -> None:
+    """68 for an objective of 95%, the verdict's error within the 5% asked for, the interval below the budget."""
+    verdict = run(Gate([TTFT], most=500), lambda _: result())
+    assert (verdict.state, verdict.requests) == ("ready", 68)
+    assert verdict.error is not None
+    assert 0 < verdict.error <= 0.05
+    answers, ttft = verdict.findings
+    assert (answers.name, answers.answer, answers.bad) == (ANSWERS, "met", 0)
+    assert ttft.upper < 0.05
+    assert ttft.error == verdict.error, "the least sure of the answers"
+
+
+def test_slow_answers_are_degraded() -> None:
+    """Half above the threshold: known once it is known too that it answers."""
+    verdict = run(Gate([TTFT], most=500), lambda n: result(1.0 if n % 2 else 0.1))
+    assert verdict.state == "degraded"
+    assert verdict.requests == 34
+    assert "ttft" in verdict.why
+
+
+def test_failures_are_not_ready_and_soon() -> None:
+    """Refused connections, rejected tokens, loading: all of them nobody is served by; with what was seen most."""
+    for draw in (
+        lambda _: result(outcome=Outcome.CONNECT_REFUSED),
+        lambda _: result(outcome=Outcome.REJECTED, detail="HTTP 401"),
+        lambda _: None,
+    ):
+        verdict = run(Gate([TTFT], most=500), draw)
+        assert verdict.state == "not_ready"
+        assert verdict.requests <= 4
+        assert verdict.error is not None
+        assert verdict.error <= 0.05
+    assert "loading" in verdict.why
+
+
+@pytest.mark.parametrize("kind", [Outcome.REJECTED, Outcome.HTTP_429, Outcome.SHED, Outcome.HTTP_5XX])
+def test_half_of_the_requests_is_never_ready(kind: Outcome) -> None:
+    """Nor degraded: in 200 runs of random halves, of whatever kind they are."""
+    rng = Random(1)
+    states = {
+        run(Gate([TTFT], most=500), lambda _: result(outcome=kind) if rng.random() < 0.5 else result()).state
+        for _ in range(200)
+    }
+    assert states == {"not_ready"}
+
+
+def test_one_bad_request_never_condemns() -> None:
+    """Not even at an objective of 99.99%, where one in the first three is unlikely enough."""
+    strict = (Slo("e2e", "e2e", 1.0, Decimal("0.9999"), 1e6), USE)
+    gate = Gate([strict], most=50_000)
+    for number in range(40):
+        assert gate.take(result(2.0 if number == 0 else 0.1)) is None
+    assert gate.take(result(2.0)) is not None
+
+
+def test_at_the_budget_there_is_not_enough_data() -> None:
+    """The state says what is open, and claims no error; requests late by the prober itself are named, not counted."""
+    gate = Gate([TTFT], most=200)
+    verdict = run(
+        gate, lambda n: result(outcome=Outcome.INVALID) if n % 4 == 0 else result(1.0 if n % 20 == 1 else 0.1)
+    )
+    assert (verdict.state, verdict.error, verdict.requests) == ("not_enough_data", None, 200)
+    assert verdict.not_counted == 50
+    assert "ttft" in verdict.why
+    assert "50 of 200 were not counted" in verdict.why
+    found = verdict.findings[1]
+    assert found.lower < 0.05 < found.upper
+
+
+def test_what_was_shown_is_taken_back_if_it_breaks() -> None:
+    """A target that breaks while another question is open is not ready for what it was before."""
+    strict = (Slo("e2e", "e2e", 1.0, Decimal("0.99"), 1e6), USE)
+    verdict = run(Gate([strict], most=2_000), lambda n: result() if n < 300 else result(outcome=Outcome.RESET))
+    assert verdict.state in ("degraded", "not_ready")
+
+
+def test_warm_ups_are_nobodys_latency() -> None:
+    """A slow one does not count against the SLO, nor for it; it answered all the same."""
+    gate = Gate([TTFT], most=500)
+    for _ in range(3):
+        assert gate.take(result(5.0, warm_up=True)) is None
+    verdict = run(gate, lambda _: result())
+    assert verdict.state == "ready"
+    assert verdict.findings[1].events == 68
+    assert verdict.findings[0].events == 71
+
+
+def test_gaps_of_one_answer_are_one_observation() -> None:
+    """Ratio of sums: 1 gap in 90 bad is ready at 90%; all bad in a third of the answers is not, whatever their number."""
+    verdict = run(Gate([ITL], most=2_000), lambda n: result(slow=n % 10 == 0))
+    assert verdict.state == "ready"
+    found = verdict.findings[1]
+    assert found.events == 9 * found.requests
+    assert found.lower < found.bad / found.events < found.upper
+    assert run(Gate([ITL], most=2_000), lambda n: result(slow=9 if n % 3 == 0 else 0)).state == "degraded"
+    alone = Gate([ITL], most=2_000)
+    assert alone.take(result(slow=9)) is None, "nine bad gaps, one bad request"
+
+
+def test_answers_that_stall_as_a_whole_do_not_pass_for_many_events() -> None:
+    """A tenth of answers of 16 to 48 gaps, all of them bad, at a budget of a tenth: no claim in most of 40 gates."""
+    itl = (ITL[0], Use("t", "probe", 2.0, 32.0, 48))
+    claims = 0
+    for seed in range(40):
+        rng = Random(seed)
+
+        def stalling(_: int, rng: Random = rng) -> ProbeResult:
+            count, gap_ns = rng.randint(17, 48), 100_000_000 if rng.random() < 0.1 else 10_000_000
+            stamps = tuple(10**8 + gap_ns * number for number in range(count))
+            timeline = Timeline(0, first_ns=stamps[0], end_ns=stamps[-1], content_ns=stamps)
+            return ProbeResult("t", "probe", "id", 0.0, Outcome.OK, "", timeline)
+
+        claims += run(Gate([itl], most=300), stalling).state != "not_enough_data"
+    assert claims <= 5  # 4 of either kind are allowed on average
+
+
+def test_a_gate_that_can_never_open_is_refused() -> None:
+    """With how many it would take; so is none at all."""
+    with pytest.raises(ValueError, match="takes 68 requests"):
+        Gate([TTFT], most=67)
+
+
+def baseline(count: int, level: float = 0.1, seed: int = 2) -> list[Request]:
+    rng = Random(seed)
+    return [Request(0, float(n), ttft_s=level * rng.lognormvariate(0, 0.2)) for n in range(count)]
+
+
+def test_slower_than_the_baseline_is_degraded_and_as_fast_is_ready() -> None:
+    """By its p50 and p90; slower by half of what is material is not claimed to be slower."""
+    rows = baseline(300)
+    references = [reference(rows, "ttft", q, 0.2) for q in (0.5, 0.9)]
+    rng = Random(4)
+
+    def at(level: float) -> Verdict:
+        gate = Gate([], most=2_000, baseline=references)
+        return run(gate, lambda _: result(level * rng.lognormvariate(0, 0.2)))
+
+    assert at(0.1).state == "ready"
+    slower = at(0.15)
+    assert slower.state == "degraded"
+    assert "of baseline" in slower.why
+    assert at(0.11).state != "degraded"
+
+
+def test_a_baselines_uncertainty_is_on_the_side_of_caution() -> None:
+    """Not slower is measured from the lower end of its quantile's interval, slower from the upper end; failures are slowest."""
+    rows = [*baseline(100), *(Request(0, 0.0, outcome="reset") for _ in range(5))]
+    found = reference(rows, "ttft", 0.5, 0.0)
+    middle = sorted(each.ttft_s or 9.0 for each in rows)[52]
+    assert found.sure_s < middle < found.slower_s
+    assert found.count == 105
+    assert isinstance(found, Reference)
+    with pytest.raises(ValueError, match="10 requests with a TTFT are too few for its p90; keep one of 300 or more"):
+        reference(baseline(10), "ttft", 0.9, 0.2)
+    with pytest.raises(ValueError, match="0 requests with a TPOT"):
+        reference(rows[:100], "tpot", 0.5, 0.2)
+    with pytest.raises(ValueError, match="fail too often for its p50"):
+        reference([*baseline(60), *(Request(0, 0.0, outcome="reset") for _ in range(60))], "ttft", 0.5, 0.2)
+
+
+def test_it_says_how_many_requests_it_takes_at_least() -> None:
+    """Those of the hardest question: 346 for 99%, 34 where only answers are asked for."""
+    assert Gate([(replace(TTFT[0], objective=Decimal("0.99")), USE)], most=500).least == 346
+    assert Gate([], most=500).least == 34
+    assert {q: least_samples(q) for q in (0.5, 0.9)} == {0.5: 8, 0.9: 53}

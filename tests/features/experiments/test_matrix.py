@@ -1,0 +1,213 @@
+"""What a row sends, and what its results come to."""
+
+from dataclasses import replace
+from decimal import Decimal
+from random import Random
+
+from prober.config.rows import Row
+from prober.features.experiments.audit import audit
+from prober.features.experiments.matrix import (
+    CLOSED_LOOP,
+    ERROR,
+    Verdict,
+    as_sent,
+    decision,
+    due_times,
+    judge,
+    load_of,
+    missed_error,
+    overall,
+    reservations,
+    shape_of,
+    stage_name,
+    warming,
+)
+from prober.measure.objective import Slo
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Connection, Timeline
+from prober.results.result import Result, Target
+from prober.workload.shapes import Fixed, Uniform
+from prober.workload.workloads import Prefix, Workload
+
+S = 10**9
+TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.95"), 1e6)
+ITL = Slo("itl", "itl", 0.05, Decimal("0.9"), 1e6)
+ROW = Row("a", Workload("a", Fixed(100), Fixed(10)), (TTFT,), rate_per_s=2.0, requests=100)
+CLOSED = replace(ROW, name="b", rate_per_s=None, concurrency=4)
+
+MOST_WRONG = 100 * ERROR + 3 * (100 * ERROR * (1 - ERROR)) ** 0.5
+
+
+def result(ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, *, slow: int = 0, detail: str = "") -> ProbeResult:
+    """Ten tokens, `slow` of the nine gaps of 100 ms and the others of 10 ms."""
+    if outcome is not Outcome.OK:
+        return ProbeResult("t", "a", "id", 0.0, outcome, detail, Timeline(0))
+    stamps = [round(ttft_s * S)]
+    for gap in range(9):
+        stamps.append(stamps[-1] + (100_000_000 if gap < slow else 10_000_000))
+    timeline = Timeline(0, first_ns=stamps[0], end_ns=stamps[-1], content_ns=tuple(stamps))
+    return ProbeResult("t", "a", "id", 0.0, outcome, "", timeline)
+
+
+def judged(row: Row, results: list[ProbeResult], *, loading: int = 0, interrupted: bool = False) -> Verdict:
+    return judge(row, results, missed=missed_error([row]), loading=loading, interrupted=interrupted)
+
+
+def test_a_row_is_accepted_by_as_many_as_that_takes() -> None:
+    """68 good ones for 95%, and not by one fewer."""
+    assert judged(ROW, [result()] * 68).state == "accepted"
+    few = judged(ROW, [result()] * 67)
+    assert (few.state, few.findings[0].answer) == ("not_enough_data", "undecided")
+    assert "ttft<0.5s:95%: 0 of 67 bad" in few.why
+
+
+def test_a_row_is_rejected_where_an_objective_is_missed() -> None:
+    """By slow answers and by failures; the one that is kept is not named."""
+    both = replace(ROW, slos=(Slo("success", "success", None, Decimal("0.5"), 1e6), TTFT))
+    verdict = judged(both, [result(1.0 if n % 2 else 0.1) for n in range(60)])
+    assert verdict.state == "rejected"
+    assert verdict.why == "ttft<0.5s:95%: 30 of 60 bad, 50%, allowed 5%"
+    assert judged(ROW, [result(outcome=Outcome.HTTP_5XX)] * 10).state == "rejected"
+
+
+def test_one_bad_request_is_never_a_verdict() -> None:
+    """Nor are two good ones."""
+    assert judged(ROW, [result(9.0)]).state == "not_enough_data"
+    assert judged(ROW, [result()] * 2).state == "not_enough_data"
+    assert judged(ROW, []).why == "ttft<0.5s:95%: nothing to judge, no data"
+
+
+def test_gaps_of_one_answer_are_one_observation() -> None:
+    """90 gaps of ten answers, all good, are not 90 observations: an objective of 90% takes more answers than that."""
+    row = replace(ROW, slos=(ITL,))
+    assert judged(row, [result()] * 10).state == "not_enough_data"
+    assert judged(row, [result()] * 60).state == "accepted"
+    assert judged(row, [result(slow=9)] * 10).state == "rejected"
+
+
+def test_what_does_not_count_is_told() -> None:
+    """Rejected requests, late ones and a loading engine are no data, and the verdict says so."""
+    rejected = judged(ROW, [result(outcome=Outcome.REJECTED, detail="HTTP 401")] * 80)
+    assert rejected.state == "not_enough_data"
+    assert "80 of 80 requests not counted, most often rejected: HTTP 401" in rejected.why
+    assert "7 requests not sent: the engine said" in judged(ROW, [], loading=7).why
+
+
+def test_an_interrupted_row_has_no_verdict() -> None:
+    """Not even where what was seen would do: what was cut would have been the slow ones."""
+    verdict = judged(ROW, [result()] * 90, interrupted=True)
+    assert (verdict.state, verdict.why) == ("not_enough_data", "interrupted after 90 requests")
+    assert verdict.findings[0].events == 90
+
+
+def test_a_rejection_is_wrong_no_more_often_for_many_rows() -> None:
+    """Of 20 rows that just keep their objective, in 100 runs: any is rejected in at most a twentieth, by three sigmas."""
+    rows = [replace(ROW, name=str(n)) for n in range(20)]
+    rng, missed, wrong = Random(5), missed_error(rows), 0
+    good, bad = result(), result(9.0)
+    for _ in range(100):
+        drawn = [[bad if rng.random() < 0.05 else good for _ in range(60)] for _ in rows]
+        verdicts = [judge(row, results, missed=missed) for row, results in zip(rows, drawn, strict=True)]
+        wrong += overall(verdicts) == "rejected"
+    assert wrong <= MOST_WRONG
+
+
+def test_an_acceptance_is_wrong_as_seldom() -> None:
+    """Of a row that just misses its objective: accepted in at most a twentieth of 100 runs, by three sigmas."""
+    rng, good, bad = Random(6), result(), result(9.0)
+    runs = [[bad if rng.random() < 0.051 else good for _ in range(300)] for _ in range(100)]
+    assert sum(judged(ROW, results).state == "accepted" for results in runs) <= MOST_WRONG
+
+
+def test_the_whole_is_the_worst_that_is_known() -> None:
+    """One rejected rejects, one open leaves it open; an undecided whole is no decision."""
+    accepted, rejected, open_ = (
+        Verdict("r", state, "seen", ()) for state in ("accepted", "rejected", "not_enough_data")
+    )
+    assert overall([accepted, accepted]) == "accepted"
+    assert overall([accepted, open_]) == "not_enough_data"
+    assert overall([accepted, open_, rejected]) == "rejected"
+    assert decision([accepted, open_]) is None
+    said = decision([accepted, rejected])
+    assert said is not None
+    assert (said.accepted, said.why) == (False, "r: accepted (seen). r: rejected (seen)")
+
+
+def test_too_few_are_told_before_anything_is_sent() -> None:
+    """By number, or by rate and duration; a closed loop for a time cannot tell how many it will be."""
+    assert reservations(ROW) == []
+    assert "takes 68 requests" in reservations(replace(ROW, requests=60))[0]
+    assert "about 60 are sent" in reservations(replace(ROW, requests=None, duration_s=30.0))[0]
+    assert reservations(replace(CLOSED, requests=None, duration_s=1.0)) == []
+
+
+def test_due_times_end_with_the_number_or_the_time() -> None:
+    """Poisson arrivals from the start on."""
+    start = 1000 * S
+    times = list(due_times(ROW, Random(1), start))
+    assert len(times) == 100
+    assert times == sorted(times)
+    assert start < times[0]
+    times = list(due_times(replace(ROW, requests=None, duration_s=500.0), Random(1), start))
+    assert 900 < len(times) < 1100
+    assert times[-1] < start + 500 * S
+
+
+def test_a_closed_loop_is_timed_from_when_the_request_left() -> None:
+    """It has no intended time: to connect is not in its TTFT; what was not sent stays as it is."""
+    timeline = Timeline(0, Connection(0, 3 * S), sent_ns=3 * S, first_ns=4 * S, end_ns=5 * S)
+    sent = as_sent(replace(result(), timeline=timeline)).timeline
+    assert (sent.ttft_s, sent.e2e_s, sent.send_lag_s) == (1.0, 2.0, 0.0)
+    refused = result(outcome=Outcome.CONNECT_REFUSED)
+    assert as_sent(refused) is refused
+
+
+def test_a_closed_loop_is_called_one_wherever_it_is_seen() -> None:
+    """In its stage's name, its verdict's, and the stored arrivals, which the audit marks as hiding the queue."""
+    assert stage_name(CLOSED) == judged(CLOSED, []).name == "b (closed loop of 4)"
+    assert stage_name(ROW) == "a"
+    assert load_of([ROW], 2000).arrivals == "poisson"
+    load = load_of([CLOSED], 2000)
+    assert (load.arrivals, load.max_in_flight) == ("closed", 4)
+    mixed = load_of([ROW, CLOSED], 2000)
+    assert (mixed.arrivals, mixed.max_in_flight) == ("poisson, and closed in b", 2000)
+    for each in (load, mixed):
+        stored = Result("i", "run", 0.0, 0.0, "tool", Target(), each, ())
+        check = next(check for check in audit(stored) if check.name == "open loop")
+        assert check.done is False
+        assert "hides its queue" in check.why
+    assert "coordinated omission" in CLOSED_LOOP
+
+
+def test_lengths_are_told_row_by_row() -> None:
+    """And whether any of them varies."""
+    varied = replace(ROW, name="c", workload=replace(ROW.workload, output_tokens=Uniform(1, 9)))
+    assert load_of([ROW], 2000).varied is False
+    load = load_of([ROW, varied], 2000)
+    assert (load.varied, load.workload) == (True, "a, c")
+    assert load.output_tokens == "a: Fixed(tokens=10); c: Uniform(low=1, high=9)"
+
+
+def test_a_shared_prefix_is_warm_before_it_counts() -> None:
+    """Each request of the warm-up carries it; a row that has none, or is cold on purpose, is warmed up with what it sends."""
+    some = replace(ROW.workload, prefix=Prefix(50, 0.3))
+    assert warming(some).prefix == Prefix(50, 1.0)
+    assert warming(some).name == some.name
+    cold = replace(ROW.workload, prefix=Prefix(50, 0.0))
+    assert warming(cold) is cold
+    assert warming(ROW.workload) is ROW.workload
+
+
+def test_what_a_stage_was_sent_is_its_rows_own() -> None:
+    """A closed loop is called one, and a shared prefix is part of the shape: figures of neither are those of the bare lengths."""
+    plain, closed = shape_of(ROW, 2000), shape_of(CLOSED, 2000)
+    assert (plain.workload, plain.arrivals, plain.max_in_flight) == (ROW.name, "poisson", 2000)
+    assert (closed.workload, closed.arrivals, closed.max_in_flight) == (
+        stage_name(CLOSED),
+        "closed",
+        CLOSED.concurrency,
+    )
+    warm = shape_of(replace(ROW, workload=replace(ROW.workload, prefix=Prefix(16, 0.5))), 2000)
+    assert warm.prompt_tokens == f"{plain.prompt_tokens}, 16 of them shared by 50% of the requests"
+    assert warm.output_tokens == plain.output_tokens

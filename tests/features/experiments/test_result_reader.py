@@ -1,0 +1,436 @@
+"""Other tools' files, with the keys that they have: what they say, what they do not say, what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from prober.features.experiments.audit import audit
+from prober.features.experiments.result_reader import read
+from prober.results.result import Result
+from prober.results.result_file import Unreadable, from_json, to_json
+
+VLLM: dict[str, Any] = {
+    "date": "20261120-101500",
+    "endpoint_type": "openai-chat",
+    "backend": "openai-chat",
+    "label": None,
+    "model_id": "org/model-7b",
+    "tokenizer_id": "org/model-7b",
+    "num_prompts": 4,
+    "request_rate": 2.0,
+    "burstiness": 1.0,
+    "max_concurrency": None,
+    "duration": 2.0,
+    "completed": 3,
+    "failed": 1,
+    "total_input_tokens": 60,
+    "total_output_tokens": 9,
+    "request_throughput": 1.5,
+    "request_goodput": 1.0,
+    "output_throughput": 4.5,
+    "total_token_throughput": 34.5,
+    "mean_ttft_ms": 60.0,
+    "median_ttft_ms": 50.0,
+    "std_ttft_ms": 10.0,
+    "p99_ttft_ms": 80.0,
+    "mean_tpot_ms": 10.0,
+    "median_tpot_ms": 10.0,
+    "std_tpot_ms": 0.0,
+    "p99_tpot_ms": 12.0,
+    "median_itl_ms": 10.0,
+    "p99_itl_ms": 11.0,
+}
+DETAILED = VLLM | {
+    "input_lens": [10, 20, 30, 40],
+    "output_lens": [3, 3, 3, 0],
+    "ttfts": [0.05, 0.08, 0.05, 0.0],
+    "itls": [[0.01, 0.01], [0.01, 0.03], [0.01, 0.01], []],
+    "latencies": [0.07, 0.12, 0.07, 0.0],
+    "start_times": [100.0, 100.5, 101.0, 101.5],
+    "errors": ["", "", "", "Connection refused"],
+    "generated_texts": ["a", "b", "c", ""],
+}
+SGLANG: dict[str, Any] = {
+    "tag": None,
+    "backend": "sglang",
+    "dataset_name": "random",
+    "request_rate": 4.0,
+    "max_concurrency": None,
+    "random_input_len": 1024,
+    "random_output_len": 128,
+    "random_range_ratio": 0.5,
+    "duration": 10.0,
+    "completed": 40,
+    "total_input_tokens": 4000,
+    "total_output_tokens": 2000,
+    "total_output_tokens_retokenized": 1990,
+    "request_throughput": 4.0,
+    "input_throughput": 400.0,
+    "output_throughput": 200.0,
+    "total_throughput": 600.0,
+    "mean_e2e_latency_ms": 900.0,
+    "median_e2e_latency_ms": 800.0,
+    "p99_e2e_latency_ms": 1900.0,
+    "mean_ttft_ms": 50.0,
+    "median_ttft_ms": 45.0,
+    "p99_ttft_ms": 90.0,
+    "median_tpot_ms": 11.0,
+    "p99_tpot_ms": 14.0,
+    "median_itl_ms": 10.0,
+    "p95_itl_ms": 12.0,
+    "p99_itl_ms": 15.0,
+    "max_itl_ms": 60.0,
+    "concurrency": 3.6,
+    "accept_length": None,
+    "server_info": None,
+}
+LLMPERF: dict[str, Any] = {
+    "version": "2023-08-31",
+    "name": "model_550_150_summary",
+    "model": "org/model-7b",
+    "mean_input_tokens": 550,
+    "stddev_input_tokens": 150,
+    "mean_output_tokens": 150,
+    "stddev_output_tokens": 80,
+    "num_concurrent_requests": 4,
+    "results_inter_token_latency_s_quantiles_p50": 0.03,
+    "results_ttft_s_quantiles_p50": 0.2,
+    "results_ttft_s_quantiles_p99": 0.6,
+    "results_ttft_s_max": 0.7,
+    "results_end_to_end_latency_s_quantiles_p50": 3.0,
+    "results_end_to_end_latency_s_quantiles_p99": 6.0,
+    "results_number_input_tokens_mean": 551.0,
+    "results_number_output_tokens_mean": 150.0,
+    "results_num_requests_started": 101,
+    "results_number_errors": 1,
+    "results_mean_output_throughput_token_per_s": 150.0,
+    "results_num_completed_requests": 100,
+    "timestamp": 1_700_000_000,
+}
+LLMPERF_ROWS: list[dict[str, Any]] = [
+    {
+        "error_code": None,
+        "error_msg": "",
+        "inter_token_latency_s": 0.05,
+        "ttft_s": 0.2,
+        "end_to_end_latency_s": 1.0,
+        "number_input_tokens": 500,
+        "number_output_tokens": 17,
+    },
+    {
+        "error_code": 429,
+        "error_msg": "slow down",
+        "inter_token_latency_s": 0,
+        "ttft_s": 0,
+        "end_to_end_latency_s": 0,
+        "number_input_tokens": 510,
+        "number_output_tokens": 0,
+    },
+]
+
+
+def metric(unit: str, **values: float) -> dict[str, Any]:
+    return {"unit": unit, **values}
+
+
+GENAI_PERF: dict[str, Any] = {
+    "request_throughput": metric("requests/sec", avg=2.0),
+    "request_latency": metric("ms", avg=1000.0, p50=950.0, p99=1800.0, min=500.0, max=2000.0, std=99.0),
+    "time_to_first_token": metric("ms", avg=60.0, p50=55.0, p99=120.0, max=130.0),
+    "inter_token_latency": metric("ms", avg=10.0, p50=9.5, p99=14.0),
+    "output_token_throughput": metric("tokens/sec", avg=200.0),
+    "output_sequence_length": metric("tokens", avg=100.0),
+    "input_sequence_length": metric("tokens", avg=550.0),
+    "request_count": metric("count", avg=100.0),
+    "input_config": {
+        "model": ["org/model-7b"],
+        "backend": "vllm",
+        "endpoint_type": "chat",
+        "concurrency": 2,
+        "request_rate": None,
+        "synthetic_input_tokens_mean": 550,
+        "synthetic_input_tokens_stddev": 0,
+        "random_seed": 0,
+    },
+}
+AIPERF: dict[str, Any] = {
+    "schema_version": "1.4",
+    "aiperf_version": "0.13.0",
+    "benchmark_id": "abc",
+    "start_time": "2026-11-20T10:00:00+00:00",
+    "end_time": "2026-11-20T10:01:00+00:00",
+    "was_cancelled": False,
+    "input_config": {
+        "models": {"items": [{"name": "org/model-7b"}]},
+        "endpoint": {"urls": ["http://me:secret@llm:8000/v1?key=secret"], "type": "chat"},
+        "datasets": [{"name": "main", "prompts": {"isl": {"mean": 550.0, "stddev": 50.0}, "osl": {"mean": 51.0}}}],
+        "phases": [
+            {"name": "warmup", "kind": "warmup", "type": "poisson", "rate": 1.0},
+            {"name": "profiling", "kind": "profiling", "type": "poisson", "rate": 5.0},
+        ],
+    },
+    "run_info": {"random_seed": 42, "cli_command": "aiperf profile --model org/model-7b"},
+    "warmup_metrics": {"request_count": metric("requests", avg=10.0)},
+    "request_count": metric("requests", avg=300.0),
+    "error_request_count": metric("requests", avg=3.0),
+    "request_throughput": metric("requests/sec", avg=5.0),
+    "benchmark_duration": metric("sec", avg=60.0),
+    "request_latency": metric("ms", avg=900.0, p50=880.0, p99=1700.0, max=1750.0, count=300),
+    "time_to_first_token": metric("ms", avg=50.0, p50=48.0, p99=90.0, max=95.0, count=300),
+    "inter_token_latency": metric("ms", avg=10.0, p50=9.0, p99=12.0, count=300),
+    "inter_chunk_latency": metric("us", avg=10_000.0, p50=9_500.0, p99=20_000.0, count=15_000),
+    "total_isl": metric("tokens", avg=165_000.0),
+    "total_osl": metric("tokens", avg=15_300.0),
+}
+
+
+def record(start_ns: int, phase: str = "profiling", error: Any = None) -> dict[str, Any]:
+    metrics = {
+        "time_to_first_token": {"value": 50.0, "unit": "ms"},
+        "inter_token_latency": {"value": 10.0, "unit": "ms"},
+        "inter_chunk_latency": {"value": [10.0, 12.0], "unit": "ms"},
+        "request_latency": {"value": 72.0, "unit": "ms"},
+        "input_sequence_length": {"value": 550, "unit": "tokens"},
+        "output_sequence_length": {"value": 3, "unit": "tokens"},
+    }
+    return {
+        "metadata": {
+            "request_start_ns": start_ns,
+            "request_end_ns": start_ns + 72_000_000,
+            "benchmark_phase": phase,
+        },
+        "metrics": {} if error else metrics,
+        "error": error,
+    }
+
+
+def of(document: Any) -> Result:
+    return read(json.dumps(document), "f.json")
+
+
+def p(result: Result, latency: str, q: float, stage: int = 0) -> tuple[float, int]:
+    found = result.stages[stage].quantile(latency, q)
+    assert found is not None
+    return round(found.estimate, 9), found.count
+
+
+def test_vllm_with_its_lists() -> None:
+    """Requests one by one: intervals, distributions; a request with an error is none that was answered."""
+    result = of(DETAILED)
+    (stage,) = result.stages
+    assert result.tool == "vllm bench serve"
+    assert (stage.name, stage.rate_per_s, stage.duration_s) == ("2/s", 2.0, 2.0)
+    assert (stage.sent, stage.answered, stage.outcomes) == (4, 3, {"ok": 3, "failed": 1})
+    assert [each.start_s for each in result.requests] == [0.0, 0.5, 1.0, 1.5]
+    assert result.requests[1].tpot_s == pytest.approx((0.12 - 0.08) / 2)
+    assert result.requests[3].ttft_s is None
+    assert result.requests[3].error == "Connection refused"
+    assert p(result, "ttft", 0.99) == (0.08, 3)
+    assert p(result, "itl", 1.0) == (0.03, 6)
+    assert p(result, "e2e", 0.5) == (0.07, 3)
+    assert stage.output_tokens_per_s == 4.5
+    assert stage.goodput_per_s == 1.0
+    assert (result.load.arrivals, result.load.varied) == ("poisson", True)
+    assert (result.target.model, result.target.api, result.target.engine) == ("org/model-7b", "chat", None)
+    assert result.started_unix_s == result.ended_unix_s - 2.0
+
+
+def test_vllm_without_its_lists() -> None:
+    """Only the percentiles that were asked for, in seconds; the number of gaps is told nowhere, so it is 0."""
+    result = of(VLLM)
+    assert result.requests == ()
+    assert p(result, "ttft", 0.5) == (0.05, 3)
+    assert p(result, "tpot", 0.99) == (0.012, 3)
+    assert p(result, "itl", 0.99) == (0.011, 0)
+    assert "e2e" not in result.stages[0].latencies
+    assert result.stages[0].outcomes == {"ok": 3, "failed": 1}
+    assert result.load.varied is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "arrivals", "name"),
+    [
+        ({"request_rate": "inf", "max_concurrency": 8}, "closed", "concurrency 8"),
+        ({"request_rate": 2.0, "max_concurrency": 8}, "closed", "2/s"),
+        ({"request_rate": "inf"}, "all at once", "all at once"),
+        ({"burstiness": 0.5}, "gamma", "2/s"),
+    ],
+)
+def test_vllms_arrivals(keys: dict[str, Any], arrivals: str, name: str) -> None:
+    """A cap on concurrency makes requests wait in the client: no open loop."""
+    result = of(VLLM | keys)
+    assert (result.load.arrivals, result.stages[0].name) == (arrivals, name)
+
+
+def test_older_vllm_has_no_latencies_and_no_times() -> None:
+    """E2E is TTFT and gaps, as its client had it; when requests were sent stays unknown."""
+    document = {key: value for key, value in DETAILED.items() if key not in ("latencies", "start_times")}
+    result = of(document)
+    assert result.requests[1].e2e_s == pytest.approx(0.12)
+    assert result.requests[1].start_s is None
+
+
+def test_sglangs_lines_are_stages() -> None:
+    """It appends a line a run: rates side by side."""
+    lines = [SGLANG, SGLANG | {"request_rate": 8.0, "p99_ttft_ms": 300.0}]
+    result = read("\n".join(map(json.dumps, lines)) + "\n", "f.jsonl")
+    assert result.tool == "sglang.bench_serving"
+    assert [stage.name for stage in result.stages] == ["4/s", "8/s"]
+    assert p(result, "ttft", 0.99, 1) == (0.3, 40)
+    assert p(result, "e2e", 0.99) == (1.9, 40)
+    assert p(result, "itl", 1.0) == (0.06, 0)
+    assert result.stages[0].output_tokens_per_s == 200.0
+    assert (result.load.arrivals, result.load.varied) == ("poisson", True)
+
+
+def test_llmperfs_summary() -> None:
+    """Its inter-token latency contains TTFT, so neither TPOT nor ITL is known."""
+    result = of(LLMPERF)
+    (stage,) = result.stages
+    assert set(stage.latencies) == {"ttft", "e2e"}
+    assert p(result, "ttft", 0.99) == (0.6, 100)
+    assert p(result, "ttft", 1.0) == (0.7, 100)
+    assert (stage.sent, stage.answered, stage.outcomes) == (101, 100, {"ok": 100, "failed": 1})
+    assert stage.duration_s == pytest.approx(100.0)
+    assert stage.output_tokens_per_s == pytest.approx(150.0)
+    assert (result.load.arrivals, result.load.max_in_flight) == ("closed", 4)
+    assert any("TTFT included" in text for text in result.differs)
+
+
+def test_llmperfs_rows() -> None:
+    """TPOT can be had from each request; how long it ran cannot, so there is no throughput."""
+    result = of(LLMPERF_ROWS)
+    assert result.requests[0].tpot_s == pytest.approx(0.05)
+    assert (result.requests[1].outcome, result.requests[1].error) == ("failed", "slow down")
+    assert result.stages[0].requests_per_s is None
+    assert p(result, "ttft", 0.99) == (0.2, 1)
+
+
+def test_genai_perf() -> None:
+    """Its inter-token latency is a mean a request: TPOT. ITL is not known, nor is when it was measured."""
+    result = of(GENAI_PERF)
+    (stage,) = result.stages
+    assert p(result, "tpot", 0.99) == (0.014, 100)
+    assert "itl" not in stage.latencies
+    assert stage.duration_s == 50.0
+    assert stage.output_tokens_per_s == 200.0
+    assert (stage.name, result.load.arrivals, result.load.varied) == ("concurrency 2", "closed", False)
+    assert (result.target.model, result.target.engine) == ("org/model-7b", "vllm")
+
+
+def test_genai_perfs_later_configuration() -> None:
+    """Nested, with an empty text for what was not given."""
+    config = {
+        "model_names": ["org/model-7b"],
+        "endpoint": {"backend": "vllm", "type": "chat", "url": "me:secret@llm:8000"},
+        "perf_analyzer": {"stimulus": {"request_rate": 4.0}, "warmup_request_count": 10},
+        "input": {"synthetic_tokens": {"mean": 550, "stddev": 20}, "random_seed": 7},
+        "concurrency": "",
+    }
+    result = of(GENAI_PERF | {"input_config": config})
+    assert (result.stages[0].name, result.load.arrivals, result.load.varied) == ("4/s", "poisson", True)
+    assert (result.target.model, result.target.api, result.load.seed) == ("org/model-7b", "chat", 7)
+    assert result.load.prompt_tokens == "normal, mean 550, standard deviation 20"
+    assert result.warm_up is not None
+    assert result.target.url == "llm:8000"
+
+
+def test_aiperf() -> None:
+    """Units are those it states; a later minor version is read."""
+    result = of(AIPERF | {"schema_version": "1.9", "new_key": {"unit": "?"}})
+    (stage,) = result.stages
+    assert result.tool == "aiperf 0.13.0"
+    assert p(result, "itl", 0.99) == (0.02, 15_000)
+    assert p(result, "tpot", 0.5) == (0.009, 300)
+    assert (stage.sent, stage.answered) == (303, 300)
+    assert stage.output_tokens_per_s == 255.0
+    assert result.configuration == "aiperf profile --model org/model-7b"
+    assert result.warm_up is not None
+    assert result.warm_up.requests == 10
+    assert (result.load.arrivals, result.load.seed) == ("poisson", 42)
+    assert (stage.name, stage.rate_per_s) == ("5/s", 5.0)
+    assert result.load.prompt_tokens == "normal, mean 550, standard deviation 50"
+    assert (result.target.model, result.target.url) == ("org/model-7b", "http://llm:8000/v1")
+
+
+@pytest.mark.parametrize(
+    ("config", "arrivals", "name"),
+    [
+        ({"loadgen": {"request_rate": 5.0}}, "poisson", "5/s"),
+        ({"loadgen": {"request_rate": 5.0, "arrival_pattern": "constant"}}, "constant", "5/s"),
+        ({"loadgen": {"concurrency": 8}}, "closed", "concurrency 8"),
+        ({"phases": [{"kind": "profiling", "type": "concurrency", "concurrency": 8}]}, "closed", "concurrency 8"),
+        ({}, None, "one run"),
+    ],
+)
+def test_aiperfs_load(config: dict[str, Any], arrivals: str | None, name: str) -> None:
+    """By the names of older releases too; what is not told is unknown."""
+    result = of(AIPERF | {"input_config": config})
+    assert (result.load.arrivals, result.stages[0].name) == (arrivals, name)
+
+
+def test_aiperfs_records() -> None:
+    """A line a request; the warm-up's are counted and left out."""
+    error = {"code": 499, "type": "RequestCancellationError", "message": "cancelled"}
+    lines = [record(0, "warmup"), record(10**9), record(2 * 10**9), record(3 * 10**9, error=error)]
+    result = read("\n".join(map(json.dumps, lines)), "f.jsonl")
+    assert [each.start_s for each in result.requests] == [0.0, 1.0, 2.0]
+    assert result.requests[0].itls_s == (0.01, 0.012)
+    assert result.requests[2].error == "cancelled"
+    assert result.stages[0].outcomes == {"ok": 2, "failed": 1}
+    assert result.stages[0].duration_s == pytest.approx(2.072)
+    assert result.warm_up is not None
+    assert result.warm_up.requests == 1
+
+
+ALL = [VLLM, DETAILED, SGLANG, LLMPERF, LLMPERF_ROWS, GENAI_PERF, AIPERF]
+NAMES = ["vllm", "vllm-detailed", "sglang", "llmperf", "llmperf-rows", "genai-perf", "aiperf"]
+
+
+@pytest.mark.parametrize("document", ALL, ids=NAMES)
+def test_every_tools_file_becomes_one_of_ours(document: Any) -> None:
+    """And is the same when it is read again; it says what its figures mean differently, and claims no hardware."""
+    result = of(document)
+    assert from_json(to_json(result), "r.json") == result
+    assert result.differs
+    checks = {each.name: each.done for each in audit(result)}
+    assert checks["hardware"] is False
+    assert checks["batch"] is False
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (
+            AIPERF | {"schema_version": "2.0"},
+            "f.json: schema_version: is '2.0' .of aiperf 0.13.0., this prober reads AIPerf's 1.x",
+        ),
+        ({"aiperf_version": "0.5.0", "schema_version": "1.0"}, "f.json: request_latency: is missing"),
+        (
+            AIPERF | {"request_latency": metric("tokens", p50=1.0)},
+            "f.json: request_latency.unit: is 'tokens', not one of",
+        ),
+        (
+            LLMPERF | {"version": "2027-01-01"},
+            "f.json: version: is '2027-01-01', this prober reads llmperf's 2023-08-31",
+        ),
+        (DETAILED | {"errors": [""]}, "f.json: errors: is '1 values', not the 4 of ttfts"),
+        (VLLM | {"p99_ttft_ms": "fast"}, "f.json: p99_ttft_ms: is 'fast', not a number"),
+        (VLLM | {"completed": True}, "f.json: completed: is 'True', not a number"),
+        ({"results": 1, "qps": 2}, "f.json: is a file of no tool that is known .* its first keys: results, qps"),
+        ([], "f.json: holds no JSON object"),
+        (7, "f.json: holds no JSON object"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(document: Any, said: str) -> None:
+    """With the file, the key and what is wrong."""
+    with pytest.raises(Unreadable, match=said):
+        of(document)
+
+
+def test_not_a_number_is_absent() -> None:
+    """Tools write NaN where they have none; it is no figure."""
+    text = json.dumps(VLLM | {"p99_tpot_ms": float("nan")})
+    result = read(text, "f.json")
+    assert result.stages[0].quantile("tpot", 0.99) is None

@@ -1,0 +1,124 @@
+"""Rules from a configuration: stable, exact, in both forms, and taken by every Prometheus."""
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "deploy/prober.yaml"
+
+
+@cache
+def rules(*options: str, config: Path = EXAMPLE) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "prober", "rules", "--config.file", str(config), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_same_configuration_makes_the_same_text() -> None:
+    """What is committed is what is made, and is made again; --check says if it is not."""
+    committed = ROOT / "deploy/prometheus/rules.yaml"
+    assert rules().stdout == committed.read_text()
+    assert rules("--output", str(committed), "--check").returncode == 0
+    stale = rules("--output", str(committed), "--check", "--label", "team=a")
+    assert stale.returncode == 1
+    assert f"{committed} is not what {EXAMPLE} makes" in stale.stderr
+
+
+def test_the_operator_s_form_holds_the_same_groups() -> None:
+    """As the spec of a PrometheusRule."""
+    document = yaml.safe_load(rules("--format", "operator").stdout)
+    assert (document["apiVersion"], document["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert document["spec"] == yaml.safe_load(rules().stdout)
+
+
+def test_objectives_are_exact() -> None:
+    """No float has been near a threshold: 14.4 x 0.1% is 0.0144."""
+    text = rules().stdout
+    assert "> 0.144\n" in text
+    assert "> 0.072\n" in text  # 14.4 x 0.5%
+    assert "0.0719" not in text
+    assert "00000" not in text
+
+
+def test_options_reach_every_rule() -> None:
+    """Selector, labels, and both base addresses."""
+    found = rules(
+        "--job-selector", 'job="x",env="prod"', "--label", "team=a", "--label", "tier=gold",
+        "--runbook-url", "https://r/", "--dashboard-url", "https://d",
+    ).stdout  # fmt: skip
+    for group in yaml.safe_load(found)["groups"]:
+        for rule in group["rules"]:
+            for part in ("llmslo_slo_events_total{", "llmslo_drift_active{", "up{"):
+                assert rule["expr"].count(part) == rule["expr"].count(part + 'job="x",env="prod"')
+            if "alert" in rule:
+                assert {"team": "a", "tier": "gold"}.items() <= rule["labels"].items()
+                assert rule["annotations"]["runbook_url"] == f"https://r/{rule['alert']}"
+                assert rule["annotations"]["dashboard_url"].startswith("https://d/d/")
+
+
+def test_a_label_that_is_none_is_told() -> None:
+    """With what to write."""
+    done = rules("--label", "team")
+    assert (done.returncode, done.stderr) == (2, "--label 'team': write NAME=VALUE, such as team=inference\n")
+
+
+def test_an_alert_that_cannot_fire_stops_it(tmp_path: Path) -> None:
+    """Path, figures, what to change; and nothing is written."""
+    config = tmp_path / "c.yaml"
+    config.write_text("slos: {ok: {signal: success, objective: 90%}}\ntargets: [{url: http://h}]")
+    done = rules("--output", str(tmp_path / "out"), config=config)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{config}: slos.ok: h, workload probe: its alert cannot fire: burn rate 14.4")
+    assert not (tmp_path / "out").exists()
+    checked = [sys.executable, "-m", "prober", "check", "--config.file", str(config)]
+    assert subprocess.run(checked, capture_output=True, check=False).returncode == 1
+
+
+def test_check_shows_what_fires_each_alert() -> None:
+    """The table of the proof, and the warning where the window is longer than Prometheus keeps by default."""
+    command = [sys.executable, "-m", "prober", "check", "--config.file", str(EXAMPLE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "104 of 720 in 1h" in done.stdout
+    assert "warning: its window of 30d is longer than the 15d" in done.stdout
+    assert "slos.quality: warning" not in done.stdout
+
+
+@pytest.mark.parametrize("which", ["promtool", "newer_promtool"])
+def test_every_prometheus_takes_the_rules(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """The distribution's and Prometheus 3: syntax, and that a burn alert fires there as well."""
+    promtool: Path = request.getfixturevalue(which)
+    everything = tmp_path / "rules.yaml"
+    everything.write_text(rules("--stateless-drift").stdout)
+    done = subprocess.run([promtool, "check", "rules", everything], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    labels = '{job="llm-slo-prober",instance="a",target="llama",workload="probe",slo="ttft"}'
+    document = {
+        "rule_files": [str(everything)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": f"llmslo_slo_events_total{labels}", "values": "0+12x30"},
+                    {"series": f"llmslo_slo_bad_events_total{labels}", "values": "0+6x30"},
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": 'count(ALERTS{alertname="LLMErrorBudgetBurn",alertstate="firing",severity="critical"})',
+                        "eval_time": "20m",
+                        "exp_samples": [{"labels": "{}", "value": 2}],
+                    }
+                ],
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(json.dumps(document))
+    done = subprocess.run(
+        [promtool, "test", "rules", tmp_path / "test.yaml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,35 @@
+"""Met, missed, no data."""
+
+from decimal import Decimal
+
+import pytest
+
+from prober.features.slo.firing import Use
+from prober.features.slo.status import standing
+from prober.measure.objective import Slo
+
+TTFT = Slo("s", "ttft", 0.5, Decimal("0.99"), 30 * 86400.0)
+ITL = Slo("s", "itl", 0.05, Decimal("0.99"), 30 * 86400.0)
+USE = Use("t", "w", 0.2, 32.0, 48)
+
+CASES = [
+    (TTFT, 1_000, 10, True, 5.0, "met", ""),
+    (TTFT, 1_000, 11, True, 5.0, "missed", ""),
+    (TTFT, 20, 11, True, 5.0, "missed", ""),  # more than all 1,000 may have
+    (TTFT, 999, 0, True, 5.0, "no_data", "999 of 1,000 events that it takes to judge"),
+    (TTFT, 0, 0, True, None, "no_data", "no event yet"),
+    (TTFT, 5_000, 0, True, 601.0, "no_data", "no event for 601 s"),
+    (TTFT, 5_000, 5_000, True, 601.0, "no_data", "no event for 601 s"),
+    (TTFT, 5_000, 0, False, 5.0, "no_data", "the prober does not trust itself"),
+    (ITL, 30_999, 0, True, 5.0, "no_data", "30,999 of 31,000 events that it takes to judge"),
+    (ITL, 31_000, 0, True, 5.0, "met", ""),
+]
+
+
+@pytest.mark.parametrize(("slo", "events", "bad", "trusted", "quiet_s", "state", "why"), CASES)
+def test_no_data_is_a_state_of_its_own(
+    slo: Slo, events: int, bad: int, trusted: bool, quiet_s: float | None, state: str, why: str
+) -> None:
+    """Too few events, silence and a prober that does not trust itself are never met; the gaps of a probe count as one."""
+    found = standing(slo, USE, events, bad, trusted=trusted, quiet_s=quiet_s)
+    assert (found.state, found.why) == (state, why)

@@ -1,0 +1,91 @@
+"""Alarms of the precise clock."""
+
+import asyncio
+import time
+from typing import Any
+
+from prober.net.clock import Clock
+
+MS = 1_000_000
+
+
+async def test_alarms_ring_in_order_and_never_early() -> None:
+    """Each alarm is called at or after its time, in the order of their times."""
+    clock = Clock()
+    start = clock.now_ns()
+    rung: list[Any] = []
+    done = asyncio.Event()
+    for after in (6, 2, 4):
+        clock.call_at(start + after * MS, lambda after=after: rung.append((after, clock.now_ns())))  # type: ignore[misc]
+    clock.call_at(start + 8 * MS, done.set)
+    await done.wait()
+    clock.close()
+    assert [after for after, _ in rung] == [2, 4, 6]
+    assert all(at >= start + after * MS for after, at in rung)
+
+
+async def test_an_alarm_set_by_an_alarm_does_not_delay_an_earlier_one() -> None:
+    """A callback that sets a late alarm leaves the ones due before it as they were."""
+    clock = Clock()
+    start = clock.now_ns()
+    rung: list[Any] = []
+    first = asyncio.Event()
+
+    def late() -> None:
+        clock.call_at(start + 60_000 * MS, lambda: rung.append("late"))
+
+    clock.call_at(start + 1 * MS, late)
+    clock.call_at(start + 3 * MS, first.set)
+    await asyncio.wait_for(first.wait(), 5)
+    clock.close()
+    assert rung == []
+
+
+async def test_a_cancelled_alarm_stays_silent() -> None:
+    """A cancelled alarm is not called; a past one is called as soon as the loop runs."""
+    clock = Clock()
+    rung: list[str] = []
+    done = asyncio.Event()
+    clock.call_at(clock.now_ns() + MS, lambda: rung.append("cancelled")).cancel()
+    clock.call_at(clock.now_ns() - MS, lambda: rung.append("past"))
+    clock.call_at(clock.now_ns() + 2 * MS, done.set)
+    await done.wait()
+    clock.close()
+    assert rung == ["past"]
+
+
+async def test_sleeping_until_a_past_time_returns_at_once() -> None:
+    """A sleeper whose time has passed is not put to sleep, so a backlog is worked off."""
+    clock = Clock()
+    await asyncio.wait_for(clock.sleep_until(clock.now_ns() - MS), 5)
+    before = clock.now_ns()
+    await clock.sleep_until(before + 2 * MS)
+    assert clock.now_ns() >= before + 2 * MS
+    clock.close()
+
+
+async def test_a_loop_that_was_held_up_is_known_to_have_been() -> None:
+    """By as long as it was, less a beat; whoever begins afterwards is told nothing of it, and who asks first is told at once."""
+    clock = Clock()
+    heard: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    clock.heard = lambda _, late_s: None if heard.done() else heard.set_result(late_s)
+    before = clock.now_ns()
+    await asyncio.sleep(0.01)
+    time.sleep(0.5)  # the loop is held up, which is what is tested  # noqa: ASYNC251
+    assert clock.late_s(before) >= 0.2, "though no alarm has rung yet"
+    assert await heard >= 0.2
+    assert clock.late_s(before) >= 0.2
+    after = clock.now_ns()
+    assert clock.late_s(after) < clock.late_s(before)
+    clock.close()
+
+
+async def test_an_alarm_set_too_late_is_not_the_clock_s_lateness() -> None:
+    """It rings at once, which is as soon as it can."""
+    clock = Clock()
+    done = asyncio.Event()
+    before = clock.now_ns()
+    clock.call_at(before - 60_000 * MS, done.set)
+    await done.wait()
+    assert clock.late_s(before) < 30
+    clock.close()

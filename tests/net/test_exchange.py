@@ -1,0 +1,355 @@
+"""One exchange, fed by hand: when an answer ends, and when it is given up, by the stamps of its bytes alone."""
+
+import asyncio
+import ssl
+from typing import Any
+
+import orjson
+import pytest
+
+from prober.config.specs import Timeouts
+from prober.measure import chat
+from prober.measure.outcome import Outcome, Promise, Verdict, classify
+from prober.measure.timeline import Recording, Timeline
+from prober.net import exchange as module
+from prober.net.exchange import Deadlines, Exchange
+
+SECOND = 1_000_000_000
+LIMITS = Timeouts(connect_s=1, first_token_s=5, stall_s=2, total_s=20)
+FRAMINGS = {
+    "chunked": b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "no length": b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n",
+    "HTTP/1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n",
+    "a length that is too long": b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 99999\r\n\r\n",
+}
+
+
+class Wire(asyncio.Transport):
+    """A connection that only remembers whether it was cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cut = False
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.is_cut = True
+
+    def is_closing(self) -> bool:
+        return self.is_cut
+
+
+class Now:
+    """The monotonic clock, set by hand."""
+
+    def __init__(self) -> None:
+        self.ns = 100 * SECOND
+
+    def monotonic_ns(self) -> int:
+        return self.ns
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> Now:
+    clock = Now()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def event(delta: dict[str, Any] | None, finish: str | None = None, end: bytes = b"\n") -> bytes:
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
+    return b"data: " + orjson.dumps({"choices": choices}) + 2 * end
+
+
+A = event({"content": "a"})
+LAST = event({}, "stop")
+DONE = b"data: [DONE]\n\n"
+
+
+class Answer:
+    """An exchange whose request has left, and what is sent to it."""
+
+    def __init__(self, now: Now, framing: str = "chunked", limits: Timeouts = LIMITS, *, streamed: bool = True) -> None:
+        self.now, self.begin_ns, self.framing = now, now.ns, framing
+        self.recording = Recording(streamed=streamed)
+        self.exchange = Exchange(self.recording)
+        self.wire = Wire()
+        self.exchange.connection_made(self.wire)
+        self.exchange.send(b"POST", Deadlines(now.ns, limits))
+
+    def at(self, seconds: float, *pieces: bytes) -> "Answer":
+        """The pieces of the body arrive so long after the intended time, each for itself."""
+        self.now.ns = self.begin_ns + round(seconds * SECOND)
+        for piece in pieces:
+            self.exchange.data_received(b"%x\r\n%b\r\n" % (len(piece), piece) if self.framing == "chunked" else piece)
+        return self
+
+    def head(self, seconds: float = 0.0) -> "Answer":
+        self.now.ns = self.begin_ns + round(seconds * SECOND)
+        self.exchange.data_received(FRAMINGS[self.framing])
+        return self
+
+    def lost(self, problem: Exception | None) -> "Answer":
+        self.exchange.connection_lost(problem)
+        return self
+
+    async def verdict(self) -> Verdict:
+        async with asyncio.timeout(5):
+            await self.exchange.ended
+        ending = self.recording.ending(broken=self.exchange.broken, status=self.exchange.status)
+        return classify(ending, Promise(self.recording.streamed))
+
+    @property
+    def timeline(self) -> Timeline:
+        return self.recording.complete(Timeline(self.begin_ns, end_ns=self.exchange.end_ns))
+
+    @property
+    def is_open(self) -> bool:
+        """It waits for more of the answer."""
+        return self.exchange.end_ns is None and not self.exchange.ended.done()
+
+
+ENDINGS = [
+    space + b"[DONE]" + more for space in (b"data: ", b"data:") for more in (b"\n\n", b"\r\r", b"\r\n\r\n", b" \n\n")
+]
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("done", ENDINGS)
+async def test_done_ends_the_answer_wherever_it_is_split(now: Now, framing: str, done: bytes) -> None:
+    """The byte that ends the line of `[DONE]` ends the answer, though the connection stays open; E2E is the stamp of that byte."""
+    line = len(done.rstrip(b"\r\n")) + 1
+    for split in range(len(done)):
+        answer = Answer(now, framing).head().at(1, A, LAST)
+        answer.at(1.5, *filter(None, [done[:split]]))
+        assert answer.is_open == (split < line), split
+        answer.at(1.75, done[split:])
+        assert not answer.is_open
+        assert await answer.verdict() == Verdict(Outcome.OK)
+        assert answer.timeline.e2e_s == (1.5 if split >= line else 1.75)
+        assert not answer.wire.is_cut, "the server may close first"
+        answer.exchange.abort()
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+async def test_done_ends_an_answer_that_comes_byte_by_byte(now: Now, end: bytes) -> None:
+    """With any line end, however small the pieces are: the contents are all there, and nothing waits for a deadline."""
+    body = event({"content": "a"}, end=end) + event({"content": "b"}, "stop", end) + b"data: [DONE]" + end
+    answer = Answer(now).head().at(1, *(body[i : i + 1] for i in range(len(body))))
+    assert await answer.verdict() == Verdict(Outcome.OK)
+    assert len(answer.timeline.content_ns) == 2
+    answer.exchange.abort()
+
+
+NOT_THE_END = [
+    event({"content": "[DONE]"}),
+    event({"content": "\n\ndata: [DONE]\n\n"}),
+    event({"reasoning": "data: [DONE]\r\r"}),
+    b": [DONE]\n\n",
+    b":data: [DONE]\n\n",
+    b"event: [DONE]\n\n",
+    b"id: [DONE]\n\n",
+    b"metadata: [DONE]\n\n",
+    b"data: [DONE]",
+]
+
+
+@pytest.mark.parametrize("said", NOT_THE_END)
+async def test_done_inside_something_else_ends_nothing(now: Now, said: bytes) -> None:
+    """Generated text, comments, other fields and half a line are no end, wherever they are split."""
+    for split in range(len(said) + 1):
+        answer = Answer(now).head().at(1, A).at(1.25, *filter(None, [said[:split], said[split:]]))
+        assert answer.is_open
+        if said.endswith(b"\n"):
+            answer.at(1.5, LAST, DONE)
+            assert await answer.verdict() == Verdict(Outcome.OK)
+            assert answer.timeline.e2e_s == 1.5
+        answer.exchange.abort()
+
+
+@pytest.mark.parametrize("after", [b": keep-alive\n\n", A, b"data: {broken\n\n", b"data: " + b"x" * (2 << 20)])
+async def test_what_follows_done_is_ignored(now: Now, after: bytes) -> None:
+    """In the same bytes and in later ones: it is no content, no error, and moves no stamp."""
+    same = Answer(now, "no length").head().at(1, A + LAST + DONE + after)
+    later = Answer(now, "no length").head().at(1, A + LAST + DONE).at(1.5, after)
+    for answer in (same, later):
+        assert await answer.verdict() == Verdict(Outcome.OK)
+        assert (answer.timeline.e2e_s, len(answer.timeline.content_ns)) == (1, 1)
+        answer.exchange.abort()
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("problem", [None, ConnectionResetError("reset"), ssl.SSLError("bad record"), OSError("gone")])
+async def test_how_the_connection_ends_after_done_costs_nothing(
+    now: Now, framing: str, problem: Exception | None
+) -> None:
+    """FIN, RST and errors of TLS after it, in the same turn of the loop too, leave outcome and E2E as they are."""
+    answer = Answer(now, framing).head().at(1, *[A] * 20, LAST, DONE).lost(problem)
+    assert await answer.verdict() == Verdict(Outcome.OK)
+    assert answer.timeline.e2e_s == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "outcome"), [(ConnectionResetError("reset"), Outcome.RESET), (None, Outcome.TRUNCATED)]
+)
+async def test_how_it_ends_before_done_still_counts(now: Now, problem: Exception | None, outcome: Outcome) -> None:
+    """The same without `[DONE]` is the target's failure."""
+    answer = Answer(now).head().at(1, A, LAST, b"data: [DON").lost(problem)
+    assert (await answer.verdict()).outcome is outcome
+
+
+async def test_bytes_that_are_no_http_after_done_cost_nothing(now: Now) -> None:
+    """A chunk that is framed wrongly, in the same bytes as `[DONE]`."""
+    answer = Answer(now).head()
+    body = A + LAST + DONE
+    answer.exchange.data_received(b"%x\r\n%b\r\nnot a length\r\n" % (len(body), body))
+    assert await answer.verdict() == Verdict(Outcome.OK)
+    assert answer.timeline.e2e_s == 0
+    answer.exchange.abort()
+
+
+async def test_a_connection_that_stays_open_is_closed_soon(now: Now, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not close after `[DONE]` is left after a short wait."""
+    monkeypatch.setattr(module, "LINGER_S", 0.01)
+    answer = Answer(now).head().at(1, A, LAST, DONE)
+    await answer.verdict()
+    async with asyncio.timeout(5):
+        while not answer.wire.is_cut:  # noqa: ASYNC110 -- a transport has no event for it
+            await asyncio.sleep(0.005)
+
+
+async def test_json_is_parsed_after_the_answer_and_a_few_pieces_at_a_time(
+    now: Now, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No stamp waits for another chunk's JSON: nothing is parsed while chunks arrive, and little in one turn of the loop."""
+    parsed: list[bytes] = []
+    real = chat.parse_chunk
+
+    def parse(payload: bytes) -> chat.Chunk:
+        parsed.append(payload)
+        return real(payload)
+
+    monkeypatch.setattr(chat, "parse_chunk", parse)
+    answer = Answer(now).head().at(1, *[A] * 40, *[event({"content": "a"}, end=b"\r\n")] * 40, LAST)
+    assert not parsed
+    answer.at(1, DONE)
+    assert len(parsed) <= 8
+    assert await answer.verdict() == Verdict(Outcome.OK)
+    assert len(parsed) == 81
+    answer.exchange.abort()
+
+
+ROLE = event({"role": "assistant", "content": ""})
+PING = b": keep-alive\n\n"
+STALLS = {
+    "between the first two contents": [(1, A), (3.001, A), (3.1, LAST + DONE)],
+    "though a role chunk came before": [(0.5, ROLE), (1, A), (3.001, A), (3.1, LAST + DONE)],
+    "late in the answer": [(1, A), (2.9, A), (4.8, A), (6.801, A), (6.9, LAST + DONE)],
+    "though keep-alives came": [(1, A), (2, PING), (2.9, PING), (3.001, A), (3.1, LAST + DONE)],
+    "though chunks without content came": [(1, A), (2, ROLE), (2.9, event(None)), (3.001, A), (3.1, LAST + DONE)],
+    "before the finish reason": [(1, A), (3.001, LAST), (3.002, DONE)],
+    "between finish reason and end": [(1, A), (1.1, LAST), (3.001, DONE)],
+    "before an error": [(1, A), (3.001, b'data: {"error": "died"}\n\n')],
+}
+
+
+@pytest.mark.parametrize("name", STALLS)
+async def test_a_gap_above_the_limit_is_a_stall_wherever_it_lies(now: Now, name: str) -> None:
+    """By the stamps: no timer ran in this test, and the answer went on after the gap."""
+    answer = Answer(now).head()
+    for seconds, piece in STALLS[name]:
+        answer.at(seconds, piece)
+    verdict = await answer.verdict()
+    assert verdict.outcome is Outcome.TIMEOUT_STALL, verdict
+    assert "2 s" in verdict.detail
+    assert answer.wire.is_cut
+
+
+@pytest.mark.parametrize("name", STALLS)
+async def test_a_gap_within_the_limit_is_none(now: Now, name: str) -> None:
+    """The same with gaps of exactly the limit, and a healthy end."""
+    answer = Answer(now).head()
+    for seconds, piece in STALLS[name]:
+        if not piece.startswith(b'data: {"error"'):
+            answer.at(round(seconds, 1), piece)
+    if answer.is_open:
+        answer.at(3, LAST + DONE)
+    assert await answer.verdict() == Verdict(Outcome.OK)
+    answer.exchange.abort()
+
+
+async def test_a_connection_that_breaks_after_a_stall_is_a_stall(now: Now) -> None:
+    """What came first counts: the limit was passed when the connection broke."""
+    answer = Answer(now).head().at(1, A)
+    now.ns += 2 * SECOND + 1
+    assert (await answer.lost(ConnectionResetError("reset")).verdict()).outcome is Outcome.TIMEOUT_STALL
+    answer = Answer(now).head().at(1, A)
+    now.ns += 2 * SECOND
+    assert (await answer.lost(ConnectionResetError("reset")).verdict()).outcome is Outcome.RESET
+
+
+@pytest.mark.parametrize(("late_ns", "outcome"), [(0, Outcome.OK), (1, Outcome.TIMEOUT_FIRST_TOKEN)])
+async def test_the_first_content_is_in_time_to_the_nanosecond(now: Now, late_ns: int, outcome: Outcome) -> None:
+    """A first content after its limit is late though the timer has not looked yet; a role chunk before it is none."""
+    answer = Answer(now).head().at(1, ROLE)
+    now.ns = answer.begin_ns + 5 * SECOND + late_ns
+    answer.exchange.data_received(b"%x\r\n%b\r\n" % (len(A), A))
+    answer.at(5.5, LAST, DONE)
+    assert (await answer.verdict()).outcome is outcome
+    answer.exchange.abort()
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(("late_ns", "outcome"), [(0, Outcome.OK), (1, Outcome.TIMEOUT_TOTAL)])
+async def test_the_end_is_in_time_to_the_nanosecond(now: Now, streamed: bool, late_ns: int, outcome: Outcome) -> None:
+    """The last byte counts, with and without a stream."""
+    answer = Answer(now, streamed=streamed).head()
+    whole = orjson.dumps({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]})
+    for seconds in range(1, 20) if streamed else ():
+        answer.at(seconds, A)
+    now.ns = answer.begin_ns + 20 * SECOND + late_ns
+    body = LAST + DONE if streamed else whole
+    answer.exchange.data_received(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+    assert (await answer.verdict()).outcome is outcome
+    answer.exchange.abort()
+
+
+async def test_an_answer_that_is_no_stream_cannot_stall(now: Now) -> None:
+    """With `stream: false` neither a late first byte nor a gap is judged, only the whole."""
+    whole = orjson.dumps({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]})
+    answer = Answer(now, streamed=False).head(1)
+    answer.at(9, whole[:10]).at(19, whole[10:])
+    answer.exchange.data_received(b"0\r\n\r\n")
+    assert await answer.verdict() == Verdict(Outcome.OK)
+    answer.exchange.abort()
+
+
+async def test_a_status_that_comes_too_late_is_a_timeout(now: Now) -> None:
+    """Limits are passed at their time, whatever the server says afterwards; in time its status says more."""
+    for seconds, outcome in ((5.001, Outcome.TIMEOUT_FIRST_TOKEN), (4.999, Outcome.HTTP_5XX)):
+        answer = Answer(now)
+        now.ns = answer.begin_ns + round(seconds * SECOND)
+        answer.exchange.data_received(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+        assert (await answer.verdict()).outcome is outcome
+        answer.exchange.abort()
+
+
+@pytest.mark.parametrize("function", ["feed", "read", "finish"])
+@pytest.mark.parametrize("framing", ["chunked", "no length"])
+async def test_an_exception_in_reading_is_raised_to_who_waits(
+    now: Now, framing: str, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not hang, is told with its own type, and the connection is cut."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    answer = Answer(now, framing)
+    monkeypatch.setattr(Recording, function, fail)
+    answer.head().at(1, A, LAST, DONE)
+    with pytest.raises(ZeroDivisionError, match="a fault"):
+        await answer.exchange.ended
+    assert answer.exchange.received
+    assert answer.wire.is_cut

@@ -1,0 +1,109 @@
+"""Answers to one question, put together."""
+
+import math
+from dataclasses import replace
+from math import sqrt
+from random import Random
+
+import pytest
+
+from prober.results.capacity import (
+    Capacity,
+    Evidence,
+    RateEvents,
+    agreed,
+    binding,
+    evidence,
+    fails,
+    headroom,
+    holds_at,
+    words,
+)
+from prober.statistics.sequential_test import Observed
+
+MODEL = Capacity("a", "found", 9.0, 10.0, 10.0 * 10 / 9, 1_000.0, fit="model")
+ROUGH = Capacity("a", "found", 5.0, 10.0, 20.0)
+
+
+def test_where_both_agree_the_better_one_stands() -> None:
+    """A rough answer that holds the good one changes nothing; one without an interval neither."""
+    assert agreed(MODEL, ROUGH) == MODEL
+    assert agreed(MODEL, replace(ROUGH, lower=8.0, estimate=14.0, upper=25.0)) == MODEL
+    assert agreed(MODEL, Capacity("a", "not_enough_data")) == MODEL
+
+
+def test_where_they_differ_the_answer_is_between_and_as_wide() -> None:
+    """By hand: a = ln 10, b = ln 3, s_a = 0.064, s_b = 0.175: τ² = (1.204² − 0.064² − 0.175²) ÷ 2 = 0.707."""
+    other = Capacity("a", "found", 3.0 * 0.75, 3.0, 3.0 / 0.75)
+    found = agreed(MODEL, other)
+    s_a, s_b = math.log(10 / 9) / 1.645, math.log(4 / 3) / 1.645
+    between = (math.log(10 / 3) ** 2 - s_a**2 - s_b**2) / 2
+    assert between == pytest.approx(0.707, abs=1e-3)
+    w_a, w_b = 1 / (s_a**2 + between), 1 / (s_b**2 + between)
+    mean = math.exp((w_a * math.log(10) + w_b * math.log(3)) / (w_a + w_b))
+    assert found.estimate == pytest.approx(mean)
+    assert found.estimate == pytest.approx(5.5, abs=0.05)
+    assert found.lower is not None
+    assert found.upper is not None
+    assert found.lower < 3
+    assert found.upper > 10
+    assert found.tokens_per_s == pytest.approx(100 * mean)
+
+
+def test_the_lowest_binds_and_one_that_fails_before_all() -> None:
+    """What was not reached binds nothing."""
+    high, none = replace(MODEL, slo="b", estimate=20.0), Capacity("c", "not_reached", lower=50.0)
+    assert binding((high, MODEL, none)) == MODEL
+    failed = Capacity("d", "below_lowest", upper=1.0)
+    assert binding((high, failed)) == failed
+    assert binding((none,)) is None
+
+
+def test_headroom_is_what_is_free() -> None:
+    """Below 0 under more load than the capacity."""
+    assert headroom(2.0, 8.0) == 0.75
+    assert headroom(10.0, 8.0) == -0.25
+    with pytest.raises(ValueError, match="there is no such target"):
+        headroom(1.0, 0.0)
+
+
+def at(rate_per_s: float, events: int, bad: int) -> RateEvents:
+    return RateEvents(rate_per_s, Observed(events, bad), events, bad)
+
+
+def test_a_rate_holds_by_its_events_and_those_above() -> None:
+    """346 good ones at 99%, wherever they are; the highest rate that has them is told, not one below it."""
+    assert holds_at([at(4.0, 345, 0)], 0.01) is None
+    assert holds_at([at(4.0, 346, 0)], 0.01) == 4.0
+    assert holds_at([at(4.0, 300, 0), at(2.0, 46, 0), at(1.0, 500, 0)], 0.01) == 2.0
+    assert holds_at([at(1.0, 5_000, 0), at(8.0, 20, 4)], 0.01) == 1.0
+    assert holds_at([at(1.0, 500, 0), at(8.0, 20, 10)], 0.01) is None, "breaches above speak against every rate"
+    assert holds_at([at(4.0, 200, 0), at(4.0, 146, 0)], 0.01) == 4.0, "two stages of one rate are one"
+    assert holds_at([], 0.01) is None
+
+
+def test_looking_from_the_highest_rate_down_errs_no_oftener_than_it_says() -> None:
+    """Engines that are just bad enough at every rate, 2,000 sweeps of 30 rates: at most 5%, though each is asked of 30 times."""
+    rng, wrong = Random(1), 0
+    for _ in range(2_000):
+        levels = [at(1.15**n, 60, sum(rng.random() < 0.05 for _ in range(60))) for n in range(30)]
+        wrong += holds_at(levels, 0.05) is not None
+    assert wrong <= 0.05 * 2_000 + 3 * sqrt(0.05 * 2_000)
+
+
+def test_an_slo_fails_by_two_bad_events_at_least() -> None:
+    """One of one is no evidence, two of four are; two of twenty may be chance."""
+    assert [fails(at(1.0, n, bad), 0.01) for n, bad in ((1, 1), (2, 2), (4, 2), (20, 2))] == [False, True, True, False]
+
+
+def test_what_lacks_is_told() -> None:
+    """Events at the rate that comes nearest, and how many if things go on so; none where too many are bad."""
+    assert evidence([at(4.0, 100, 0), at(1.0, 27, 0)], 0.01) == Evidence(1.0, 127, 0, 346)
+    found = evidence([at(4.0, 300, 1)], 0.01)
+    assert found is not None
+    assert found.needed is not None
+    assert 600 < found.needed < 1_500
+    assert holds_at([at(4.0, found.needed * 5, round(found.needed * 5 / 300))], 0.01) == 4.0
+    assert evidence([at(4.0, 100, 5)], 0.01) == Evidence(4.0, 100, 5, None)
+    assert evidence([], 0.01) is None
+    assert words([Capacity("a", "not_enough_data")]) == "a: not enough data"

@@ -1,0 +1,197 @@
+"""A result's file: read again it is the same, and vLLM's readers find what they look for."""
+
+import json
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from prober.features.experiments.result_reader import read
+from prober.results.result import Load, Request, Result, Target
+from prober.results.result_file import KEY, Unreadable, from_json, to_json
+from prober.results.stage import stage_of_requests
+from tests.results.samples import sweep
+
+
+def one_stage() -> Result:
+    """As `vllm bench serve` has one."""
+    whole = sweep()
+    return replace(whole, stages=whole.stages[:1], requests=tuple(each for each in whole.requests if each.stage == 0))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        sweep(),
+        one_stage(),
+        replace(sweep(), requests=()),
+        replace(
+            sweep(), stages=(replace(sweep().stages[0], load=Load("row", "256", sampling={"top_p": 0.9})),), requests=()
+        ),
+        Result("bare", "run", 0.0, 0.0, "tool", Target(), Load(), ()),
+    ],
+    ids=["sweep", "one stage", "figures only", "a stage of its own load", "bare"],
+)
+def test_what_was_written_is_read(result: Result) -> None:
+    """Every field, with its type; by the reader that finds out whose file it is, too."""
+    assert from_json(to_json(result), "r.json") == result
+    assert read(to_json(result), "r.json") == result
+
+
+def test_odd_requests_survive() -> None:
+    """Zero tokens, no tokens, no time, an error that is named like its outcome: what is unknown stays unknown."""
+    rows = (
+        Request(0, 0.0, "empty", "the answer had no content", output_tokens=0, prompt_tokens=4),
+        Request(0, None, "shed"),
+        Request(0, 1.0, "reset", "reset"),
+        Request(0, 2.0, "ok", ttft_s=0.1, e2e_s=0.2, warm_up=True),
+    )
+    stage = stage_of_requests("s", None, rows, begin_s=0.0, sending_s=3.0)
+    result = Result("odd", "run", 0.0, 3.0, "tool", Target(), Load(), (stage,), requests=rows)
+    again = from_json(to_json(result), "r.json")
+    assert again.requests[:2] == rows[:2]
+    assert again.requests[2].outcome == "reset"
+    assert again.requests[3] == rows[3]
+
+
+def test_a_file_of_the_first_format_is_read() -> None:
+    """Its stages had no load of their own; what else it lacks is still missed."""
+    file = of_an_earlier_format(sweep(), 1)
+    for stage in file[KEY]["result"]["stages"]:
+        del stage["load"]
+    found = from_json(json.dumps(file), "old.json")
+    assert [each.load for each in found.stages] == [None] * 3
+    assert replace(found, stages=(), capacities=()) == replace(sweep(), stages=(), capacities=())
+    del file[KEY]["result"]["stages"][0]["sent"]
+    with pytest.raises(Unreadable, match=r"old.json: llm_slo_prober.result.stages\[0\].sent: is missing"):
+        from_json(json.dumps(file), "old.json")
+
+
+def of_an_earlier_format(result: Result, version: int) -> Any:
+    file = json.loads(to_json(result))
+    file[KEY]["format"] = version
+    for stage in file[KEY]["result"]["stages"]:
+        del stage["throughput"]
+    for capacity in file[KEY]["result"]["capacities"]:
+        capacity.pop("evidence", None)
+    return file
+
+
+def test_the_throughput_of_an_earlier_sweep_is_not_known() -> None:
+    """It was wrong by the length of the answers. That of a gate, and of another tool's run, meant what it means."""
+    old = from_json(json.dumps(of_an_earlier_format(sweep(), 2)), "old.json")
+    for stage in old.stages:
+        told = (stage.requests_per_s, stage.goodput_per_s, stage.prompt_tokens_per_s, stage.output_tokens_per_s)
+        assert told == (None,) * 4
+        assert stage.output_tokens_per_request == 8
+    for kept in (replace(sweep(), kind="gate"), replace(sweep(), tool="vllm bench serve 0.9")):
+        again = from_json(json.dumps(of_an_earlier_format(kept, 2)), "old.json")
+        assert again.stages == kept.stages
+        assert again.stages[0].output_tokens_per_s is not None
+
+
+def test_what_an_earlier_sweep_said_to_hold_is_not_said_any_more() -> None:
+    """A knee that it found is; a rate that was not pushed further had no evidence."""
+    old = from_json(json.dumps(of_an_earlier_format(sweep(), 2)), "old.json")
+    assert [(each.slo, each.verdict, each.lower) for each in old.capacities] == [
+        ("ttft", "found", 10.0),
+        ("tpot", "not_enough_data", None),
+    ]
+    assert [each.verdict for each in from_json(to_json(sweep()), "new.json").capacities] == ["found", "not_reached"]
+
+
+def test_vllms_readers_find_their_keys() -> None:
+    """Per-request lists in seconds, statistics in milliseconds, an empty error for a success."""
+    result = one_stage()
+    file = json.loads(to_json(result))
+    ttfts = [each.ttft_s for each in result.requests]
+    assert file["ttfts"] == ttfts
+    assert file["itls"][0] == list(result.requests[0].itls_s)
+    assert file["input_lens"][:2] == [100, 101]
+    assert set(file["errors"]) == {""}
+    assert file["completed"] == file["num_prompts"] == 120
+    assert file["failed"] == 0
+    assert file["mean_ttft_ms"] == pytest.approx(fmean(each or 0 for each in ttfts) * 1e3)
+    assert file["p99_ttft_ms"] == sorted(each or 0 for each in ttfts)[118] * 1e3
+    assert file["median_e2el_ms"] == file["p50_e2el_ms"]
+    assert {"p99.9_itl_ms", "std_tpot_ms", "request_throughput", "request_goodput", "total_token_throughput"} <= set(
+        file
+    )
+    assert file["output_throughput"] == pytest.approx(file["total_output_tokens"] / file["duration"])
+    assert file["model_id"] == "org/model-7b"
+    assert file["burstiness"] == 1.0
+
+
+def test_stages_of_several_rates_are_never_pooled() -> None:
+    """Percentiles of different rates together mean nothing: each stage has its own."""
+    file = json.loads(to_json(sweep()))
+    assert not [key for key in file if key.endswith("_ms")]
+    assert [each["request_rate"] for each in file[KEY]["stages"]] == [1.0, 4.0, 16.0]
+    assert all(each["p99_ttft_ms"] > 0 for each in file[KEY]["stages"])
+    assert file["num_prompts"] == 360
+    assert file["failed"] == 12
+    assert file["errors"][240] == "HTTP 503: busy"
+
+
+def broken(change: str) -> Any:
+    file = json.loads(to_json(sweep()))
+    own = file[KEY]
+    match change:
+        case "version":
+            own["format"] = 9
+        case "missing":
+            del own["result"]["target"]["engine_version"]
+        case "type":
+            own["result"]["stages"][1]["sent"] = "many"
+        case "kind":
+            own["result"]["kind"] = "test"
+        case "list":
+            del file["ttfts"]
+        case "length":
+            file["itls"].pop()
+        case "stage":
+            own["requests"]["stage"][3] = 9
+        case "pair":
+            own["result"]["stages"][0]["slos"]["ttft"] = [1]
+        case "nothing":
+            del own["result"]
+        case "decimal":
+            own["result"]["slos"][0]["objective"] = "most"
+    return file
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("version", "r.json: llm_slo_prober.format: is 9, this prober reads 1 to 3; use the version that wrote it"),
+        ("missing", "r.json: llm_slo_prober.result.target.engine_version: is missing"),
+        ("type", "r.json: llm_slo_prober.result.stages[1].sent: is 'many', not a whole number"),
+        ("kind", "r.json: llm_slo_prober.result.kind: is 'test', not one of sweep, grid, compare, gate, run"),
+        ("list", "r.json: ttfts: is missing"),
+        ("length", "r.json: itls: has 359 values, llm_slo_prober.requests.stage has 360"),
+        ("stage", "r.json: llm_slo_prober.requests.stage[3]: is 9, but there are 3 stages"),
+        ("pair", "r.json: llm_slo_prober.result.stages[0].slos.ttft: has 1 values, not 2"),
+        ("nothing", "r.json: llm_slo_prober.result: is missing"),
+        ("decimal", "r.json: llm_slo_prober.result.slos[0].objective: is 'most', not a decimal number"),
+    ],
+)
+def test_a_file_that_is_not_right_is_named_with_its_key(change: str, said: str) -> None:
+    """File, key, what stands there, what should."""
+    with pytest.raises(Unreadable) as raised:
+        from_json(json.dumps(broken(change)), "r.json")
+    assert str(raised.value) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "r.json: is no JSON"),
+        ("[]", "r.json: llm_slo_prober: is missing"),
+        ("{}", "r.json: llm_slo_prober: is missing"),
+    ],
+)
+def test_what_is_no_result_is_refused(text: str, said: str) -> None:
+    """Not guessed at."""
+    with pytest.raises(Unreadable, match=said):
+        from_json(text, "r.json")

@@ -1,0 +1,29 @@
+"""How long ago another process did something."""
+
+from prober.storage.elapsed import Moment, moment
+
+HOUR_NS = 3600 * 10**9
+
+
+def test_on_one_machine_the_wall_clock_may_say_what_it_likes() -> None:
+    """Set by an hour, or by a day, either way."""
+    then = Moment("boot", 5 * HOUR_NS, 1e9)
+    for wrong_s in (-86_400, -3600, 0, 3600, 86_400):
+        assert then.age_ns(Moment("boot", 7 * HOUR_NS, 1e9 + 7200 + wrong_s)) == 2 * HOUR_NS
+
+
+def test_across_machines_an_hour_of_disagreement_makes_nothing_older_than_it_is() -> None:
+    """Where only the wall clocks are left; a machine whose start is not known is another one."""
+    then = Moment("boot", 5 * HOUR_NS, 1e9)
+    for wrong_s in (-3600, 0, 3600):
+        for boot in ("other", ""):
+            age_ns = then.age_ns(Moment(boot, HOUR_NS, 1e9 + 7200 + wrong_s))
+            assert 0 <= age_ns <= 2 * HOUR_NS
+    assert Moment("", 0, 1e9).age_ns(Moment("", HOUR_NS, 1e9 + 7200)) == HOUR_NS
+    assert then.age_ns(Moment("boot", 0, 1e9 + 7200)) == HOUR_NS, "a monotonic clock that went back is another one"
+
+
+def test_this_moment_is_now() -> None:
+    """And its machine is known on Linux."""
+    first = moment()
+    assert 0 <= first.age_ns(moment()) < HOUR_NS

@@ -1,0 +1,179 @@
+"""What survives a restart, and what does not stop one."""
+
+import json
+import logging
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from prober.storage import store as module
+from prober.storage.store import FILE, UNREADABLE, Store, Unusable
+
+
+def test_the_latest_of_each_key_is_there_after_a_restart(tmp_path: Path) -> None:
+    """By kind; another kind's key of the same name is another thing."""
+    store = Store(str(tmp_path / "new" / "folder"))
+    store.save("drift", [("a", b"1"), ("b", b"\0\xff")], 1.0)
+    store.save("drift", [("a", b"2")], 2.0)
+    store.save("other", [("a", b"3")], 2.0)
+    store.close()
+    again = Store(str(tmp_path / "new" / "folder"))
+    assert again.load("drift") == {"a": b"2", "b": b"\0\xff"}
+    assert again.load("drift", since_unix_s=1.5) == {"a": b"2"}
+    assert again.load("drift") == {"a": b"2"}
+    assert again.load("other") == {"a": b"3"}
+    again.close()
+
+
+def test_what_was_saved_is_there_though_the_process_was_killed(tmp_path: Path) -> None:
+    """Nothing is lost that was committed: the log is read at the next start."""
+    pid = os.fork()
+    if pid == 0:
+        Store(str(tmp_path)).save("drift", [("a", b"1")], 1.0)
+        os._exit(9)
+    os.waitpid(pid, 0)
+    store = Store(str(tmp_path))
+    assert store.load("drift") == {"a": b"1"}
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, but long enough to have a header" * 10, b"SQLite format 3\0" + b"x" * 5000]
+)
+def test_a_damaged_file_is_set_aside_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
+    """It is kept under another name, the log says so, and the prober starts."""
+    (tmp_path / FILE).write_bytes(content)
+    with caplog.at_level(logging.ERROR):
+        store = Store(str(tmp_path))
+    assert store.load("drift") == {}
+    store.save("drift", [("a", b"1")], 1.0)
+    store.close()
+    (aside,) = (path for path in tmp_path.iterdir() if "damaged" in path.name)
+    assert aside.read_bytes() == content
+    assert "set aside as" in caplog.text
+
+
+def test_a_damaged_page_in_the_middle_is_found(tmp_path: Path) -> None:
+    """Before anything is read from it."""
+    store = Store(str(tmp_path))
+    store.save("drift", [(str(n), os.urandom(3000)) for n in range(50)], 1.0)
+    store.close()
+    path = tmp_path / FILE
+    data = bytearray(path.read_bytes())
+    data[4096:40960] = os.urandom(36864)
+    path.write_bytes(data)
+    again = Store(str(tmp_path))
+    assert again.load("drift") == {}
+    again.close()
+
+
+def test_a_newer_version_is_set_aside_and_not_spoilt(tmp_path: Path) -> None:
+    """After a rollback the newer prober's state is still there for it."""
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    Store(str(tmp_path)).close()
+    assert any("damaged" in path.name for path in tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    """With the path and what to do: a file where a folder should be, a read-only disk, another prober's."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unusable, match=r"--storage.path .*/file: cannot be used: .*; mount a writable volume"):
+        Store(str(tmp_path / "file"))
+    with pytest.raises(Unusable, match="mount a writable volume"):
+        Store("/proc/self/none")
+    first = Store(str(tmp_path / "held"))
+    with pytest.raises(
+        Unusable, match=r"held: held by another prober, .* \(database is locked\); give each prober a folder"
+    ):
+        Store(str(tmp_path / "held"))
+    first.close()
+
+
+def test_what_is_too_much_goes_with_what_is_saved_or_neither(tmp_path: Path) -> None:
+    """In one transaction, which is given all entries in the order in which they came, whatever the clock said."""
+    store = Store(str(tmp_path))
+    store.save("sweep", [("a", b"1")], 9.0)
+    store.save("sweep", [("b", b"22")], 1.0)
+    store.save("other", [("a", b"1")], 1.0)
+    store.save_and_prune("sweep", [("c", b"333")], 5.0, lambda entries: [entries[0].key])
+    assert [(each.key, each.saved_unix_s, each.size_bytes) for each in store.entries("sweep")] == [
+        ("b", 1.0, 2),
+        ("c", 5.0, 3),
+    ]
+    assert store.load("other") == {"a": b"1"}
+    with pytest.raises(ZeroDivisionError):
+        store.save_and_prune("sweep", [("d", b"4")], 6.0, lambda _: [str(1 // 0)])
+    assert [each.key for each in store.entries("sweep")] == ["b", "c"]
+    store.remove("sweep", ["b", "not there"])
+    store.set_aside("sweep", "c")
+    assert store.get("sweep", "c") is None
+    assert store.load("sweep" + UNREADABLE) == {"c": b"333"}
+    store.close()
+
+
+def test_lists_are_emptied_and_all_else_is_as_it_was(tmp_path: Path) -> None:
+    """To the digit; what is no JSON, or has no such lists, is left alone."""
+    store = Store(str(tmp_path))
+    row = (
+        b'{"ttfts":[0.1,1e-9,null],"a":{"itls":[[1],[2]],"b":0.30000000000000004},"text":"\\u00e9 \xc3\xa9 \\"[1]\\""}'
+    )
+    others = {"no": b"\xff\xfe", "none": b'{"b":[1, 2]}', "empty": b""}
+    store.save("sweep", [("row", row), *others.items()], 1.0)
+    for key in ("row", *others):
+        store.empty_lists("sweep", key, ["$.ttfts", "$.a.itls", "$.absent"])
+    found = store.get("sweep", "row")
+    assert found is not None
+    assert b"0.30000000000000004" in found
+    assert json.loads(found) == json.loads(row) | {"ttfts": [], "a": {"itls": [], "b": 0.30000000000000004}}
+    assert json.loads(store.load("sweep")["none"]) == {"b": [1, 2]}
+    assert store.load("sweep")["no"] == b"\xff\xfe"
+    assert store.load("sweep")["empty"] == b""
+    store.close()
+
+
+def test_a_file_that_is_mostly_empty_is_made_smaller(tmp_path: Path) -> None:
+    """What is in it stays; one that is mostly full is left alone."""
+    store, path = Store(str(tmp_path)), tmp_path / FILE
+    store.save("sweep", [(f"{number}", os.urandom(100_000)) for number in range(100)], 1.0)
+    store.save("drift", [("a", b"1")], 1.0)
+    store.compact()
+    assert store.load("drift") == {"a": b"1"}
+    store.remove("sweep", [f"{number}" for number in range(95)])
+    store.compact()
+    assert path.stat().st_size < 1 << 20
+    assert len(store.load("sweep")) == 5
+    assert store.load("drift") == {"a": b"1"}
+    store.save("drift", [("a", b"2")], 1.0)
+    store.close()
+    again = Store(str(tmp_path))
+    assert again.load("drift") == {"a": b"2"}
+    again.close()
+
+
+def test_a_large_file_is_checked_after_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start does not wait for it. What is damaged is told, with what to do, and what cannot be read begins anew."""
+    monkeypatch.setattr(module, "MAX_CHECKED_BYTES", 10_000)
+    store = Store(str(tmp_path))
+    store.save("drift", [(str(n), os.urandom(3000)) for n in range(50)], 1.0)
+    store.close()
+    whole = Store(str(tmp_path))
+    whole.check()
+    assert caplog.text == ""
+    whole.close()
+    path = tmp_path / FILE
+    data = bytearray(path.read_bytes())
+    data[8192:80_000] = os.urandom(80_000 - 8192)
+    path.write_bytes(data)
+    damaged = Store(str(tmp_path))
+    assert damaged.load("drift") == {}
+    assert "drift states cannot be read and begin anew" in caplog.text
+    damaged.check()
+    assert "is damaged" in caplog.text
+    assert "move the file away" in caplog.text
+    damaged.close()

@@ -1,0 +1,359 @@
+"""What the page can be asked to show: targets in each state that people meet, as values."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from functools import cache
+from random import Random
+
+from prober.config.specs import Estimate
+from prober.features.diagnosis.clues import Advice
+from prober.features.diagnosis.diagnosis import Diagnosis, Finding, RunnerUp
+from prober.features.drift.detector import Shift, Verdict
+from prober.features.slo.status import Standing, State
+from prober.measure.chat import Usage
+from prober.measure.event import Event
+from prober.measure.objective import Slo
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Connection, Timeline
+from prober.results.capacity import Capacity
+from prober.statistics.quantiles import quantiles
+from prober.web.page.view import (
+    Capacities,
+    Drifting,
+    PageView,
+    Problem,
+    Room,
+    Spending,
+    Starting,
+    Sweeping,
+    TargetView,
+    concern,
+)
+from tests.results.samples import sweep
+
+NOW = 1_763_722_800.0
+MS = 1_000_000
+TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 2_592_000.0)
+ITL = Slo("itl", "itl", 0.05, Decimal("0.99"), 2_592_000.0)
+OK = Slo("ok", "success", None, Decimal("0.99"), 2_592_000.0)
+HOSTILE = "<script>document.title='taken'</script>\"'><img src=x onerror=alert(1)>&amp;\u202egnp.exe\u202c\x00\x1b[2J"
+LONG = "very-long-" * 400
+
+
+def probe(
+    at: int,
+    rng: Random,
+    *,
+    name: str = "llama-70b",
+    ttft_ms: float = 180.0,
+    outcome: Outcome = Outcome.OK,
+    detail: str = "",
+    chunks: int = 64,
+) -> ProbeResult:
+    """The probe that was due `at` seconds before NOW."""
+    due = 10**15 - at * 10**9
+    connection = Connection(due - 900 * MS, due - 880 * MS, tcp_s=0.0002, tls_s=0.018)
+    ended = outcome in (Outcome.OK, Outcome.WRONG_ANSWER)
+    first = due + round(ttft_ms * rng.uniform(0.85, 1.4) * MS)
+    stamps = [first]
+    for _ in range(chunks - 1):
+        stamps.append(stamps[-1] + round(rng.uniform(8, 13) * MS))
+    timeline = Timeline(
+        due,
+        connection=connection,
+        sent_ns=due + 20_000,
+        headers_ns=due + 30 * MS,
+        first_ns=first if ended else None,
+        first_answer_ns=first if ended else None,
+        end_ns=stamps[-1] + MS if ended else due + 90 * MS,
+        content_ns=tuple(stamps) if ended else (),
+        usage=Usage(128, chunks, 0) if ended else None,
+        finish_reason="length" if ended else None,
+    )
+    return ProbeResult(
+        name,
+        "chat",
+        f"slo-probe-{at:016x}",
+        NOW - at,
+        outcome,
+        detail,
+        timeline,
+        model="org/model-70b",
+        engine="vllm",
+        asked_prompt_tokens=128,
+        asked_output_tokens=chunks,
+        text="Once upon a time" if ended else "",
+    )
+
+
+def standings(*states: State) -> list[Standing]:
+    """Of the three SLOs."""
+    why = {"met": "", "missed": "", "no_data": "120 of 1,000 events that it takes to judge"}
+    bad = {"met": 4, "missed": 61, "no_data": 0}
+    return [
+        Standing(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], state, why[state])
+        for slo, state in zip((TTFT, ITL, OK), states, strict=True)
+    ]
+
+
+@cache
+def target(
+    name: str = "llama-70b",
+    seed: int = 1,
+    *,
+    ttft_ms: float = 180.0,
+    samples: int = 1_400,
+    model: str = "org/model-70b",
+) -> TargetView:
+    """One that is well."""
+    rng = Random(seed)
+    probes = [probe(5 + i * 12, rng, name=name, ttft_ms=ttft_ms) for i in range(40)]
+    drawn = {
+        "ttft": [ttft_ms / 1e3 * rng.uniform(0.85, 1.4) for _ in range(samples)],
+        "tpot": [rng.uniform(0.009, 0.012) for _ in range(samples)],
+        "e2e": [ttft_ms / 1e3 + rng.uniform(0.6, 0.9) for _ in range(samples)],
+        "itl": [rng.uniform(0.008, 0.013) for _ in range(4 * samples)],
+    }
+    return TargetView(
+        key=name,
+        name=name,
+        url="http://llm.example:8000/v1",
+        model=model,
+        engine="vllm",
+        state="ready",
+        outcomes={"ok": samples, "http_5xx": 2},
+        standings=standings("met", "met", "met"),
+        quantiles={("chat", signal): quantiles(values) for signal, values in drawn.items()},
+        probes=probes,
+        drifts=[Drifting("chat", signal, Verdict("settled", 0.12)) for signal in ("ttft", "itl")],
+        budgets=[Spending("tokens", 4e6, 1.1e6), Spending("cost", 5.0, 0.66)],
+        estimate=Estimate(2.2e6, 1.1e6, 1.98),
+        sweepable=True,
+        capacity=Capacities(
+            [Capacity("ttft", "found", 10.0, 12.0, 13.0, 1_500.0, 0.9, 2_000, "model")],
+            NOW - 30_000,
+            [Room("requests", 0.31, 0.42, 0.47), Room("tokens", 0.28, 0.4, 0.45)],
+            7.1,
+        ),
+        sweeps=[sweep("a1b2c3d4e5f6")],
+    )
+
+
+def healthy() -> list[TargetView]:
+    """Nothing to do."""
+    return [target()]
+
+
+def slow() -> list[TargetView]:
+    """An SLO is missed, and it is known why."""
+    rng = Random(2)
+    late = [probe(5 + i * 12, rng, ttft_ms=900.0 if i < 25 else 180.0) for i in range(40)]
+    found = Diagnosis(
+        "queueing",
+        "requests wait for a place in the batch",
+        (
+            Finding("requests waiting", 7.2, "", "needed", "mean of the readings"),
+            Finding("TTFT p50 over its usual", 4.6, "×", "supports", "180 ms usually"),
+            Finding("KV cache in use", 0.41, "", "does not support", "90th percentile"),
+        ),
+        ("GPU utilization",),
+        "the same at half the demand",
+        (Advice("admit more requests at a time", "KV cache", None, "--max-num-seqs"),),
+        (RunnerUp("prefill_bound", "TTFT per prompt token: 0.9 [contradicts]"),),
+    )
+    return [
+        replace(
+            target(ttft_ms=900.0),
+            standings=standings("missed", "met", "met"),
+            diagnosis=found,
+            probes=late,
+            capacity=Capacities(
+                [Capacity("ttft", "found", 10.0, 12.0, 13.0, 1_500.0, 0.9, 2_000, "model")],
+                NOW - 30_000,
+                [Room("requests", -0.2, -0.08, 0.02)],
+                13.0,
+                NOW + 12 * 86_400,
+            ),
+        )
+    ]
+
+
+def drifting() -> list[TargetView]:
+    """Slower than its own baseline, within its SLO."""
+    moved = Verdict("settled", 1.0, True, "regression", NOW - 5_400)
+    shifts = [Shift(0.5, 1.31, 1.24, 1.39, 420), Shift(0.9, 1.44, 1.30, 1.61, 420)]
+    drifts = [Drifting("chat", "ttft", moved, shifts), Drifting("chat", "itl", Verdict("provisional", 0.44))]
+    return [replace(target(ttft_ms=240.0), drifts=drifts, budgets=[Spending("tokens", 4e6, 3.9e6)])]
+
+
+def full() -> list[TargetView]:
+    """Being swept."""
+    return [
+        replace(
+            target(),
+            sweeping=Sweeping("ramp", 4, 12.5, 311, 22, 41.0),
+            sweeps=[sweep("a1b2c3d4e5f6"), sweep("b7c8d9e0f1a2", 2)],
+        )
+    ]
+
+
+def down() -> list[TargetView]:
+    """Nobody answers."""
+    rng = Random(3)
+    said = "127.0.0.1:8000 refused the connection"
+    probes = [
+        probe(5 + i * 12, rng, outcome=Outcome.CONNECT_REFUSED, detail=said) if i < 12 else probe(5 + i * 12, rng)
+        for i in range(40)
+    ]
+    outcomes = {"ok": 1_400, "connect_refused": 12}
+    return [
+        replace(
+            target(), state="failing", standings=standings("missed", "met", "missed"), probes=probes, outcomes=outcomes
+        )
+    ]
+
+
+def nothing() -> list[TargetView]:
+    """Just begun."""
+    return [
+        TargetView(
+            key="http://llm.example:8000",
+            name="(not found out yet)",
+            url="http://llm.example:8000",
+            model="",
+            engine="",
+            state="pending",
+            standings=[replace(each, events=0, why="no event yet") for each in standings(*("no_data",) * 3)],
+            drifts=[Drifting("chat", "ttft", Verdict("learning", 0.0))],
+        )
+    ]
+
+
+def starting() -> list[TargetView]:
+    """An engine that does not listen yet, since the prober began to ask it six minutes ago."""
+    return [replace(nothing()[0], state="starting", starting=Starting(NOW - 360, NOW + 840))]
+
+
+def paused() -> list[TargetView]:
+    """A person has paused it."""
+    return [replace(target(), paused_unix_s=NOW - 600)]
+
+
+def hostile(text: str = HOSTILE) -> list[TargetView]:
+    """Every field that a configuration, an engine or an endpoint can fill holds `text`."""
+    rng = Random(4)
+    one = slow()[0]
+    evil = replace(TTFT, name=text)
+    result = sweep("c0ffee")
+    probes = [
+        replace(
+            probe(5 + i * 12, rng, outcome=Outcome.HTTP_5XX if i % 2 else Outcome.OK, detail=text if i % 2 else ""),
+            workload=text,
+            model=text,
+            engine=text,
+            text=text,
+            request_id=text,
+        )
+        for i in range(8)
+    ]
+    assert one.diagnosis is not None
+    return [
+        replace(
+            one,
+            key=text + str(i),
+            name=text + str(i),
+            url=text,
+            model=text,
+            engine=text,
+            standings=[Standing(evil, text, 10, 1, "missed", text)],
+            quantiles={(text, signal): found for (_, signal), found in one.quantiles.items()},
+            diagnosis=replace(one.diagnosis, means=text, next_measurement=text, missing=(text,)),
+            drifts=[replace(each, workload=text) for each in drifting()[0].drifts],
+            probes=[replace(each, target=text + str(i)) for each in probes],
+            sweeps=[
+                replace(
+                    result,
+                    id=text,
+                    stop_detail=text,
+                    target=replace(result.target, model=text, url=text),
+                    capacities=tuple(replace(each, slo=text) for each in result.capacities),
+                )
+            ],
+        )
+        for i in range(2)
+    ]
+
+
+@cache
+def hundred() -> list[TargetView]:
+    """A fleet, of which a few are in trouble."""
+    rare = {3: down, 17: slow, 42: drifting, 60: paused, 77: nothing}
+    found = []
+    for i in range(100):
+        name = f"team-{i % 7}/model-{i:02d}"
+        one = rare[i]()[0] if i in rare else target(name, i, ttft_ms=80.0 + i * 3, samples=40 if i % 9 == 0 else 1_100)
+        probes = [replace(each, target=name, request_id=f"{each.request_id[:-8]}{i:08x}") for each in one.probes]
+        found.append(replace(one, key=name, name=name, probes=probes))
+    return found
+
+
+def fleet() -> list[TargetView]:
+    """Some of them, each that is in trouble among them."""
+    return [hundred()[i] for i in (0, 1, 3, 17, 42, 60, 77)]
+
+
+SCENES = {
+    "healthy": healthy,
+    "slow": slow,
+    "drifting": drifting,
+    "full": full,
+    "down": down,
+    "nothing": nothing,
+    "starting": starting,
+    "paused": paused,
+}
+
+
+def events(targets: Sequence[TargetView]) -> list[Event]:
+    """Of the first of them."""
+    name = targets[0].name
+    return [
+        Event(NOW - 60, name, "state", "failing, was ready: connect_refused (127.0.0.1:8000 refused the connection)"),
+        Event(
+            NOW - 900,
+            name,
+            "diagnosis",
+            "queueing: requests wait for a place in the batch\n  requests waiting: 7.2 [needed]",
+        ),
+        Event(NOW - 90_000, name, "engine", "version was 0.31.0, is 0.32.0"),
+    ]
+
+
+def unconfigured(text: str = "prober.yaml: targets[0].ulr: unknown key") -> PageView:
+    """Nothing is probed, as the file has mistakes."""
+    problem = Problem("configuration not taken over, nothing is probed until it is mended", (text,) * 30)
+    return replace(page_of([target()]), targets=[], concerns=[], total=0, events=[], whole=False, problems=[problem])
+
+
+def page_of(targets: Sequence[TargetView], *, admin: bool = True, asked: str = "", chosen: str = "") -> PageView:
+    """The page as `Views.page` makes it."""
+    ranked = sorted(((concern(view), view) for view in targets), key=lambda each: (each[0].rank, each[1].name))
+    matching = [view for _, view in ranked if asked.lower() in view.name.lower()]
+    one = next((view for view in targets if view.key == chosen), targets[0] if len(targets) == 1 else None)
+    probes = sorted((p for view in targets for p in view.probes[:20]), key=lambda p: -p.timeline.intended_ns)
+    return PageView(
+        at_unix_s=NOW,
+        targets=[one] if one else matching,
+        concerns=[(view.key, view.name, found) for found, view in ranked],
+        total=len(targets),
+        matching=len(matching),
+        events=events(targets),
+        probes=[] if one else probes[:20],
+        admin=admin,
+        version="9.9.9",
+        asked=asked,
+        chosen=chosen,
+        whole=one is not None,
+    )

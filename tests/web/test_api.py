@@ -1,0 +1,578 @@
+"""`/api/v1`: what is answered is what is documented; what changes something is guarded."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+import jsonschema
+import pytest
+from openapi_spec_validator import validate
+
+from prober.config.specs import needs_of
+from prober.daemon.fleet import Line
+from prober.features.replicas.shard import Shard, shard_of
+from prober.measure.chat import Usage
+from prober.mock.server import running
+from prober.mock.settings import Settings
+from prober.web import on_demand
+from prober.web.access_control import HEADERS
+from prober.web.api import OPERATIONS, openapi
+from prober.web.site import Site, serve
+from prober.web.token_bucket import Rates
+from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, until, watched
+from tests.results.samples import sweep
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Answer:
+    status: int
+    text: str
+    headers: dict[str, str]
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.text)["data"]
+
+
+class Asked:
+    """A site that listens, over a fleet that probes."""
+
+    def __init__(self, seen: Watched, site: Site, url: str, session: aiohttp.ClientSession) -> None:
+        self.seen, self.site, self.url, self._session = seen, site, url, session
+
+    async def ask(self, method: str, path: str, **headers: str) -> Answer:
+        async with self._session.request(method, self.url + path, headers=headers, allow_redirects=False) as answer:
+            return Answer(answer.status, await answer.text(), dict(answer.headers))
+
+
+@asynccontextmanager
+async def asked(
+    *targets: str, admin: bool = True, external: str = "", prefix: str = "", slos: str = "", mock: Settings = QUICK
+) -> AsyncIterator[Asked]:
+    async def reload() -> str | None:
+        return None
+
+    async with running(mock) as url, watched() as seen, aiohttp.ClientSession() as session:
+        await seen.fleet.reconcile(specs(*(each.format(url=url) for each in targets), slos=slos), 1.0)
+        site = Site(seen.fleet, seen.families, reload, external, prefix)
+        site.admin = admin
+        runner = await serve(site, "127.0.0.1:0")
+        try:
+            yield Asked(seen, site, f"http://127.0.0.1:{runner.addresses[0][1]}", session)
+        finally:
+            await runner.cleanup()
+
+
+ONE = "name: a, url: '{url}'"
+
+
+def test_the_document_is_valid_and_committed() -> None:
+    """By OpenAPI 3.1's own schema; docs/openapi.json is what the declaration says."""
+    found = openapi()
+    validate(found)
+    assert json.loads((ROOT / "docs/openapi.json").read_text()) == found
+
+
+def test_every_operation_is_declared_once() -> None:
+    """By its own name, with a summary; what it refuses is declared too."""
+    assert len({each.name for each in OPERATIONS}) == len(OPERATIONS)
+    for each in OPERATIONS:
+        operation = openapi()["paths"][each.path][each.method.lower()]
+        assert (operation["operationId"], operation["summary"]) == (each.name, each.text)
+        assert {"403", "404"} <= set(operation["responses"]) or not each.writes
+
+
+def schema_of(path: str, method: str, status: int) -> Any:
+    """The schema of an answer, with what it refers to."""
+    found = openapi()
+    reply = found["paths"][path][method.lower()]["responses"][str(status)]
+    return {**reply["content"]["application/json"]["schema"], "components": found["components"]}
+
+
+async def test_what_is_answered_is_what_is_documented() -> None:
+    """Real answers over a real mock, each against its schema; no field that is not declared."""
+    async with asked(ONE) as site:
+        await until(lambda: site.seen.probes("a") >= 3)
+        for path in ("/api/v1/targets", "/api/v1/probes", "/api/v1/events", "/api/v1/sweeps", "/api/v1/openapi.json"):
+            answer = await site.ask("GET", path)
+            assert answer.status == 200, path
+            jsonschema.validate(json.loads(answer.text), schema_of(path, "GET", 200))
+        probe = await site.ask("POST", "/api/v1/probes?target=a")
+        jsonschema.validate(json.loads(probe.text), schema_of("/api/v1/probes", "POST", 200))
+        for method in ("POST", "DELETE"):
+            answer = await site.ask(method, "/api/v1/pauses?target=a")
+            jsonschema.validate(json.loads(answer.text), schema_of("/api/v1/pauses", method, 200))
+        declared = openapi()["components"]["schemas"]
+        (target,) = (await site.ask("GET", "/api/v1/targets")).data
+        assert set(target) == set(declared["TargetAnswer"]["properties"])
+        assert set(probe.data) == set(declared["ProbeAnswer"]["properties"])
+
+
+async def test_a_probe_on_request_is_shown_and_counted_nowhere() -> None:
+    """Neither in series nor in outcomes nor in quantiles; it says of itself what it is."""
+    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        counted, outcomes = site.seen.probes("a"), site.seen.history.outcomes("a")
+        answer = await site.ask("POST", "/api/v1/probes?target=a")
+        assert answer.status == 200
+        assert (answer.data["outcome"], answer.data["on_request"], answer.data["target"]) == ("ok", True, "a")
+        assert site.seen.probes("a") == counted
+        assert site.seen.history.outcomes("a") == outcomes
+        shown = (await site.ask("GET", "/api/v1/probes?target=a")).data
+        assert [each["on_request"] for each in shown] == [True, False]
+        assert "asked for by a person" in (await site.ask("GET", "/")).text
+
+
+def line_of(site: Asked, name: str) -> Line:
+    line = site.seen.fleet.find(name)
+    assert line is not None
+    return line
+
+
+def on_request(site: Asked, now_s: float = 0.0) -> on_demand.OnRequest:
+    """What sends probes on request, with a clock that stands still."""
+    found = site.site._api.on_request
+    found.now = lambda: now_s
+    return found
+
+
+async def test_a_flood_of_requests_for_probes_takes_nothing_from_the_schedule() -> None:
+    """Targets that use half their in-flight cap: none of their probes is shed or late, and every SLO stays met, of neighbours too."""
+    victim = "url: '{url}', rate: 5/s, max_in_flight: 3"
+    async with asked(
+        f"name: a, {victim}",
+        f"name: b, {victim}",
+        slos="{all: {signal: success, objective: 99%}}",
+        mock=SLOW,
+        admin=False,
+    ) as site:
+        await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
+        site.site.guard.now = iter(
+            range(10**6)
+        ).__next__  # a second passes with each request: only the limits of probes on request hold
+        async with asyncio.TaskGroup() as group:
+            flood = []
+            for _ in range(60):
+                flood.append(group.create_task(site.ask("GET", "/probe?target=a")))
+                await asyncio.sleep(0.04)
+        found = Counter(each.result().status for each in flood)
+        await until(lambda: site.seen.probes("a") >= 10 and site.seen.probes("b") >= 10)
+        for target in (await site.ask("GET", "/api/v1/targets")).data:
+            assert set(target["outcomes"]) == {"ok"}
+            assert target["state"] == "ready"
+            assert [(slo["slo"], slo["bad_events"]) for slo in target["slos"]] == [("all", 0)]
+            assert target["slos"][0]["state"] != "missed"
+        for name in ("a", "b"):
+            assert site.seen.count("llmslo_probe_failures_total", name) == 0
+        assert set(found) == {200, 429}
+        assert found[429] >= 40, found
+
+
+async def test_probes_on_request_have_a_rate_for_the_whole_prober() -> None:
+    """A burst, then one a second, by GET and POST together; refused ones say when to try again, and nothing is sent."""
+    async with asked("name: a, url: '{url}', rate: 1/h", "name: b, url: '{url}', rate: 1/h") as site:
+        await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
+        on_request(site)
+        assert (await site.ask("GET", "/probe?target=none")).status == 404  # takes nothing of the rate
+        asks = [("GET", "/probe?target=a"), ("POST", "/api/v1/probes?target=b")] * 3
+        found = [await site.ask(*each) for each in asks]
+        assert [each.status for each in found] == [200] * on_demand.BURST + [429]
+        assert (found[-1].headers["Retry-After"], "nothing was sent" in found[-1].text) == ("2", True)
+        shown = len(site.seen.history.probes())
+        assert (await site.ask("GET", "/probe?target=a")).status == 429
+        assert len(site.seen.history.probes()) == shown
+        on_request(site, now_s=1.0)
+        assert [(await site.ask("GET", "/probe?target=a")).status for _ in range(2)] == [200, 429]
+
+
+async def test_probes_on_request_are_two_at_a_time_of_a_target() -> None:
+    """A third is refused, one of another target is not; ended ones give their slots back."""
+    async with asked("name: a, url: '{url}', rate: 1/h", "name: b, url: '{url}', rate: 1/h", mock=SLOW) as site:
+        await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
+        on_request(site)
+        found = await asyncio.gather(*(site.ask("GET", f"/probe?target={name}") for name in "aaab"))
+        assert sorted(each.status for each in found[:3]) == [200, 200, 429]
+        assert found[3].status == 200
+        assert (await site.ask("GET", "/probe?target=a")).status == 200
+
+
+@pytest.mark.parametrize("url", ["'{url}'", "'http://127.0.0.1:1/v1', model: m, starting_timeout: 0s"])
+async def test_a_probe_on_request_changes_nothing_of_its_target(url: str) -> None:
+    """Not state, failures in a row, in-flight count, identity or warm-up, whether it ends well or not."""
+    async with asked(f"name: a, url: {url}, rate: 1/h, warmup: 5") as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        target = line_of(site, "a").target
+
+        def all_of_it() -> tuple[Any, ...]:
+            warm_up = target.warm_up
+            state = (
+                target.state,
+                target._bad_in_a_row,
+                target._was_ready,
+                target.in_flight,
+                target.identity,
+                target.known,
+            )
+            return (*state, warm_up._left, warm_up._last_ns, tuple(warm_up._taken))
+
+        before = all_of_it()
+        found = [await site.ask("POST", "/api/v1/probes?target=a") for _ in range(4)]
+        assert {each.data["outcome"] for each in found} == ({"ok"} if "{url}" in url else {"connect_refused"})
+        assert not any(each.data["warm_up"] for each in found)
+        assert all_of_it() == before
+
+
+async def test_a_probe_on_request_is_charged_what_it_used() -> None:
+    """To the target's own budget, and settled by the server's count; one that never left costs nothing."""
+    budget = "budget: {{tokens_per_day: 10000000}}"
+    refused = f"name: b, url: 'http://127.0.0.1:1/v1', starting_timeout: 0s, rate: 1/h, model: m, {budget}"
+    async with asked(f"name: a, url: '{{url}}', rate: 1/h, {budget}", refused) as site:
+        await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
+        for name in ("a", "b"):
+            target = line_of(site, name).target
+            before = target.budgets["tokens"].spent(target.clock.now_ns())
+            answer = await site.ask("POST", f"/api/v1/probes?target={name}")
+            used = target.budgets["tokens"].spent(target.clock.now_ns()) - before
+            usage = answer.data["usage"]
+            assert used == (usage["prompt_tokens"] + usage["completion_tokens"] if name == "a" else 0)
+            assert (used > 0) == (name == "a")
+
+
+async def test_probes_on_request_use_only_what_the_schedule_leaves_of_a_budget() -> None:
+    """Then each ends as over_budget and sends nothing, while the schedule goes on; the page says so too."""
+    spec = specs("name: a, url: 'http://h', rate: 1/h, budget: {tokens_per_day: 10000000}")[0]
+    needed = needs_of(spec)["tokens"].within(25 * 3600)  # hours that count
+    limit = round(needed + 800)  # a few probes
+    async with asked(f"name: a, url: '{{url}}', rate: 1/h, budget: {{{{tokens_per_day: {limit}}}}}") as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        found = []
+        for _ in range(12):
+            site.site._api.on_request._rate = Rates(1.0, 1)
+            found.append((await site.ask("POST", "/api/v1/probes?target=a")).data)
+        outcomes = [each["outcome"] for each in found]
+        assert outcomes[0] == "ok"
+        assert outcomes[-1] == "over_budget"
+        assert "schedule leaves" in found[-1]["detail"]
+        site.site._api.on_request._rate = Rates(1.0, 1)
+        page = await site.ask("GET", "/probe?target=a")
+        assert page.status == 200
+        assert "probe_success 0.0" in page.text
+        assert 'probe_outcome{outcome="over_budget"} 1.0' in page.text
+        target = line_of(site, "a").target
+        assert target.budgets["tokens"].spent(target.clock.now_ns()) < 800 + needed / 24 * 3
+        assert target.reserve(500, 100) is not None  # a probe of the schedule
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://behind.a.proxy"}, 200),
+        ({"Origin": "{own}"}, 200),
+        ({"Origin": "https://prober.example"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Origin": "http://prober.example"}, 403),
+        *(({"Host": host}, 200) for host in (
+            "10.1.2.3:9742", "10.1.2.3", "[fd00::1]:9742", "[::1]", "localhost:9742", "LOCALHOST", "llm-slo-prober:9742",
+            "llm_slo_prober", "llm-slo-prober.monitoring.svc", "llm-slo-prober.monitoring.svc:9742",
+            "llm-slo-prober.monitoring.svc.cluster.local", "llm-slo-prober.monitoring.svc.cluster.local.:9742",
+            "prober.corp.internal", "nas.home.arpa", "prober.local", "a.localhost", "prober.example", "PROBER.example:443",
+            "the.machine.example:9742",
+        )),
+        *(({"Host": host}, 403) for host in (
+            "evil.example", "evil.example:9742", "10.1.2.3.evil.example", "localhost.evil.example", "svc.evil.example",
+            "a.svc.cluster.local.evil.example", "prober.example.evil.example", "evilprober.example", "a.notlocal", "127.1",
+            "127.0.0.1.nip.io:9742", "evil.example.",
+        )),
+        *(({"Host": host}, 400) for host in (
+            "[", "[::1", "::1", "[::1]x", "[evil]", "[1.2.3.4]", "a@10.1.2.3", "10.1.2.3/x", "10.1.2.3?", "a b", "a:b", "a:1:2",
+            "a:123456", "ä.local", ".", "a," + "b", "x" * 300,
+        )),
+    ],
+)  # fmt: skip
+async def test_a_probe_is_not_for_the_pages_of_other_sites(
+    headers: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prometheus by every name that it has for a prober, and its own page, may; a page elsewhere may not, by any name (rebinding)."""
+    monkeypatch.setattr("socket.gethostname", lambda: "The.Machine.example")
+    async with asked("name: a, url: '{url}', rate: 1/h", external="https://prober.example/slo", admin=False) as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        own = {name: value.format(own=site.url) if "{own}" in value else value for name, value in headers.items()}
+        answer = await site.ask("GET", "/probe?target=a", **own)
+        assert answer.status == status, answer.text
+        if status == 403:
+            assert "--web.external-url" in answer.text
+        assert (await site.ask("GET", "/-/healthy", **own)).status in (200, 400)  # 400: of the server's own parser
+
+
+@pytest.mark.parametrize("lines", ["Host: a\r\nHost: b\r\n", "Host: \xff\r\n", "Host: [\r\n", "Host:\r\n"])
+@pytest.mark.parametrize("method", ["GET /probe?target=a", "POST /api/v1/probes?target=a"])
+async def test_a_malformed_host_is_a_mistake_of_the_client(
+    method: str, lines: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """400 in words, with browsers' headers too, and no exception."""
+    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+        for more in ("", "Sec-Fetch-Site: same-origin\r\n", "Origin: http://[\r\n", "Origin: http://a\r\n"):
+            port = int(site.url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"{method} HTTP/1.1\r\n{lines}{more}Connection: close\r\n\r\n".encode("latin-1"))
+            assert (await reader.read()).split()[1] == b"400"
+            writer.close()
+            await writer.wait_closed()
+    assert (
+        "Host: b" in lines or "Traceback" not in caplog.text
+    )  # two of them the server's own parser refuses, and logs it
+
+
+async def test_without_a_host_it_is_no_browser() -> None:
+    """HTTP/1.0, as a script may speak it."""
+    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(site.url.rpartition(":")[2]))
+        writer.write(b"GET /probe?target=a HTTP/1.0\r\n\r\n")
+        assert (await reader.read()).split()[1] == b"200"
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_paused_target_is_sent_nothing() -> None:
+    """Until it is resumed: no probe of the schedule, none on request, no sweep; over a reload too, and it is told everywhere."""
+    async with asked(ONE) as site:
+        await until(lambda: site.seen.probes("a") >= 3)
+        begun = await site.ask("POST", "/api/v1/pauses?target=a")
+        assert begun.data["paused"] > 1.6e9
+        line = site.seen.fleet.find("a")
+        assert line is not None
+        await until(lambda: line.target.in_flight == 0)
+        await asyncio.sleep(0.1)  # what had begun to connect
+        before = site.seen.probes("a")
+        due = site.seen.clock.now_ns()
+        await site.seen.clock.sleep_until(due + 200_000_000)  # ten due times
+        assert site.seen.probes("a") == before
+        refused = await site.ask("POST", "/api/v1/probes?target=a")
+        assert (refused.status, refused.text) == (409, "nothing was sent: target 'a' is paused\n")
+        assert (await site.ask("GET", "/probe?target=a")).status == 409
+        assert (await site.ask("GET", "/api/v1/targets")).data[0]["paused"] == begun.data["paused"]
+        assert (await site.ask("GET", "/api/v1/events")).data[0]["text"] == "paused on request"
+        assert "Nothing is sent to it since" in (await site.ask("GET", "/")).text
+        spec = line.target.spec
+        await site.seen.fleet.reconcile(specs(f"name: a, url: '{spec.url}', rate: 60/s"), 1.0)
+        again = site.seen.fleet.find("a")
+        assert again is not None
+        assert again is not line
+        assert again.target.paused_unix_s == begun.data["paused"]
+        assert (await site.ask("DELETE", "/api/v1/pauses?target=a")).data == {"name": "a", "paused": None}
+        await until(lambda: site.seen.probes("a") > before)
+
+
+WRITES = [(each.method, each.path) for each in OPERATIONS if each.writes]
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+async def test_nothing_can_be_changed_unless_it_is_allowed(method: str, path: str) -> None:
+    """Without --web.enable-admin-api each action is refused, in words that name the flag."""
+    async with asked(ONE, admin=False) as site:
+        answer = await site.ask(method, f"{path}?target=a")
+        assert answer.status == 403
+        assert "--web.enable-admin-api" in answer.text
+        line = site.seen.fleet.find("a")
+        assert line is not None
+        assert line.target.paused_unix_s is None
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+async def test_an_unknown_target_is_named(method: str, path: str) -> None:
+    """404, with what was asked for."""
+    async with asked(ONE) as site:
+        answer = await site.ask(method, f"{path}?target=b")
+        assert answer.status == 404
+        assert "'b'" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://behind.a.proxy"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Origin": "{own}"}, 200),
+        ({"Origin": "https://prober.example"}, 200),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "http://other.prober.example"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "https://prober.example.evil.example"}, 403),
+        ({"Origin": "http://prober.example"}, 403),
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/api/v1/pauses?target=a"), ("POST", "/-/reload"), ("PUT", "/-/reload")]
+)
+async def test_another_sites_page_can_change_nothing(
+    method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    """A browser says where a request comes from; programs say nothing, and may."""
+    async with asked(ONE, external="https://prober.example/slo") as site:
+        answer = await site.ask(method, path, **{name: value.format(own=site.url) for name, value in headers.items()})
+        assert answer.status == status
+        if status == 403:
+            assert "--web.external-url" in answer.text
+            assert (await site.ask("GET", "/api/v1/targets")).data[0]["paused"] is None
+
+
+async def test_reading_changes_nothing() -> None:
+    """No GET of the API, with whatever parameters, pauses, probes or sweeps; and an action has no GET."""
+    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        before = len(site.seen.history.probes())
+        for each in OPERATIONS:
+            await site.ask("GET", each.path.replace("{id}", "x") + "?target=a&method=POST")
+        assert (await site.ask("GET", "/api/v1/pauses?target=a")).status == 405
+        assert (await site.ask("GET", "/-/reload")).status == 405
+        assert len(site.seen.history.probes()) == before
+        line = site.seen.fleet.find("a")
+        assert line is not None
+        assert line.target.paused_unix_s is None
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/metrics", "/nowhere", "/static/page.js", "/api/v1/targets", "/runbooks/LLMProberDown"]
+)
+async def test_every_answer_is_guarded(path: str) -> None:
+    """Nothing may be loaded from elsewhere, nothing framed, no type guessed; no inline script anywhere."""
+    async with asked(ONE) as site:
+        answer = await site.ask("GET", path)
+        assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+        policy = dict(part.strip().split(" ", 1) for part in HEADERS["Content-Security-Policy"].split(";"))
+        assert (policy["default-src"], policy["script-src"], policy["frame-ancestors"]) == (
+            "'none'",
+            "'self'",
+            "'none'",
+        )
+
+
+async def test_all_is_below_the_prefix() -> None:
+    """With and without its slash; what the page loads is found from there, and its addresses change with what is in them."""
+    async with asked(ONE, prefix="/slo/prober") as site:
+        turned = await site.ask("GET", "/slo/prober")
+        assert (turned.status, turned.headers["Location"]) == (308, "prober/")
+        page = (await site.ask("GET", "/slo/prober/")).text
+        style = page.split('rel="stylesheet" href="')[1].split('"')[0]
+        found = await site.ask("GET", f"/slo/prober/{style}")
+        assert found.status == 200
+        assert "immutable" in found.headers["Cache-Control"]
+        assert (await site.ask("GET", "/slo/prober/static/page.css")).headers["Cache-Control"] == "no-cache"
+        assert (await site.ask("GET", "/slo/prober/static/..%2f__init__.py")).status == 404
+        assert (await site.ask("GET", "/")).status == 404
+
+
+async def test_the_page_filters_and_finds() -> None:
+    """By every word, in name, model, engine and state; a target that there is not is a 404 with those that there are."""
+    async with asked("name: alpha, url: '{url}'", "name: beta, url: '{url}', rate: 1/h") as site:
+        await until(lambda: site.seen.probes("alpha") >= 1 and site.seen.probes("beta") >= 1)
+        both = (await site.ask("GET", "/")).text
+        assert both.count('<li class="card') == 2
+        one = (await site.ask("GET", "/?q=READY+alp")).text
+        assert (one.count('<li class="card'), "1 of 2 targets" in one) == (1, True)
+        assert '<span id="target"><bdi>beta</bdi>' in (await site.ask("GET", "/?target=beta")).text
+        lost = await site.ask("GET", "/?target=%3Cb%3E")
+        assert lost.status == 404
+        assert "<bdi>&lt;b&gt;</bdi>" in lost.text
+        assert "alpha" in lost.text
+        assert (await site.ask("GET", "/?page=minus+one")).status == 200
+        assert (await site.ask("GET", "/?page=99")).status == 200
+
+
+async def test_the_page_lets_others_run() -> None:
+    """However many targets: at least one turn of other work a target, an SLO or a card."""
+    async with asked(*(f"name: t{i}, url: '{{url}}', rate: 1/h" for i in range(30))) as site:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        view = await site.site.views.page("", 1, "", admin=False)
+        assert view is not None
+        other = asyncio.create_task(others())
+        await site.site.views.page("", 1, "", admin=False)
+        other.cancel()
+        assert turns >= 30
+
+
+async def test_a_sweeps_result_is_told_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In brief, whole, in words, and as curves over load on the target's page."""
+    async with asked(ONE) as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        monkeypatch.setattr(site.seen.sweeps, "results", lambda name=None: [sweep("c0ffee")])
+        brief = await site.ask("GET", "/api/v1/sweeps")
+        jsonschema.validate(json.loads(brief.text), schema_of("/api/v1/sweeps", "GET", 200))
+        assert brief.data[0]["id"] == "c0ffee"
+        whole = await site.ask("GET", "/api/v1/sweeps/c0ffee")
+        jsonschema.validate(json.loads(whole.text), schema_of("/api/v1/sweeps/{id}", "GET", 200))
+        (target,) = (await site.ask("GET", "/api/v1/targets")).data
+        assert target["capacity"].startswith("ttft holds up to 12/s (10 to 13)")
+        page = (await site.ask("GET", "/")).text
+        assert page.count('<svg class="chart"') == 4
+        assert "TTFT over load" in page
+        assert "ttft holds up to 12/s (10 to 13)" in page
+        assert (await site.ask("GET", "/")).text.count('<svg class="chart"') == 4
+
+
+async def test_an_answer_that_is_no_utf_8_is_answered_all_the_same() -> None:
+    """Half a character, a number beyond 64 bits: as JSON can say them."""
+    async with asked(ONE) as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        last = site.seen.history.probes()[0]
+        odd = replace(last.timeline, usage=Usage(10**30, 1))
+        site.seen.history.add(replace(last, detail="\ud800", timeline=odd, on_request=True))
+        found = (await site.ask("GET", "/api/v1/probes?target=a")).data
+        assert ("\ud800", 10**30) in [(each["detail"], each["usage"]["prompt_tokens"]) for each in found]
+        assert (await site.ask("GET", "/?target=a")).status == 200
+
+
+async def test_a_target_of_another_shard_is_told_where_it_is() -> None:
+    """It is configured, only not here; what nobody has is not."""
+    names = [f"t{index}" for index in range(8)]
+    mine, others = ([name for name in names if (shard_of(name, 2) == 0) is own] for own in (True, False))
+    async with asked(f"name: {mine[0]}, url: '{{url}}'") as site:
+        site.seen.fleet.shard = Shard(0, 2)
+        await site.seen.fleet.reconcile(specs(*(f"name: {name}, url: 'http://127.0.0.1:1'" for name in others)), 1.0)
+        answer = await site.ask("GET", f"/probe?target={others[0]}")
+        said = f"target '{others[0]}' is configured, but shard 1/2 has it, and this is 0/2\n"
+        assert (answer.status, answer.text) == (404, said)
+        answer = await site.ask("GET", f"/probe?target={mine[0]}")
+        assert (answer.status, answer.text) == (404, f"target '{mine[0]}' is not configured; known: none\n")
+
+
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("9811", "write host:9811 or :9811"),
+        ("localhost", "write host:port or :port"),
+        (":70000", "with a port up to 65535"),
+    ],
+)
+async def test_an_address_to_listen_on_has_a_host_or_a_colon(address: str, advice: str) -> None:
+    """A number alone may be meant as a port, and would open the pages to everybody."""
+    async with watched() as seen:
+        site = Site(seen.fleet, seen.families, cast(Any, None), "", "")
+        with pytest.raises(OSError, match=advice):
+            await serve(site, address)

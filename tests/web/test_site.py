@@ -1,0 +1,92 @@
+"""The daemon's page for Prometheus: which form, whole, and never in one go."""
+
+import asyncio
+import contextlib
+import gzip
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from prober.exposition.families import Family, Series
+from prober.exposition.form import Form
+from prober.web.site import Site
+
+PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+
+
+def site(histograms: int) -> Site:
+    family = Family(Series("y_seconds", "histogram", "y", ("a",)))
+    for i in range(histograms):
+        family.histogram((0.1, 1.0, *map(float, range(2, 50))), str(i)).observe(0.5)
+    return Site(cast(Any, None), {"y_seconds": family}, cast(Any, None), "", "")
+
+
+async def answered(asked: Site, **headers: str) -> tuple[web.Response, bytes]:
+    """The answer, and its body without Content-Encoding."""
+    answer = await asked.metrics(make_mocked_request("GET", "/metrics", headers))
+    body = bytes(cast(bytes, answer.body))
+    return answer, gzip.decompress(body) if "Content-Encoding" in answer.headers else body
+
+
+def names(body: bytes) -> list[str]:
+    """Of the delimited MetricFamily messages, whose first field is the name; the last ends where the body does."""
+    found, at = [], 0
+    while at < len(body):
+        length = shift = 0
+        while True:
+            byte = body[at]
+            length, at, shift = length | (byte & 127) << shift, at + 1, shift + 7
+            if byte < 128:
+                break
+        assert body[at] == 0x0A
+        found.append(body[at + 2 : at + 2 + body[at + 1]].decode())
+        at += length
+    assert at == len(body)
+    return found
+
+
+async def test_prometheus_gets_the_form_it_prefers() -> None:
+    """With native histograms on it names protobuf first, else OpenMetrics; the process's own series are in each form."""
+    own = {"y_seconds", "process_resident_memory_bytes", "python_info"}
+    answer, body = await answered(site(3), Accept=f"{PROTOBUF},{PROMETHEUS}")
+    assert answer.headers["Content-Type"] == Form.PROTOBUF.value
+    assert own | {"process_cpu_seconds_total", "python_gc_collections_total"} <= set(names(body))
+    assert len(names(body)) == len(set(names(body)))
+    answer, body = await answered(site(3), Accept=PROMETHEUS)
+    assert answer.headers["Content-Type"] == Form.OPENMETRICS.value
+    families = read_openmetrics(body.decode())  # type: ignore[no-untyped-call]
+    assert own | {"process_cpu_seconds"} <= {family.name for family in families}
+    for headers in ({}, {"Accept": "*/*"}, {"Accept": f"{PROTOBUF};q=0.1,text/plain"}):
+        answer, body = await answered(site(3), **headers)
+        assert answer.headers["Content-Type"] == Form.TEXT.value
+        assert own <= {family.name for family in read_text(body.decode())}
+
+
+@pytest.mark.parametrize("accept", [PROTOBUF, PROMETHEUS, ""])
+async def test_a_large_page_is_compressed_and_lets_others_run(accept: str) -> None:
+    """Whatever its form: at least 20 turns of other work while 10,000 buckets are written, and gzip for who takes it."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    asked = site(200)
+    other = asyncio.create_task(others())
+    answer, body = await answered(asked, Accept=accept)
+    other.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await other
+    assert turns >= 20
+    assert "Content-Encoding" not in answer.headers
+    answer, zipped = await answered(asked, **{"Accept": accept, "Accept-Encoding": "gzip"})
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert zipped[:10_000] == body[:10_000]
+    assert len(cast(bytes, answer.body)) < len(body) / 4
