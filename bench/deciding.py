@@ -24,8 +24,7 @@ from typing import Any
 from bench.report import goal, percentile, show
 from prober.features.experiments.compare import Round, compare
 from prober.features.experiments.gate import Gate, reference
-from prober.features.slo.firing import Use
-from prober.measure.objective import Slo
+from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -45,7 +44,7 @@ GOOD, BAD = (ProbeResult("", "", "", 0.0, Outcome.OK, "", Timeline(0, end_ns=end
 def gated(objective: str, multiple: float, bursts: bool, seed: int) -> tuple[str, int]:
     """(verdict, requests) of one gate at the default error of 5%."""
     slo = Slo("e2e", "e2e", 1.0, Decimal(objective.rstrip("%")) / 100, 1e6)
-    gate = Gate([(slo, Use("", "", 1.0, 32.0, 48))], most=OBJECTIVES[objective])
+    gate = Gate([(slo, JudgedStream("", "", 1.0, 32.0, 48))], most=OBJECTIVES[objective])
     share = min(1.0, multiple * float(slo.budget))
     rng = Random(f"{objective} {multiple} {bursts} {seed}")
     for bad in (bursty if bursts else alone)(share, rng):

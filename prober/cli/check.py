@@ -271,8 +271,9 @@ def _swept(sweep: "SweepCost") -> _Cost:
 
 def _alerts(specs: Specs) -> list[str]:
     """Print what fires each burn-rate pair; those that cannot fire, as `path: message`."""
-    from prober.features.slo.firing import percent, percentile_events, percentile_window, proofs
+    from prober.features.slo.firing import percentile_events, percentile_window, proofs
     from prober.features.slo.windows import promql
+    from prober.measure.objective import percent
 
     mistakes = []
     print("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")

@@ -9,9 +9,8 @@ from random import Random
 from typing import Literal
 
 from prober.config.relabel import Rule
-from prober.features.slo.firing import Use
 from prober.measure.bandwidth_bound import Model
-from prober.measure.objective import Slo
+from prober.measure.objective import JudgedStream, Slo
 from prober.workload.blackout import Span
 from prober.workload.budget import Need
 from prober.workload.workloads import Mix, Workload, lengths
@@ -169,12 +168,12 @@ class TargetSpec:
     allow_link_local: bool = False
     starting_timeout_s: float = 1200.0
 
-    def uses(self) -> Iterator[tuple[Slo, Use]]:
+    def uses(self) -> Iterator[tuple[Slo, JudgedStream]]:
         """Which SLO judges which stream of its probes."""
         for probe in self.probes:
             for series, workload, rate, slos in probe.judged():
                 _, mean = workload.mean_tokens()
-                use = Use(self.name or self.key, series, rate, mean, workload.most_output_tokens)
+                use = JudgedStream(self.name or self.key, series, rate, mean, workload.most_output_tokens)
                 for slo in slos:
                     yield slo, use
 
@@ -288,9 +287,9 @@ class Specs:
         """Everything that is probed in a way of its own: the targets, and what all targets of a discovery have in common."""
         return (*self.targets, *(each.template for each in self.discovery))
 
-    def uses(self) -> dict[Slo, list[Use]]:
+    def uses(self) -> dict[Slo, list[JudgedStream]]:
         """Where each SLO that judges anything is used."""
-        found: dict[Slo, list[Use]] = {}
+        found: dict[Slo, list[JudgedStream]] = {}
         for target in self.kinds:
             for slo, use in target.uses():
                 found.setdefault(slo, []).append(use)

@@ -8,8 +8,7 @@ Percentiles of other shapes, models, engines or contracts together mean nothing:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from prober.features.slo.firing import percent
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, percent
 from prober.results.result import Context, Result, Stage
 
 Conditions = Mapping[str, str | None]

@@ -19,8 +19,7 @@ from decimal import Decimal
 from itertools import count
 from typing import Literal
 
-from prober.features.slo.firing import Use
-from prober.measure.objective import Slo
+from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import events, mean_a_probe, most_a_probe
@@ -172,7 +171,7 @@ class Gate:
 
     def __init__(
         self,
-        slos: Sequence[tuple[Slo, Use]],
+        slos: Sequence[tuple[Slo, JudgedStream]],
         *,
         most: int,
         error: float = 0.05,
@@ -308,7 +307,7 @@ def _answered(result: ProbeResult | None) -> Judged:
     return (1, 0, 0) if result.outcome in ANSWERED else (0, 0, 0)
 
 
-def _question(slo: Slo, use: Use) -> Question:
+def _question(slo: Slo, use: JudgedStream) -> Question:
     def judge(result: ProbeResult | None) -> Judged:
         count, bad = events(slo, result) if result is not None else (0, 0)
         return count, bad, bad

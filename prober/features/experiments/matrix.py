@@ -19,8 +19,7 @@ from typing import Literal
 
 from prober.config.rows import Row
 from prober.features.experiments.gate import Finding, Judged, Question
-from prober.features.slo.firing import percent
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, percent
 from prober.measure.outcome import NEUTRAL
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import events, mean_a_probe, most_a_probe

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from prober.features.slo.windows import Pair, pairs, promql
-from prober.measure.objective import Slo
+from prober.measure.objective import JudgedStream, Slo, percent, rate_text
 from prober.measure.slo_events import mean_a_probe, most_a_probe
 
 # `increase()` extrapolates to the ends of its window, so that it may tell some more events than there were.
@@ -18,22 +18,11 @@ SILENCE_LEAST_S = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """One stream of probes that an SLO judges. mean_tokens, most_tokens: of the answers it asks for."""
-
-    target: str
-    workload: str
-    rate_per_s: float
-    mean_tokens: float
-    most_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Proof:
     """Of one pair for one use. probes_*: expected in each window; bad_*: bad probes that fire it; problem: why it cannot fire."""
 
     slo: Slo
-    use: Use
+    use: JudgedStream
     pair: Pair
     guard: int
     probes_short: float
@@ -48,19 +37,19 @@ class Proof:
         return f"slos.{self.slo.name}" + (".objective" if self.pair.burn * self.slo.budget >= 1 else "")
 
 
-def guard(slo: Slo, pair: Pair, uses: Sequence[Use]) -> int:
+def guard(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> int:
     """Events that the long window must hold, so that one bad probe alone cannot be a share above burn × budget."""
     most = max(most_a_probe(slo, use.most_tokens) for use in uses)
     return math.floor(EXTRAPOLATION * most / (pair.burn * slo.budget)) + 1
 
 
-def proofs(slo: Slo, uses: Sequence[Use]) -> list[Proof]:
+def proofs(slo: Slo, uses: Sequence[JudgedStream]) -> list[Proof]:
     """Every pair of `slo` for every use of it."""
     guards = [(pair, guard(slo, pair, uses)) for pair in pairs(slo.window_s)]
     return [_proof(slo, use, pair, least) for pair, least in guards for use in uses]
 
 
-def _proof(slo: Slo, use: Use, pair: Pair, least: int) -> Proof:
+def _proof(slo: Slo, use: JudgedStream, pair: Pair, least: int) -> Proof:
     share = pair.burn * slo.budget
     probes = [use.rate_per_s * seconds for seconds in (pair.short_s, pair.long_s)]
     each = mean_a_probe(slo, use.mean_tokens)
@@ -96,12 +85,12 @@ def percentile_events(slo: Slo) -> int:
     return max(PERCENTILE_LEAST, math.ceil((10 if slo.objective <= Decimal("0.99") else 100) / slo.budget))
 
 
-def judging_events(slo: Slo, uses: Sequence[Use]) -> int:
+def judging_events(slo: Slo, uses: Sequence[JudgedStream]) -> int:
     """The same, where the gaps of one probe count as one: they are not independent."""
     return math.ceil(percentile_events(slo) * min(mean_a_probe(slo, use.mean_tokens) for use in uses))
 
 
-def percentile_window(slo: Slo, uses: Sequence[Use]) -> tuple[int, int] | None:
+def percentile_window(slo: Slo, uses: Sequence[JudgedStream]) -> tuple[int, int] | None:
     """(seconds, events that must be in them) of the percentile alert: the shortest window that holds enough probes of every use.
 
     None if no window up to the SLO's own is enough.
@@ -115,20 +104,7 @@ def percentile_window(slo: Slo, uses: Sequence[Use]) -> tuple[int, int] | None:
     return None
 
 
-def silence_s(uses: Sequence[Use]) -> int:
+def silence_s(uses: Sequence[JudgedStream]) -> int:
     """Seconds without an event after which an SLO has no data; whole minutes."""
     slowest = min(use.rate_per_s for use in uses)
     return max(SILENCE_LEAST_S, 60 * math.ceil(SILENCE_PROBES / slowest / 60))
-
-
-def percent(ratio: Decimal) -> str:
-    """99.9%, without needless digits."""
-    return f"{float(ratio * 100):.4g}%"
-
-
-def rate_text(per_s: float) -> str:
-    """A rate that is at least `per_s`, as a configuration writes it."""
-    for unit, size in (("s", 1), ("min", 60), ("h", 3_600)):
-        if per_s * size >= 0.1 or unit == "h":
-            return f"{math.ceil(per_s * size * 100) / 100:g}/{unit}"
-    raise AssertionError

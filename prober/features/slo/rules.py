@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from prober.features.slo import alerts
 from prober.features.slo.alerts import Alert, likely_cause
-from prober.features.slo.firing import Use, guard, percent, percentile_events, percentile_window, silence_s
+from prober.features.slo.firing import guard, percentile_events, percentile_window, silence_s
 from prober.features.slo.windows import Pair, pairs, promql
-from prober.measure.objective import Slo
+from prober.measure.objective import JudgedStream, Slo, percent
 
 BY = "target, workload, slo"
 LEVEL = "target_workload_slo"
@@ -40,7 +40,7 @@ class Options:
     stateless_drift: bool = False
 
 
-def groups(uses: Mapping[Slo, Sequence[Use]], options: Options) -> list[dict[str, Any]]:
+def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: Options) -> list[dict[str, Any]]:
     """All rule groups, as Prometheus's rule files have them."""
     found = []
     for slo, using in uses.items():
@@ -147,7 +147,7 @@ def _budget(slo: Slo, options: Options) -> dict[str, Any]:
     }
 
 
-def _states(slo: Slo, uses: Sequence[Use], options: Options) -> Iterator[dict[str, Any]]:
+def _states(slo: Slo, uses: Sequence[JudgedStream], options: Options) -> Iterator[dict[str, Any]]:
     """met, missed or no_data: exactly one of them is 1. A prober that does not trust itself has no data."""
     record = f"{LEVEL}:llmslo_slo_state:window"
     left = f'{LEVEL}:llmslo_slo_error_budget_remaining:ratio{{slo="{slo.name}"}}'
@@ -168,7 +168,7 @@ def _states(slo: Slo, uses: Sequence[Use], options: Options) -> Iterator[dict[st
         }
 
 
-def _burn(slo: Slo, pair: Pair, uses: Sequence[Use], options: Options) -> Alert:
+def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: Options) -> Alert:
     share = pair.burn * slo.budget
     long, short = promql(pair.long_s), promql(pair.short_s)
     tests = (
@@ -212,7 +212,7 @@ def _percentile(slo: Slo, window_s: int, events: int, options: Options) -> Alert
     )
 
 
-def _no_data(slo: Slo, uses: Sequence[Use], options: Options) -> Alert:
+def _no_data(slo: Slo, uses: Sequence[JudgedStream], options: Options) -> Alert:
     window = promql(silence_s(uses))
     objective = _selected("llmslo_slo_objective_ratio", slo, options)
     events = _selected("llmslo_slo_events_total", slo, options)

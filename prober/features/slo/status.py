@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from prober.features.slo.firing import Use, judging_events, silence_s
-from prober.measure.objective import Slo
+from prober.features.slo.firing import judging_events, silence_s
+from prober.measure.objective import JudgedStream, Slo
 
 State = Literal["met", "missed", "no_data"]
 
@@ -21,7 +21,7 @@ class Standing:
     why: str
 
 
-def standing(slo: Slo, use: Use, events: int, bad: int, *, trusted: bool, quiet_s: float | None) -> Standing:
+def standing(slo: Slo, use: JudgedStream, events: int, bad: int, *, trusted: bool, quiet_s: float | None) -> Standing:
     """Judge `bad` of `events` since they began. quiet_s: seconds since the last one, None if none is known.
 
     Missed can be known before there are events enough for met: once more are bad than all of them may have.

@@ -8,10 +8,10 @@ from typing import Literal
 from prober.config.specs import Estimate
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.detector import Shift, Verdict
-from prober.features.slo.firing import percent
 from prober.features.slo.status import Standing
 from prober.features.slo.windows import promql
 from prober.measure.event import Event
+from prober.measure.objective import percent
 from prober.measure.outcome import BAD
 from prober.measure.result import ProbeResult
 from prober.results.capacity import Capacity

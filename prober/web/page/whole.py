@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from prober.features.experiments.report.document import Figure
-from prober.features.slo.firing import percent
 from prober.measure.event import Event
+from prober.measure.objective import percent
 from prober.measure.timeline_text import ms
 from prober.statistics.quantiles import Quantile
 from prober.web.page import probes, sweeps

@@ -8,14 +8,13 @@ from random import Random
 import pytest
 
 from prober.features.experiments.gate import ANSWERS, Gate, Reference, Verdict, least_samples, reference
-from prober.features.slo.firing import Use
-from prober.measure.objective import Slo
+from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.result import Request
 
-USE = Use("t", "probe", 2.0, 10.0, 10)
+USE = JudgedStream("t", "probe", 2.0, 10.0, 10)
 TTFT = (Slo("ttft", "ttft", 0.5, Decimal("0.95"), 1e6), USE)
 ITL = (Slo("itl", "itl", 0.05, Decimal("0.9"), 1e6), USE)
 
@@ -141,7 +140,7 @@ def test_gaps_of_one_answer_are_one_observation() -> None:
 
 def test_answers_that_stall_as_a_whole_do_not_pass_for_many_events() -> None:
     """A tenth of answers of 16 to 48 gaps, all of them bad, at a budget of a tenth: no claim in most of 40 gates."""
-    itl = (ITL[0], Use("t", "probe", 2.0, 32.0, 48))
+    itl = (ITL[0], JudgedStream("t", "probe", 2.0, 32.0, 48))
     claims = 0
     for seed in range(40):
         rng = Random(seed)

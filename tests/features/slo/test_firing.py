@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.features.slo.firing import Use, guard, percentile_events, percentile_window, proofs, rate_text, silence_s
+from prober.features.slo.firing import guard, percentile_events, percentile_window, proofs, silence_s
 from prober.features.slo.windows import DAY_S, SHORTEST_SLO_WINDOW_S, pairs, promql
-from prober.measure.objective import Slo
+from prober.measure.objective import JudgedStream, Slo, rate_text
 
 
 def slo(objective: str = "0.99", window_s: float = 30 * DAY_S, signal: str = "ttft") -> Slo:
     return Slo("s", signal, 0.5, Decimal(objective), window_s)  # type: ignore[arg-type]
 
 
-def use(rate: float = 0.2, tokens: int = 48) -> Use:
-    return Use("t", "w", rate, tokens / 1.5, tokens)
+def use(rate: float = 0.2, tokens: int = 48) -> JudgedStream:
+    return JudgedStream("t", "w", rate, tokens / 1.5, tokens)
 
 
 def test_the_pairs_are_the_workbook_s() -> None:
@@ -122,7 +122,7 @@ def test_a_rate_is_written_no_lower_than_it_is(per_s: float) -> None:
 
 def test_all_uses_share_one_guard() -> None:
     """What an SLO's alerts need is looked for once, not once for each of ten thousand targets."""
-    uses = [Use(f"t{i}", "probe", 0.2, 32, 48) for i in range(10_000)]
+    uses = [JudgedStream(f"t{i}", "probe", 0.2, 32, 48) for i in range(10_000)]
     asked = pairs(30 * DAY_S)
     found = proofs(slo(), uses)
     assert len(found) == 10_000 * len(asked)

@@ -4,13 +4,12 @@ from decimal import Decimal
 
 import pytest
 
-from prober.features.slo.firing import Use
 from prober.features.slo.status import standing
-from prober.measure.objective import Slo
+from prober.measure.objective import JudgedStream, Slo
 
 TTFT = Slo("s", "ttft", 0.5, Decimal("0.99"), 30 * 86400.0)
 ITL = Slo("s", "itl", 0.05, Decimal("0.99"), 30 * 86400.0)
-USE = Use("t", "w", 0.2, 32.0, 48)
+USE = JudgedStream("t", "w", 0.2, 32.0, 48)
 
 CASES = [
     (TTFT, 1_000, 10, True, 5.0, "met", ""),

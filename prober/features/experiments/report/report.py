@@ -23,8 +23,7 @@ from prober.features.experiments.report.document import (
     as_markdown,
 )
 from prober.features.experiments.report.stage_tables import Row, number
-from prober.features.slo.firing import percent
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, percent
 from prober.measure.timeline_text import ms
 from prober.results.capacity import Capacity, binding, words
 from prober.results.conditions import contracted

@@ -16,9 +16,8 @@ from prober import series
 from prober.features.grafana.dashboards.board import TAG, UIDS
 from prober.features.grafana.dashboards.promql import Reading, Selector, Unreadable, read
 from prober.features.grafana.dashboards.schema import DASHBOARD
-from prober.features.slo.firing import Use
 from prober.features.slo.rules import Options, groups
-from prober.measure.objective import Slo
+from prober.measure.objective import JudgedStream, Slo
 
 Json = dict[str, Any]
 Known = Mapping[str, frozenset[str]]
@@ -49,7 +48,7 @@ def known() -> Known:
         else:
             found[declared.name] = labels
     slo = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 30 * 86_400.0)
-    for group in groups({slo: [Use("t", "w", 0.2, 32.0, 48)]}, Options()):
+    for group in groups({slo: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, Options()):
         for rule in group["rules"]:
             if "record" in rule:
                 by = rule["record"].partition(":")[0].split("_")
