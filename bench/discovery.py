@@ -27,13 +27,14 @@ from bench.report import goal, percentile, show
 from prober.config.load import load
 from prober.config.specs import DriftSpec, Specs, TargetSpec
 from prober.daemon.fleet import Fleet
+from prober.daemon.registry import registry
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.discovery.desired_targets import DEBOUNCE_S, Roster
 from prober.features.discovery.sources import kubernetes
 from prober.features.drift.monitor import Watch
 from prober.features.engines.vendors import DIALECTS
-from prober.metrics import Recorder, registry
+from prober.metrics import Recorder
 from prober.net.clock import Clock
 from prober.probing.history import History
 from prober.probing.trust import Trust

@@ -23,11 +23,11 @@ from typing import Any
 
 from bench.leases import Trouble, World
 from bench.report import goal, percentile, show
+from prober.daemon.registry import registry
 from prober.features.replicas.leadership import Leased
 from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import KubernetesLease
 from prober.features.replicas.shard import shard_of
-from prober.metrics import registry
 from prober.net.kubernetes import Api
 from tests.kubernetes.apiserver import ApiServer
 from tests.processes import Daemon, Mock, asked, until

@@ -21,10 +21,11 @@ from bench.report import goal, percentile, show
 from bench.stage import Stage, stage
 from prober.config.load import load
 from prober.config.specs import TargetSpec
+from prober.daemon.registry import registry
 from prober.exposition import families, protobuf
 from prober.exposition.families import Family, Histogram
 from prober.exposition.form import Form
-from prober.metrics import Recorder, registry
+from prober.metrics import Recorder
 
 PERIOD_S = 1.0
 ROUNDS = 20

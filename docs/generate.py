@@ -7,10 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from prober import series
 from prober.cli.rules import HEAD, as_yaml
 from prober.config.schema import document, json_schema
 from prober.daemon.app import read_config
+from prober.daemon.registry import ALL as ALL_SERIES
 from prober.features.engines.vendors import DIALECTS, TABLES
 from prober.features.slo.rules import Options, as_operator, groups
 from prober.measure.engine_signals import Table
@@ -24,7 +24,7 @@ BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->"
 def series_table() -> str:
     """Every exported series."""
     rows = ["| series | type | labels | meaning |", "|---|---|---|---|"]
-    for declared in series.ALL:
+    for declared in ALL_SERIES:
         labels = ", ".join(f"`{label}`" for label in declared.labels) or "–"
         rows.append(f"| `{declared.name}` | {declared.kind} | {labels} | {declared.help} |")
     return "\n".join(rows) + "\n"

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from prober import series
 from prober.cli.main import COMMANDS
 from prober.cli.run import run
 from prober.config import models
 from prober.config.load import load
+from prober.daemon.registry import ALL as ALL_SERIES
 from prober.features.engines.vendors import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.web.site import Site
@@ -34,7 +34,7 @@ def test_generated_parts_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", [declared.name for declared in series.ALL])
+@pytest.mark.parametrize("name", [declared.name for declared in ALL_SERIES])
 def test_every_series_is_documented(name: str) -> None:
     """By its name, in docs/series.md."""
     assert f"`{name}`" in text("docs/series.md")

@@ -9,16 +9,17 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from prober import series
 from prober.config.load import load
 from prober.config.specs import TargetSpec
+from prober.daemon.registry import ALL as ALL_SERIES
+from prober.daemon.registry import registry
 from prober.exposition.buckets import bounds
-from prober.exposition.families import Family, Histogram, Series, page
+from prober.exposition.families import Family, Histogram, Registry, Series, page
 from prober.measure.chat import Usage
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.metrics import Recorder, Registry, registry
+from prober.metrics import Recorder
 
 CONFIG = """
 slos:
@@ -231,7 +232,7 @@ def test_pieces_make_the_whole() -> None:
 
 def test_names_follow_the_conventions() -> None:
     """Counters end in _total, and only they do; the prefix is one; units are base units."""
-    for declared_series in series.ALL:
+    for declared_series in ALL_SERIES:
         assert declared_series.name.startswith("llmslo_")
         assert declared_series.name.endswith("_total") == (declared_series.kind == "counter")
         assert not declared_series.name.endswith(("_ms", "_milliseconds", "_percent"))

@@ -190,7 +190,8 @@ def _sweeps(specs: Specs) -> "dict[str, SweepCost]":
 
 def _costs(specs: Specs, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]") -> None:
     from prober.config.specs import estimate_per_day
-    from prober.metrics import Recorder, registry
+    from prober.daemon.registry import registry
+    from prober.metrics import Recorder
 
     print(
         f"{'target':32} {'probes/s':>9} {'prompt tokens/day':>18} {'output tokens/day':>18} {'$/day':>8} {'series':>7}"

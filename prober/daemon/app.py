@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prober import __version__, series
+from prober import __version__
 from prober.config.discovery import PLACEHOLDER
 from prober.config.load import ConfigError, load, nothing
 from prober.config.specs import Specs
 from prober.config.units import counted
+from prober.daemon import series as own_series
 from prober.daemon.fleet import Fleet
+from prober.daemon.registry import registry
 from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, KEPT_S, Memory
 from prober.exposition.buckets import COARSE
 from prober.exposition.families import Family
@@ -34,11 +36,12 @@ from prober.features.engines.vendors import DIALECTS
 from prober.features.gpu.monitor import Gpus
 from prober.features.grafana.client import MISSING, available
 from prober.features.grafana.sync import Grafana
+from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import Wanted, leadership
 from prober.features.replicas.lease_store import remote
 from prober.features.replicas.shard import Shard
 from prober.features.slo.firing import proofs
-from prober.metrics import Recorder, registry
+from prober.metrics import Recorder
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint, endpoint
 from prober.probing.history import History
@@ -199,9 +202,9 @@ class App:
         self._sweeps.prometheus_url = specs.prometheus_url
         self._fleet = Fleet(clock, recorder, history, self._drifts, headroom, self._sweeps, trust, instance, engines)
         self._fleet.shard = shard
-        self._family(series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
-        self._family(series.SHARDS.name).value().value = float(shard.count)
-        failures = self._family(series.STORAGE_FAILURES.name).value()
+        self._family(replicas_series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
+        self._family(replicas_series.SHARDS.name).value().value = float(shard.count)
+        failures = self._family(own_series.STORAGE_FAILURES.name).value()
         self._fleet.ledger = Ledger(store, failures, budgets)
         self._roster = Roster(self._families, lambda wanted: self._fleet.change(wanted, self._options.drain_s))
         self._memory = Memory(self._drifts, self._fleet, headroom, store, specs.prometheus_url, failures)
@@ -217,7 +220,7 @@ class App:
         site.views.problems = self._problems
         await self._listen(site)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._keep(asyncio.create_task(self.reload())))
-        self._family(series.BUILD_INFO.name).value(__version__).value = 1.0
+        self._family(own_series.BUILD_INFO.name).value(__version__).value = 1.0
         if "configuration" not in self._problems:
             self._applied()
         self._fleet.ledger.start()
@@ -343,16 +346,16 @@ class App:
             for line in mistakes:
                 log.error("%s", line)
         self._problems[part] = problem
-        self._family(series.RELOAD_OK.name).value().value = 0.0
+        self._family(own_series.RELOAD_OK.name).value().value = 0.0
 
     def _mended(self, part: str) -> None:
         self._problems.pop(part, None)
-        self._family(series.RELOAD_OK.name).value().value = float(not self._problems)
+        self._family(own_series.RELOAD_OK.name).value().value = float(not self._problems)
 
     def _applied(self) -> None:
         self._configured = True
         self._mended("configuration")
-        self._family(series.RELOAD_TIME.name).value().value = time.time()
+        self._family(own_series.RELOAD_TIME.name).value().value = time.time()
 
     async def _watch(self, site: Site) -> None:
         looks = 0
@@ -384,8 +387,8 @@ class App:
             self._mended("web")
 
     def _feel_lag(self) -> Callable[[int, float], None]:
-        lags = self._family(series.LOOP_LAG.name).histogram(COARSE)
-        trusted = self._family(series.TRUSTED.name).value()
+        lags = self._family(own_series.LOOP_LAG.name).histogram(COARSE)
+        trusted = self._family(own_series.TRUSTED.name).value()
 
         def beat(now_ns: int, late_s: float) -> None:
             lags.observe(late_s)

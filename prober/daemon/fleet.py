@@ -12,13 +12,13 @@ from random import Random
 from types import MappingProxyType
 from typing import TypeVar
 
-from prober import series
 from prober.config.specs import ProbeSpec, TargetSpec
 from prober.features.budget.checkpoints import Ledger
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.diagnosis.monitor import Explanation
 from prober.features.drift.monitor import Watch
+from prober.features.engines import series as engines_series
 from prober.features.engines.continuity import Change, Continuity, Told
 from prober.features.engines.page_reader import EnginePage
 from prober.features.replicas.shard import Shard, shard_of
@@ -179,7 +179,7 @@ class Line:
         text = change.what if change.what == "restart" else f"{change.what} was {change.old}, is {change.new}"
         log.info("target=%s engine: %s", self.name or UNNAMED, text)
         if self.name is not None:
-            kind = change.what if change.what in series.ENGINE_CHANGE_KINDS else "flags"
+            kind = change.what if change.what in engines_series.ENGINE_CHANGE_KINDS else "flags"
             self._fleet.recorder.engine_changed(self.name, kind)
             self._fleet.history.happened(Event(time.time(), self.name, "engine", text))
             self._fleet.sweeps.changed(self.name, change.what)

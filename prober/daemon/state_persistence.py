@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from prober import series
 from prober.exposition.buckets import representatives
 from prober.exposition.families import Value
 from prober.features.drift.baseline import BLOCK, BLOCKS
 from prober.features.drift.detector import Observation
 from prober.features.drift.monitor import Key, Watch
 from prober.net.prometheus import HOUR_S, Unanswered, hourly_histograms
+from prober.probing import series as probe_series
 from prober.storage.store import Store
 
 SAMPLES = BLOCK * BLOCKS
@@ -99,7 +99,7 @@ class Memory:
         target, workload, signal = key
         labels = {"target": target, "workload": workload}
         try:
-            hours = await hourly_histograms(url, series.TTFT.name, labels, time.time(), RECALL_HOURS)
+            hours = await hourly_histograms(url, probe_series.TTFT.name, labels, time.time(), RECALL_HOURS)
             seen = sum(buckets[-1][1] for _, buckets in hours)
             if seen < SAMPLES:
                 return

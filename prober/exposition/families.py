@@ -27,6 +27,21 @@ class Series:
     labels: tuple[str, ...] = ()
 
 
+def counter(name: str, help_: str, *labels: str) -> Series:
+    """A counter; `name` ends in `_total`."""
+    return Series(name, "counter", help_, labels)
+
+
+def gauge(name: str, help_: str, *labels: str) -> Series:
+    """A gauge."""
+    return Series(name, "gauge", help_, labels)
+
+
+def histogram(name: str, help_: str, *labels: str) -> Series:
+    """A histogram."""
+    return Series(name, "histogram", help_, labels)
+
+
 def label_text(names: tuple[str, ...], values: Labels, *more: tuple[str, str]) -> str:
     """`{a="b",…}` with values escaped, or nothing."""
     pairs = [*zip(names, values, strict=True), *more]
@@ -209,3 +224,6 @@ def page(families: list[Family], *, openmetrics: bool, lines: int = 400) -> Iter
                 yield "".join(piece).encode()
                 piece, size = [], 0
     yield "".join(piece).encode()
+
+
+Registry = dict[str, Family]  # by name

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from prober import __version__, series
+from prober import __version__
 from prober.config.specs import estimate_per_day
 from prober.daemon.fleet import Fleet, Line
 from prober.exposition.families import Family, Value
+from prober.features.capacity import series as capacity_series
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
 from prober.features.slo.status import Standing, standing
@@ -191,15 +192,15 @@ class Views:
                     result.ended_unix_s,
                     [self._room(name, unit) for unit in UNITS],
                     self._fleet.headroom.demand(name).requests_per_s,
-                    self._value(series.CAPACITY_EXHAUSTION.name, name, "estimate"),
-                    self._value(series.CAPACITY_SHAPE.name, name),
+                    self._value(capacity_series.CAPACITY_EXHAUSTION.name, name, "estimate"),
+                    self._value(capacity_series.CAPACITY_SHAPE.name, name),
                 )
         return None
 
     def _room(self, name: str, unit: str) -> Room:
         """The series of the bound `lower` is of the lower capacity, so the least headroom."""
         low, middle, high = (
-            self._value(series.HEADROOM.name, name, unit, bound) for bound in ("lower", "estimate", "upper")
+            self._value(capacity_series.HEADROOM.name, name, unit, bound) for bound in ("lower", "estimate", "upper")
         )
         return Room(unit, low, middle, high)
 

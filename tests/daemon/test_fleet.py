@@ -12,7 +12,8 @@ import pytest
 from prober.config.load import load
 from prober.config.specs import DriftSpec, TargetSpec
 from prober.daemon.fleet import UNNAMED, Fleet, Line
-from prober.exposition.families import Histogram, Value
+from prober.daemon.registry import registry
+from prober.exposition.families import Histogram, Registry, Value
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.drift.monitor import Watch
@@ -21,7 +22,7 @@ from prober.features.gpu.monitor import Gpus
 from prober.measure.gpu_reading import Device, Throttle
 from prober.measure.outcome import Outcome
 from prober.measure.timeline import Recording
-from prober.metrics import Recorder, Registry, registry
+from prober.metrics import Recorder
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import running

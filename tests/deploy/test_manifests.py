@@ -16,8 +16,9 @@ import trustme
 import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from prober import __version__, series
+from prober import __version__
 from prober.cli.main import main
+from prober.daemon.registry import ALL as ALL_SERIES
 from tests.deploy.hardening import PROBED, containers
 from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, chart, documents, parsed, rendered, values
 from tests.deploy.schemas import custom
@@ -252,7 +253,7 @@ def test_promtool_takes_the_rules(promtool: Path, tmp_path: Path, shipped: dict[
     ]
     recorded = {rule.get("record") for group in spec["groups"] for rule in group["rules"]}
     assert queries[1].split("{")[0] in recorded
-    assert {"llmslo_slo_bad_events_total", "llmslo_slo_events_total"} <= {each.name for each in series.ALL}
+    assert {"llmslo_slo_bad_events_total", "llmslo_slo_events_total"} <= {each.name for each in ALL_SERIES}
     extra = {
         "name": "rollouts",
         "rules": [{"record": f"a:b:query{at}", "expr": query} for at, query in enumerate(queries)],

@@ -20,11 +20,12 @@ from aiohttp import web
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
 from prober.config.load import load
+from prober.daemon.registry import registry
 from prober.exposition.families import page
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder, registry
+from prober.metrics import Recorder
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import running

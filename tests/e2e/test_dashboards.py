@@ -22,11 +22,14 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from prober import series
+from prober.daemon.registry import ALL as ALL_SERIES
+from prober.daemon.registry import registry
 from prober.exposition.families import Series, Value, page
+from prober.features.capacity import series as capacity_series
 from prober.features.grafana.dashboards import files
 from prober.features.grafana.dashboards.lint import expressions
-from prober.metrics import registry
+from prober.features.slo import series as slo_series
+from prober.probing import series as probe_series
 from tests.processes import free_port, get
 
 CONFIG = """
@@ -119,9 +122,9 @@ class Page:
 
     def __init__(self) -> None:
         self._families = registry()
-        for declared in series.ALL:
+        for declared in ALL_SERIES:
             names = [name for name in declared.labels if name != "target"]
-            kinds = ("dns", "tcp", "proxy", "tls") if declared is series.CONNECT else LABELS.get("phase", ())
+            kinds = ("dns", "tcp", "proxy", "tls") if declared is probe_series.CONNECT else LABELS.get("phase", ())
             for values in itertools.product(
                 *(kinds if name == "phase" else LABELS.get(name, ("x",)) for name in names)
             ):
@@ -135,21 +138,21 @@ class Page:
     def _value(self, declared: Series, values: tuple[str, ...]) -> float:
         if declared.name.endswith("_timestamp_seconds"):
             return time.time() + 86_400
-        if declared is series.SLO_OBJECTIVE:
+        if declared is slo_series.SLO_OBJECTIVE:
             return 0.99
-        if declared is series.SWEEP_RATE:
+        if declared is capacity_series.SWEEP_RATE:
             return 0.0  # while it is swept its demand is not its own
-        if declared is series.STATE:
+        if declared is probe_series.STATE:
             return float("failing" in values)
         return next((VALUES[value] for value in values if value in VALUES), 1.0)
 
     async def answer(self, request: web.Request) -> web.Response:
-        for declared in series.ALL:
+        for declared in ALL_SERIES:
             for child in self._families[declared.name].children.values():
                 if not isinstance(child, Value):
                     child.observe(*[0.05] * 400, 0.5)
                 elif declared.kind == "counter":
-                    child.inc(50 if declared is series.SLO_EVENTS else 5)
+                    child.inc(50 if declared is slo_series.SLO_EVENTS else 5)
         return web.Response(body=b"".join(page(list(self._families.values()), openmetrics=False)))
 
 

@@ -19,15 +19,17 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from prober import series
 from prober.config.load import load
+from prober.daemon.registry import registry
 from prober.exposition.buckets import COARSE
-from prober.exposition.families import Histogram
+from prober.exposition.families import Histogram, Registry
 from prober.exposition.form import Form
+from prober.features.engines import series as engines_series
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder, Registry, registry
+from prober.metrics import Recorder
+from prober.probing import series as probe_series
 from prober.web.site import Site
 from tests.conftest import newer
 
@@ -65,12 +67,12 @@ def recorded(samples: list[float], wide: list[float]) -> Registry:
         first = round(value * 1e9)
         timeline = Timeline(0, first_ns=first, first_answer_ns=first, end_ns=2 * first)
         recorder.record(ProbeResult("t", "probe", f"id-{i}", now + i / 1e6, Outcome.OK, "", timeline))
-    for gaps in families[series.CHUNK_GAP.name].children.values():
+    for gaps in families[probe_series.CHUNK_GAP.name].children.values():
         assert isinstance(gaps, Histogram)
         gaps.observe(*wide)
-    for phase in series.PHASES:
-        families[series.CONNECT.name].histogram(COARSE, "t", phase).observe(0.001)
-    families[series.ENGINE_TTFT.name].histogram((0.1, 1.0), "t").take_over((1, 3, 4), 2.0)
+    for phase in probe_series.PHASES:
+        families[probe_series.CONNECT.name].histogram(COARSE, "t", phase).observe(0.001)
+    families[engines_series.ENGINE_TTFT.name].histogram((0.1, 1.0), "t").take_over((1, 3, 4), 2.0)
     return families
 
 
@@ -194,7 +196,7 @@ def check_native(prometheus: Prometheus, prober: Prober) -> None:
     assert prometheus.value("histogram_count(llmslo_chunk_gap_seconds)") == SAMPLES
     wide = prometheus.value("histogram_quantile(0.5, rate(llmslo_chunk_gap_seconds[1m]))")
     assert wide == pytest.approx(exact(WIDE, 0.5), rel=0.10)
-    assert prometheus.value("count(llmslo_connect_seconds)") == len(series.PHASES)
+    assert prometheus.value("count(llmslo_connect_seconds)") == len(probe_series.PHASES)
     assert prometheus.ask("query", query="llmslo_tpot_seconds"), "one without observations is native too"
     found = prometheus.exemplars("llmslo_ttft_seconds")
     assert found
@@ -207,7 +209,7 @@ def check_classic(prometheus: Prometheus, prober: Prober) -> None:
     """The same series, counts and quantiles as from the text."""
     wait_for(prometheus, "llmslo_ttft_seconds_count", SAMPLES)
     assert prometheus.value("llmslo_ttft_seconds_sum") == pytest.approx(sum(prober.samples))
-    assert prometheus.value("count(llmslo_connect_seconds_count)") == len(series.PHASES)
+    assert prometheus.value("count(llmslo_connect_seconds_count)") == len(probe_series.PHASES)
     (child,) = prober.families["llmslo_ttft_seconds"].children.values()
     shown = {entry["metric"]["le"] for entry in prometheus.ask("query", query="llmslo_ttft_seconds_bucket")}
     written = set(re.findall(r'le="(.*?)"', child.text(False)))

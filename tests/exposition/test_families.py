@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from prober.daemon.registry import ALL
 from prober.exposition.families import Family, Histogram, Series, Value, number, page
-from prober.series import ALL
 
 BOUNDS = (0.1, 1.0)
 

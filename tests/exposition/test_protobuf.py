@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from prober.daemon.registry import ALL
 from prober.exposition import families as classic
 from prober.exposition.exponential import LIMIT, ZERO_S
 from prober.exposition.families import Family, Series
 from prober.exposition.protobuf import page
-from prober.series import ALL
 
 BOUNDS = (0.1, 1.0)
 

@@ -11,6 +11,8 @@ import pytest
 from aiohttp import web
 
 from prober.config.load import load
+from prober.daemon.registry import registry
+from prober.exposition.families import Registry
 from prober.features.capacity import monitor as module
 from prober.features.capacity import sweep_runner
 from prober.features.capacity.cron import LATE_S
@@ -20,7 +22,6 @@ from prober.features.engines.vendors import DIALECTS
 from prober.features.replicas.leadership import Leadership, Leased, Listener, claimed_as
 from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import KubernetesLease
-from prober.metrics import Registry, registry
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import create_app

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from prober import series
 from prober.config.load import ConfigError
+from prober.daemon.registry import registry
+from prober.exposition.families import Registry
+from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import Leased, Wanted, claimed_as, leadership
 from prober.features.replicas.lease_machine import Record, Timing, Write
 from prober.features.replicas.lease_store import SWEPT, Beaten, KubernetesLease, record_of
 from prober.features.replicas.shard import Shard
-from prober.metrics import Registry, registry
 from prober.net.kubernetes import Refused, Unreachable
 from tests.kubernetes.leases import Cluster, cluster
 from tests.kubernetes.link import Link
@@ -83,7 +84,7 @@ async def test_one_holds_it_and_says_so_as_kubernetes_does(api_server: Cluster) 
         for key in ("acquireTime", "renewTime"):
             assert MICRO_TIME.fullmatch(spec[key]), spec[key]
             assert abs((datetime.fromisoformat(spec[key]) - begun).total_seconds()) < 30
-        assert (one.value(series.LEASE_HELD), other.value(series.LEASE_HELD)) == (1, 0)
+        assert (one.value(replicas_series.LEASE_HELD), other.value(replicas_series.LEASE_HELD)) == (1, 0)
         renewed = spec["renewTime"]
         await asyncio.sleep(TIMING.retry_s * 2)
         spec = (await api_server.lease())["spec"]
@@ -93,7 +94,7 @@ async def test_one_holds_it_and_says_so_as_kubernetes_does(api_server: Cluster) 
         assert one.told == ["won", "lost"]
         assert (await api_server.lease())["spec"].get("holderIdentity") != one.part.holder
         await until(lambda: other.holds)
-        assert other.value(series.LEASE_TRANSITIONS) >= 1
+        assert other.value(replicas_series.LEASE_TRANSITIONS) >= 1
 
 
 async def test_what_was_claimed_is_seen_by_whoever_follows(api_server: Cluster) -> None:
@@ -167,7 +168,7 @@ async def test_a_server_that_is_away_at_the_start_is_waited_for(
     async with Link(api_server.url) as link:
         link.cut = True
         async with replica(api_server, "a", link.url) as first:
-            await until(lambda: first.value(series.LEASE_FAILURES) >= 2)
+            await until(lambda: first.value(replicas_series.LEASE_FAILURES) >= 2)
             assert not first.holds
             said = [each for each in caplog.messages if "probing goes on, sweeps and Grafana wait for it" in each]
             assert len(said) == 1

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from prober import series
-from prober.exposition.families import Series
+from prober.exposition.families import Registry, Series
+from prober.features.capacity import series as capacity_series
 from prober.features.capacity.forecast import Peaks, forecast, peaks_of
 from prober.features.engines.continuity import Continuity
 from prober.measure.engine_signals import Signals
-from prober.metrics import Registry
 from prober.results.capacity import Capacity, binding, headroom
 
 WINDOW_S = 300.0
@@ -216,13 +215,18 @@ class Headroom:
         """A sweep has found these; they stand until another one does."""
         load = self._load(name)
         load.capacities = tuple(capacities)
-        for declared in (series.CAPACITY, series.CAPACITY_TOKENS, series.CAPACITY_SHAPE, series.HEADROOM):
+        for declared in (
+            capacity_series.CAPACITY,
+            capacity_series.CAPACITY_TOKENS,
+            capacity_series.CAPACITY_SHAPE,
+            capacity_series.HEADROOM,
+        ):
             children = self._families[declared.name].children
             for labels in [labels for labels in children if labels[0] == name]:
                 del children[labels]
         for each in capacities:
             for bound in BOUNDS:
-                self._set(series.CAPACITY, getattr(each, bound), name, each.slo, bound)
+                self._set(capacity_series.CAPACITY, getattr(each, bound), name, each.slo, bound)
         self._show(name, load)
         self._foresee(name, load, unix_s)
 
@@ -270,12 +274,12 @@ class Headroom:
                 found = forecast(peaks.whole(unix_s), bounds, unix_s)
         times = (found.earliest_s, found.estimate_s, found.latest_s) if found else (None, None, None)
         for bound, at_s in zip(("earliest", "estimate", "latest"), times, strict=True):
-            self._set(series.CAPACITY_EXHAUSTION, at_s, name, bound)
+            self._set(capacity_series.CAPACITY_EXHAUSTION, at_s, name, bound)
 
     def _show(self, name: str, load: _Load) -> None:
         demand = load.demand()
-        self._set(series.DEMAND, demand.requests_per_s, name)
-        self._set(series.DEMAND_TOKENS, demand.tokens_per_s, name)
+        self._set(capacity_series.DEMAND, demand.requests_per_s, name)
+        self._set(capacity_series.DEMAND_TOKENS, demand.tokens_per_s, name)
         least = binding(load.capacities)
         if least is None or least.estimate is None:
             return
@@ -283,18 +287,18 @@ class Headroom:
         if least.tokens_per_s and demand.tokens_per_request:
             # A production request is not the sweep's: its own rate at the same tokens is what the target can carry of it.
             shape = least.tokens_per_s / least.estimate / demand.tokens_per_request
-        self._set(series.CAPACITY_SHAPE, shape, name)
+        self._set(capacity_series.CAPACITY_SHAPE, shape, name)
         tokens = scaled(least, least.tokens_per_s / least.estimate) if least.tokens_per_s else None
         for bound in BOUNDS:
             tokens_per_s = getattr(tokens, bound) if tokens else None
-            self._set(series.CAPACITY_TOKENS, tokens_per_s, name, bound)
+            self._set(capacity_series.CAPACITY_TOKENS, tokens_per_s, name, bound)
             requests_per_s = getattr(scaled(least, shape or 1.0), bound)
             for unit, load_per_s, capacity_per_s in (
                 ("requests", demand.requests_per_s, requests_per_s),
                 ("tokens", demand.tokens_per_s, tokens_per_s),
             ):
                 free = headroom(load_per_s, capacity_per_s) if load_per_s is not None and capacity_per_s else None
-                self._set(series.HEADROOM, free, name, unit, bound)
+                self._set(capacity_series.HEADROOM, free, name, unit, bound)
 
     def _set(self, declared: Series, value: float | None, *labels: str) -> None:
         if value is None:

@@ -17,23 +17,23 @@ from random import Random
 from typing import Literal
 
 from prober.config.specs import SweepSpec, needs_of
+from prober.exposition.families import Registry
 from prober.features.capacity.actions import Estimate, Finished, Run
 from prober.features.capacity.cron import LATE_S, Timetable, longest_gap_s, zone
 from prober.features.capacity.fitting import Fit, Prior
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.prometheus_demand import Demands
-from prober.features.capacity.series import SweepSeries
 from prober.features.capacity.stop_conditions import burns
 from prober.features.capacity.sweep_plan import WARM_UP, plan_of
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import Drive, Unmeasurable
+from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.sweep_store import KEPT_S, SweepArchive, SweepStore
 from prober.features.replicas.leadership import Alone, Leadership, claimed_as
 from prober.features.slo.alerts import of_the_capacity
 from prober.measure.event import Event
 from prober.measure.gpu_reading import Device
 from prober.measure.result import ProbeResult
-from prober.metrics import Registry
 from prober.net.prometheus import Unanswered, firing
 from prober.probing.history import History
 from prober.probing.target import Target

@@ -1,77 +1,68 @@
-"""What the daemon shows of a target's sweeps, as series."""
+"""Series of sweeps, capacity, demand and headroom."""
 
-from typing import get_args
+from prober.exposition.families import Series, counter, gauge
 
-from prober import series
-from prober.features.capacity.actions import Finished, Reason
-from prober.metrics import Registry
-from prober.results.result import Result
+CAPACITY = gauge(
+    "llmslo_capacity_requests_per_second",
+    "Rate up to which an SLO holds, as the last sweep that found it says: lower, estimate, upper.",
+    *("target", "slo", "bound"),
+)
+CAPACITY_TOKENS = gauge(
+    "llmslo_capacity_tokens_per_second",
+    "The same in prompt and output tokens, of the SLO that binds.",
+    "target",
+    "bound",
+)
+CAPACITY_SHAPE = gauge(
+    "llmslo_capacity_shape_ratio",
+    "Tokens of a request at the capacity over those of one of production now: by so much requests are corrected.",
+    "target",
+)
+DEMAND = gauge(
+    "llmslo_demand_requests_per_second",
+    "Requests that the engine finishes, over the last one to five minutes; absent while that is not known.",
+    "target",
+)
+DEMAND_TOKENS = gauge("llmslo_demand_tokens_per_second", "The same in prompt and output tokens.", "target")
+HEADROOM = gauge("llmslo_headroom_ratio", "Share of the capacity that is free.", "target", "unit", "bound")
+SWEEPS = counter("llmslo_sweeps_total", "Sweeps that ended, by what they found.", "target", "verdict")
+SWEEP_STOPS = counter("llmslo_sweep_stops_total", "Sweeps that ended, by why the sending ended.", "target", "reason")
+SWEEPS_REFUSED = counter("llmslo_sweeps_refused_total", "Sweeps that were not begun, by why.", "target", "reason")
+SWEEP_RATE = gauge("llmslo_sweep_rate_per_second", "Rate that a sweep adds now; 0 without one.", "target")
+SWEEP_REQUESTS = counter("llmslo_sweep_requests_total", "Requests that sweeps sent.", "target")
+SWEEP_TOKENS = counter(
+    "llmslo_sweep_tokens_total", "Prompt and output tokens of sweeps, as the server counts.", "target"
+)
+SWEEP_SUCCESS = gauge("llmslo_sweep_last_success_timestamp_seconds", "When a sweep last found a capacity.", "target")
+SWEEP_STAGE_RATE = gauge(
+    "llmslo_sweep_stage_rate_per_second", "Total rate in a stage of the last sweep.", "target", "stage"
+)
+SWEEP_STAGE_TOKENS = gauge(
+    "llmslo_sweep_stage_tokens_per_second",
+    "Output tokens per second that the sweep was sent while a stage lasted, by the stamps of their chunks.",
+    "target",
+    "stage",
+)
+SWEEP_STAGE_LATENCY = gauge(
+    "llmslo_sweep_stage_latency_seconds",
+    "Latency in a stage of the last sweep, of quantiles with enough samples and the median.",
+    *("target", "stage", "signal", "quantile"),
+)
+CAPACITY_EXHAUSTION = gauge(
+    "llmslo_capacity_exhaustion_timestamp_seconds",
+    "Day, by UTC, from which daily peaks of demand reach the capacity, as they grow; absent where that is not foreseen.",
+    *("target", "bound"),
+)
+SWEEP_PERIOD = gauge(
+    "llmslo_sweep_period_seconds",
+    "Longest time between two sweeps that the schedule lets begin; absent without one.",
+    "target",
+)
+SWEEP_VERDICTS = ("found", "not_reached", "below_lowest", "not_enough_data", "void", "failed")
+SWEEP_REFUSALS = (
+    *("not_configured", "running", "min_gap", "retry_after"),
+    *("blackout", "not_ready", "alert_firing", "locked", "no_lease", "missed"),
+    *("over_budget", "not_recorded"),
+)
 
-
-class SweepSeries:
-    """Of all targets; what is said of a target that is not declared any more would make its series anew."""
-
-    def __init__(self, families: Registry) -> None:
-        self._families = families
-
-    def declare(self, name: str, period_s: float | None) -> None:
-        """Counters at 0, so that `increase()` sees the first event. period_s: longest time between two scheduled sweeps."""
-        for reason in series.SWEEP_REFUSALS:
-            self._families[series.SWEEPS_REFUSED.name].value(name, reason)
-        for verdict in series.SWEEP_VERDICTS:
-            self._families[series.SWEEPS.name].value(name, verdict)
-        for reason in (reason for part in get_args(Reason) for reason in get_args(part)):
-            self._families[series.SWEEP_STOPS.name].value(name, reason)
-        self._families[series.SWEEP_RATE.name].value(name)
-        periods = self._families[series.SWEEP_PERIOD.name]
-        if period_s is None:
-            periods.children.pop((name,), None)
-        else:
-            periods.value(name).value = period_s
-
-    def refused(self, name: str, reason: str) -> None:
-        """A sweep was not begun, for one of series.SWEEP_REFUSALS."""
-        self._families[series.SWEEPS_REFUSED.name].value(name, reason).inc()
-
-    def failed(self, name: str) -> None:
-        """A sweep came to nothing by a fault of the prober's, or of a target that does not say who it is."""
-        self._families[series.SWEEPS.name].value(name, "failed").inc()
-
-    def rate(self, name: str, per_s: float) -> None:
-        """What a sweep adds now."""
-        self._families[series.SWEEP_RATE.name].value(name).value = per_s
-
-    def ended(self, name: str, finished: Finished, result: Result) -> None:
-        """A sweep is over."""
-        families = self._families
-        families[series.SWEEPS.name].value(name, finished.verdict).inc()
-        families[series.SWEEP_STOPS.name].value(name, finished.reason).inc()
-        families[series.SWEEP_REQUESTS.name].value(name).inc(len(result.requests))
-        used = sum((each.prompt_tokens or 0) + (each.output_tokens or 0) for each in result.requests)
-        families[series.SWEEP_TOKENS.name].value(name).inc(used)
-        self._stages(name, result)
-
-    def budget(self, name: str, kind: str, ratio: float) -> None:
-        """Share of the target's budget that is left, of which a sweep takes."""
-        self._families[series.BUDGET.name].value(name, kind).value = ratio
-
-    def found(self, name: str, unix_s: float) -> None:
-        """A sweep found a capacity then."""
-        self._families[series.SWEEP_SUCCESS.name].value(name).value = unix_s
-
-    def _stages(self, name: str, result: Result) -> None:
-        for declared in (series.SWEEP_STAGE_RATE, series.SWEEP_STAGE_TOKENS, series.SWEEP_STAGE_LATENCY):
-            children = self._families[declared.name].children
-            for labels in [labels for labels in children if labels[0] == name]:
-                del children[labels]
-        for index, stage in enumerate(result.stages):
-            label = f"{index:02d}"
-            total = (stage.rate_per_s or 0.0) + (stage.demand_per_s or 0.0)
-            self._families[series.SWEEP_STAGE_RATE.name].value(name, label).value = total
-            if stage.output_tokens_per_s is not None:
-                self._families[series.SWEEP_STAGE_TOKENS.name].value(name, label).value = stage.output_tokens_per_s
-            for signal, found in stage.latencies.items():
-                for quantile in found:
-                    if quantile.enough or quantile.q == 0.5:
-                        labels = (name, label, signal, f"{quantile.q:g}")
-                        self._families[series.SWEEP_STAGE_LATENCY.name].value(*labels).value = quantile.estimate
+ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

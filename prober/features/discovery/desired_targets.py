@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from prober import series
 from prober.config.discovery import KEPT, Unfit, target_of
 from prober.config.relabel import Labels
 from prober.config.specs import (
@@ -23,8 +22,9 @@ from prober.config.specs import (
     TargetSpec,
 )
 from prober.config.units import counted
+from prober.exposition.families import Registry
+from prober.features.discovery import series as discovery_series
 from prober.features.discovery.sources.findings import Findings, Found, Source
-from prober.metrics import Registry
 
 DEBOUNCE_S = 0.5  # after the first change; what comes meanwhile goes with it
 AGAIN_S = 5.0  # after a fault of the prober's own in a source
@@ -156,7 +156,7 @@ class Roster:
         group.probed = old.probed if old is not None else frozenset()
         source = _source(spec, group.findings)
         group.task = asyncio.create_task(_kept_up(source, spec.name))
-        self._families[series.DISCOVERY_FAILURES.name].value(spec.name)
+        self._families[discovery_series.DISCOVERY_FAILURES.name].value(spec.name)
         return group
 
     async def _joined(self) -> list[TargetSpec]:
@@ -167,7 +167,7 @@ class Roster:
         before, self._admitted = self._admitted, set()
         for name, group in self._groups.items():
             found, unfit = await group.now().looked_at()
-            refused = dict.fromkeys(series.DISCOVERY_REFUSALS, 0) | {"unfit": len(unfit)}
+            refused = dict.fromkeys(discovery_series.DISCOVERY_REFUSALS, 0) | {"unfit": len(unfit)}
             reasons = list(unfit)
             fine: list[TargetSpec] = []
             for index, spec in enumerate(found, 1):
@@ -194,11 +194,13 @@ class Roster:
 
     def _tell(self, name: str, group: _Group, targets: int, refused: dict[str, int], reasons: Iterable[str]) -> None:
         families, findings = self._families, group.findings
-        families[series.DISCOVERY_TARGETS.name].value(name).value = targets
-        families[series.DISCOVERY_UP.name].value(name).value = float(not findings.problems and findings.complete)
+        families[discovery_series.DISCOVERY_TARGETS.name].value(name).value = targets
+        families[discovery_series.DISCOVERY_UP.name].value(name).value = float(
+            not findings.problems and findings.complete
+        )
         for reason, count in refused.items():
-            families[series.DISCOVERY_REFUSED.name].value(name, reason).value = count
-        families[series.DISCOVERY_FAILURES.name].value(name).inc(findings.failures - group.counted)
+            families[discovery_series.DISCOVERY_REFUSED.name].value(name, reason).value = count
+        families[discovery_series.DISCOVERY_FAILURES.name].value(name).inc(findings.failures - group.counted)
         group.counted = findings.failures
         now = set(reasons)
         fresh = sorted(now - group.said)
@@ -210,10 +212,10 @@ class Roster:
 
 
 _SERIES = (
-    series.DISCOVERY_TARGETS,
-    series.DISCOVERY_UP,
-    series.DISCOVERY_REFUSED,
-    series.DISCOVERY_FAILURES,
+    discovery_series.DISCOVERY_TARGETS,
+    discovery_series.DISCOVERY_UP,
+    discovery_series.DISCOVERY_REFUSED,
+    discovery_series.DISCOVERY_FAILURES,
 )
 
 

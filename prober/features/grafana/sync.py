@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from prober import series
 from prober.config.specs import GrafanaSpec
+from prober.exposition.families import Registry
+from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.marks import Mark, mark
 from prober.features.grafana.client.visit import Came, Order, came_of
 from prober.measure.event import Event
-from prober.metrics import Registry
 from prober.probing.history import History
 from prober.results.result import Result
 
@@ -81,7 +81,11 @@ class Grafana:
     def configure(self, spec: GrafanaSpec | None) -> None:
         """Go by this from now on, and look at the dashboards at once; None: Grafana is left alone."""
         if spec != self._spec:
-            for declared in (series.GRAFANA_FAILURES, series.GRAFANA_SUCCESS, series.GRAFANA_DASHBOARDS):
+            for declared in (
+                grafana_series.GRAFANA_FAILURES,
+                grafana_series.GRAFANA_SUCCESS,
+                grafana_series.GRAFANA_DASHBOARDS,
+            ):
                 self._families[declared.name].children.clear()
         self._spec = spec
         self._dashboards, self._annotations = _Duty("dashboards"), _Duty("annotations")
@@ -92,7 +96,7 @@ class Grafana:
             return
         for duty, wanted in ((self._dashboards, spec.dashboards), (self._annotations, spec.annotations)):
             if wanted:
-                self._families[series.GRAFANA_FAILURES.name].value(duty.name)
+                self._families[grafana_series.GRAFANA_FAILURES.name].value(duty.name)
         self._configured.set()
 
     async def run(self) -> None:
@@ -174,9 +178,9 @@ class Grafana:
         why = came.failures.get(duty.name)
         if why is None:
             duty.done(now_s + again_s)
-            self._families[series.GRAFANA_SUCCESS.name].value(duty.name).value = time.time()
+            self._families[grafana_series.GRAFANA_SUCCESS.name].value(duty.name).value = time.time()
             return True
-        self._families[series.GRAFANA_FAILURES.name].value(duty.name).inc()
+        self._families[grafana_series.GRAFANA_FAILURES.name].value(duty.name).inc()
         log.warning("grafana: %s not in step, the next try is in %g s: %s", duty.name, duty.failed(now_s), why)
         return False
 
@@ -187,8 +191,8 @@ class Grafana:
                 self._marks.popleft()
 
     def _tell(self, dashboards: list[tuple[str, str, str]]) -> None:
-        counts = self._families[series.GRAFANA_DASHBOARDS.name]
-        for state in series.GRAFANA_DASHBOARD_STATES:
+        counts = self._families[grafana_series.GRAFANA_DASHBOARDS.name]
+        for state in grafana_series.GRAFANA_DASHBOARD_STATES:
             counts.value(state).value = float(sum(_shown(found) == state for _, found, _ in dashboards))
         left = [(title, state, detail) for title, state, detail in dashboards if _shown(state) != "current"]
         for title, state, _ in dashboards:
@@ -202,7 +206,7 @@ class Grafana:
 
 def _shown(state: str) -> str:
     """The label of what became of a dashboard."""
-    return state if state in series.GRAFANA_DASHBOARD_STATES else "current"
+    return state if state in grafana_series.GRAFANA_DASHBOARD_STATES else "current"
 
 
 async def visit(order: Order) -> Came:

@@ -11,12 +11,12 @@ from hashlib import blake2b
 from random import Random
 from typing import Protocol
 
-from prober import series
 from prober.config.load import ConfigError
+from prober.exposition.families import Registry
+from prober.features.replicas import series as replicas_series
 from prober.features.replicas.lease_machine import Candidate, Read, Record, Timing, Wait, Write
 from prober.features.replicas.lease_store import Beaten, FileLease, KubernetesLease, now_s
 from prober.features.replicas.shard import Shard
-from prober.metrics import Registry
 from prober.net.kubernetes import Api, Refused, Unreachable
 
 EARLY_S = 0.001  # a timer may ring so much before its time
@@ -142,9 +142,9 @@ class _Told:
     def __init__(self, where: str, families: Registry) -> None:
         self.where = where
         self._held, self._transitions = (
-            families[each.name].value() for each in (series.LEASE_HELD, series.LEASE_TRANSITIONS)
+            families[each.name].value() for each in (replicas_series.LEASE_HELD, replicas_series.LEASE_TRANSITIONS)
         )
-        self._failures = families[series.LEASE_FAILURES.name].value()
+        self._failures = families[replicas_series.LEASE_FAILURES.name].value()
         self._fence: int | None = None
         self._problem = ""
         self._listeners: list[tuple[Listener, Listener]] = []

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from prober.config.load import load
+from prober.daemon.registry import registry
 from prober.features.budget.checkpoints import BUDGET, Ledger
 from prober.features.engines.vendors import DIALECTS
-from prober.metrics import registry
 from prober.net.clock import Clock
 from prober.probing.target import Target
 from prober.storage.store import Store

@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 from prober.config.load import load
 from prober.config.specs import DriftSpec, TargetSpec
 from prober.daemon.fleet import Fleet
+from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.drift.monitor import Watch
 from prober.features.engines.vendors import DIALECTS
-from prober.metrics import Recorder, registry
+from prober.metrics import Recorder
 from prober.net.clock import Clock
 from prober.net.scrape import Fetched, Unreadable
 from prober.probing.history import History

@@ -1,10 +1,10 @@
 """What is left of a capacity, by the newest demand."""
 
+from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.capacity.headroom import Headroom
 from prober.features.engines.continuity import Continuity
 from prober.measure.engine_signals import Info, Signals
-from prober.metrics import registry
 from prober.results.capacity import Capacity
 
 FOUND = Capacity("ttft", "found", lower=8.0, estimate=10.0, upper=12.0, tokens_per_s=5_000.0)

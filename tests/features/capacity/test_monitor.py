@@ -14,11 +14,13 @@ import pytest
 from aiohttp import web
 
 from prober.config.load import load
+from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.capacity import monitor as module
 from prober.features.capacity import sweep_runner
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Refused, Sweeps, Why
+from prober.features.capacity.series import SWEEP_REFUSALS
 from prober.features.capacity.sweep_runner import Drive, Unmeasurable
 from prober.features.engines.continuity import Continuity
 from prober.features.engines.vendors import DIALECTS
@@ -28,7 +30,7 @@ from prober.measure.engine_signals import Info, Signals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder, registry
+from prober.metrics import Recorder
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.faults import parse_fault
@@ -40,7 +42,6 @@ from prober.probing.history import History
 from prober.probing.target import Target
 from prober.probing.trust import Trust
 from prober.results.capacity import Capacity
-from prober.series import SWEEP_REFUSALS
 from prober.storage.lock import Lock
 from prober.storage.store import Store
 from prober.workload.blackout import span

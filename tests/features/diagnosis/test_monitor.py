@@ -6,6 +6,7 @@ from random import Random
 
 from prober.config.load import load
 from prober.config.specs import DriftSpec, TargetSpec
+from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.diagnosis.monitor import BURN, FEWEST, WINDOW_S, Explanation
 from prober.features.drift.monitor import Watch
@@ -14,7 +15,7 @@ from prober.measure.gpu_reading import Device
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder, registry
+from prober.metrics import Recorder
 from prober.probing.history import History
 
 TEXT = """

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from prober import series
 from prober.config.load import load
 from prober.config.specs import Specs, TargetSpec
 from prober.daemon.fleet import Line
-from prober.exposition.families import Series, Value
+from prober.daemon.registry import registry
+from prober.exposition.families import Registry, Series, Value
+from prober.features.discovery import series as discovery_series
 from prober.features.discovery.desired_targets import Roster
 from prober.features.engines.vendors import DIALECTS
-from prober.metrics import Registry, registry
 from prober.mock.server import running
 from tests.daemon.test_fleet import QUICK, SLOW, specs, until, watched
 
@@ -44,7 +44,7 @@ class Followed:
 
     async def settled(self, discoveries: int) -> None:
         """Every source has been heard, and what it said is taken over."""
-        up = series.DISCOVERY_UP.name
+        up = discovery_series.DISCOVERY_UP.name
         async with asyncio.timeout(10):
             while sum(getattr(each, "value", 0) for each in self.families[up].children.values()) < discoveries:
                 await asyncio.sleep(0.01)
@@ -68,9 +68,9 @@ async def test_a_name_or_a_url_belongs_to_one(tmp_path: Path, caplog: pytest.Log
         await seen.roster.apply()
     assert seen.now() == {"static": "h9:1", "a": "h1:1", "z": "h4:1"}
     refused = {
-        (name, reason): seen.value(series.DISCOVERY_REFUSED, name, reason)
+        (name, reason): seen.value(discovery_series.DISCOVERY_REFUSED, name, reason)
         for name in "xy"
-        for reason in series.DISCOVERY_REFUSALS
+        for reason in discovery_series.DISCOVERY_REFUSALS
     }
     assert {key: count for key, count in refused.items() if count} == {
         ("x", "duplicate"): 3,
@@ -91,11 +91,11 @@ async def test_the_limit_keeps_those_that_are_probed(tmp_path: Path) -> None:
     await seen.settled(1)
     write(path, ("a", "h0:1"), ("m", "h1:1"), ("n", "h2:1"))
     async with asyncio.timeout(10):
-        while not seen.value(series.DISCOVERY_REFUSED, "file", "limit"):
+        while not seen.value(discovery_series.DISCOVERY_REFUSED, "file", "limit"):
             await asyncio.sleep(0.05)
             await seen.roster.apply()
     assert seen.now().keys() == {"m", "n"}
-    assert seen.value(series.DISCOVERY_TARGETS, "file") == 2
+    assert seen.value(discovery_series.DISCOVERY_TARGETS, "file") == 2
     await seen.roster.close()
 
 
@@ -117,10 +117,10 @@ async def test_another_configuration_leaves_no_gap(tmp_path: Path) -> None:
     await seen.roster.configure(configured("targets: [{url: 'http://h'}]"))
     assert len(seen.lists[-1]) == 1
     for declared in (
-        series.DISCOVERY_TARGETS,
-        series.DISCOVERY_UP,
-        series.DISCOVERY_REFUSED,
-        series.DISCOVERY_FAILURES,
+        discovery_series.DISCOVERY_TARGETS,
+        discovery_series.DISCOVERY_UP,
+        discovery_series.DISCOVERY_REFUSED,
+        discovery_series.DISCOVERY_FAILURES,
     ):
         assert not seen.families[declared.name].children
     await seen.roster.close()
@@ -135,10 +135,10 @@ async def test_a_source_that_fails_keeps_its_targets_and_says_so(tmp_path: Path)
     await seen.settled(1)
     path.write_text("{")
     async with asyncio.timeout(10):
-        while seen.value(series.DISCOVERY_UP, "file"):
+        while seen.value(discovery_series.DISCOVERY_UP, "file"):
             await asyncio.sleep(0.05)
             await seen.roster.apply()
-    assert seen.value(series.DISCOVERY_FAILURES, "file") >= 1
+    assert seen.value(discovery_series.DISCOVERY_FAILURES, "file") >= 1
     assert seen.now().keys() == {"a"}
     await seen.roster.close()
 

@@ -9,12 +9,13 @@ import pytest
 
 from prober.config.load import load
 from prober.config.specs import DriftSpec
+from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.drift.monitor import Watch
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder, registry
+from prober.metrics import Recorder
 from prober.probing.history import History
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault, Slow

@@ -8,13 +8,14 @@ import pytest
 
 from prober.config.load import load
 from prober.config.specs import DriftSpec, TargetSpec
-from prober.exposition.families import Value
+from prober.daemon.registry import registry
+from prober.exposition.families import Registry, Value
 from prober.features.drift import monitor
 from prober.features.drift.monitor import Watch
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder, Registry, registry
+from prober.metrics import Recorder
 from prober.probing.history import History
 
 SPEC = DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from prober import series
+from prober.daemon.registry import ALL as ALL_SERIES
 from prober.exposition.families import Series
 from prober.features.grafana.dashboards import BOARDS, files
 from prober.features.grafana.dashboards.board import UIDS
@@ -19,7 +19,7 @@ from prober.features.grafana.dashboards.lint import expressions, known, panels, 
 from prober.features.grafana.dashboards.promql import Selector, Unreadable, read
 
 ROOT = Path(__file__).parents[3]
-KNOWN = known()
+KNOWN = known(ALL_SERIES)
 FILES = files()
 CHOSEN = {"$__rate_interval": "5m", "$__range": "3h", "$window": "2h", "$1": "one"}
 # What no panel shows, and why.
@@ -117,7 +117,7 @@ def test_links_of_alerts_lead_somewhere() -> None:
                 assert link[2] is None or link[2] in names
 
 
-@pytest.mark.parametrize("declared", series.ALL, ids=lambda declared: declared.name)
+@pytest.mark.parametrize("declared", ALL_SERIES, ids=lambda declared: declared.name)
 def test_every_series_is_shown(declared: Series) -> None:
     """On some dashboard, or it is said here why not."""
     text = " ".join(FILES.values())

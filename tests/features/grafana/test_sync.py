@@ -12,15 +12,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from prober import series
 from prober.cli.dashboards import dashboards
 from prober.config.load import ConfigError
 from prober.config.specs import GrafanaSpec
 from prober.daemon.app import read_config
+from prober.daemon.registry import registry
+from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.visit import Came, Order, order_of
 from prober.features.grafana.sync import LONGEST_RETRY_S, MARKS_AN_HOUR, MARKS_EVERY_S, MARKS_KEPT, Grafana
 from prober.measure.event import Event
-from prober.metrics import registry
 from prober.probing.history import History
 from prober.results.result import Result
 
@@ -68,9 +68,9 @@ async def test_dashboards_are_looked_at_at_once_each_hour_and_after_a_reload() -
     here.part.configure(SPEC)
     await here.part.look(3605.0)
     assert len(here.orders) == 3
-    assert here.value(series.GRAFANA_FAILURES, "dashboards") == 0
-    assert here.value(series.GRAFANA_SUCCESS, "dashboards") > 1e9
-    assert here.value(series.GRAFANA_DASHBOARDS, "current") == 2
+    assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == 0
+    assert here.value(grafana_series.GRAFANA_SUCCESS, "dashboards") > 1e9
+    assert here.value(grafana_series.GRAFANA_DASHBOARDS, "current") == 2
 
 
 async def test_without_a_configuration_there_is_nothing() -> None:
@@ -79,7 +79,7 @@ async def test_without_a_configuration_there_is_nothing() -> None:
     here.happened(1.0)
     await here.part.look(0.0)
     assert here.orders == []
-    declared = (series.GRAFANA_FAILURES, series.GRAFANA_SUCCESS, series.GRAFANA_DASHBOARDS)
+    declared = (grafana_series.GRAFANA_FAILURES, grafana_series.GRAFANA_SUCCESS, grafana_series.GRAFANA_DASHBOARDS)
     assert not any(here.families[each.name].children for each in declared)
     here.part.configure(SPEC)
     await here.part.look(1.0)
@@ -160,8 +160,8 @@ async def test_a_failure_is_a_series_a_line_and_a_later_try(
     gaps = [later - earlier for earlier, later in pairwise(tried)]
     assert gaps[:7] == [30, 60, 120, 240, 480, 960, 1920]
     assert set(gaps[7:]) == {LONGEST_RETRY_S}
-    assert here.value(series.GRAFANA_FAILURES, "dashboards") == len(tried)
-    assert here.value(series.GRAFANA_FAILURES, "annotations") == len(tried)
+    assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == len(tried)
+    assert here.value(grafana_series.GRAFANA_FAILURES, "annotations") == len(tried)
     assert "not in step, the next try is in 30 s" in caplog.text
     here.came = Came(WELL)
     await here.part.look(30_000.0)
@@ -213,7 +213,7 @@ async def test_a_visit_ends_when_this_prober_writes_no_more() -> None:
     part.lost()
     await asyncio.wait_for(looking, 10)
     assert ended.is_set()
-    assert here.value(series.GRAFANA_FAILURES, "dashboards") == 0
+    assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == 0
     begun.clear()
     await part.look(5.0)
     assert not begun.is_set()
@@ -246,9 +246,9 @@ async def test_a_dashboard_that_people_edited_is_told_once(caplog: pytest.LogCap
     assert [record.getMessage() for record in warnings] == [
         "grafana: dashboard 'Overview' not replaced (edited): somebody else saved it"
     ]
-    assert here.value(series.GRAFANA_DASHBOARDS, "edited") == 1
-    assert here.value(series.GRAFANA_DASHBOARDS, "current") == 1
-    assert here.value(series.GRAFANA_FAILURES, "dashboards") == 0
+    assert here.value(grafana_series.GRAFANA_DASHBOARDS, "edited") == 1
+    assert here.value(grafana_series.GRAFANA_DASHBOARDS, "current") == 1
+    assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == 0
 
 
 @pytest.mark.parametrize("spec", [SPEC, replace(SPEC, url="http://other")], ids=["the same", "another"])
@@ -266,7 +266,7 @@ async def test_a_reload_during_a_visit_counts(spec: GrafanaSpec) -> None:
     here.part._visited = here._visited
     await here.part.look(1.0)
     assert [each.spec for each in here.orders] == [SPEC, spec]
-    assert here.value(series.GRAFANA_FAILURES, "dashboards") == 0
+    assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == 0
 
 
 def test_without_the_client_library_the_configuration_says_what_to_install(

@@ -6,13 +6,13 @@ neither and replicas of the prober are taken together. In their place every sele
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from prober import series
+from prober.exposition.families import Series
 from prober.features.grafana.dashboards.board import TAG, UIDS
 from prober.features.grafana.dashboards.promql import Reading, Selector, Unreadable, read
 from prober.features.grafana.dashboards.schema import DASHBOARD
@@ -37,10 +37,10 @@ TEXT_WORDS = 6
 _VALIDATOR = Draft202012Validator(DASHBOARD)
 
 
-def known() -> Known:
+def known(series: Iterable[Series]) -> Known:
     """Labels of every series that may be asked for: declared, recorded by the rules, or of Prometheus itself."""
     found: dict[str, frozenset[str]] = {}
-    for declared in series.ALL:
+    for declared in series:
         labels = frozenset(declared.labels) | SCRAPED
         if declared.kind == "histogram":
             found |= {f"{declared.name}_bucket": labels | {"le"}, f"{declared.name}_count": labels}

@@ -1,0 +1,15 @@
+"""Series of the prober itself."""
+
+from prober.exposition.families import Series, counter, gauge, histogram
+
+BUILD_INFO = gauge("llmslo_build_info", "1; the version is a label.", "version")
+RELOAD_OK = gauge("llmslo_config_last_reload_successful", "1 if the latest reload was taken over.")
+RELOAD_TIME = gauge("llmslo_config_last_reload_success_timestamp_seconds", "Time of the latest reload taken over.")
+LOOP_LAG = histogram("llmslo_event_loop_lag_seconds", "Lateness of the prober's event loop, four times a second.")
+STORAGE_FAILURES = counter("llmslo_storage_write_failures_total", "Writes to --storage.path that failed.")
+TRUSTED = gauge(
+    "llmslo_trusted",
+    "0 if over 5 minutes over 1% of probes were invalid, loop lag p99 passed max_send_lag, or a due time was missed.",
+)
+
+ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -1,0 +1,86 @@
+"""What the daemon shows of a target's sweeps, as series."""
+
+from typing import get_args
+
+from prober.exposition.families import Registry
+from prober.features.budget import series as budget_series
+from prober.features.capacity import series as capacity_series
+from prober.features.capacity.actions import Finished, Reason
+from prober.results.result import Result
+
+
+class SweepSeries:
+    """Of all targets; what is said of a target that is not declared any more would make its series anew."""
+
+    def __init__(self, families: Registry) -> None:
+        self._families = families
+
+    def declare(self, name: str, period_s: float | None) -> None:
+        """Counters at 0, so that `increase()` sees the first event. period_s: longest time between two scheduled sweeps."""
+        for reason in capacity_series.SWEEP_REFUSALS:
+            self._families[capacity_series.SWEEPS_REFUSED.name].value(name, reason)
+        for verdict in capacity_series.SWEEP_VERDICTS:
+            self._families[capacity_series.SWEEPS.name].value(name, verdict)
+        for reason in (reason for part in get_args(Reason) for reason in get_args(part)):
+            self._families[capacity_series.SWEEP_STOPS.name].value(name, reason)
+        self._families[capacity_series.SWEEP_RATE.name].value(name)
+        periods = self._families[capacity_series.SWEEP_PERIOD.name]
+        if period_s is None:
+            periods.children.pop((name,), None)
+        else:
+            periods.value(name).value = period_s
+
+    def refused(self, name: str, reason: str) -> None:
+        """A sweep was not begun, for one of capacity_series.SWEEP_REFUSALS."""
+        self._families[capacity_series.SWEEPS_REFUSED.name].value(name, reason).inc()
+
+    def failed(self, name: str) -> None:
+        """A sweep came to nothing by a fault of the prober's, or of a target that does not say who it is."""
+        self._families[capacity_series.SWEEPS.name].value(name, "failed").inc()
+
+    def rate(self, name: str, per_s: float) -> None:
+        """What a sweep adds now."""
+        self._families[capacity_series.SWEEP_RATE.name].value(name).value = per_s
+
+    def ended(self, name: str, finished: Finished, result: Result) -> None:
+        """A sweep is over."""
+        families = self._families
+        families[capacity_series.SWEEPS.name].value(name, finished.verdict).inc()
+        families[capacity_series.SWEEP_STOPS.name].value(name, finished.reason).inc()
+        families[capacity_series.SWEEP_REQUESTS.name].value(name).inc(len(result.requests))
+        used = sum((each.prompt_tokens or 0) + (each.output_tokens or 0) for each in result.requests)
+        families[capacity_series.SWEEP_TOKENS.name].value(name).inc(used)
+        self._stages(name, result)
+
+    def budget(self, name: str, kind: str, ratio: float) -> None:
+        """Share of the target's budget that is left, of which a sweep takes."""
+        self._families[budget_series.BUDGET.name].value(name, kind).value = ratio
+
+    def found(self, name: str, unix_s: float) -> None:
+        """A sweep found a capacity then."""
+        self._families[capacity_series.SWEEP_SUCCESS.name].value(name).value = unix_s
+
+    def _stages(self, name: str, result: Result) -> None:
+        for declared in (
+            capacity_series.SWEEP_STAGE_RATE,
+            capacity_series.SWEEP_STAGE_TOKENS,
+            capacity_series.SWEEP_STAGE_LATENCY,
+        ):
+            children = self._families[declared.name].children
+            for labels in [labels for labels in children if labels[0] == name]:
+                del children[labels]
+        for index, stage in enumerate(result.stages):
+            label = f"{index:02d}"
+            total = (stage.rate_per_s or 0.0) + (stage.demand_per_s or 0.0)
+            self._families[capacity_series.SWEEP_STAGE_RATE.name].value(name, label).value = total
+            if stage.output_tokens_per_s is not None:
+                self._families[capacity_series.SWEEP_STAGE_TOKENS.name].value(
+                    name, label
+                ).value = stage.output_tokens_per_s
+            for signal, found in stage.latencies.items():
+                for quantile in found:
+                    if quantile.enough or quantile.q == 0.5:
+                        labels = (name, label, signal, f"{quantile.q:g}")
+                        self._families[capacity_series.SWEEP_STAGE_LATENCY.name].value(
+                            *labels
+                        ).value = quantile.estimate

@@ -1,0 +1,19 @@
+"""Series of the diagnosis."""
+
+from typing import get_args
+
+from prober.exposition.families import Series, gauge
+from prober.features.diagnosis.clues import Name
+
+REGIME = gauge(
+    "llmslo_regime_active",
+    "1 for the likely cause while an SLO is breached or a latency has drifted.",
+    "target",
+    "regime",
+)
+BOUND_RATIO = gauge(
+    "llmslo_decode_bandwidth_bound_ratio", "Speed of a decode step over what memory bandwidth allows.", "target"
+)
+REGIMES: tuple[str, ...] = get_args(Name)
+
+ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -1,0 +1,26 @@
+"""Series of the GPUs."""
+
+from prober.exposition.families import Series, counter, gauge
+
+_GPU = ("target", "gpu")
+GPU_INFO = gauge(
+    "llmslo_gpu_info", "1; which GPU (or partition, as gpu:partition) serves the target.", *_GPU, "uuid", "name"
+)
+GPU_UTILIZATION = gauge("llmslo_gpu_utilization_ratio", "Share of time in which a kernel ran.", *_GPU)
+GPU_MEMORY_USED = gauge("llmslo_gpu_memory_used_bytes", "Memory in use.", *_GPU)
+GPU_MEMORY_TOTAL = gauge("llmslo_gpu_memory_total_bytes", "Memory there is.", *_GPU)
+GPU_BANDWIDTH = gauge("llmslo_gpu_memory_bandwidth_ratio", "Share of the memory's bandwidth in use.", *_GPU)
+GPU_OCCUPANCY = gauge("llmslo_gpu_sm_occupancy_ratio", "Warps resident, of those that could be.", *_GPU)
+GPU_TENSOR = gauge("llmslo_gpu_tensor_active_ratio", "Share of cycles in which tensor units worked.", *_GPU)
+GPU_POWER = gauge("llmslo_gpu_power_watts", "Power draw.", *_GPU)
+GPU_ENERGY = counter("llmslo_gpu_energy_joules_total", "Energy used.", *_GPU)
+GPU_TEMPERATURE = gauge("llmslo_gpu_temperature_celsius", "Temperature of the chip.", *_GPU)
+GPU_CLOCK = gauge("llmslo_gpu_sm_clock_hertz", "Clock of the SMs.", *_GPU)
+GPU_THROTTLE = gauge("llmslo_gpu_throttle_active", "1 while the clock is held down for this reason.", *_GPU, "reason")
+GPU_ECC = counter("llmslo_gpu_ecc_errors_total", "Memory errors.", *_GPU, "kind")
+GPU_XID = counter("llmslo_gpu_xid_errors_total", "Errors that the driver reported since the prober's start.", *_GPU)
+GPU_PCIE = counter("llmslo_gpu_pcie_bytes_total", "Bytes over PCIe.", *_GPU, "direction")
+GPU_NVLINK = counter("llmslo_gpu_nvlink_bytes_total", "Bytes over NVLink.", *_GPU, "direction")
+GPU_PRICE = gauge("llmslo_gpu_price_dollars_per_hour", "What an hour of one GPU costs, as configured.", "target")
+
+ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
