@@ -26,17 +26,25 @@ import uvloop
 from bench.report import goal, percentile, show
 from prober.config.load import load
 from prober.config.specs import DriftSpec, Specs, TargetSpec
-from prober.daemon.fleet import Fleet
 from prober.daemon.registry import registry
+from prober.exposition.families import Registry
+from prober.features.budget.monitor import BudgetMonitor
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
+from prober.features.diagnosis.monitor import DiagnosisMonitor
 from prober.features.discovery.desired_targets import DEBOUNCE_S, Roster
 from prober.features.discovery.sources import kubernetes
-from prober.features.drift.monitor import Watch
-from prober.features.engines.vendors import DIALECTS
-from prober.metrics import Recorder
+from prober.features.drift.monitor import DriftMonitor
+from prober.features.engines.monitor import EngineMonitor
+from prober.features.engines.page_reader import PageReader
+from prober.features.slo.monitor import SloMonitor
+from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
+from prober.probing.fleet import Fleet
+from prober.probing.history import ProbeHistory
+from prober.probing.recorder import ProbeRecorder
+from prober.probing.target_runner import Names, NoBudgetKeeper, RunnerContext
 from prober.probing.trust import Trust
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import pod
@@ -47,14 +55,24 @@ EVENTS, CHECK_EVERY, MOST_PODS = 10_000, 1_000, 60
 SETTLED_S = 60.0
 
 
-def fleet(clock: Clock) -> tuple[Fleet, dict[str, Any]]:
+def fleet(clock: Clock) -> tuple[Fleet, Registry]:
     """The daemon's, without its pages."""
     families = registry()
-    recorder, history = Recorder(families), History(100)
-    watch = Watch(recorder, history, DriftSpec(1 / (30 * 86_400), 0.2, 7 * 86_400), {})
-    headroom, trust = Headroom(families), Trust(0.01)
-    sweeps = Sweeps(families, history, headroom, trust, None)
-    return Fleet(clock, recorder, history, watch, headroom, sweeps, trust, "bench"), families
+    headroom, trust, events = Headroom(families), Trust(0.01), EventLog()
+    features = (
+        ProbeRecorder(families),
+        SloMonitor(families),
+        BudgetMonitor(families),
+        ProbeHistory(100),
+        EngineMonitor(families, events, {}),
+        DriftMonitor(families, events, DriftSpec(1 / (30 * 86_400), 0.2, 7 * 86_400), {}),
+        DiagnosisMonitor(families, events),
+        headroom,
+        Sweeps(families, events, headroom, trust, None, PageReader),
+    )
+    return Fleet(
+        RunnerContext(clock, trust, events, features, families.remove, "bench", Names(), NoBudgetKeeper())
+    ), families
 
 
 def configured(text: str) -> Specs:
@@ -113,7 +131,7 @@ async def until(true: Callable[[], bool], within_s: float = SETTLED_S) -> bool:
 async def hold(format_: str) -> dict[str, Any]:
     """The longest turns while a list of many is made, while it stays, and while a hundredth of it changes."""
     clock, rng, names = Clock(), Random(1), [f"t{index:05}" for index in range(TARGETS)]
-    running, _ = fleet(clock)
+    running, registry_ = fleet(clock)
     following = TARGETS
 
     def text() -> str:
@@ -127,7 +145,7 @@ async def hold(format_: str) -> dict[str, Any]:
         await running.change(specs, 1.0)
 
     running._pause_s = lambda among: 1e6  # type: ignore[method-assign] # made, and never begun
-    roster = Roster(running.recorder._families, change)
+    roster = Roster(registry_, change)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"targets.{format_}")
         path.write_text(text())  # noqa: ASYNC240 -- nothing else runs yet
@@ -141,7 +159,7 @@ async def hold(format_: str) -> dict[str, Any]:
         await roster.configure(specs)
         following_task = asyncio.create_task(roster.run())
         began = time.perf_counter()
-        await until(lambda: len(running.lines) == TARGETS, 300)
+        await until(lambda: len(running.runners) == TARGETS, 300)
         made = {"made_s": time.perf_counter() - began, **_turns(turns)}
         turns.clear()
         await asyncio.sleep(5.0)
@@ -157,7 +175,7 @@ async def hold(format_: str) -> dict[str, Any]:
             turns.clear()
             next_.rename(path)
             began = time.perf_counter()
-            await until(lambda wanted=wanted: running.lines.keys() == wanted)  # type: ignore[misc]
+            await until(lambda wanted=wanted: running.runners.keys() == wanted)  # type: ignore[misc]
             churned.append({"took_s": time.perf_counter() - began, **_turns(turns)})
         turns.close()
         following_task.cancel()
@@ -165,7 +183,7 @@ async def hold(format_: str) -> dict[str, Any]:
         await running.stop(0.0)
     clock.close()
     worst = {key: max(each[key] for each in churned) for key in churned[0]}
-    return {"made": made, "still": still, "churned": worst, "wrong": len(running.lines.keys() ^ set(names))}
+    return {"made": made, "still": still, "churned": worst, "wrong": len(running.runners.keys() ^ set(names))}
 
 
 def number(name: str) -> int:

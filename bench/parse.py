@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.report import goal, percentile, show
 from prober.exposition.parse import Parser
 from prober.features.engines.page_reading import in_slices, read, recognise, wanted
-from prober.features.engines.vendors import TABLES, tables
+from prober.measure.engines import TABLES, tables
 
 PAGE = Path(__file__).parent.parent / "tests/pages/vllm_0.32.0_under_load.prom"
 TIMES = 200

@@ -27,8 +27,8 @@ from prober.daemon.registry import registry
 from prober.features.replicas.leadership import Leased
 from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import KubernetesLease
-from prober.features.replicas.shard import shard_of
 from prober.net.kubernetes import Api
+from prober.probing.shard import shard_of
 from tests.kubernetes.apiserver import ApiServer
 from tests.processes import Daemon, Mock, asked, until
 

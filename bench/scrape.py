@@ -25,7 +25,9 @@ from prober.daemon.registry import registry
 from prober.exposition import families, protobuf
 from prober.exposition.families import Family, Histogram
 from prober.exposition.form import Form
-from prober.metrics import Recorder
+from prober.features.slo.monitor import SloMonitor
+from prober.probing.recorder import ProbeRecorder
+from tests.observed import observed
 
 PERIOD_S = 1.0
 ROUNDS = 20
@@ -100,9 +102,8 @@ def cost(silent: int) -> dict[str, Any]:
 
 def _filled(targets: int) -> dict[str, Family]:
     made = registry()
-    recorder = Recorder(made)
     for i in range(targets):
-        recorder.declare(f"silent-{i}", _spec())
+        observed(_spec(), ProbeRecorder(made), SloMonitor(made), name=f"silent-{i}")
     return made
 
 

@@ -11,9 +11,9 @@ from prober.cli.rules import HEAD, as_yaml
 from prober.config.schema import document, json_schema
 from prober.daemon.app import read_config
 from prober.daemon.registry import ALL as ALL_SERIES
-from prober.features.engines.vendors import DIALECTS, TABLES
 from prober.features.slo.rules import Options, as_operator, groups
 from prober.measure.engine_signals import Table
+from prober.measure.engines import DIALECTS, TABLES
 from prober.web.api import openapi
 
 DOCS = Path(__file__).parent

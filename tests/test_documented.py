@@ -15,7 +15,8 @@ from prober.cli.run import run
 from prober.config import models
 from prober.config.load import load
 from prober.daemon.registry import ALL as ALL_SERIES
-from prober.features.engines.vendors import DIALECTS
+from prober.exposition.families import Registry
+from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.web.site import Site
 
@@ -65,7 +66,7 @@ def test_every_key_is_documented(model: type[models.Block]) -> None:
 
 def test_every_page_is_documented() -> None:
     """By its path, in docs/commands.md."""
-    site = Site(cast(Any, SimpleNamespace()), {}, cast(Any, None), "", "")
+    site = Site(cast(Any, SimpleNamespace()), cast(Any, None), cast(Any, None), Registry(), cast(Any, None), "", "")
     for route in site.routes():
         assert f"`{route.path}" in text("docs/commands.md"), route.path
 

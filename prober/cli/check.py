@@ -12,7 +12,7 @@ import typer
 from prober.config.load import ConfigError
 from prober.config.specs import Specs, TargetSpec
 from prober.config.units import counted
-from prober.features.replicas.shard import Shard, shard_of
+from prober.probing.shard import Shard, shard_of
 
 if TYPE_CHECKING:
     from prober.cli.sweep_cost import SweepCost
@@ -188,10 +188,19 @@ def _sweeps(specs: Specs) -> "dict[str, SweepCost]":
     return {cost.spec.key: cost for cost in costs if cost is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """A target whose series are counted."""
+
+    name: str
+    spec: TargetSpec
+
+
 def _costs(specs: Specs, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]") -> None:
     from prober.config.specs import estimate_per_day
     from prober.daemon.registry import registry
-    from prober.metrics import Recorder
+    from prober.features.slo.monitor import TargetSlos
+    from prober.probing.recorder import TargetProbes
 
     print(
         f"{'target':32} {'probes/s':>9} {'prompt tokens/day':>18} {'output tokens/day':>18} {'$/day':>8} {'series':>7}"
@@ -203,7 +212,8 @@ def _costs(specs: Specs, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]") -> No
     for name, spec in [*((spec.name or "(named by its model)", spec) for spec in mine), *found]:
         use = estimate_per_day(spec)
         families = registry()
-        Recorder(families).declare(spec.name or "undiscovered", spec)
+        declared = _Declared(spec.name or "undiscovered", spec)
+        TargetProbes(families, declared), TargetSlos(families, declared)
         lines = sum(child.text(False).count("\n") for family in families.values() for child in family.children.values())
         rate = sum(probe.rate_per_s for probe in spec.probes)
         cost = _Cost(rate, use.prompt_tokens, use.completion_tokens, use.dollars, lines)
@@ -273,7 +283,7 @@ def _swept(sweep: "SweepCost") -> _Cost:
 def _alerts(specs: Specs) -> list[str]:
     """Print what fires each burn-rate pair; those that cannot fire, as `path: message`."""
     from prober.features.slo.firing import percentile_events, percentile_window, proofs
-    from prober.features.slo.windows import promql
+    from prober.measure.burn_rate_windows import promql
     from prober.measure.objective import percent
 
     mistakes = []

@@ -84,8 +84,9 @@ def _wrong(wanted: dict[str, str]) -> list[str]:
     """What the generated dashboards themselves have wrong."""
     from prober.daemon.registry import ALL
     from prober.features.grafana.dashboards.lint import known, problems
+    from prober.features.slo.rules import example_rules
 
-    series_known = known(ALL)
+    series_known = known(ALL, example_rules())
     return [f"{name}: {said}" for name, text in wanted.items() for said in problems(json.loads(text), series_known)]
 
 

@@ -20,9 +20,8 @@ from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.diagnosis import diagnose as judge
 from prober.features.diagnosis.phases import PHASES, Row, evidence, rows
 from prober.features.diagnosis.window import Hardware, Reading
-from prober.features.engines.continuity import Change, Told
-from prober.features.engines.page_reader import EnginePage
-from prober.measure.engine_signals import Signals
+from prober.features.engines.page_reader import PageReader
+from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import ms
 from prober.net.clock import Clock
@@ -91,12 +90,12 @@ class _Page:
         self._clock = clock
         self.readings: list[Reading] = []
 
-    def engine(self, signals: Signals | None) -> None:
-        if signals is not None:
-            self.readings.append((self._clock.now_ns() / 1e9, signals))
+    def page_read(self, reading: PageReading | None) -> None:
+        if reading is not None:
+            self.readings.append((reading.at_ns / 1e9, reading.signals))
 
-    def engine_changed(self, change: Change) -> None:
-        print(f"the engine changed meanwhile: {change.what}", file=sys.stderr)
+    def engine_changed(self, change: EngineChange) -> None:
+        print(f"the engine changed meanwhile: {change.kind}", file=sys.stderr)
 
 
 async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult], list[Reading]]:
@@ -108,7 +107,7 @@ async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult],
     try:
         await target_.identify()
         if spec.metrics is not None:
-            reader = EnginePage(target_, spec.metrics, clock, heard, Told(), lambda: spec.url)
+            reader = PageReader(target_, spec.metrics, clock, heard, lambda: spec.url)
             page = asyncio.create_task(reader.run())
         await run_probe(target_, Drawer(PHASES[0].workload, rng), clock.now_ns() + 200_000_000)
         results: list[ProbeResult] = []

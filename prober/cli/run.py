@@ -14,7 +14,7 @@ import uvloop
 
 from prober.config.load import ConfigError
 from prober.config.units import duration
-from prober.features.replicas.shard import Shard
+from prober.probing.shard import Shard
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from prober.cli.session import Session
 from prober.config.rows import Row
 from prober.config.specs import TargetSpec
 from prober.features.experiments.matrix import as_sent, due_times, warming
-from prober.measure.engine_signals import Signals
+from prober.measure.engine_signals import PageReading, Signals
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -28,11 +28,11 @@ class Watched(Session):
         super().__init__(spec, clock)
         self.readings: list[tuple[int, Signals]] = []
 
-    def engine(self, signals: Signals | None) -> None:
+    def page_read(self, reading: PageReading | None) -> None:
         """Its page was read."""
-        super().engine(signals)
-        if signals is not None:
-            self.readings.append((self.clock.now_ns(), signals))
+        super().page_read(reading)
+        if reading is not None:
+            self.readings.append((reading.at_ns, reading.signals))
 
 
 class Sending:

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from prober.config.specs import TargetSpec
-from prober.features.engines.continuity import Change, Told
-from prober.features.engines.page_reader import EnginePage
-from prober.measure.engine_signals import Signals
+from prober.features.engines.page_reader import PageReader
+from prober.measure.engine_signals import EngineChange, PageReading, Signals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -41,7 +40,7 @@ class Session:
         """Find out who answers; a failure to is that of the probes, which try again."""
         await self.target.identify()
         if self.spec.metrics is not None:
-            reader = EnginePage(self.target, self.spec.metrics, self.clock, self, Told(), lambda: self.spec.url)
+            reader = PageReader(self.target, self.spec.metrics, self.clock, self, lambda: self.spec.url)
             self._page = asyncio.create_task(reader.run())
             heard = asyncio.create_task(self._heard.wait())
             await asyncio.wait([heard, self._page], timeout=PAGE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
@@ -53,17 +52,15 @@ class Session:
             self._page.cancel()
             await asyncio.wait([self._page])
 
-    def engine(self, signals: Signals | None) -> None:
+    def page_read(self, reading: PageReading | None) -> None:
         """Its page was read."""
-        if signals is not None:
-            self._signals = signals
+        if reading is not None:
+            self._signals = reading.signals
             self._heard.set()
 
-    def engine_changed(self, change: Change) -> None:
+    def engine_changed(self, change: EngineChange) -> None:
         """It is another one than before."""
-        self.changes.append(
-            "restarted" if change.what == "restart" else f"{change.what} was {change.old}, is {change.new}"
-        )
+        self.changes.append("restarted" if change.kind == "restart" else change.text())
 
     def described(self) -> Described:
         """What it says of itself."""

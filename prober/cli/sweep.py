@@ -37,6 +37,7 @@ from prober.features.capacity.actions import Estimate, Finished, Run
 from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import Drive, Unmeasurable
+from prober.features.engines.page_reader import PageReader
 from prober.measure.timeline_text import ms
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
@@ -168,7 +169,7 @@ async def _repeated(
                     progress.update(task, description=_told(order))
 
                 began = time.time()
-                drive = Drive(Target(spec, clock), sweep_spec.workload, plan, Random(), heard)
+                drive = Drive(Target(spec, clock), sweep_spec.workload, plan, Random(), PageReader, heard)
                 asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, drive, interrupted)
                 driven = await drive.run()
                 progress.stop_task(task)

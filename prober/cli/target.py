@@ -12,7 +12,7 @@ import typer
 from prober.config.document import BadYaml, parse
 from prober.config.load import ConfigError, load
 from prober.config.specs import TargetSpec
-from prober.features.engines.vendors import DIALECTS
+from prober.measure.engines import DIALECTS
 from prober.workload.workloads import BUILT_IN
 
 Url = Annotated[str, typer.Argument(help="Base address, such as http://localhost:8000.")]

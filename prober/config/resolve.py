@@ -21,7 +21,7 @@ from prober.config.specs import (
 )
 from prober.config.sweep import resolve_sweep
 from prober.config.variables import Variables
-from prober.features.slo.windows import SHORTEST_SLO_WINDOW_S, promql
+from prober.measure.burn_rate_windows import SHORTEST_SLO_WINDOW_S, promql
 from prober.measure.objective import WITHOUT_STREAM, WITHOUT_THRESHOLD, Slo
 from prober.measure.quality import Expectation, flaw
 from prober.workload.prompts import BadPrompts, Golden, parse_prompts

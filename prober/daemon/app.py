@@ -21,31 +21,38 @@ from prober.config.load import ConfigError, load, nothing
 from prober.config.specs import Specs
 from prober.config.units import counted
 from prober.daemon import series as own_series
-from prober.daemon.fleet import Fleet
 from prober.daemon.registry import registry
-from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, KEPT_S, Memory
+from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, KEPT_S, StatePersistence
 from prober.exposition.buckets import COARSE
 from prober.exposition.families import Family
 from prober.features.budget.checkpoints import BUDGET, Ledger
+from prober.features.budget.monitor import BudgetMonitor
 from prober.features.capacity.cron import BadSchedule, trigger
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
+from prober.features.diagnosis.monitor import DiagnosisMonitor
 from prober.features.discovery.desired_targets import Roster
-from prober.features.drift.monitor import Watch
-from prober.features.engines.vendors import DIALECTS
-from prober.features.gpu.monitor import Gpus
+from prober.features.drift.monitor import DriftMonitor
+from prober.features.engines.monitor import EngineMonitor
+from prober.features.engines.page_reader import PageReader
+from prober.features.gpu.monitor import GpuMonitor
 from prober.features.grafana.client import MISSING, available
 from prober.features.grafana.sync import Grafana
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import Wanted, leadership
 from prober.features.replicas.lease_store import remote
-from prober.features.replicas.shard import Shard
 from prober.features.slo.firing import proofs
-from prober.metrics import Recorder
+from prober.features.slo.monitor import SloMonitor
+from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint, endpoint
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
+from prober.probing.fleet import Fleet
+from prober.probing.history import ProbeHistory
 from prober.probing.pacer import MISSED_NS
+from prober.probing.recorder import ProbeRecorder
+from prober.probing.shard import Shard
+from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
 from prober.storage.store import Store
 from prober.storage.watched_file import Followed
@@ -182,12 +189,11 @@ class App:
         trust = Trust(min((spec.max_send_lag_s for spec in specs.kinds), default=MAX_SEND_LAG_S))
         _warn(specs)
         instance = os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        history = History(self._options.history_limit)
+        events = EventLog()
         self._clock, self._trust = clock, trust
-        recorder = Recorder(self._families)
         path = self._storage_path = self._options.storage_path or specs.storage_path
         kinds = (DRIFT, ENGINE, DEMAND, BUDGET)
-        store, (drifts, engines, demands, budgets) = self._stored(path, kinds)
+        store, (drifts, engine_facts, demands, budgets) = self._stored(path, kinds)
         if path and store and (kind := remote(Path(path))):
             log.warning(
                 "--storage.path %s: is on %s, where SQLite's locks cannot be relied on: one prober only", path, kind
@@ -196,25 +202,48 @@ class App:
         leading = leadership(self._options.lease, shard, instance, self._families)
         if shard.count > 1 and not leading.where:
             log.warning("--shard %s without --lease.name or --lease.path: %s", shard, ALONE)
-        self._drifts = Watch(recorder, history, specs.drift, drifts, keeps=store is not None)
+        failures = self._family(own_series.STORAGE_FAILURES.name).value()
+        engines = EngineMonitor(self._families, events, engine_facts)
         headroom = Headroom(self._families, demands)
-        self._sweeps = Sweeps(self._families, history, headroom, trust, store, leading)
+        self._drift = DriftMonitor(self._families, events, specs.drift, drifts, has_store=store is not None)
+        self._sweeps = Sweeps(self._families, events, headroom, trust, store, PageReader, leading)
         self._sweeps.prometheus_url = specs.prometheus_url
-        self._fleet = Fleet(clock, recorder, history, self._drifts, headroom, self._sweeps, trust, instance, engines)
-        self._fleet.shard = shard
+        diagnosis = DiagnosisMonitor(self._families, events)
+        gpus = GpuMonitor(self._families, lambda: self._fleet.runners.values())
+        ledger = Ledger(store, failures, budgets)
+        # The list of what listens to a target, in the order in which it hears: a new feature is one line here.
+        features = (
+            ProbeRecorder(self._families),
+            SloMonitor(self._families),
+            BudgetMonitor(self._families),
+            ProbeHistory(self._options.history_limit),
+            engines,
+            gpus,
+            self._drift,
+            diagnosis,
+            headroom,
+            self._sweeps,
+        )
+        context = RunnerContext(clock, trust, events, features, self._families.remove, instance, Names(), ledger)
+        self._fleet = Fleet(context, shard)
         self._family(replicas_series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
         self._family(replicas_series.SHARDS.name).value().value = float(shard.count)
-        failures = self._family(own_series.STORAGE_FAILURES.name).value()
-        self._fleet.ledger = Ledger(store, failures, budgets)
         self._roster = Roster(self._families, lambda wanted: self._fleet.change(wanted, self._options.drain_s))
-        self._memory = Memory(self._drifts, self._fleet, headroom, store, specs.prometheus_url, failures)
+        self._persistence = StatePersistence(self._drift, engines, headroom, store, specs.prometheus_url, failures)
         self._grafana = Grafana(
-            self._families, history, self._sweeps.results, lambda: leading.held() is not None, first=shard.index == 0
+            self._families, events, self._sweeps.results, lambda: leading.held() is not None, first=shard.index == 0
         )
         leading.listen(self._grafana.lost, lambda: None)
         self._grafana.configure(specs.grafana)
         site = Site(
-            self._fleet, self._families, self.reload, self._options.external_url, self._options.route_prefix, web
+            self._fleet,
+            self._sweeps,
+            headroom,
+            self._families,
+            self.reload,
+            self._options.external_url,
+            self._options.route_prefix,
+            web,
         )
         site.admin = self._options.admin_api and not why
         site.views.problems = self._problems
@@ -223,16 +252,16 @@ class App:
         self._family(own_series.BUILD_INFO.name).value(__version__).value = 1.0
         if "configuration" not in self._problems:
             self._applied()
-        self._fleet.ledger.start()
+        ledger.start()
         await self._roster.configure(specs)
         self._keep(asyncio.create_task(self._roster.run()))
         self._keep(asyncio.create_task(leading.run()))
         self._keep(asyncio.create_task(self._watch(site)))
         clock.heard = self._feel_lag()
-        self._keep(asyncio.create_task(self._memory.recall()))
-        self._keep(asyncio.create_task(Gpus(self._fleet).run()))
-        self._keep(asyncio.create_task(self._fleet.explain()))
-        self._keep(asyncio.create_task(self._memory.save_often()))
+        self._keep(asyncio.create_task(self._persistence.recall()))
+        self._keep(asyncio.create_task(gpus.run()))
+        self._keep(asyncio.create_task(diagnosis.run()))
+        self._keep(asyncio.create_task(self._persistence.save_often()))
         self._keep(asyncio.create_task(self._grafana.run()))
         gc.collect()
         gc.freeze()  # what is there now stays: the collector need not walk it while stamps are taken
@@ -241,7 +270,7 @@ class App:
         pages = self._pages(web)
         log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _found(specs), pages)
         if shard.count > 1:
-            log.info("shard %s has %d of them", shard, len(self._fleet.lines))
+            log.info("shard %s has %d of them", shard, len(self._fleet.runners))
         await self._stopping.wait()
         log.info("stopping: no new probes, up to %g s for those under way", self._options.drain_s)
         site.ready = False
@@ -251,8 +280,8 @@ class App:
         await self._sweeps.close()
         await leading.close()  # when nothing is under way any more, so that others need not wait for its end
         await self._fleet.stop(self._options.drain_s)
-        await self._fleet.ledger.close()
-        await self._memory.close()
+        await ledger.close()
+        await self._persistence.close()
         if self._serving is not None:
             await self._serving.cleanup()
         clock.close()
@@ -271,8 +300,8 @@ class App:
                 self._not_taken(str(problem).splitlines(), asked=asked)
                 return str(problem)
             self._trust.max_lag_s = min(spec.max_send_lag_s for spec in specs.kinds)
-            self._drifts.configure(specs.drift)
-            self._memory.prometheus_url = self._sweeps.prometheus_url = specs.prometheus_url
+            self._drift.configure(specs.drift)
+            self._persistence.prometheus_url = self._sweeps.prometheus_url = specs.prometheus_url
             self._grafana.configure(specs.grafana)
             await self._roster.configure(specs)
             await self._fleet.settled()

@@ -32,4 +32,4 @@ ALL: tuple[Series, ...] = (
 
 def registry() -> Registry:
     """An empty registry with every family declared."""
-    return {declared.name: Family(declared) for declared in ALL}
+    return Registry({declared.name: Family(declared) for declared in ALL})

@@ -1,4 +1,4 @@
-"""What the prober remembers across restarts: baselines in the store, and what Prometheus holds from before."""
+"""State that outlives the process: saved in the store, or recalled from what Prometheus recorded."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from prober.exposition.buckets import representatives
 from prober.exposition.families import Value
 from prober.features.drift.baseline import BLOCK, BLOCKS
 from prober.features.drift.detector import Observation
-from prober.features.drift.monitor import Key, Watch
+from prober.features.drift.monitor import DriftMonitor
 from prober.net.prometheus import HOUR_S, Unanswered, hourly_histograms
 from prober.probing import series as probe_series
 from prober.storage.store import Store
@@ -28,45 +28,48 @@ RECALL_TIMES = 60  # a target may take long to be found out; after an hour it is
 log = logging.getLogger(__name__)
 
 
-class Kept(Protocol):
-    """Has something that a restart should not cost."""
+class Stateful(Protocol):
+    """Has state that a restart must not lose."""
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(key, state) of each part."""
+        """(name, state) of each part."""
 
 
-class Memory:
-    """store: None keeps all in memory; prometheus_url: None asks nobody; failures: counts writes that failed."""
+class StatePersistence:
+    """Saves and recalls the state of features.
+
+    store: None keeps everything in memory; prometheus_url: None recalls nothing; failures: counts writes that failed
+    """
 
     def __init__(
         self,
-        watch: Watch,
-        fleet: Kept,
-        headroom: Kept,
+        drift: DriftMonitor,
+        engines: Stateful,
+        headroom: Stateful,
         store: Store | None,
         prometheus_url: str | None,
         failures: Value,
     ) -> None:
         self.prometheus_url = prometheus_url
-        self._watch, self._store, self._failures = watch, store, failures
-        self._kept: dict[str, Kept] = {DRIFT: watch, ENGINE: fleet, DEMAND: headroom}
+        self._drift, self._store, self._failures = drift, store, failures
+        self._parts: dict[str, Stateful] = {DRIFT: drift, ENGINE: engines, DEMAND: headroom}
         if store is None:
             log.warning("no --storage.path: drift baselines are in memory only and are learnt anew after a restart")
 
     async def save_often(self) -> None:
-        """All of it every minute, which is what a kill can cost of evidence; a baseline as soon as it is made."""
+        """Save everything every minute, the evidence that a kill can cost; a baseline as soon as it is made."""
         while self._store is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SAVE_EVERY_S):
                     while True:
-                        await self._watch.changed.wait()
-                        await self._put(self._store, DRIFT, self._watch.turned())
+                        await self._drift.changed.wait()
+                        await self._put(self._store, DRIFT, self._drift.changed_states())
             await self.save(self._store)
 
     async def save(self, store: Store) -> None:
         """States are copied one by one, so that no stamp waits for all of them; the disk is waited for in a thread."""
-        for kind, kept in self._kept.items():
-            await self._put(store, kind, kept.states())
+        for kind, part in self._parts.items():
+            await self._put(store, kind, part.states())
 
     async def _put(self, store: Store, kind: str, states: Iterator[tuple[str, bytes]]) -> None:
         items = []
@@ -79,7 +82,7 @@ class Memory:
             self._failures.inc()
             log.error("%s states could not be saved, the next try is in %g s: %s", kind, SAVE_EVERY_S, problem)
         if kind == DRIFT:
-            self._watch.told()
+            self._drift.states_saved()
 
     async def close(self) -> None:
         """Save once more."""
@@ -88,14 +91,14 @@ class Memory:
             self._store.close()
 
     async def recall(self) -> None:
-        """Where nothing is known begin from Prometheus: a pod made anew by a rollout compares with what was before it."""
+        """Make missing baselines from what Prometheus recorded: a pod that a rollout replaced compares with the time before it."""
         for _ in range(RECALL_TIMES):
-            for key in self._watch.without_baseline("ttft"):
+            for key in self._drift.without_baseline("ttft"):
                 if self.prometheus_url is not None:
                     await self._recall_one(self.prometheus_url, key)
             await asyncio.sleep(RECALL_EVERY_S)
 
-    async def _recall_one(self, url: str, key: Key) -> None:
+    async def _recall_one(self, url: str, key: tuple[str, str, str]) -> None:
         target, workload, signal = key
         labels = {"target": target, "workload": workload}
         try:
@@ -109,7 +112,7 @@ class Memory:
                 for middle, buckets in hours
                 for i, value in enumerate(representatives(buckets, each))
             ]
-            self._watch.seed(key, samples)
+            self._drift.seed(target, (workload, signal), samples)
             log.info("target=%s workload=%s signal=%s: baseline from %s, %.0f samples", *key, url, seen)
         except (Unanswered, ValueError) as problem:
             log.warning("prometheus.url: no baseline of target=%s signal=%s from the past: %s", target, signal, problem)

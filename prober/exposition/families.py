@@ -7,7 +7,7 @@ line is made once, and a child whose values did not change keeps its text.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -226,4 +226,41 @@ def page(families: list[Family], *, openmetrics: bool, lines: int = 400) -> Iter
     yield "".join(piece).encode()
 
 
-Registry = dict[str, Family]  # by name
+class Registry(dict[str, Family]):
+    """All families by name. The first label of a series of a target is `target`, the second, where there is one, `workload`."""
+
+    def family(self, declared: Series) -> Family:
+        """The family of a declaration."""
+        return self[declared.name]
+
+    def value(self, declared: Series, *labels: str) -> Value:
+        """A counter or gauge, made at 0 on first use."""
+        return self[declared.name].value(*labels)
+
+    def show(self, declared: Series, value: float | None, *labels: str) -> None:
+        """Set a gauge, or take it away where the value is not known."""
+        if value is None:
+            self[declared.name].children.pop(labels, None)
+        else:
+            self[declared.name].value(*labels).value = value
+
+    def show_one(self, declared: Series, chosen: str | None, choices: Iterable[str], *labels: str) -> None:
+        """Set the gauge of the chosen one of several states to 1 and the others to 0; the state is the last label."""
+        for choice in choices:
+            self[declared.name].value(*labels, choice).value = float(choice == chosen)
+
+    def keep(self, declared: Series, kept: Collection[Labels], *first: str) -> None:
+        """Remove the children whose first labels are `first`, except those in `kept`."""
+        family = self[declared.name]
+        for labels in family.of(*first) if family.children else ():
+            if labels not in kept:
+                del family.children[labels]
+
+    def remove(self, *first: str) -> None:
+        """Remove every child of a target, or of a target and workload."""
+        names = ("target", "workload")[: len(first)]
+        for family in self.values():
+            if family.series.labels[: len(first)] == names:
+                for labels in family.of(*first):
+                    del family.children[labels]
+                family.of(*first)  # forget the labels of what was removed

@@ -6,9 +6,21 @@ A table is data: for each field of `Signals` the sources to try in order. Absent
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 S = TypeVar("S", bound="Source")
+
+
+class EngineChange(NamedTuple):
+    """The engine was restarted, or became another. kind: `restart`, `engine`, `version`, `model`, `driver`, or the name of a flag."""
+
+    kind: str
+    old: str = ""
+    new: str = ""
+
+    def text(self) -> str:
+        """The change for people: `restart`, or `version was 0.9, is 0.10`."""
+        return self.kind if self.kind == "restart" else f"{self.kind} was {self.old}, is {self.new}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,19 @@ class Signals:
     output_tokens: Histogram | None = None
     start_time_seconds: float | None = None
     uptime_seconds: float | None = None
+
+
+class PageReading(NamedTuple):
+    """One reading of an engine's page as part of a continuous record.
+
+    at_ns: nanoseconds of the monotonic clock
+    epoch: totals of readings of different epochs must not be subtracted: between them counters fell, or ranks came or went
+    signals: with totals that never fall
+    """
+
+    at_ns: int
+    epoch: int
+    signals: Signals
 
 
 COUNTERS = (

@@ -13,8 +13,8 @@ from typing import Protocol
 import orjson
 
 from prober.config.specs import TargetSpec
-from prober.features.engines.vendors import DIALECTS, GENERIC, detect
 from prober.measure.chat import Dialect, error_message
+from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, unreadable
 from prober.measure.warmup import IDLE_NS, WarmUp
 from prober.net.clock import Clock

@@ -11,8 +11,10 @@ import orjson
 from aiohttp import web
 
 from prober import __version__
-from prober.daemon.fleet import Fleet
-from prober.features.capacity.monitor import Refused
+from prober.features.capacity.monitor import Refused, Sweeps
+from prober.measure.result import ProbeResult
+from prober.probing.fleet import Fleet
+from prober.probing.history import TargetHistory, latest_first
 from prober.results.result_file import to_json
 from prober.web.access_control import later
 from prober.web.api_types import (
@@ -170,10 +172,10 @@ def openapi() -> Json:
 class Api:
     """The handlers. admin: writing is allowed."""
 
-    def __init__(self, fleet: Fleet, views: Views, reload: Callable[[], Awaitable[str | None]]) -> None:
+    def __init__(self, fleet: Fleet, sweeps: Sweeps, views: Views, reload: Callable[[], Awaitable[str | None]]) -> None:
         self.admin = False
         self.on_request = OnRequest(fleet)
-        self._fleet, self._views, self._reload = fleet, views, reload
+        self._fleet, self._sweeps, self._views, self._reload = fleet, sweeps, views, reload
 
     def routes(self, prefix: str) -> list[web.RouteDef]:
         """All of OPERATIONS, below the prefix."""
@@ -201,22 +203,22 @@ class Api:
             limit = int(request.query.get("limit", "100"))
         except ValueError:
             return web.Response(status=400, text="limit must be a whole number, such as ?limit=100\n")
-        return await _list(self._fleet.history.probes(request.query.get("target"))[:limit], of_probe)
+        return await _list(self._probes(request.query.get("target"), limit), of_probe)
 
     async def events(self, request: web.Request) -> web.Response:
         """What happened, latest first; `target` narrows it down."""
-        return await _list(self._fleet.history.events(request.query.get("target")), of_event)
+        return await _list(self._fleet.context.events.latest(request.query.get("target")), of_event)
 
     async def sweeps(self, request: web.Request) -> web.Response:
         """Results of sweeps, latest first, without their requests and stages; `target` narrows it down."""
         name = request.query.get("target")
-        await self._fleet.sweeps.read(name)
-        return await _list(self._fleet.sweeps.results(name), of_sweep)
+        await self._sweeps.read(name)
+        return await _list(self._sweeps.results(name), of_sweep)
 
     async def sweep(self, request: web.Request) -> web.Response:
         """One result, without its requests: what `prober report` reads."""
         wanted = request.match_info["id"]
-        found = await self._fleet.sweeps.result(wanted)
+        found = await self._sweeps.result(wanted)
         if found is None:
             return web.Response(status=404, text=f"no sweep {wanted!r}; /api/v1/sweeps lists them\n")
         return web.Response(text=to_json(found), content_type="application/json")
@@ -235,19 +237,20 @@ class Api:
     async def probe_now(self, request: web.Request) -> web.Response:
         """One probe of `target`, remembered and shown, counted nowhere."""
         name = request.query.get("target", "")
-        line = self._fleet.find(name)
-        if line is None or not line.target.spec.probes:
+        runner = self._fleet.find(name)
+        if runner is None or not runner.target.spec.probes:
             return self.no_target(name)
-        if line.target.paused_unix_s is not None:
+        if runner.target.paused_unix_s is not None:
             return web.Response(status=409, text=f"nothing was sent: target {name!r} is paused\n")
         try:
-            result = await self.on_request.probe(line, None)
+            result = await self.on_request.probe(runner, None)
         except TooMany as refusal:
             return later(refusal.wait_s, str(refusal))
         if result is None:
-            return web.Response(status=409, text=f"nothing was sent: target {name!r} is {line.target.state}\n")
-        result = replace(result, target=line.name or result.target, on_request=True)
-        self._fleet.history.add(result)
+            return web.Response(status=409, text=f"nothing was sent: target {name!r} is {runner.target.state}\n")
+        result = replace(result, target=runner.name or result.target, on_request=True)
+        if (history := runner.find(TargetHistory)) is not None:
+            history.add(result)
         return _json(of_probe(result))
 
     async def pause(self, request: web.Request) -> web.Response:
@@ -261,7 +264,7 @@ class Api:
     async def begin_sweep(self, request: web.Request) -> web.Response:
         """Begin a sweep of `target` now."""
         try:
-            identity = self._fleet.sweeps.ask(request.query.get("target", ""), "request")
+            identity = self._sweeps.ask(request.query.get("target", ""), "request")
         except Refused as refusal:
             status = 404 if refusal.reason == "not_configured" else 409
             return web.Response(status=status, text=f"{refusal.reason}: {refusal}\n")
@@ -270,27 +273,37 @@ class Api:
     async def end_sweep(self, request: web.Request) -> web.Response:
         """End the sweep of `target`, keeping what was measured."""
         name = request.query.get("target", "")
-        if not self._fleet.sweeps.stop(name):
+        if not self._sweeps.stop(name):
             return web.Response(status=404, text=f"no sweep of target {name!r} is under way\n")
         return web.Response()
 
     # --- parts of them
+
+    def _probes(self, name: str | None, limit: int) -> list[ProbeResult]:
+        """The last probes of one target, or of all."""
+        if name is None:
+            histories = list(self._fleet.observers(TargetHistory))
+        else:
+            runner = self._fleet.find(name)
+            history = runner.find(TargetHistory) if runner is not None else None
+            histories = [history] if history is not None else []
+        return latest_first(histories)[:limit]
 
     def no_target(self, name: str) -> web.Response:
         """A refusal that names the targets there are."""
         if other := self._fleet.elsewhere(name):
             text = f"target {name!r} is configured, but shard {other} has it, and this is {self._fleet.shard}\n"
             return web.Response(status=404, text=text)
-        known = ", ".join(sorted(line.name or "" for line in self._fleet.lines.values())) or "none"
+        known = ", ".join(sorted(runner.name or "" for runner in self._fleet.runners.values())) or "none"
         return web.Response(status=404, text=f"target {name!r} is not configured; known: {known}\n")
 
     def _paused(self, request: web.Request, unix_s: float | None) -> web.Response:
         name = request.query.get("target", "")
-        line = self._fleet.find(name)
-        if line is None:
+        runner = self._fleet.find(name)
+        if runner is None:
             return self.no_target(name)
-        line.pause(unix_s)
-        return _json({"name": name, "paused": line.target.paused_unix_s})
+        runner.pause(unix_s)
+        return _json({"name": name, "paused": runner.target.paused_unix_s})
 
 
 async def _list(values: Iterable[T], of: Callable[[T], Any]) -> web.Response:

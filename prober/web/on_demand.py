@@ -12,11 +12,12 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from prober.config.specs import needs_of
-from prober.daemon.fleet import Fleet, Line
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.probing.fleet import Fleet
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
+from prober.probing.target_runner import TargetRunner
 from prober.web.token_bucket import Rates
 from prober.workload.budget import Need
 from prober.workload.workloads import Drawer
@@ -44,12 +45,12 @@ class OnRequest:
         self._in_flight: Counter[str] = Counter()  # by the target's key
         self._needs: WeakKeyDictionary[Target, dict[str, Need]] = WeakKeyDictionary()  # of each target's schedule
 
-    async def probe(self, line: Line, limit_s: float | None) -> ProbeResult | None:
+    async def probe(self, runner: TargetRunner, limit_s: float | None) -> ProbeResult | None:
         """Send one probe of a target's first workload; None if it did not end in time, or the engine is loading or draining.
 
         Raises TooMany.
         """
-        key = line.target.spec.key
+        key = runner.target.spec.key
         if self._in_flight[key] >= MAX_IN_FLIGHT_PER_TARGET:
             raise TooMany(
                 1.0, f"nothing was sent: {MAX_IN_FLIGHT_PER_TARGET} probes on request of this target are in flight"
@@ -60,7 +61,7 @@ class OnRequest:
             raise TooMany(wait_s, f"nothing was sent: more than {PER_S:g} probes on request a second")
         self._in_flight[key] += 1
         try:
-            return await self._send(line.target, limit_s)
+            return await self._send(runner.target, limit_s)
         finally:
             self._in_flight[key] -= 1
             if not self._in_flight[key]:
@@ -70,7 +71,7 @@ class OnRequest:
         beside = target.beside()
         beside.others = self._needs_of(target)
         drawer = Drawer(target.spec.probes[0].workload, self._fleet.rng)
-        due = self._fleet.clock.now_ns() + round(min(target.spec.connect_lead_s, 0.1) * 1e9)
+        due = self._fleet.context.clock.now_ns() + round(min(target.spec.connect_lead_s, 0.1) * 1e9)
         limit = limit_s if limit_s is not None else target.spec.timeouts.total_s + target.spec.timeouts.connect_s
         try:
             result = await asyncio.wait_for(run_probe(beside, drawer, due), max(0.1, limit))

@@ -11,14 +11,16 @@ from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCol
 from prometheus_client.exposition import generate_latest as text_page
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_page
 
-from prober.daemon.fleet import Fleet
 from prober.exposition import protobuf
-from prober.exposition.families import Family, Series, page
+from prober.exposition.families import Family, Registry, Series, page
 from prober.exposition.form import Form, wanted
+from prober.features.capacity.headroom import Headroom
+from prober.features.capacity.monitor import Sweeps
 from prober.features.experiments.report.svg_chart import STYLE
 from prober.features.slo.alerts import NAMES
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.probing.fleet import Fleet
 from prober.storage.watched_file import asset, runbook
 from prober.web.access_control import Guard, later, origin_of
 from prober.web.api import Api
@@ -46,7 +48,9 @@ class Site:
     def __init__(
         self,
         fleet: Fleet,
-        families: dict[str, Family],
+        sweeps: Sweeps,
+        headroom: Headroom,
+        families: Registry,
         reload: Callable[[], Awaitable[str | None]],
         external_url: str,
         route_prefix: str,
@@ -54,8 +58,8 @@ class Site:
     ) -> None:
         self.ready = False
         self.prefix = "/" + route_prefix.strip("/") if route_prefix.strip("/") else ""
-        self.views = Views(fleet, families)
-        self._api = Api(fleet, self.views, reload)
+        self.views = Views(fleet, sweeps, headroom)
+        self._api = Api(fleet, sweeps, self.views, reload)
         self._fleet, self._families = fleet, families
         origins = {origin_of(external_url)} if external_url else set()
         self.guard = Guard(file or WebFile(None), self.prefix, origins, lambda: self.admin, lambda: self.ready)
@@ -137,17 +141,17 @@ class Site:
     async def probe(self, request: web.Request) -> web.Response:
         """One probe now, in the manner of the blackbox exporter; it is not counted in any SLI."""
         name = request.query.get("target", "")
-        line = self._fleet.find(name)
-        if line is None or not line.target.spec.probes:
+        runner = self._fleet.find(name)
+        if runner is None or not runner.target.spec.probes:
             return self._api.no_target(name)
-        if line.target.paused_unix_s is not None:
+        if runner.target.paused_unix_s is not None:
             return web.Response(status=409, text=f"nothing was sent: target {name!r} is paused\n")
         try:
             limit: float | None = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", "")) - PROBE_MARGIN_S
         except ValueError:
             limit = None
         try:
-            result = await self._api.on_request.probe(line, limit)
+            result = await self._api.on_request.probe(runner, limit)
         except TooMany as refusal:
             return later(refusal.wait_s, str(refusal))
         return web.Response(body=_probe_page(result), headers={"Content-Type": Form.TEXT.value})

@@ -8,14 +8,18 @@ from itertools import islice
 
 from prober import __version__
 from prober.config.specs import estimate_per_day
-from prober.daemon.fleet import Fleet, Line
-from prober.exposition.families import Family, Value
-from prober.features.capacity import series as capacity_series
+from prober.features.capacity.headroom import Headroom
+from prober.features.capacity.monitor import Sweeps
+from prober.features.diagnosis.monitor import TargetDiagnosis
+from prober.features.drift.monitor import TargetDrift
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
-from prober.features.slo.status import Standing, standing
+from prober.features.slo.monitor import TargetSlos
+from prober.features.slo.status import SloStatus, slo_status
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import events
+from prober.probing.fleet import Fleet
+from prober.probing.history import TargetHistory
+from prober.probing.target_runner import TargetRunner
 from prober.results.result import LATENCIES
 from prober.statistics.quantiles import Quantile
 from prober.web.page.view import (
@@ -40,23 +44,23 @@ UNITS = ("requests", "tokens")
 
 
 class Views:
-    """Looks at the fleet and at its series."""
+    """Reads the state of the features."""
 
-    def __init__(self, fleet: Fleet, families: dict[str, Family]) -> None:
-        self._fleet, self._families = fleet, families
+    def __init__(self, fleet: Fleet, sweeps: Sweeps, headroom: Headroom) -> None:
+        self._fleet, self._sweeps, self._headroom = fleet, sweeps, headroom
         self.problems: Mapping[str, Problem] = {}  # what of the configuration is not in effect, by part
         self._charts: dict[str, tuple[list[str], list[Figure]]] = {}
 
     async def targets(self) -> list[TargetView]:
         """All targets."""
-        return [await self._measured(self._view(line)) for line in list(self._fleet.lines.values())]
+        return [await self._measured(self._view(runner)) for runner in list(self._fleet.runners.values())]
 
     async def page(self, asked: str, number: int, chosen: str, *, admin: bool) -> PageView | None:
         """The page for a filter, or for one target; of a single target always that. None: there is no such target."""
         fleet = self._fleet
         views = []
-        for line in list(fleet.lines.values()):
-            views.append(self._view(line))
+        for runner in list(fleet.runners.values()):
+            views.append(self._view(runner))
             await asyncio.sleep(0)
         ranked = sorted(((concern(view), view) for view in views), key=lambda each: (each[0].rank, each[1].name))
         concerns: list[tuple[str, str, Concern]] = [(view.key, view.name, found) for found, view in ranked]
@@ -66,8 +70,8 @@ class Views:
         if len(ranked) == 1:
             one = ranked[0][1]
         if one is not None:
-            await fleet.sweeps.read(one.name)
-            one = replace(one, sweeps=fleet.sweeps.results(one.name))
+            await self._sweeps.read(one.name)
+            one = replace(one, sweeps=self._sweeps.results(one.name))
         matching = [one] if one is not None else [view for found, view in ranked if _matches(asked, view, found)]
         pages = max(1, -(-len(matching) // AT_ONCE))
         number = min(max(1, number), pages)
@@ -79,9 +83,9 @@ class Views:
             concerns=concerns,
             total=len(ranked),
             matching=len(matching),
-            events=fleet.history.events(name)[:EVENTS],
+            events=fleet.context.events.latest(name)[:EVENTS],
             probes=() if one is not None else await self._latest(views),
-            trusted=fleet.trust.trusted(fleet.clock.now_ns()),
+            trusted=fleet.context.trust.trusted(fleet.context.clock.now_ns()),
             admin=admin,
             version=__version__,
             asked=asked,
@@ -96,7 +100,7 @@ class Views:
 
     def known(self) -> list[tuple[str, str]]:
         """(key, name) of every target."""
-        return [(line.name or key, line.name or UNNAMED) for key, line in self._fleet.lines.items()]
+        return [(runner.name or key, runner.name or UNNAMED) for key, runner in self._fleet.runners.items()]
 
     async def charts(self, view: PageView) -> list[Figure]:
         """Latency over load of the last sweeps of the one target shown; drawn once a result."""
@@ -125,88 +129,74 @@ class Views:
         return found[:PROBES]
 
     async def _measured(self, view: TargetView) -> TargetView:
-        """With its quantiles, which cost the most."""
+        """The view with its quantiles, which cost the most."""
         found: dict[tuple[str, str], Sequence[Quantile]] = {}
-        for key, samples in self._fleet.history.samples(view.name).items():
+        runner = self._fleet.find(view.key)
+        history = runner.find(TargetHistory) if runner is not None else None
+        for key, samples in list(history.samples.items()) if history is not None else ():
             if quantiles := samples.quantiles():
                 found[key] = quantiles
             await asyncio.sleep(0)
         return replace(view, quantiles=found)
 
-    def _view(self, line: Line) -> TargetView:
-        fleet, spec, identity = self._fleet, line.target.spec, line.target.known
-        name = line.name or UNNAMED
-        now = fleet.clock.now_ns()
-        start = line.starting_since_and_until_unix_s()
+    def _view(self, runner: TargetRunner) -> TargetView:
+        target, spec, identity = runner.target, runner.spec, runner.target.known
+        name = runner.name or UNNAMED
+        now_ns = self._fleet.context.clock.now_ns()
+        start = runner.starting_since_and_until_unix_s()
+        history, drift, diagnosis = runner.find(TargetHistory), runner.find(TargetDrift), runner.find(TargetDiagnosis)
         return TargetView(
-            key=line.name or spec.key,
+            key=runner.name or spec.key,
             name=name,
             url=spec.url,
             model=identity.model if identity else spec.model or "",
             engine=identity.dialect.name if identity else spec.engine or "",
-            state=line.target.state,
-            paused_unix_s=line.target.paused_unix_s,
-            outcomes=fleet.history.outcomes(name),
-            standings=self._standings(name, line),
-            diagnosis=fleet.explanation.verdict(name),
+            state=target.state,
+            paused_unix_s=target.paused_unix_s,
+            outcomes=dict(history.outcomes.most_common()) if history else {},
+            standings=self._slo_statuses(runner),
+            diagnosis=diagnosis.diagnosis if diagnosis else None,
             capacity=self._capacity(name),
-            probes=list(islice(fleet.history.recent(name), RECENT)),
+            probes=list(islice(history.recent(), RECENT)) if history else [],
             drifts=[
                 Drifting(workload, signal, verdict, shifts)
-                for (_, workload, signal), verdict, shifts in fleet.watch.verdicts(name)
+                for (workload, signal), verdict, shifts in (drift.verdicts() if drift else ())
             ],
-            budgets=[Spending(kind, each.limit, each.spent(now)) for kind, each in line.target.budgets.items()],
+            budgets=[Spending(kind, budget.limit, budget.spent(now_ns)) for kind, budget in target.budgets.items()],
             estimate=estimate_per_day(spec),
-            sweeping=fleet.sweeps.progress(name),
-            sweeps=fleet.sweeps.results(name),
+            sweeping=self._sweeps.progress(name),
+            sweeps=self._sweeps.results(name),
             sweepable=spec.sweep is not None,
             starting=Starting(*start) if start else None,
         )
 
-    def _standings(self, name: str, line: Line) -> list[Standing]:
-        fleet = self._fleet
-        now = fleet.clock.now_ns()
-        trusted = fleet.trust.trusted(now)
-        counted = {(workload, slo): counts for workload, slo, *counts in fleet.recorder.slos(name)}
-        found: list[Standing] = []
-        for slo, use in line.target.spec.uses():
-            seen, bad = counted.get((use.workload, slo), (0, 0))
-            last = next(
-                (
-                    p.timeline.intended_ns
-                    for p in fleet.history.recent(name)
-                    if p.workload == use.workload and not p.on_request and events(slo, p)[0]
-                ),
-                None,
-            )
-            quiet_s = None if last is None else (now - last) / 1e9
-            found.append(standing(slo, use, seen, bad, trusted=trusted, quiet_s=quiet_s))
-        return found
+    def _slo_statuses(self, runner: TargetRunner) -> list[SloStatus]:
+        context = self._fleet.context
+        now_ns = context.clock.now_ns()
+        trusted = context.trust.trusted(now_ns)
+        slos = runner.find(TargetSlos)
+        if slos is not None:
+            return list(slos.statuses(trusted=trusted, now_ns=now_ns))
+        return [slo_status(slo, use, 0, 0, trusted=trusted, quiet_s=None) for slo, use in runner.spec.uses()]
 
     def _capacity(self, name: str) -> Capacities | None:
-        """What the last sweep that found something said."""
-        for result in self._fleet.sweeps.results(name):
-            if any(each.estimate is not None for each in result.capacities):
+        """The answer of the last sweep that found a capacity."""
+        for result in self._sweeps.results(name):
+            if any(capacity.estimate is not None for capacity in result.capacities):
                 return Capacities(
                     result.capacities,
                     result.ended_unix_s,
                     [self._room(name, unit) for unit in UNITS],
-                    self._fleet.headroom.demand(name).requests_per_s,
-                    self._value(capacity_series.CAPACITY_EXHAUSTION.name, name, "estimate"),
-                    self._value(capacity_series.CAPACITY_SHAPE.name, name),
+                    self._headroom.demand(name).requests_per_s,
+                    self._headroom.exhaustion_unix_s(name),
+                    self._headroom.shape(name),
                 )
         return None
 
     def _room(self, name: str, unit: str) -> Room:
-        """The series of the bound `lower` is of the lower capacity, so the least headroom."""
-        low, middle, high = (
-            self._value(capacity_series.HEADROOM.name, name, unit, bound) for bound in ("lower", "estimate", "upper")
-        )
-        return Room(unit, low, middle, high)
-
-    def _value(self, family: str, *labels: str) -> float | None:
-        child = self._families[family].children.get(labels)
-        return child.value if isinstance(child, Value) else None
+        """The bound `lower` is of the lower capacity, so the least headroom."""
+        free = self._headroom.free(name, unit)
+        return Room(unit, free.lower, free.estimate, free.upper)
 
 
 def _matches(asked: str, view: TargetView, found: Concern) -> bool:

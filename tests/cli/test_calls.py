@@ -9,7 +9,7 @@ import pytest
 
 from prober.cli.target import BuiltIn, Engine, WorkloadName, check_writable, target, workloads
 from prober.config.load import ConfigError
-from prober.features.engines.vendors import DIALECTS
+from prober.measure.engines import DIALECTS
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import BUILT_IN, Workload
 

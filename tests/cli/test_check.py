@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from prober.cli.check import check
 from prober.config.web import load_web
-from prober.features.replicas.shard import shard_of
+from prober.probing.shard import shard_of
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 CONFIG = """

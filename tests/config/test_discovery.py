@@ -10,7 +10,7 @@ from prober.config.discovery import Unfit, target_of
 from prober.config.load import ConfigError, load
 from prober.config.relabel import Rule, relabel
 from prober.config.specs import DiscoverySpec, Specs
-from prober.features.engines.vendors import DIALECTS
+from prober.measure.engines import DIALECTS
 
 FILE = "file: {files: [a.json]}"
 

@@ -4,7 +4,7 @@ import pytest
 
 from prober.config.load import ConfigError, load
 from prober.config.specs import HttpSpec, Specs
-from prober.features.engines.vendors import DIALECTS
+from prober.measure.engines import DIALECTS
 
 ENVIRONMENT = {"KEY": "k3y", "PASSWORD": "p/w@1%\n", "PROXY": "http://u:p%2Fw@proxy:3128", "EMPTY": " "}
 

@@ -11,18 +11,22 @@ import pytest
 
 from prober.config.load import load
 from prober.config.specs import DriftSpec, TargetSpec
-from prober.daemon.fleet import UNNAMED, Fleet, Line
 from prober.daemon.registry import registry
 from prober.exposition.families import Histogram, Registry, Value
+from prober.features.budget.monitor import BudgetMonitor, TargetBudgets
 from prober.features.capacity.headroom import Headroom
-from prober.features.capacity.monitor import Sweeps
-from prober.features.drift.monitor import Watch
-from prober.features.engines.vendors import DIALECTS
-from prober.features.gpu.monitor import Gpus
+from prober.features.capacity.monitor import Sweeps, TargetSweeps
+from prober.features.diagnosis.monitor import DiagnosisMonitor, TargetDiagnosis
+from prober.features.drift.monitor import DriftMonitor, TargetDrift
+from prober.features.engines.monitor import EngineMonitor, TargetEngine
+from prober.features.engines.page_reader import PageReader
+from prober.features.gpu.monitor import GpuMonitor
+from prober.features.slo.monitor import SloMonitor, TargetSlos
+from prober.measure.engines import DIALECTS
 from prober.measure.gpu_reading import Device, Throttle
 from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
 from prober.measure.timeline import Recording
-from prober.metrics import Recorder
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import running
@@ -31,9 +35,14 @@ from prober.net import exchange
 from prober.net.clock import Clock
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
+from prober.probing.fleet import Fleet
+from prober.probing.history import ProbeHistory, TargetHistory
+from prober.probing.observer import Feature, TargetObserver
 from prober.probing.probe import Flight
+from prober.probing.recorder import ProbeRecorder, TargetProbes
 from prober.probing.target import Target
+from prober.probing.target_runner import UNNAMED, Names, NoBudgetKeeper, RunnerContext, TargetRunner, _unsent
 from prober.probing.trust import Trust
 
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.002), itl=Constant(0.0001)))
@@ -54,17 +63,43 @@ def specs(*targets: str, slos: str = "") -> tuple[TargetSpec, ...]:
 
 
 class Watched:
-    """A fleet and what it has written."""
+    """A fleet with all its features, and what it has written."""
 
-    def __init__(self, kept: dict[str, bytes] | None = None) -> None:
+    def __init__(self, saved: dict[str, bytes] | None = None) -> None:
         self.families: Registry = registry()
         self.clock = Clock()
-        recorder = Recorder(self.families)
-        self.history = History(100)
-        watch = Watch(recorder, self.history, DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {})
-        headroom, trust = Headroom(self.families), Trust(0.01)
-        self.sweeps = Sweeps(self.families, self.history, headroom, trust, None)
-        self.fleet = Fleet(self.clock, recorder, self.history, watch, headroom, self.sweeps, trust, "test", kept or {})
+        self.events, self.trust, self.headroom = EventLog(), Trust(0.01), Headroom(self.families)
+        self.engines = EngineMonitor(self.families, self.events, saved or {})
+        self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, None, PageReader)
+        self.gpus = GpuMonitor(self.families, lambda: self.fleet.runners.values())
+        features: tuple[Feature, ...] = (
+            ProbeRecorder(self.families),
+            SloMonitor(self.families),
+            BudgetMonitor(self.families),
+            ProbeHistory(100),
+            self.engines,
+            self.gpus,
+            DriftMonitor(self.families, self.events, DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {}),
+            DiagnosisMonitor(self.families, self.events),
+            self.headroom,
+            self.sweeps,
+        )
+        context = RunnerContext(
+            self.clock, self.trust, self.events, features, self.families.remove, "test", Names(), NoBudgetKeeper()
+        )
+        self.fleet = Fleet(context)
+
+    def outcomes(self, target: str) -> dict[str, int]:
+        """How many probes of a target ended how."""
+        runner = self.fleet.find(target)
+        history = runner.find(TargetHistory) if runner is not None else None
+        return dict(history.outcomes) if history is not None else {}
+
+    def recent(self, target: str) -> list[ProbeResult]:
+        """Remembered probes of a target, latest first."""
+        runner = self.fleet.find(target)
+        history = runner.find(TargetHistory) if runner is not None else None
+        return list(history.recent()) if history is not None else []
 
     def count(self, name: str, *labels: str) -> float:
         """The value, or the number of observations, of all children whose labels begin with `labels`."""
@@ -87,8 +122,8 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(kept: dict[str, bytes] | None = None) -> AsyncIterator[Watched]:
-    found = Watched(kept)
+async def watched(saved: dict[str, bytes] | None = None) -> AsyncIterator[Watched]:
+    found = Watched(saved)
     try:
         yield found
     finally:
@@ -108,11 +143,11 @@ async def test_a_target_that_did_not_change_goes_on_as_the_same_line() -> None:
     async with running(QUICK) as url, watched() as seen:
         await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         await until(lambda: seen.probes("a") >= 3)
-        line, before = seen.fleet.lines["a"], seen.probes("a")
+        line, before = seen.fleet.runners["a"], seen.probes("a")
         histogram = seen.families["llmslo_ttft_seconds"].children["a", "probe"]
         await seen.fleet.reconcile(specs(f"name: b, url: '{url}'", f"name: a, url: '{url}'"), 1.0)
         await until(lambda: seen.probes("b") >= 1 and seen.probes("a") > before)
-        assert seen.fleet.lines["a"] is line
+        assert seen.fleet.runners["a"] is line
         assert seen.families["llmslo_ttft_seconds"].children["a", "probe"] is histogram
 
 
@@ -121,11 +156,11 @@ async def test_a_target_that_changed_keeps_what_it_counted() -> None:
     async with running(QUICK) as url, watched() as seen:
         await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         await until(lambda: seen.probes("a") >= 5)
-        line = seen.fleet.lines["a"]
+        line = seen.fleet.runners["a"]
         await seen.fleet.reconcile(specs(f"name: a, url: '{url}', rate: 1/h"), 5.0)
-        assert seen.fleet.lines["a"] is not line
+        assert seen.fleet.runners["a"] is not line
         assert seen.probes("a") >= 5
-        assert sum(seen.fleet.history.outcomes("a").values()) >= 5
+        assert sum(seen.outcomes("a").values()) >= 5
         histogram = seen.families["llmslo_ttft_seconds"].children["a", "probe"]
         assert isinstance(histogram, Histogram)
         assert sum(histogram.counts) >= 5
@@ -141,7 +176,7 @@ async def test_a_target_that_is_gone_leaves_no_series_and_no_history() -> None:
         before = seen.probes("b")
         await until(lambda: seen.probes("b") >= before + 3)
         assert seen.named("a") == set()
-        assert seen.fleet.history.outcomes("a") == {}
+        assert seen.outcomes("a") == {}
         assert seen.fleet.find("a") is None
 
 
@@ -177,7 +212,7 @@ async def test_a_model_that_is_called_like_another_target_does_not_share_its_ser
         named = f"name: llama, url: '{url}', probes: [{{workload: chat}}]"
         unnamed = f"url: '{url}'"
         await seen.fleet.reconcile(specs(named, unnamed), 1.0)
-        key = next(key for key, line in seen.fleet.lines.items() if line.target.spec.name is None)
+        key = next(key for key, line in seen.fleet.runners.items() if line.target.spec.name is None)
         await until(lambda: seen.probes(key, "probe") >= 1 and seen.probes("llama", "chat") >= 1)
         assert seen.count("llmslo_probes_total", "llama", "probe") == 0
         await seen.fleet.reconcile(specs(named), 1.0)
@@ -193,7 +228,7 @@ async def test_gpus_stand_beside_the_targets_they_serve() -> None:
     )
     part = Device(1, "MIG-1", "H", partition=2, parent="GPU-1", memory_used_bytes=5)
     async with running(QUICK) as url, watched() as seen:
-        gpus = Gpus(seen.fleet)
+        gpus = seen.gpus
         await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         gpus.show([first, second], "570.86")
         assert seen.count("llmslo_gpu_power_watts", "a") == 200
@@ -214,15 +249,17 @@ async def test_gpus_stand_beside_the_targets_they_serve() -> None:
 
 async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_too() -> None:
     """What was said to an earlier process is compared with; what is said for the first time is no change."""
-    kept = {"a": b'{"version": "1.0", "dtype": "auto"}'}
-    async with running(QUICK) as url, watched(kept) as seen:
+    saved = {"a": b'{"version": "1.0", "dtype": "auto"}'}
+    async with running(QUICK) as url, watched(saved) as seen:
         await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
-        line = seen.fleet.lines["a"]
+        runner = seen.fleet.runners["a"]
+        engine = runner.find(TargetEngine)
+        assert engine is not None
         for version, flag, driver in (("1.1", "fp8", "570.1"), ("1.1", "fp8", "575.2")):
-            for change in line.told.take({"version": version, "dtype": flag}):
-                line.engine_changed(change)
-            line.gpus([Device(0, "GPU-0", "H")], driver)
-        changes = [event.text for event in seen.history.events("a") if event.kind == "engine"]
+            for change in engine.identity.update({"version": version, "dtype": flag}):
+                engine._observed.engine_changed(change)
+            runner.gpus_read([Device(0, "GPU-0", "H")], driver)
+        changes = [event.text for event in seen.events.latest("a") if event.kind == "engine"]
         assert changes == [
             "driver was 570.1, is 575.2",
             "dtype was auto, is fp8",
@@ -230,7 +267,7 @@ async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_t
         ]
         for kind, count in (("driver", 1), ("version", 1), ("flags", 1), ("restart", 0)):
             assert seen.count("llmslo_engine_changes_total", "a", kind) == count
-        assert dict(seen.fleet.states()) == {"a": b'{"version": "1.1", "dtype": "fp8", "driver": "575.2"}'}
+        assert dict(seen.engines.states()) == {"a": b'{"version": "1.1", "dtype": "fp8", "driver": "575.2"}'}
 
 
 async def test_warm_up_is_counted_and_kept_out_of_the_latencies() -> None:
@@ -247,7 +284,7 @@ async def test_probes_under_way_end_within_the_drain_time_and_count() -> None:
     """A stop sends nothing more and waits for the answers that are coming."""
     async with running(SLOW) as url, watched() as seen:
         await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
-        target = seen.fleet.lines["a"].target
+        target = seen.fleet.runners["a"].target
         await until(lambda: target.in_flight >= 2)
         under_way = target.in_flight
         await seen.fleet.stop(10.0)
@@ -262,7 +299,7 @@ async def test_what_the_prober_itself_cuts_off_is_no_failure_of_the_target() -> 
     async with running(SLOW) as url, watched() as seen:
         found = specs(f"name: a, url: '{url}', headers: {{X-Mock-Fault: hang}}")
         await seen.fleet.reconcile(found, 1.0)
-        target = seen.fleet.lines["a"].target
+        target = seen.fleet.runners["a"].target
         await until(lambda: target.in_flight >= 2)
         await seen.fleet.stop(0.0)
         assert target.in_flight == 0
@@ -278,9 +315,9 @@ def fail(*_: object, **__: object) -> NoReturn:
     raise ZeroDivisionError("a fault")
 
 
-def of(line: Line) -> bool:
+def of(line: TargetRunner) -> bool:
     """It is that of the target whose code fails."""
-    return line.target.spec.name == "bad"
+    return bool(line.target.spec.name == "bad")
 
 
 # Where the code of one target fails, and how its probes end then. The first part names whose function it is.
@@ -331,9 +368,9 @@ async def test_an_exception_in_the_code_of_one_target_is_its_own(
     kind, function = place
     real = getattr(CLASSES[kind], function)
     is_bad: ContextVar[bool] = ContextVar("is_bad", default=False)
-    run = Line._probe
+    run = TargetRunner._probe
 
-    async def probe(self: Line, *args: Any) -> None:
+    async def probe(self: TargetRunner, *args: Any) -> None:
         is_bad.set(of(self))
         await run(self, *args)
 
@@ -347,9 +384,9 @@ async def test_an_exception_in_the_code_of_one_target_is_its_own(
         both = specs(f"name: bad, url: '{url}', {budget}", f"name: good, url: '{url}', {budget}")
         await seen.fleet.reconcile(both, 1.0)
         await until(lambda: seen.probes("bad") >= 2 and seen.probes("good") >= 2)
-        bad = seen.fleet.lines["bad"].target
+        bad = seen.fleet.runners["bad"].target
         with monkeypatch.context() as patched:
-            patched.setattr(Line, "_probe", probe)
+            patched.setattr(TargetRunner, "_probe", probe)
             patched.setattr(CLASSES[kind], function, sometimes)
             await until(lambda: FAULT in caplog.text)
             good, failed = seen.probes("good"), seen.count("llmslo_probe_failures_total", "bad")
@@ -361,7 +398,7 @@ async def test_an_exception_in_the_code_of_one_target_is_its_own(
             else:
                 await until(lambda: seen.count("llmslo_probes_neutral_total", "bad", "probe", "invalid") >= 2)
                 assert seen.count("llmslo_probe_failures_total", "bad") == failed == 0
-        told = [result for result in seen.history.probes("bad") if result.outcome.value == outcome]
+        told = [result for result in seen.recent("bad") if result.outcome.value == outcome]
         assert "report" in told[0].detail
         if outcome == READING:
             assert (
@@ -370,50 +407,52 @@ async def test_an_exception_in_the_code_of_one_target_is_its_own(
         assert "Traceback" in caplog.text
         assert seen.count("llmslo_probe_failures_total", "good") == 0
         assert seen.count("llmslo_probes_neutral_total", "good") == 0
-        assert seen.fleet.trust.trusted(seen.clock.now_ns())
-        for line in seen.fleet.lines.values():
+        assert seen.trust.trusted(seen.clock.now_ns())
+        for line in seen.fleet.runners.values():
             line.pause(0.0)
-        await until(lambda: bad.in_flight == 0 and seen.fleet.lines["good"].target.in_flight == 0)
+        await until(lambda: bad.in_flight == 0 and seen.fleet.runners["good"].target.in_flight == 0)
 
 
-LISTENERS = {
-    "recorder.record": ("recorder", "record"),
-    "recorder.state": ("recorder", "state"),
-    "recorder.budget": ("recorder", "budget"),
-    "history.add": ("history", "add"),
-    "watch.observe": ("watch", "observe"),
-    "explanation.probe": ("explanation", "probe"),
-    "sweeps.probe": ("sweeps", "probe"),
+LISTENERS: dict[str, tuple[type[TargetObserver], str]] = {
+    "probes": (TargetProbes, "probe_ended"),
+    "state": (TargetProbes, "state_seen"),
+    "slos": (TargetSlos, "probe_ended"),
+    "budgets": (TargetBudgets, "probe_ended"),
+    "history": (TargetHistory, "probe_ended"),
+    "drift": (TargetDrift, "probe_ended"),
+    "diagnosis": (TargetDiagnosis, "probe_ended"),
+    "sweeps": (TargetSweeps, "probe_ended"),
 }
 
 
 @pytest.mark.parametrize("name", LISTENERS)
-async def test_an_exception_in_a_listener_is_logged_and_the_others_still_hear(
+async def test_an_exception_in_an_observer_is_logged_and_the_others_still_hear(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that fails for one target costs neither the other listeners nor other targets, and schedules go on."""
+    """One that fails for one target costs neither the other observers nor other targets, and schedules go on."""
     async with running(QUICK) as url, watched() as seen:
         budget = "budget: {tokens_per_day: 2000000000}"
         await seen.fleet.reconcile(specs(f"name: bad, url: '{url}', {budget}", f"name: good, url: '{url}'"), 1.0)
         await until(lambda: seen.probes("bad") >= 1 and seen.probes("good") >= 1)
         heard: dict[str, int] = dict.fromkeys(LISTENERS, 0)
-        for other, (owner, function) in LISTENERS.items():
-            real = getattr(getattr(seen.fleet, owner), function)
+        for other, (kind, method) in LISTENERS.items():
+            observer = seen.fleet.runners["bad"].find(kind)
+            assert observer is not None
+            real = getattr(observer, method)
 
             def listener(*args: Any, real: Any = real, other: str = other) -> Any:
-                if "bad" in (args[0], getattr(args[0], "target", None)):
-                    heard[other] += 1
-                    if other == name:
-                        fail()
+                heard[other] += 1
+                if other == name:
+                    fail()
                 return real(*args)
 
-            monkeypatch.setattr(getattr(seen.fleet, owner), function, listener)
+            monkeypatch.setattr(observer, method, listener)
         good = seen.probes("good")
         await until(lambda: min(heard.values()) >= 3 and seen.probes("good") >= good + 3)
         assert "please report this" in caplog.text
         assert FAULT in caplog.text
         assert all(record.levelname == "ERROR" for record in caplog.records if FAULT in (record.exc_text or ""))
-        assert seen.fleet.trust.trusted(seen.clock.now_ns())
+        assert seen.trust.trusted(seen.clock.now_ns())
 
 
 async def test_real_lateness_still_takes_trust_away() -> None:
@@ -421,15 +460,15 @@ async def test_real_lateness_still_takes_trust_away() -> None:
     async with running(QUICK) as url, watched() as seen:
         await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         await until(lambda: seen.probes("a") >= 1)
-        line = seen.fleet.lines["a"]
+        line = seen.fleet.runners["a"]
         line.pause(0.0)
-        invalid = line._unsent(line.target.spec.probes[0], 0, Outcome.INVALID, "")
+        invalid = _unsent(line.target.spec.probes[0], 0, Outcome.INVALID, "")
         for _ in range(1_000):
             line.record(invalid, is_fault=True)
-        assert seen.fleet.trust.trusted(seen.clock.now_ns())
+        assert seen.trust.trusted(seen.clock.now_ns())
         for _ in range(1_000):
             line.record(invalid)
-        assert not seen.fleet.trust.trusted(seen.clock.now_ns())
+        assert not seen.trust.trusted(seen.clock.now_ns())
 
 
 async def test_complete_answers_on_connections_that_stay_open_shed_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,6 +501,6 @@ async def test_complete_answers_on_connections_that_stay_open_shed_nobody(monkey
         await until(lambda: seen.probes("a") >= 40)
         assert seen.count("llmslo_probe_failures_total", "a") == 0
         assert seen.count("llmslo_e2e_seconds", "a") == seen.probes("a")
-        seen.fleet.lines["a"].pause(0.0)
-        await until(lambda: seen.fleet.lines["a"].target.in_flight == 0 and not open_)
+        seen.fleet.runners["a"].pause(0.0)
+        await until(lambda: seen.fleet.runners["a"].target.in_flight == 0 and not open_)
     server.close()

@@ -25,11 +25,12 @@ from prober.exposition.families import page
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import running
 from prober.mock.settings import Settings
+from prober.probing.recorder import ProbeRecorder
+from tests.observed import observed
 from tests.processes import Daemon, Mock, asked, free_port, get, until
 
 CONFIG = "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_send_lag: 5s}}\n"
@@ -183,8 +184,7 @@ async def exposed(openmetrics: bool, samples: list[float]) -> tuple[web.AppRunne
     text = "slos: {t: {signal: ttft, threshold: 500ms, objective: 99%}}\ntargets: [{name: t, url: http://h}]"
     spec = load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
     families = registry()
-    recorder = Recorder(families)
-    recorder.declare("t", spec)
+    target = observed(spec, ProbeRecorder(families))
     kind = "application/openmetrics-text; version=1.0.0; charset=utf-8" if openmetrics else "text/plain; version=0.0.4"
     half = len(samples) // 2
 
@@ -193,7 +193,7 @@ async def exposed(openmetrics: bool, samples: list[float]) -> tuple[web.AppRunne
             timeline = Timeline(
                 0, first_ns=round(value * 1e9), first_answer_ns=round(value * 1e9), end_ns=round(value * 2e9)
             )
-            recorder.record(ProbeResult("t", "probe", "id", 1.0, Outcome.OK, "", timeline))
+            target.probe_ended(ProbeResult("t", "probe", "id", 1.0, Outcome.OK, "", timeline))
 
     async def metrics(request: web.Request) -> web.Response:
         body = b"".join(page(list(families.values()), openmetrics=openmetrics)) + (b"# EOF\n" if openmetrics else b"")

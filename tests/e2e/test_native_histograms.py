@@ -28,10 +28,11 @@ from prober.features.engines import series as engines_series
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder
 from prober.probing import series as probe_series
+from prober.probing.recorder import ProbeRecorder
 from prober.web.site import Site
 from tests.conftest import newer
+from tests.observed import observed
 
 SLO_S = 0.5
 SAMPLES = 6000
@@ -61,12 +62,11 @@ class Prober:
 def recorded(samples: list[float], wide: list[float]) -> Registry:
     """`samples` as TTFTs, `wide` as chunk gaps, four children of one family, and an engine's own histogram."""
     families = registry()
-    recorder, now = Recorder(families), time.time()
-    recorder.declare("t", SPEC)
+    target, now = observed(SPEC, ProbeRecorder(families)), time.time()
     for i, value in enumerate(samples):
         first = round(value * 1e9)
         timeline = Timeline(0, first_ns=first, first_answer_ns=first, end_ns=2 * first)
-        recorder.record(ProbeResult("t", "probe", f"id-{i}", now + i / 1e6, Outcome.OK, "", timeline))
+        target.probe_ended(ProbeResult("t", "probe", f"id-{i}", now + i / 1e6, Outcome.OK, "", timeline))
     for gaps in families[probe_series.CHUNK_GAP.name].children.values():
         assert isinstance(gaps, Histogram)
         gaps.observe(*wide)
@@ -82,7 +82,7 @@ async def prober() -> AsyncIterator[Prober]:
     samples = [0.22 * math.exp(0.4 * rng.gauss(0, 1)) for _ in range(SAMPLES)]
     shown = recorded([], [])
     found = Prober(samples, recorded(samples, WIDE))
-    site = Site(cast(Any, None), shown, cast(Any, None), "", "")
+    site = Site(cast(Any, None), cast(Any, None), cast(Any, None), shown, cast(Any, None), "", "")
 
     async def metrics(request: web.Request) -> web.Response:
         answer = await site.metrics(request)

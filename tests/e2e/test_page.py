@@ -18,6 +18,7 @@ import pytest
 from aiohttp import web
 from playwright.sync_api import Browser, Dialog, Page, ViewportSize, expect, sync_playwright
 
+from prober.exposition.families import Registry
 from prober.features.capacity.monitor import Refused
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
@@ -39,8 +40,8 @@ class Stage:
     def __init__(self, targets: Sequence[TargetView]) -> None:
         self.targets, self.broken, self.slow_s = list(targets), False, 0.0
         self.at, self.refusal, self.begun = NOW, "", list[str]()
-        fleet = SimpleNamespace(find=self._find, sweeps=SimpleNamespace(ask=self._ask), lines={})
-        self.site = Site(cast(Any, fleet), {}, self._reload, "", "/slo")
+        fleet, sweeps = SimpleNamespace(find=self._find, runners={}), SimpleNamespace(ask=self._ask)
+        self.site = Site(cast(Any, fleet), cast(Any, sweeps), cast(Any, None), Registry(), self._reload, "", "/slo")
         self.site.admin = True
         self.site.views = cast(Any, self)
         self.mistakes: str | None = None

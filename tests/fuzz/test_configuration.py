@@ -14,7 +14,7 @@ from prober.config.load import ConfigError, load
 from prober.config.rows import KEYS, load_rows
 from prober.config.specs import Specs
 from prober.config.web import WebConfig, load_web
-from prober.features.engines.vendors import DIALECTS
+from prober.measure.engines import DIALECTS
 from tests.fuzz.hostile import FEW, LEAVES, NESTED, VALUES, changed, document
 
 SCHEMA = models.Config.model_json_schema()

@@ -18,17 +18,20 @@ from prober.features.capacity import sweep_runner
 from prober.features.capacity.cron import LATE_S
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Refused, Sweeps
-from prober.features.engines.vendors import DIALECTS
-from prober.features.replicas.leadership import Leadership, Leased, Listener, claimed_as
+from prober.features.engines.page_reader import PageReader
+from prober.features.replicas.leadership import Leased
 from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import KubernetesLease
+from prober.measure.engines import DIALECTS
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import create_app
 from prober.mock.settings import Settings
 from prober.net.clock import Clock
 from prober.net.exchange import Deadlines, Exchange
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
+from prober.probing.leadership import Leadership, Listener, claimed_as
+from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 from prober.probing.trust import Trust
 from tests.kubernetes.leases import cluster
@@ -122,11 +125,11 @@ class Replica:
     def __init__(self, url: str, leadership: Leadership, gap: str, families: Registry | None = None) -> None:
         spec = load(TEXT.format(url=url, gap=gap), source="c", engines=DIALECTS, environment={}, read=str).targets[0]
         self.families, self.clock = families or registry(), Clock()
-        history, headroom = History(10), Headroom(self.families)
-        self.sweeps = Sweeps(self.families, history, headroom, Trust(5.0), None, leadership)
+        headroom = Headroom(self.families)
+        self.sweeps = Sweeps(self.families, EventLog(), headroom, Trust(5.0), None, PageReader, leadership)
         self.target = Target(spec, self.clock)
         self.target.state = "ready"
-        self.sweeps.declare("t", self.target)
+        self.observed = ObservedTarget("t", self.target, (self.sweeps,))
 
     @property
     def sending(self) -> bool:

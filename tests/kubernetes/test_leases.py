@@ -16,11 +16,12 @@ from prober.config.load import ConfigError
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
 from prober.features.replicas import series as replicas_series
-from prober.features.replicas.leadership import Leased, Wanted, claimed_as, leadership
+from prober.features.replicas.leadership import Leased, Wanted, leadership
 from prober.features.replicas.lease_machine import Record, Timing, Write
 from prober.features.replicas.lease_store import SWEPT, Beaten, KubernetesLease, record_of
-from prober.features.replicas.shard import Shard
 from prober.net.kubernetes import Refused, Unreachable
+from prober.probing.leadership import claimed_as
+from prober.probing.shard import Shard
 from tests.kubernetes.leases import Cluster, cluster
 from tests.kubernetes.link import Link
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from prober.features.engines.vendors import DIALECTS, GENERIC, detect
 from prober.measure.chat import Dialect, Malformed, Usage, error_message, parse_answer, parse_chunk, request_body
+from prober.measure.engines import DIALECTS, GENERIC, detect
 
 
 def body(dialect: Dialect, salt: str | None = "n") -> dict[str, Any]:

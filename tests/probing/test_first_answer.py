@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from prober.daemon import fleet as fleet_module
-from prober.daemon.fleet import UNNAMED
 from prober.mock.server import running
 from prober.probing import target as target_module
+from prober.probing import target_runner as fleet_module
+from prober.probing.target_runner import UNNAMED
 from prober.web.api_types import of_target
 from prober.web.views import Views
 from tests.daemon.test_fleet import QUICK, Watched, specs, until, watched
@@ -20,7 +20,7 @@ STATE, UNTIL = "llmslo_target_state", "llmslo_target_starting_until_timestamp_se
 @pytest.fixture(autouse=True)
 def asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the pauses between two questions."""
-    monkeypatch.setattr(fleet_module, "ASK_EVERY_S", 0.02)
+    monkeypatch.setattr(fleet_module, "FIRST_ANSWER_INTERVAL_S", 0.02)
     monkeypatch.setattr(target_module, "HEALTH_EVERY_NS", 0)
 
 
@@ -41,7 +41,9 @@ async def test_a_target_that_does_not_listen_yet_counts_nothing_and_its_neighbou
         assert seen.probes("late") == seen.count("llmslo_probe_failures_total", "late") == 0
         assert 1190 < seen.count(UNTIL, "late") - time.time() < 1201
         assert ("well",) not in seen.families[UNTIL].children
-        view = next(each for each in await Views(seen.fleet, seen.families).targets() if each.name == "late")
+        view = next(
+            each for each in await Views(seen.fleet, seen.sweeps, seen.headroom).targets() if each.name == "late"
+        )
         answer = of_target(view)["starting"]
         assert answer is not None
         assert answer["until"] - answer["since"] == pytest.approx(1200, abs=1)
@@ -83,9 +85,9 @@ async def test_a_reload_neither_begins_the_start_anew_nor_forgets_an_answer() ->
     async with watched() as seen:
         await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}'"), 1.0)
         await until(lambda: state(seen, "a") == "starting")
-        since = seen.fleet.lines["a"].target.waiting_since_ns
+        since = seen.fleet.runners["a"].target.waiting_since_ns
         await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}', max_in_flight: 60"), 1.0)
-        assert seen.fleet.lines["a"].target.waiting_since_ns == since
+        assert seen.fleet.runners["a"].target.waiting_since_ns == since
         assert state(seen, "a") == "starting"
         assert seen.count(UNTIL, "a") > 0
         async with running(QUICK, port):
@@ -115,7 +117,7 @@ async def test_nothing_is_asked_of_a_paused_target() -> None:
     async with watched() as seen:
         await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}'"), 1.0)
         await until(lambda: state(seen, "a") == "starting")
-        line = seen.fleet.lines["a"]
+        line = seen.fleet.runners["a"]
         line.pause(time.time())
         await until(lambda: not line._probes)
         async with running(QUICK, port):

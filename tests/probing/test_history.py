@@ -1,33 +1,61 @@
 """What is remembered of probes, and how much of it."""
 
+from typing import cast
+
 import pytest
 
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing import history
-from prober.probing.history import FAILURES_KEPT, FEWEST, SAMPLES, SPARE, History, Samples
+from prober.probing.history import (
+    FAILURE_FACTOR,
+    MIN_SUCCESSES,
+    SAMPLES,
+    SPARE,
+    ProbeHistory,
+    Samples,
+    TargetHistory,
+    latest_first,
+)
+from prober.probing.observer import ObservedTarget
 
 
 def ended(target: str, number: int, outcome: Outcome = Outcome.OK) -> ProbeResult:
     return ProbeResult(target, "probe", f"id-{number}", float(number), outcome, "", Timeline(number))
 
 
+class Remembered:
+    """The histories of several targets that share a bound."""
+
+    def __init__(self, limit: int) -> None:
+        self._history = ProbeHistory(limit)
+        self._targets: dict[str, TargetHistory] = {}
+
+    def add(self, result: ProbeResult) -> None:
+        if result.target not in self._targets:
+            self._targets[result.target] = self._history.observe(cast(ObservedTarget, None))
+        self._targets[result.target].probe_ended(result)
+
+    def probes(self, target: str | None = None) -> list[ProbeResult]:
+        return latest_first(found for name, found in self._targets.items() if target in (None, name))
+
+
 def test_the_latest_stay() -> None:
     """So many successes, and four times as many failures; latest first."""
-    found = History(3)
+    found = Remembered(3)
     for number in range(20):
         found.add(ended("one", number))
         found.add(ended("one", number, Outcome.HTTP_5XX))
     kept = found.probes("one")
     assert [each.request_id for each in kept if each.outcome is Outcome.OK] == ["id-19", "id-18", "id-17"]
-    assert sum(each.outcome is Outcome.HTTP_5XX for each in kept) == 3 * FAILURES_KEPT
+    assert sum(each.outcome is Outcome.HTTP_5XX for each in kept) == 3 * FAILURE_FACTOR
 
 
 def test_an_outage_of_many_targets_has_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """With more targets each is remembered by fewer results, and never by less than a few."""
-    monkeypatch.setattr(history, "RESULTS", 200)
-    found = History(100)
+    monkeypatch.setattr(history, "MAX_RESULTS", 200)
+    found = Remembered(100)
     for number in range(300):
         found.add(ended("one", number, Outcome.CONNECT_REFUSED))
     alone = len(found.probes())
@@ -38,8 +66,8 @@ def test_an_outage_of_many_targets_has_its_bound(monkeypatch: pytest.MonkeyPatch
     for more in range(100):
         for number in range(50):
             found.add(ended(f"more-{more}", number))
-    assert alone == shared == 200 // (1 + FAILURES_KEPT) * FAILURES_KEPT
-    assert len(found.probes("more-99")) == FEWEST
+    assert alone == shared == 200 // (1 + FAILURE_FACTOR) * FAILURE_FACTOR
+    assert len(found.probes("more-99")) == MIN_SUCCESSES
 
 
 def test_samples_are_the_latest() -> None:

@@ -18,7 +18,7 @@ import trustme
 
 from prober.config.load import load
 from prober.config.specs import TargetSpec, Timeouts, TlsSpec
-from prober.features.engines.vendors import DIALECTS
+from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
 from prober.measure.result import ProbeResult

@@ -22,8 +22,8 @@ from prober.config.load import ConfigError, load
 from prober.config.specs import HttpSpec, MetricsSpec, TargetSpec, TlsSpec
 from prober.features.discovery.sources.findings import Findings
 from prober.features.discovery.sources.http import Http
-from prober.features.engines.vendors import DIALECTS
 from prober.features.replicas.lease_store import KubernetesLease
+from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.mock.server import running

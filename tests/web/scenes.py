@@ -7,10 +7,11 @@ from functools import cache
 from random import Random
 
 from prober.config.specs import Estimate
+from prober.features.capacity.sweep_progress import Sweeping
 from prober.features.diagnosis.clues import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis, Finding, RunnerUp
 from prober.features.drift.detector import Shift, Verdict
-from prober.features.slo.status import Standing, State
+from prober.features.slo.status import SloStatus, State
 from prober.measure.chat import Usage
 from prober.measure.event import Event
 from prober.measure.objective import Slo
@@ -19,18 +20,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity
 from prober.statistics.quantiles import quantiles
-from prober.web.page.view import (
-    Capacities,
-    Drifting,
-    PageView,
-    Problem,
-    Room,
-    Spending,
-    Starting,
-    Sweeping,
-    TargetView,
-    concern,
-)
+from prober.web.page.view import Capacities, Drifting, PageView, Problem, Room, Spending, Starting, TargetView, concern
 from tests.results.samples import sweep
 
 NOW = 1_763_722_800.0
@@ -88,12 +78,12 @@ def probe(
     )
 
 
-def standings(*states: State) -> list[Standing]:
+def standings(*states: State) -> list[SloStatus]:
     """Of the three SLOs."""
     why = {"met": "", "missed": "", "no_data": "120 of 1,000 events that it takes to judge"}
     bad = {"met": 4, "missed": 61, "no_data": 0}
     return [
-        Standing(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], state, why[state])
+        SloStatus(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], state, why[state])
         for slo, state in zip((TTFT, ITL, OK), states, strict=True)
     ]
 
@@ -267,7 +257,7 @@ def hostile(text: str = HOSTILE) -> list[TargetView]:
             url=text,
             model=text,
             engine=text,
-            standings=[Standing(evil, text, 10, 1, "missed", text)],
+            standings=[SloStatus(evil, text, 10, 1, "missed", text)],
             quantiles={(text, signal): found for (_, signal), found in one.quantiles.items()},
             diagnosis=replace(one.diagnosis, means=text, next_measurement=text, missing=(text,)),
             drifts=[replace(each, workload=text) for each in drifting()[0].drifts],

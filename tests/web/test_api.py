@@ -15,11 +15,12 @@ import pytest
 from openapi_spec_validator import validate
 
 from prober.config.specs import needs_of
-from prober.daemon.fleet import Line
-from prober.features.replicas.shard import Shard, shard_of
 from prober.measure.chat import Usage
 from prober.mock.server import running
 from prober.mock.settings import Settings
+from prober.probing.history import TargetHistory
+from prober.probing.shard import Shard, shard_of
+from prober.probing.target_runner import TargetRunner
 from prober.web import on_demand
 from prober.web.access_control import HEADERS
 from prober.web.api import OPERATIONS, openapi
@@ -62,7 +63,7 @@ async def asked(
 
     async with running(mock) as url, watched() as seen, aiohttp.ClientSession() as session:
         await seen.fleet.reconcile(specs(*(each.format(url=url) for each in targets), slos=slos), 1.0)
-        site = Site(seen.fleet, seen.families, reload, external, prefix)
+        site = Site(seen.fleet, seen.sweeps, seen.headroom, seen.families, reload, external, prefix)
         site.admin = admin
         runner = await serve(site, "127.0.0.1:0")
         try:
@@ -120,18 +121,18 @@ async def test_a_probe_on_request_is_shown_and_counted_nowhere() -> None:
     """Neither in series nor in outcomes nor in quantiles; it says of itself what it is."""
     async with asked("name: a, url: '{url}', rate: 1/h") as site:
         await until(lambda: site.seen.probes("a") >= 1)
-        counted, outcomes = site.seen.probes("a"), site.seen.history.outcomes("a")
+        counted, outcomes = site.seen.probes("a"), site.seen.outcomes("a")
         answer = await site.ask("POST", "/api/v1/probes?target=a")
         assert answer.status == 200
         assert (answer.data["outcome"], answer.data["on_request"], answer.data["target"]) == ("ok", True, "a")
         assert site.seen.probes("a") == counted
-        assert site.seen.history.outcomes("a") == outcomes
+        assert site.seen.outcomes("a") == outcomes
         shown = (await site.ask("GET", "/api/v1/probes?target=a")).data
         assert [each["on_request"] for each in shown] == [True, False]
         assert "asked for by a person" in (await site.ask("GET", "/")).text
 
 
-def line_of(site: Asked, name: str) -> Line:
+def line_of(site: Asked, name: str) -> TargetRunner:
     line = site.seen.fleet.find(name)
     assert line is not None
     return line
@@ -186,9 +187,9 @@ async def test_probes_on_request_have_a_rate_for_the_whole_prober() -> None:
         found = [await site.ask(*each) for each in asks]
         assert [each.status for each in found] == [200] * on_demand.BURST + [429]
         assert (found[-1].headers["Retry-After"], "nothing was sent" in found[-1].text) == ("2", True)
-        shown = len(site.seen.history.probes())
+        shown = len(site.seen.recent("a"))
         assert (await site.ask("GET", "/probe?target=a")).status == 429
-        assert len(site.seen.history.probes()) == shown
+        assert len(site.seen.recent("a")) == shown
         on_request(site, now_s=1.0)
         assert [(await site.ask("GET", "/probe?target=a")).status for _ in range(2)] == [200, 429]
 
@@ -439,12 +440,12 @@ async def test_reading_changes_nothing() -> None:
     """No GET of the API, with whatever parameters, pauses, probes or sweeps; and an action has no GET."""
     async with asked("name: a, url: '{url}', rate: 1/h") as site:
         await until(lambda: site.seen.probes("a") >= 1)
-        before = len(site.seen.history.probes())
+        before = len(site.seen.recent("a"))
         for each in OPERATIONS:
             await site.ask("GET", each.path.replace("{id}", "x") + "?target=a&method=POST")
         assert (await site.ask("GET", "/api/v1/pauses?target=a")).status == 405
         assert (await site.ask("GET", "/-/reload")).status == 405
-        assert len(site.seen.history.probes()) == before
+        assert len(site.seen.recent("a")) == before
         line = site.seen.fleet.find("a")
         assert line is not None
         assert line.target.paused_unix_s is None
@@ -540,9 +541,11 @@ async def test_an_answer_that_is_no_utf_8_is_answered_all_the_same() -> None:
     """Half a character, a number beyond 64 bits: as JSON can say them."""
     async with asked(ONE) as site:
         await until(lambda: site.seen.probes("a") >= 1)
-        last = site.seen.history.probes()[0]
+        last = site.seen.recent("a")[0]
         odd = replace(last.timeline, usage=Usage(10**30, 1))
-        site.seen.history.add(replace(last, detail="\ud800", timeline=odd, on_request=True))
+        history = site.seen.fleet.runners["a"].find(TargetHistory)
+        assert history is not None
+        history.add(replace(last, detail="\ud800", timeline=odd, on_request=True))
         found = (await site.ask("GET", "/api/v1/probes?target=a")).data
         assert ("\ud800", 10**30) in [(each["detail"], each["usage"]["prompt_tokens"]) for each in found]
         assert (await site.ask("GET", "/?target=a")).status == 200
@@ -573,6 +576,6 @@ async def test_a_target_of_another_shard_is_told_where_it_is() -> None:
 async def test_an_address_to_listen_on_has_a_host_or_a_colon(address: str, advice: str) -> None:
     """A number alone may be meant as a port, and would open the pages to everybody."""
     async with watched() as seen:
-        site = Site(seen.fleet, seen.families, cast(Any, None), "", "")
+        site = Site(seen.fleet, seen.sweeps, seen.headroom, seen.families, cast(Any, None), "", "")
         with pytest.raises(OSError, match=advice):
             await serve(site, address)

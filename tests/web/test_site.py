@@ -11,7 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from prober.exposition.families import Family, Series
+from prober.exposition.families import Family, Registry, Series
 from prober.exposition.form import Form
 from prober.web.site import Site
 
@@ -23,7 +23,7 @@ def site(histograms: int) -> Site:
     family = Family(Series("y_seconds", "histogram", "y", ("a",)))
     for i in range(histograms):
         family.histogram((0.1, 1.0, *map(float, range(2, 50))), str(i)).observe(0.5)
-    return Site(cast(Any, None), {"y_seconds": family}, cast(Any, None), "", "")
+    return Site(cast(Any, None), cast(Any, None), cast(Any, None), Registry(y_seconds=family), cast(Any, None), "", "")
 
 
 async def answered(asked: Site, **headers: str) -> tuple[web.Response, bytes]:

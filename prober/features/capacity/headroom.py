@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,8 @@ from typing import NamedTuple
 from prober.exposition.families import Registry, Series
 from prober.features.capacity import series as capacity_series
 from prober.features.capacity.forecast import Peaks, forecast, peaks_of
-from prober.features.engines.continuity import Continuity
-from prober.measure.engine_signals import Signals
+from prober.measure.engine_signals import PageReading
+from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.results.capacity import Capacity, binding, headroom
 
 WINDOW_S = 300.0
@@ -41,8 +42,17 @@ class Demand:
 UNKNOWN = Demand(None, None)
 
 
+@dataclass(frozen=True, slots=True)
+class FreeCapacity:
+    """Share of the capacity that is free, of its lower bound, its estimate and its upper bound; None where it is not known."""
+
+    lower: float | None = None
+    estimate: float | None = None
+    upper: float | None = None
+
+
 class _Reading(NamedTuple):
-    """Totals of the engine's page at a moment. `epoch` is `Continuity`'s: across two of them totals must not be subtracted."""
+    """Totals of the engine's page at a moment. epoch: across two of them totals must not be subtracted."""
 
     at_s: float
     epoch: int
@@ -59,7 +69,7 @@ class _Rate(NamedTuple):
 
 @dataclass(slots=True)
 class _Load:
-    """A target's demand. readings: of the last minutes, all of the page whose totals `continuity` keeps.
+    """A target's demand. readings: of the last minutes.
 
     counted: the demand that the readings show; last: what was told, or the demand of before a sweep
     swept: a sweep adds to the counters now, so they are not read
@@ -67,10 +77,10 @@ class _Load:
     settling: a sweep has ended since; settled_s: until then what is told may have its requests in it, and until then `last` is
     shown where the readings after the sweep are still too few
     peaks: of each day, in tokens where the engine counts them, else in requests; day: that of the last forecast
+    shape: tokens of a request at the capacity over those of one of production; exhaustion_unix_s: as forecast; free: by unit
     """
 
     readings: deque[_Reading] = field(default_factory=deque)
-    continuity: Continuity | None = None
     counted: Demand = UNKNOWN
     capacities: tuple[Capacity, ...] = ()
     swept: bool = False
@@ -81,6 +91,9 @@ class _Load:
     last: Demand = UNKNOWN
     peaks: dict[str, Peaks] = field(default_factory=dict)
     day: int = -1
+    shape: float | None = None
+    exhaustion_unix_s: float | None = None
+    free: dict[str, FreeCapacity] = field(default_factory=dict)
 
     def demand(self) -> Demand:
         """Of the last minutes; that of before a sweep while the sweep spoils it, and until it is known again."""
@@ -138,24 +151,21 @@ class Headroom:
         self._loads: dict[str, _Load] = {}
         self._kept = dict(kept)
 
-    def reading(self, name: str, at_s: float, signals: Signals, unix_s: float, continuity: Continuity) -> None:
-        """The engine's page was read: newest demand, newest headroom. What a sweep adds is nobody's demand.
+    def observe(self, observed: ObservedTarget) -> "TargetDemand":
+        """The demand of one target."""
+        return TargetDemand(self, observed.name)
 
-        signals: with the totals that `continuity` keeps; those of another page are no part of the same rate
-        """
+    def reading(self, name: str, reading: PageReading, unix_s: float) -> None:
+        """The engine's page was read: newest demand, newest headroom. What a sweep adds is no demand of users."""
         load = self._load(name)
-        if load.queried:
+        if load.queried or load.swept:
             return
-        if load.continuity is not continuity:
-            load.forget()
-            load.continuity = continuity
-        if load.swept:
-            return
+        at_s, signals = reading.at_ns / 1e9, reading.signals
         if load.settling:
             load.settling, load.settled_s = False, at_s + WINDOW_S
         prompt, generated = signals.prompt_tokens_total, signals.generation_tokens_total
         tokens = None if prompt is None or generated is None else prompt + generated
-        covered_s = load.take(_Reading(at_s, continuity.epoch, signals.requests_finished_total, tokens))
+        covered_s = load.take(_Reading(at_s, reading.epoch, signals.requests_finished_total, tokens))
         if covered_s > 0 or at_s >= load.settled_s:
             load.last = UNKNOWN
         if covered_s >= PEAK_S:
@@ -172,7 +182,7 @@ class Headroom:
             self._show(name, load)
 
     def forget_demand(self, name: str) -> None:
-        """Another page is read from now on, or none: what the last one counted is not this target's demand."""
+        """Another page is read from now on, or none: what the last one counted is not the demand of this target."""
         load = self._loads.get(name)
         if load is not None and not load.queried:
             load.forget()
@@ -235,6 +245,21 @@ class Headroom:
         load = self._loads.get(name)
         return load.demand() if load else UNKNOWN
 
+    def free(self, name: str, unit: str) -> FreeCapacity:
+        """The headroom of a target in `requests` or `tokens`."""
+        load = self._loads.get(name)
+        return load.free.get(unit, FreeCapacity()) if load else FreeCapacity()
+
+    def shape(self, name: str) -> float | None:
+        """Tokens of a request at the capacity over those of a request of production; None: not known."""
+        load = self._loads.get(name)
+        return load.shape if load else None
+
+    def exhaustion_unix_s(self, name: str) -> float | None:
+        """When demand is expected to reach the capacity; None where that is not foreseen."""
+        load = self._loads.get(name)
+        return load.exhaustion_unix_s if load else None
+
     def remove(self, name: str) -> None:
         """Forget a target."""
         self._loads.pop(name, None)
@@ -272,6 +297,7 @@ class Headroom:
             if peaks is not None:
                 bounds = (least.lower * by, least.estimate * by, least.upper * by)
                 found = forecast(peaks.whole(unix_s), bounds, unix_s)
+        load.exhaustion_unix_s = found.estimate_s if found else None
         times = (found.earliest_s, found.estimate_s, found.latest_s) if found else (None, None, None)
         for bound, at_s in zip(("earliest", "estimate", "latest"), times, strict=True):
             self._set(capacity_series.CAPACITY_EXHAUSTION, at_s, name, bound)
@@ -280,6 +306,7 @@ class Headroom:
         demand = load.demand()
         self._set(capacity_series.DEMAND, demand.requests_per_s, name)
         self._set(capacity_series.DEMAND_TOKENS, demand.tokens_per_s, name)
+        load.free, load.shape = {}, None
         least = binding(load.capacities)
         if least is None or least.estimate is None:
             return
@@ -287,6 +314,7 @@ class Headroom:
         if least.tokens_per_s and demand.tokens_per_request:
             # A production request is not the sweep's: its own rate at the same tokens is what the target can carry of it.
             shape = least.tokens_per_s / least.estimate / demand.tokens_per_request
+        load.shape = shape
         self._set(capacity_series.CAPACITY_SHAPE, shape, name)
         tokens = scaled(least, least.tokens_per_s / least.estimate) if least.tokens_per_s else None
         for bound in BOUNDS:
@@ -299,12 +327,32 @@ class Headroom:
             ):
                 free = headroom(load_per_s, capacity_per_s) if load_per_s is not None and capacity_per_s else None
                 self._set(capacity_series.HEADROOM, free, name, unit, bound)
+                load.free[unit] = replace(load.free.get(unit, FreeCapacity()), **{bound: free})
 
     def _set(self, declared: Series, value: float | None, *labels: str) -> None:
         if value is None:
             self._families[declared.name].children.pop(labels, None)
         else:
             self._families[declared.name].value(*labels).value = value
+
+
+class TargetDemand(TargetObserver):
+    """Hears of one target for `Headroom`."""
+
+    def __init__(self, headroom: Headroom, name: str) -> None:
+        self._headroom, self._name = headroom, name
+
+    def page_read(self, reading: PageReading | None) -> None:
+        if reading is None:
+            self._headroom.page_lost(self._name)
+        else:
+            self._headroom.reading(self._name, reading, time.time())
+
+    def page_changed(self) -> None:
+        self._headroom.forget_demand(self._name)
+
+    def removed(self) -> None:
+        self._headroom.remove(self._name)
 
 
 def scaled(capacity: Capacity, by: float) -> Capacity:

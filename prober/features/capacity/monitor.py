@@ -25,17 +25,20 @@ from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.prometheus_demand import Demands
 from prober.features.capacity.stop_conditions import burns
 from prober.features.capacity.sweep_plan import WARM_UP, plan_of
+from prober.features.capacity.sweep_progress import Sweeping
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import Drive, Unmeasurable
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.sweep_store import KEPT_S, SweepArchive, SweepStore
-from prober.features.replicas.leadership import Alone, Leadership, claimed_as
-from prober.features.slo.alerts import of_the_capacity
+from prober.measure.engine_signals import EngineChange
 from prober.measure.event import Event
 from prober.measure.gpu_reading import Device
 from prober.measure.result import ProbeResult
 from prober.net.prometheus import Unanswered, firing
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
+from prober.probing.leadership import Alone, Leadership, claimed_as
+from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.probing.page_source import OpenPage
 from prober.probing.target import Target
 from prober.probing.trust import Trust
 from prober.results.capacity import words
@@ -44,7 +47,6 @@ from prober.results.stop_reason import ending
 from prober.storage.elapsed import Moment, moment
 from prober.storage.lock import Held, Lock
 from prober.storage.store import Store
-from prober.web.page.view import Sweeping
 from prober.workload.arrivals import derive_seed
 from prober.workload.budget import Need
 
@@ -55,7 +57,8 @@ SWEPT = "swept"  # kind of what is in the store: when a target's last sweep bega
 CLEAN_UP_AFTER_S = 5.0  # first what the series need is read
 READ_WITHIN_S = 5.0  # how long a page waits for results that are in the store only
 SETTLED_S = 60.0  # after a change: first the engine is warm, then it is swept
-OWN_ALERTS = frozenset(alert.name for alert in of_the_capacity(""))  # which a sweep is what ends
+# Alerts that a sweep ends: while they fire a sweep may begin.
+CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
 KINDS = ("tokens", "cost")  # of a budget, in the order of `Target.amounts`
 Why = Literal["schedule", "request", "change"]
 log = logging.getLogger(__name__)
@@ -78,7 +81,7 @@ class _Swept:
     quiet_until_s: seconds of the monotonic clock until which the target asked to be left alone; removed: it is no target any more
     """
 
-    name: str
+    observed: ObservedTarget
     target: Target
     spec: SweepSpec
     results: SweepStore
@@ -91,6 +94,11 @@ class _Swept:
     devices: Sequence[Device] = ()
     drive: Drive | None = None
 
+    @property
+    def name(self) -> str:
+        """The label of the target."""
+        return self.observed.name
+
 
 class Sweeps:
     """One at a time: two of them would spoil each other's stamps. `prometheus_url`: asked for alerts and demand, None: nobody.
@@ -102,14 +110,15 @@ class Sweeps:
     def __init__(
         self,
         families: Registry,
-        history: History,
+        events: EventLog,
         headroom: Headroom,
         trust: Trust,
         store: Store | None,
+        open_page: OpenPage,
         leadership: Leadership | None = None,
     ) -> None:
-        self._series, self._history, self._headroom, self._trust = SweepSeries(families), history, headroom, trust
-        self._demands, self._store = Demands(headroom), store
+        self._series, self._events, self._headroom, self._trust = SweepSeries(families), events, headroom, trust
+        self._demands, self._store, self._open_page = Demands(headroom), store, open_page
         self._timetable = Timetable()
         self._swept: dict[str, _Swept] = {}
         self._busy: str | None = None
@@ -136,8 +145,13 @@ class Sweeps:
 
     # --- what the fleet tells
 
-    def declare(self, name: str, target: Target) -> None:
+    def observe(self, observed: ObservedTarget) -> "TargetSweeps":
+        """The sweeps of one target."""
+        return TargetSweeps(self, observed)
+
+    def declare(self, observed: ObservedTarget) -> None:
         """Sweep a target as its configuration says from now on; one that is not to be swept is left alone."""
+        name, target = observed.name, observed.target
         spec = target.spec.sweep
         before = self._swept.get(name)
         if before is not None and before.drive is not None:
@@ -150,7 +164,7 @@ class Sweeps:
         if before is None:
             key = target.spec.key
             results = self._archive.of(key) if self._archive is not None else SweepStore(None, key)
-            swept = self._swept[name] = _Swept(name, target, spec, results)
+            swept = self._swept[name] = _Swept(observed, target, spec, results)
             if self._archive is None:
                 swept.recalled.set()
             else:
@@ -465,7 +479,16 @@ class Sweeps:
             return self._leadership.held() == fence
 
         drive = Drive(
-            swept.target, spec.workload, plan_of(spec, target), rng, heard, prior, demand, may, self._needs(swept)
+            swept.target,
+            spec.workload,
+            plan_of(spec, target),
+            rng,
+            self._open_page,
+            heard,
+            prior,
+            demand,
+            may,
+            self._needs(swept),
         )
         swept.drive = drive
         self._headroom.sweeping(name, begins=True)
@@ -480,7 +503,7 @@ class Sweeps:
             self._headroom.sweeping(name, begins=False)
             if not swept.removed:
                 self._series.rate(name, 0.0)
-                self._tell_budgets(swept)
+                swept.observed.budget_spent()
         swept.quiet_until_s = time.monotonic() + driven.quiet_s
         where = self._leadership.where
         result = await asyncio.to_thread(
@@ -512,7 +535,7 @@ class Sweeps:
         found = words(finished.capacities)
         text = f"sweep: {finished.verdict}, {found}; why it ended: {ending(finished.reason, finished.detail)}"
         log.info("target=%s %s (%s)", name, text, finished.reason)
-        self._history.happened(Event(result.ended_unix_s, name, "sweep", text))
+        self._events.append(Event(result.ended_unix_s, name, "sweep", text))
 
     # --- what ends it from outside
 
@@ -521,7 +544,7 @@ class Sweeps:
         asked_s, began_ns, spec = time.monotonic(), time.monotonic_ns(), swept.spec
         while True:
             await asyncio.sleep(GUARD_EVERY_S)
-            self._tell_budgets(swept)
+            swept.observed.budget_spent()
             if swept.target.state == "failing":
                 drive.guard("the target fails")
             elif burns(
@@ -542,17 +565,12 @@ class Sweeps:
         if self.prometheus_url is None:
             return
         try:
-            names = await firing(self.prometheus_url, swept.name, OWN_ALERTS)
+            names = await firing(self.prometheus_url, swept.name, CAPACITY_ALERTS)
         except Unanswered as problem:
             log.warning("prometheus.url: whether alerts fire is not known: %s", problem)
             return
         if names:
             raise Refused("alert_firing", f"an alert fires: {', '.join(names)}")
-
-    def _tell_budgets(self, swept: _Swept) -> None:
-        """A sweep spends more than the next probe would tell in time."""
-        for kind, budget in swept.target.budgets.items() if not swept.removed else ():
-            self._series.budget(swept.name, kind, budget.remaining_ratio(swept.target.clock.now_ns()))
 
     # --- what earlier processes found
 
@@ -592,6 +610,32 @@ class Sweeps:
     def _keep(self, task: "asyncio.Task[None]") -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+class TargetSweeps(TargetObserver):
+    """Hears of one target for `Sweeps`."""
+
+    def __init__(self, sweeps: Sweeps, observed: ObservedTarget) -> None:
+        self._sweeps, self._observed = sweeps, observed
+        self.configured()
+
+    def configured(self) -> None:
+        self._sweeps.declare(self._observed)
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        self._sweeps.probe(result)
+
+    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+        self._sweeps.devices(self._observed.name, devices)
+
+    def engine_changed(self, change: EngineChange) -> None:
+        self._sweeps.changed(self._observed.name, change.kind)
+
+    def paused(self) -> None:
+        self._sweeps.stop(self._observed.name)
+
+    def removed(self) -> None:
+        self._sweeps.remove(self._observed.name)
 
 
 def _has_capacity(result: Result) -> bool:

@@ -17,16 +17,15 @@ from prober.features.capacity.estimate import estimated
 from prober.features.capacity.fitting import Fit, Prior
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep
 from prober.features.capacity.sweep_plan import Plan, Spent
+from prober.features.capacity.sweep_progress import Sweeping
 from prober.features.capacity.sweep_record import Record
-from prober.features.engines.continuity import Change, Told
-from prober.features.engines.page_reader import EnginePage
-from prober.measure.engine_signals import Signals
+from prober.measure.engine_signals import EngineChange, PageReading, Signals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.probing.page_source import OpenPage, PageSource
 from prober.probing.probe import Flight
 from prober.probing.target import Target
 from prober.results.capacity import Capacity
-from prober.web.page.view import Sweeping
 from prober.workload.arrivals import poisson
 from prober.workload.budget import Need
 from prober.workload.workloads import Drawer, Mix, Workload
@@ -77,6 +76,7 @@ class Drive:
         workload: Workload | Mix,
         plan: Plan,
         rng: Random,
+        open_page: OpenPage,
         on_order: Callable[[Run | Estimate | Finished], None],
         prior: Prior | None = None,
         demand: Callable[[], Awaitable[float | None]] = nobody,
@@ -90,6 +90,7 @@ class Drive:
         self._target.identity, self._target.state = target.identity, target.state
         self._clock = target.clock
         self._drawer, self._plan, self._rng, self._on_order = Drawer(workload, rng), plan, rng, on_order
+        self._open_page = open_page
         self._prior, self._demand, self._may = prior, demand, may
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
@@ -130,14 +131,14 @@ class Drive:
         sent = len(self._probes) + len(self._flights)
         return Sweeping(phase, stage, rate, sent, len(self._flights), self._now_s() - self._began_s)
 
-    def engine(self, signals: Signals | None) -> None:
+    def page_read(self, reading: PageReading | None) -> None:
         """The engine's page was read."""
-        if signals is not None:
-            self._readings.append((self._now_s(), signals))
+        if reading is not None:
+            self._readings.append((self._now_s(), reading.signals))
             if self._sweep is not None:
-                self._sweep.page(self._now_s(), signals)
+                self._sweep.page(self._now_s(), reading.signals)
 
-    def engine_changed(self, change: Change) -> None:
+    def engine_changed(self, change: EngineChange) -> None:
         """The machine sees a changed engine on its page by itself."""
 
     async def run(self) -> Driven:
@@ -172,9 +173,9 @@ class Drive:
             return None
         spec = MetricsSpec(metrics.url, PAGE_S)
         name = self._target.spec.name or self._target.spec.url
-        return asyncio.create_task(self._read(EnginePage(self._target, spec, self._clock, self, Told(), lambda: name)))
+        return asyncio.create_task(self._read(self._open_page(self._target, spec, self._clock, self, lambda: name)))
 
-    async def _read(self, page: EnginePage) -> None:
+    async def _read(self, page: PageSource) -> None:
         """As often as the machine wants, which may change its mind meanwhile."""
         while await page.read():
             read_ns = now_ns = self._clock.now_ns()

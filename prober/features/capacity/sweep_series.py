@@ -3,7 +3,6 @@
 from typing import get_args
 
 from prober.exposition.families import Registry
-from prober.features.budget import series as budget_series
 from prober.features.capacity import series as capacity_series
 from prober.features.capacity.actions import Finished, Reason
 from prober.results.result import Result
@@ -51,10 +50,6 @@ class SweepSeries:
         used = sum((each.prompt_tokens or 0) + (each.output_tokens or 0) for each in result.requests)
         families[capacity_series.SWEEP_TOKENS.name].value(name).inc(used)
         self._stages(name, result)
-
-    def budget(self, name: str, kind: str, ratio: float) -> None:
-        """Share of the target's budget that is left, of which a sweep takes."""
-        self._families[budget_series.BUDGET.name].value(name, kind).value = ratio
 
     def found(self, name: str, unix_s: float) -> None:
         """A sweep found a capacity then."""

@@ -1,34 +1,37 @@
-"""Why a target is slow: while an SLO is breached or a latency has drifted, what is seen now against what is usual."""
+"""Why a target is slow: while an SLO is breached or a latency has drifted, the present window against usual ones."""
 
+import asyncio
 import logging
+import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
-from prober.config.specs import DecodeSpec, TargetSpec
+from prober.config.specs import DecodeSpec
+from prober.exposition.families import Registry
+from prober.features.diagnosis import series
 from prober.features.diagnosis.clues import Evidence, Seen
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
 from prober.features.diagnosis.window import WARM, Hardware, seen
-from prober.features.drift.monitor import Watch
 from prober.measure.bandwidth_bound import Refused, memory_bandwidth
-from prober.measure.engine_signals import Signals, without_buckets
+from prober.measure.engine_signals import PageReading, Signals, without_buckets
 from prober.measure.event import Event
 from prober.measure.gpu_reading import Device
 from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import events
-from prober.metrics import Recorder
-from prober.probing.history import History
+from prober.measure.slo_events import events as slo_events
+from prober.probing.event_log import EventLog
+from prober.probing.observer import ObservedTarget, TargetObserver
 
-WINDOW_S = 600.0  # what "now" is, and how long a window of usual times is
+EVALUATE_EVERY_S = 15.0
+WINDOW_S = 600.0  # length of the present window, and of a usual one
 # Probes of a workload that are looked at, and readings: as many as cost less than 2 ms. Rarer probes from further back.
 FEWEST, MOST = 30, 150
 LONGEST_S = 6 * 3600.0
-USUAL = 144  # windows that are remembered: a day
-BURN = 3  # times the budget that a window's events are bad, and at least
+USUAL_WINDOWS = 144  # windows that are remembered: a day
+BURN = 3  # times the budget that the events of a window are bad, and at least
 FEWEST_BAD = 3
-# Ends that tell of speed: answers, and what was too slow or too busy to give one. What is refused or broken is not slow.
+# Outcomes that tell of speed: answers, and what was too slow or too busy to give one. A refused or broken answer is not slow.
 TELLING = ANSWERED | {
     *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL),
     *(Outcome.HTTP_408, Outcome.HTTP_429, Outcome.SHED),
@@ -36,107 +39,130 @@ TELLING = ANSWERED | {
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Case:
-    """One target. Times are seconds of the monotonic clock; workloads go together with their warm half."""
+class DiagnosisMonitor:
+    """Evaluates every target now and then."""
 
-    slos: dict[str, tuple[Slo, ...]]
-    decode: DecodeSpec | None
-    probes: dict[str, deque[ProbeResult]] = field(default_factory=dict)
-    readings: deque[tuple[float, Signals]] = field(default_factory=lambda: deque(maxlen=MOST))
-    devices: deque[tuple[float, Sequence[Device]]] = field(default_factory=lambda: deque(maxlen=MOST))
-    usual: dict[str, deque[Seen]] = field(default_factory=dict)
-    since_s: float = 0.0  # the window of usual times under way began
-    verdict: Diagnosis | None = None
+    def __init__(self, registry: Registry, events: EventLog) -> None:
+        self._registry, self._events = registry, events
+        self._targets: set[TargetDiagnosis] = set()
+
+    def observe(self, observed: ObservedTarget) -> "TargetDiagnosis":
+        """The diagnosis of one target."""
+        observer = TargetDiagnosis(self._registry, self._events, observed, self._targets.discard)
+        self._targets.add(observer)
+        return observer
+
+    async def run(self) -> None:
+        """Evaluate all targets, again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(EVALUATE_EVERY_S)
+            for target in list(self._targets):
+                target.evaluate(time.time())
+                await asyncio.sleep(0)
 
 
-class Explanation:
-    """Remembers what a diagnosis needs, and makes one for each target in trouble."""
+class TargetDiagnosis(TargetObserver):
+    """The evidence of one target, and its diagnosis. Workloads go together with their warm half.
 
-    def __init__(self, recorder: Recorder, history: History, watch: Watch) -> None:
-        self._recorder, self._history, self._watch = recorder, history, watch
-        self._cases: dict[str, _Case] = {}
+    readings, devices: of the engine's page and of the GPUs, each with seconds of the monotonic clock
+    diagnosis: None while there is nothing to explain
+    """
 
-    def declare(self, name: str, spec: TargetSpec, now_s: float) -> None:
-        """Explain a target from now on; what is known of it stays while its configuration changes."""
+    def __init__(
+        self,
+        registry: Registry,
+        events: EventLog,
+        observed: ObservedTarget,
+        on_removed: Callable[["TargetDiagnosis"], None],
+    ) -> None:
+        self._registry, self._events, self._observed, self._on_removed = registry, events, observed, on_removed
+        self._slos: dict[str, tuple[Slo, ...]] = {}
+        self._probes: dict[str, deque[ProbeResult]] = {}
+        self._usual: dict[str, deque[Seen]] = {}
+        self._drifted: set[tuple[str, str]] = set()  # workload, signal
+        self._window_began_s = self._now_s()
+        self.decode: DecodeSpec | None = None
+        self.readings: deque[tuple[float, Signals]] = deque(maxlen=MOST)
+        self.devices: deque[tuple[float, Sequence[Device]]] = deque(maxlen=MOST)
+        self.diagnosis: Diagnosis | None = None
+        self.configured()
+
+    def configured(self) -> None:
+        spec = self._observed.target.spec
         slos: dict[str, tuple[Slo, ...]] = {}
         for probe in spec.probes:
             for workload, _, _, judged in probe.judged():
                 base = workload.removesuffix(WARM)
                 slos[base] = (*slos.get(base, ()), *(slo for slo in judged if slo.threshold_s is not None))
-        case = self._cases.setdefault(name, _Case({}, None, since_s=now_s))
-        case.slos, case.decode = slos, spec.decode_bound
-        self._recorder.regime(name, None)
+        self._slos, self.decode = slos, spec.decode_bound
+        self._show(None)
 
-    def remove(self, name: str) -> None:
-        """Forget a target."""
-        self._cases.pop(name, None)
+    def probe_ended(self, result: ProbeResult) -> None:
+        base = result.workload.removesuffix(WARM)
+        self._probes.setdefault(base, deque(maxlen=MOST)).append(result)
 
-    def probe(self, result: ProbeResult) -> None:
-        """A probe has ended."""
-        if (case := self._cases.get(result.target)) is not None:
-            base = result.workload.removesuffix(WARM)
-            case.probes.setdefault(base, deque(maxlen=MOST)).append(result)
+    def page_read(self, reading: PageReading | None) -> None:
+        if reading is not None:
+            self.readings.append((reading.at_ns / 1e9, without_buckets(reading.signals)))
 
-    def reading(self, name: str, at_s: float, signals: Signals) -> None:
-        """The engine's page was read."""
-        if (case := self._cases.get(name)) is not None:
-            case.readings.append((at_s, without_buckets(signals)))
+    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+        if devices:
+            self.devices.append((self._now_s(), devices))
 
-    def devices(self, name: str, at_s: float, devices: Sequence[Device]) -> None:
-        """The target's GPUs were read."""
-        if (case := self._cases.get(name)) is not None and devices:
-            case.devices.append((at_s, devices))
+    def drifted(self, workload: str, signal: str, *, active: bool) -> None:
+        (self._drifted.add if active else self._drifted.discard)((workload.removesuffix(WARM), signal))
 
-    def verdict(self, name: str) -> Diagnosis | None:
-        """What is thought of a target now; None while there is nothing to explain."""
-        case = self._cases.get(name)
-        return case.verdict if case else None
+    def removed(self) -> None:
+        self._on_removed(self)
 
-    def look(self, name: str, now_s: float, unix_s: float) -> None:
+    def evaluate(self, unix_s: float) -> None:
         """Diagnose a target that is in trouble, or learn from one that is not."""
-        case = self._cases.get(name)
-        if case is None:
-            return
-        drifting = {key[1].removesuffix(WARM) for key in self._watch.active(name)}
-        windows = {workload: _latest(probes, now_s) for workload, probes in case.probes.items()}
+        now_s = self._now_s()
+        drifted = {workload for workload, _ in self._drifted}
+        windows = {workload: _latest(probes, now_s) for workload, probes in self._probes.items()}
         troubled, found = False, None
         for workload, probes in windows.items():
-            slos = case.slos.get(workload, ())
-            telling = [each for each in probes if each.outcome in TELLING]
+            slos = self._slos.get(workload, ())
+            telling = [probe for probe in probes if probe.outcome in TELLING]
             breached = _breached(slos, telling)
-            troubled |= bool(breached or _breached(slos, probes)) or workload in drifting
-            if telling and (breached or workload in drifting) and (found is None or found.regime == "unknown"):
-                now = _seen(case, probes)
-                self._recorder.bound(name, now.over_bound)
-                found = self._judged(case, workload, now, breached)
-        self._tell(name, case, found, unix_s)
+            troubled |= bool(breached or _breached(slos, probes)) or workload in drifted
+            if telling and (breached or workload in drifted) and (found is None or found.regime == "unknown"):
+                present = _seen(self, probes)
+                self._registry.show(series.BOUND_RATIO, present.over_bound, self._observed.name)
+                found = self._diagnose(workload, present, breached)
+        self._take(found, unix_s)
         if troubled:
-            case.since_s = now_s
+            self._window_began_s = now_s
         else:
-            self._learn(name, case, windows, now_s)
+            self._learn(windows, now_s)
 
-    def _judged(self, case: _Case, workload: str, now: Seen, breached: dict[str, float]) -> Diagnosis:
-        engine = case.readings[-1][1].info.engine if case.readings else None
-        return diagnose(Evidence(now, _typical(case.usual.get(workload, ())), breached, engine))
+    def _diagnose(self, workload: str, present: Seen, breached: dict[str, float]) -> Diagnosis:
+        engine = self.readings[-1][1].info.engine if self.readings else None
+        return diagnose(Evidence(present, _typical(self._usual.get(workload, ())), breached, engine))
 
-    def _tell(self, name: str, case: _Case, found: Diagnosis | None, unix_s: float) -> None:
-        self._recorder.regime(name, found.regime if found else None)
-        if found is not None and (case.verdict is None or found.regime != case.verdict.regime):
-            log.info("target=%s diagnosis: %s", name, found.regime)
-            self._history.happened(Event(unix_s, name, "diagnosis", found.text()))
-        case.verdict = found
+    def _take(self, found: Diagnosis | None, unix_s: float) -> None:
+        self._show(found.regime if found else None)
+        if found is not None and (self.diagnosis is None or found.regime != self.diagnosis.regime):
+            log.info("target=%s diagnosis: %s", self._observed.name, found.regime)
+            self._events.append(Event(unix_s, self._observed.name, "diagnosis", found.text()))
+        self.diagnosis = found
 
-    def _learn(self, name: str, case: _Case, windows: dict[str, list[ProbeResult]], now_s: float) -> None:
-        """A window without trouble is usual."""
-        if now_s - case.since_s < WINDOW_S:
+    def _show(self, regime: str | None) -> None:
+        self._registry.show_one(series.REGIME, regime, series.REGIMES, self._observed.name)
+
+    def _learn(self, windows: dict[str, list[ProbeResult]], now_s: float) -> None:
+        """A window without trouble is a usual one."""
+        if now_s - self._window_began_s < WINDOW_S:
             return
-        case.since_s = now_s
+        self._window_began_s = now_s
         for workload, probes in windows.items():
             if len(probes) >= FEWEST:
-                found = _seen(case, probes)
-                self._recorder.bound(name, found.over_bound)
-                case.usual.setdefault(workload, deque(maxlen=USUAL)).append(found)
+                found = _seen(self, probes)
+                self._registry.show(series.BOUND_RATIO, found.over_bound, self._observed.name)
+                self._usual.setdefault(workload, deque(maxlen=USUAL_WINDOWS)).append(found)
+
+    def _now_s(self) -> float:
+        return self._observed.target.clock.now_ns() / 1e9
 
 
 def _latest(probes: Sequence[ProbeResult], now_s: float) -> list[ProbeResult]:
@@ -150,14 +176,14 @@ def _breached(slos: Sequence[Slo], probes: Sequence[ProbeResult]) -> dict[str, f
     """Signal to threshold in s, of the SLOs whose budget these probes burn; the strictest where there are several."""
     found: dict[str, float] = {}
     for slo in slos:
-        counts = [events(slo, each) for each in probes]
+        counts = [slo_events(slo, each) for each in probes]
         seen_, bad = (sum(count[place] for count in counts) for place in (0, 1))
         if bad >= FEWEST_BAD and bad > BURN * float(slo.budget) * seen_ and slo.threshold_s is not None:
             found[slo.signal] = min(slo.threshold_s, found.get(slo.signal, slo.threshold_s))
     return found
 
 
-def _seen(case: _Case, probes: Sequence[ProbeResult]) -> Seen:
+def _seen(case: "TargetDiagnosis", probes: Sequence[ProbeResult]) -> Seen:
     """Of the time of these probes."""
     since_s = min((each.timeline.intended_ns for each in probes), default=0) / 1e9
     readings = [each for each in case.readings if each[0] >= since_s]

@@ -1,12 +1,16 @@
-"""Watches the latencies of all targets for drift: results in, series out, and a state that can be kept and taken up again."""
+"""Watches the latencies of all targets for drift: probes in, series and events out, and a state that outlives the process."""
 
 import asyncio
 import json
 import logging
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
-from prober.config.specs import DriftSpec, TargetSpec
+from prober.config.specs import DriftSpec
+from prober.exposition.families import Registry
+from prober.features.drift import series
 from prober.features.drift.detector import (
     Drift,
     Observation,
@@ -20,188 +24,299 @@ from prober.features.drift.detector import (
     step,
 )
 from prober.features.drift.serialization import dump, restore
+from prober.measure.engine_signals import PageReading
 from prober.measure.event import Event
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.metrics import Recorder
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
+from prober.probing.observer import ObservedTarget, TargetObserver
 
-PATIENCE_S = 30.0  # with a disk that hangs, then it is told all the same
+SAVE_TIMEOUT_S = 30.0  # with a disk that hangs: then a verdict is published although its state is not saved
+FRESH_READINGS = 3  # a load older than so many readings of the engine's page is not used
+LOADS = 128  # remembered readings
 
-Key = tuple[str, str, str]  # target, workload, signal
+SignalKey = tuple[str, str]  # workload, signal
 log = logging.getLogger(__name__)
 
 
-class Watch:
-    """One detector a signal of each workload of each target that streams.
+@dataclass(slots=True)
+class _Detector:
+    """The detector of one signal. verdict: None before the first sample.
 
-    kept: states as `states` gave them to an earlier process, by its keys; changed: set when one is no longer what was kept of it.
-    keeps: somebody keeps what has changed, and says `told` then: a baseline or an alarm that a kill could lose is not told before.
+    unpublished: verdicts that wait until the state they rest on is saved, with Unix seconds
+    """
+
+    state: Drift
+    verdict: Verdict | None = None
+    shifts: tuple[Shift, ...] = ()
+    unpublished: list[tuple[float, Verdict, tuple[Shift, ...]]] = field(default_factory=list)
+
+
+class DriftMonitor:
+    """The drift of all targets.
+
+    saved: states of an earlier process, as `states` gives them. With a `store` a baseline or an alarm is published only after its
+    state was saved, so that a kill does not lose what was published; changed: set when there is such a state.
     """
 
     def __init__(
         self,
-        recorder: Recorder,
-        history: History,
+        registry: Registry,
+        events: EventLog,
         spec: DriftSpec,
-        kept: Mapping[str, bytes],
+        saved: Mapping[str, bytes],
         *,
-        keeps: bool = False,
+        has_store: bool = False,
     ) -> None:
-        self._recorder, self._history, self._spec, self._keeps = recorder, history, spec, keeps
-        self._kept = dict(kept)
-        self._detectors: dict[Key, Drift] = {}
-        self._keys: dict[str, set[Key]] = {}  # of each target
-        self._rates: dict[Key, float] = {}
-        self._active: set[Key] = set()
-        self._verdicts: dict[Key, tuple[Verdict, tuple[Shift, ...]]] = {}
-        self._turned: set[Key] = set()
-        self._writing: set[Key] = set()
-        self._untold: dict[Key, list[tuple[float, Verdict, tuple[Shift, ...]]]] = {}
+        self.registry, self.events, self.spec, self.has_store = registry, events, spec, has_store
         self.changed = asyncio.Event()
+        self._saved = dict(saved)
+        self._targets: dict[str, TargetDrift] = {}
+        self._unsaved: set[tuple[str, SignalKey]] = set()  # states with news, not handed out for saving yet
+        self._saving: set[tuple[str, SignalKey]] = set()
 
-    def declare(self, name: str, spec: TargetSpec) -> None:
-        """Watch what is probed of a target; what was watched already goes on, and what is not probed any more is forgotten."""
-        wanted = {
-            (name, workload, signal): rate
+    def observe(self, observed: ObservedTarget) -> "TargetDrift":
+        """The drift of one target."""
+        observer = self._targets[observed.name] = TargetDrift(self, observed)
+        return observer
+
+    def forget(self, target: "TargetDrift") -> None:
+        """A target is gone."""
+        if self._targets.get(target.name) is target:
+            del self._targets[target.name]
+
+    def configure(self, spec: DriftSpec) -> None:
+        """Other settings: the baselines stay, the evidence is judged by the new ones."""
+        if spec != self.spec:
+            self.spec = spec
+            for target in self._targets.values():
+                target.configured()
+
+    def saved_state(self, name: str, key: SignalKey) -> bytes | None:
+        """The state of an earlier process."""
+        return self._saved.get(_name_of_state(name, key))
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """(name, state) of every detector, to be saved."""
+        for name, target in list(self._targets.items()):
+            for key in list(target.signals()):
+                yield from self._state(name, key)
+
+    def changed_states(self) -> Iterator[tuple[str, bytes]]:
+        """(name, state) of the detectors with news since the last call: a baseline made or given up, an alarm begun or ended."""
+        self.changed.clear()
+        while self._unsaved:
+            yield from self._state(*next(iter(self._unsaved)))
+
+    def states_saved(self) -> None:
+        """The states that were handed out are saved, or cannot be: publish the verdicts that rest on them."""
+        for name, key in self._saving - self._unsaved:
+            if (target := self._targets.get(name)) is not None:
+                target.publish_waiting(key)
+        self._saving.clear()
+
+    def needs_saving(self, name: str, key: SignalKey) -> None:
+        """A detector has news."""
+        self._unsaved.add((name, key))
+        self.changed.set()
+
+    def without_baseline(self, signal: str) -> list[tuple[str, str, str]]:
+        """(target, workload, signal) of the detectors that still learn."""
+        return [
+            (name, *key)
+            for name, target in self._targets.items()
+            for key in target.signals()
+            if key[1] == signal and target.learns(key)
+        ]
+
+    def seed(self, name: str, key: SignalKey, samples: list[Observation]) -> None:
+        """Make a baseline from samples of the past. Raises ValueError if there are too few."""
+        if (target := self._targets.get(name)) is not None:
+            target.seed(key, samples)
+
+    def _state(self, name: str, key: SignalKey) -> Iterator[tuple[str, bytes]]:
+        self._unsaved.discard((name, key))
+        target = self._targets.get(name)
+        if target is not None and (state := target.state(key)) is not None:
+            self._saving.add((name, key))
+            yield _name_of_state(name, key), state
+
+
+class TargetDrift(TargetObserver):
+    """One detector for TTFT and one for ITL of each workload of a target that streams."""
+
+    def __init__(self, monitor: DriftMonitor, observed: ObservedTarget) -> None:
+        self.name = observed.name
+        self._monitor, self._observed = monitor, observed
+        self._detectors: dict[SignalKey, _Detector] = {}
+        self._loads: deque[tuple[int, float]] = deque(
+            maxlen=LOADS
+        )  # (ns of the monotonic clock, requests in the engine)
+        self.configured()
+
+    def configured(self) -> None:
+        spec = self._observed.target.spec
+        rates = {
+            (workload, signal): rate
             for probe in spec.probes
             for workload, _, rate, _ in probe.judged()
             for signal in ("ttft", "itl")
             if spec.stream
         }
-        for key in self._keys.get(name, set()) - wanted.keys():
-            self._forget(key)
-        self._keys[name] = set(wanted)
-        for key, rate in wanted.items():
-            self._rates[key] = rate
-            self._detectors[key] = self._taken_up(key)
-            self._recorder.declare_drift(*key)
+        before = self._detectors
+        self._detectors = {}
+        for key, rate in rates.items():
+            old = before.get(key)
+            state = self._taken_up(key, rate, old.state if old else None)
+            if old is None:
+                self._detectors[key] = _Detector(state)
+            else:
+                old.state = state
+                self._detectors[key] = old
+            self._declare(key)
 
-    def configure(self, spec: DriftSpec) -> None:
-        """Another setting: the baselines stay, the evidence is judged by the new one."""
-        if spec != self._spec:
-            self._spec = spec
-            for key in self._detectors:
-                self._detectors[key] = self._taken_up(key)
-
-    def remove(self, name: str) -> None:
-        """Forget a target."""
-        for key in self._keys.pop(name, ()):
-            self._forget(key)
-
-    def observe(self, result: ProbeResult, load: float | None) -> None:
-        """A probe has ended, sent under `load` (requests in the engine; None: not known).
-
-        Its TTFT, and its own p99 of ITL (of fewer than 100 gaps the longest), are one sample each.
-        """
+    def probe_ended(self, result: ProbeResult) -> None:
+        """TTFT is one sample; the p99 of the answer's ITLs (of fewer than 100 the longest) is another."""
         if result.outcome not in ANSWERED or result.warm_up or result.cached:
             return
-        ttft, gaps = result.timeline.ttft_s, sorted(result.timeline.itls_s)
+        load = self._load_at(result.timeline.intended_ns)
+        ttft, itls = result.timeline.ttft_s, sorted(result.timeline.itls_s)
         if ttft is not None:
-            self._step((result.target, result.workload, "ttft"), Observation(result.unix_s, ttft, load))
-        if gaps:
-            p99 = gaps[math.ceil(0.99 * len(gaps)) - 1]
-            self._step((result.target, result.workload, "itl"), Observation(result.unix_s, max(p99, 1e-9), load))
+            self._step((result.workload, "ttft"), Observation(result.unix_s, ttft, load))
+        if itls:
+            p99 = itls[math.ceil(0.99 * len(itls)) - 1]
+            self._step((result.workload, "itl"), Observation(result.unix_s, max(p99, 1e-9), load))
 
-    def active(self, name: str) -> list[Key]:
-        """Which signals of a target have drifted."""
-        return [key for key in self._active if key[0] == name]
+    def page_read(self, reading: PageReading | None) -> None:
+        if reading is not None and reading.signals.requests_running is not None:
+            load = reading.signals.requests_running + (reading.signals.requests_waiting or 0.0)
+            self._loads.append((reading.at_ns, load))
 
-    def verdicts(self, name: str) -> list[tuple[Key, Verdict, tuple[Shift, ...]]]:
-        """What is thought of each signal of a target, and how far it has moved."""
+    def removed(self) -> None:
+        self._monitor.forget(self)
+
+    def verdicts(self) -> list[tuple[SignalKey, Verdict, tuple[Shift, ...]]]:
+        """The verdict on each signal, and how far it has moved."""
         return [
-            (key, *self._verdicts.get(key, (Verdict(_phase(state), 0.0), ())))
-            for key, state in self._detectors.items()
-            if key[0] == name
+            (key, detector.verdict or Verdict(_phase(detector.state), 0.0), detector.shifts)
+            for key, detector in self._detectors.items()
         ]
 
-    def states(self) -> Iterator[tuple[str, bytes]]:
-        """(key, state) of every detector."""
-        for key in list(self._detectors):
-            yield from self._state(key)
+    def signals(self) -> Iterator[SignalKey]:
+        """The signals that are watched."""
+        yield from self._detectors
 
-    def turned(self) -> Iterator[tuple[str, bytes]]:
-        """(key, state) of those with a baseline made, or given up, or an alarm begun or ended, since they were last asked for."""
-        self.changed.clear()
-        while self._turned:
-            yield from self._state(next(iter(self._turned)))
+    def learns(self, key: SignalKey) -> bool:
+        """Whether a signal has no baseline yet."""
+        return self._detectors[key].state.baseline is None
 
-    def told(self) -> None:
-        """What was asked for is kept, or cannot be: tell of it."""
-        for key in self._writing - self._turned:
-            self._release(key)
-        self._writing.clear()
+    def state(self, key: SignalKey) -> bytes | None:
+        """The state of a detector, to be saved; None if the signal is not watched."""
+        detector = self._detectors.get(key)
+        return dump(detector.state) if detector is not None else None
 
-    def without_baseline(self, signal: str) -> list[Key]:
-        """Whose past would help."""
-        return [key for key, state in self._detectors.items() if key[2] == signal and state.baseline is None]
+    def seed(self, key: SignalKey, samples: list[Observation]) -> None:
+        """Make a baseline from samples of the past, unless there is one. Raises ValueError if they are too few."""
+        detector = self._detectors.get(key)
+        if detector is not None and detector.state.baseline is None:
+            detector.state = seed(detector.state, samples)
+            self._monitor.needs_saving(self.name, key)
 
-    def seed(self, key: Key, samples: list[Observation]) -> None:
-        """Begin from samples that another prober took. Raises ValueError if they are too few."""
-        state = self._detectors.get(key)
-        if state is not None and state.baseline is None:
-            self._detectors[key] = seed(state, samples)
-            self._turned.add(key)
-            self.changed.set()
+    def publish_waiting(self, key: SignalKey) -> None:
+        """Publish the verdicts that waited until their state was saved."""
+        if (detector := self._detectors.get(key)) is not None:
+            waiting, detector.unpublished = detector.unpublished, []
+            for verdict in waiting:
+                self._publish(key, detector, *verdict)
 
-    def _step(self, key: Key, observation: Observation) -> None:
-        state = self._detectors.get(key)
-        if state is None:
+    def _load_at(self, at_ns: int) -> float | None:
+        """Requests in the engine at the last reading before `at_ns`; None if that reading is too old."""
+        metrics = self._observed.target.spec.metrics
+        for read_ns, load in reversed(self._loads):
+            if read_ns <= at_ns:
+                is_fresh = metrics is not None and at_ns - read_ns <= FRESH_READINGS * metrics.interval_s * 1e9
+                return load if is_fresh else None
+        return None
+
+    def _step(self, key: SignalKey, observation: Observation) -> None:
+        detector = self._detectors.get(key)
+        if detector is None:
             return
-        self._detectors[key], verdict = step(state, observation)
-        moved = tuple(shifts(state)) if verdict.active else ()
+        detector.state, verdict = step(detector.state, observation)
+        moved = tuple(shifts(detector.state)) if verdict.active else ()
         if verdict.event:
-            self._turned.add(key)
-            self.changed.set()
-        if self._keeps and (verdict.event or key in self._untold):
-            waiting = self._untold.setdefault(key, [])
-            waiting.append((observation.unix_s, verdict, moved))
-            if observation.unix_s - waiting[0][0] > PATIENCE_S:
-                self._release(key)
+            self._monitor.needs_saving(self.name, key)
+        if self._monitor.has_store and (verdict.event or detector.unpublished):
+            detector.unpublished.append((observation.unix_s, verdict, moved))
+            if observation.unix_s - detector.unpublished[0][0] > SAVE_TIMEOUT_S:
+                self.publish_waiting(key)
         else:
-            self._tell(key, observation.unix_s, verdict, moved)
+            self._publish(key, detector, observation.unix_s, verdict, moved)
 
-    def _release(self, key: Key) -> None:
-        for each in self._untold.pop(key, ()):
-            self._tell(key, *each)
-
-    def _tell(self, key: Key, unix_s: float, verdict: Verdict, moved: tuple[Shift, ...]) -> None:
-        self._verdicts[key] = verdict, moved
-        self._recorder.drift(*key, verdict, moved)
-        (self._active.add if verdict.active else self._active.discard)(key)
+    def _publish(
+        self, key: SignalKey, detector: _Detector, unix_s: float, verdict: Verdict, moved: tuple[Shift, ...]
+    ) -> None:
+        was_active = detector.verdict is not None and detector.verdict.active
+        detector.verdict, detector.shifts = verdict, moved
+        self._show(key, verdict, moved)
+        workload, signal = key
+        if verdict.active != was_active:
+            self._observed.drifted(workload, signal, active=verdict.active)
         if verdict.event:
-            target, workload, signal = key
             text = f"{signal} of {workload}: {verdict.event}" + (f", cause {verdict.cause}" if verdict.active else "")
-            log.info("target=%s drift: %s", target, text)
-            self._history.happened(Event(unix_s, target, "drift", text))
+            log.info("target=%s drift: %s", self.name, text)
+            self._monitor.events.append(Event(unix_s, self.name, "drift", text))
 
-    def _state(self, key: Key) -> Iterator[tuple[str, bytes]]:
-        self._turned.discard(key)
-        if (state := self._detectors.get(key)) is not None:
-            self._writing.add(key)
-            yield json.dumps(key), dump(state)
+    def _declare(self, key: SignalKey) -> None:
+        registry, labels = self._monitor.registry, (self.name, *key)
+        registry.value(series.DRIFT_EVIDENCE, *labels)
+        for declared, kinds in (
+            (series.DRIFT_ACTIVE, series.DRIFT_CAUSES),
+            (series.DRIFT_PHASE, series.DRIFT_PHASES),
+            (series.DRIFT_EVENTS, series.DRIFT_EVENT_KINDS),
+        ):
+            for kind in kinds:
+                registry.value(declared, *labels, kind)
 
-    def _taken_up(self, key: Key) -> Drift:
-        spec = self._spec
-        settings = Settings(self._rates[key], 1 / spec.false_alarms_per_s, spec.material, spec.accept_after_s)
-        state = self._detectors.get(key)
-        kept = self._kept.get(json.dumps(key)) if state is None else None
-        if kept is not None:
+    def _show(self, key: SignalKey, verdict: Verdict, moved: tuple[Shift, ...]) -> None:
+        """When and how far a signal moved is shown only while it is away from its baseline."""
+        registry, labels = self._monitor.registry, (self.name, *key)
+        registry.show(series.DRIFT_EVIDENCE, verdict.evidence, *labels)
+        registry.show_one(series.DRIFT_ACTIVE, verdict.cause if verdict.active else None, series.DRIFT_CAUSES, *labels)
+        registry.show_one(series.DRIFT_PHASE, verdict.phase, series.DRIFT_PHASES, *labels)
+        if verdict.event:
+            registry.value(series.DRIFT_EVENTS, *labels, verdict.event).inc()
+        registry.show(series.DRIFT_SINCE, verdict.since_unix_s if verdict.active else None, *labels)
+        shown = {
+            (*labels, f"{shift.q:g}", bound): ratio
+            for shift in moved
+            for bound, ratio in (("lower", shift.lower), ("estimate", shift.ratio), ("upper", shift.upper))
+        }
+        registry.keep(series.DRIFT_SHIFT, shown, *labels)
+        for shift_labels, ratio in shown.items():
+            registry.show(series.DRIFT_SHIFT, ratio, *shift_labels)
+
+    def _taken_up(self, key: SignalKey, rate_per_s: float, state: Drift | None) -> Drift:
+        """The state under the present settings: the one there is, the saved one, or a new one."""
+        spec = self._monitor.spec
+        settings = Settings(rate_per_s, 1 / spec.false_alarms_per_s, spec.material, spec.accept_after_s)
+        saved = self._monitor.saved_state(self.name, key) if state is None else None
+        if saved is not None:
             try:
-                return restore(settings, kept)
+                return restore(settings, saved)
             except ValueError as problem:
-                log.error("target=%s workload=%s signal=%s: the kept baseline is learnt anew: %s", *key, problem)
+                log.error(
+                    "target=%s workload=%s signal=%s: the saved baseline is learnt again: %s", self.name, *key, problem
+                )
         if state is None:
             return fresh(settings)
         return state if state.settings == settings else restore(settings, dump(state))
 
-    def _forget(self, key: Key) -> None:
-        del self._detectors[key], self._rates[key]
-        self._active.discard(key)
-        self._verdicts.pop(key, None)
-        self._untold.pop(key, None)
+
+def _name_of_state(name: str, key: SignalKey) -> str:
+    return json.dumps((name, *key))
 
 
 def _phase(state: Drift) -> Phase:
-    """Of a detector that has seen no sample since the prober's start."""
+    """The phase of a detector that has seen no sample since the start of the prober."""
     return "learning" if state.baseline is None else "settled" if state.settled else "provisional"

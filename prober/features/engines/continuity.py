@@ -4,25 +4,17 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any
 
-from prober.measure.engine_signals import COUNTERS, HISTOGRAMS, Histogram, Info, Signals
+from prober.measure.engine_signals import COUNTERS, HISTOGRAMS, EngineChange, Histogram, Info, Signals
 
 STEADY = 10  # readings of one line before a refused page is believed again
 START_TOLERANCE_S = 1.0  # between two start times of one process: some are computed from an uptime
 FALLS, WITHIN = 3, 20  # so many falls in so many readings are no restarts; at one reading in 5 s, three in 100 s
 
 
-class Change(NamedTuple):
-    """An engine became another: `what` is engine, version, model or the name of a flag."""
-
-    what: str
-    old: str
-    new: str
-
-
 @dataclass(frozen=True, slots=True)
-class Continued:
+class ContinuousReading:
     """One reading as part of the story.
 
     signals: with counters and histograms that never fall; None while the page is refused, and `refused` says why
@@ -31,22 +23,22 @@ class Continued:
 
     signals: Signals | None
     restarted: bool = False
-    changes: tuple[Change, ...] = ()
+    changes: tuple[EngineChange, ...] = ()
     refused: str | None = None
 
 
-class Told:
-    """What was last said of who the engine is, by what it says: what differs from it is a change. `now` can be kept."""
+class EngineIdentity:
+    """Engine, version, model, flags and driver as last read; a fact that differs is a change. `facts` can be saved."""
 
     def __init__(self, before: Mapping[str, str] | None = None) -> None:
-        self.now = dict(before or {})
+        self.facts = dict(before or {})
 
-    def take(self, said: Mapping[str, str]) -> tuple[Change, ...]:
-        """What changed; what is said for the first time, or is not said now, has not."""
+    def update(self, facts: Mapping[str, str]) -> tuple[EngineChange, ...]:
+        """The facts that changed. A fact that appears for the first time, or is missing now, has not changed."""
         changes = tuple(
-            Change(what, self.now[what], new) for what, new in said.items() if self.now.get(what, new) != new
+            EngineChange(name, self.facts[name], new) for name, new in facts.items() if self.facts.get(name, new) != new
         )
-        self.now |= said
+        self.facts |= facts
         return changes
 
 
@@ -62,16 +54,17 @@ class Continuity:
     A counter that falls means a restart, or another engine behind the same address. So the reading at which it falls adds
     nothing; if the next one goes on from there it was a restart, and what was counted before is kept as an offset. If start
     times go back, or counters fall again and again, the page is a different engine's each time and is refused until it has been
-    one engine's for `STEADY` readings; then counting goes on from where it stood. `told`: by an earlier process.
+    one engine's for `STEADY` readings; then counting goes on from where it stood. `identity`: what an
+    earlier process or an earlier reader of the page knew.
 
     epoch: changes with each reading whose totals must not be subtracted from: the difference to the reading before it is not what
     the engine did in between (counters fell or were held level, ranks came or went, or the process may be another one)
     """
 
-    def __init__(self, told: Told | None = None) -> None:
-        self.epoch = 0
+    def __init__(self, identity: EngineIdentity | None = None, epoch: int = 0) -> None:
+        self.epoch = epoch
         self._gap = False  # readings are missing before the next one
-        self._told = told or Told()
+        self._identity = identity or EngineIdentity()
         self._raw: Signals | None = None  # the last reading, believed or not
         self._believed: Signals | None = None  # the last one that was
         self._in_doubt = False  # counters fell at the last reading
@@ -85,7 +78,7 @@ class Continuity:
         """Readings are missing before the next one: its counters continue the last ones only if its start time says so."""
         self._gap = True
 
-    def take(self, now: Signals) -> Continued:
+    def take(self, now: Signals) -> ContinuousReading:
         """The next reading."""
         before = self._raw
         self._raw = now if before is None else _with_what_went(now, before)
@@ -106,7 +99,7 @@ class Continuity:
         if self._refused is not None:
             return self._wait(now, step)
         if step is _Step.FELL:
-            return Continued(replace(now, **self._totals))
+            return ContinuousReading(replace(now, **self._totals))
         if doubted and not returned:
             self._offsets = dict(self._totals)
             return replace(self._go_on(now), restarted=True)
@@ -125,18 +118,18 @@ class Continuity:
             "not through a service or gateway that picks one (or the engine restarts every few seconds)"
         )
 
-    def _wait(self, now: Signals, step: _Step) -> Continued:
+    def _wait(self, now: Signals, step: _Step) -> ContinuousReading:
         self._steady = self._steady + 1 if step is _Step.ON else 0
         if self._steady < STEADY:
-            return Continued(None, refused=self._refused)
+            return ContinuousReading(None, refused=self._refused)
         self._refused = None
         for name, raw in _counting(now).items():
             if name in self._totals:
                 self._offsets[name] = _plus(self._totals[name], raw, -1.0)
         return self._go_on(now)
 
-    def _go_on(self, now: Signals) -> Continued:
-        changes = self._told.take(_telling(now.info))
+    def _go_on(self, now: Signals) -> ContinuousReading:
+        changes = self._identity.update(_telling(now.info))
         self._believed = self._raw
         totals: dict[str, Any] = {}
         for name, raw in _counting(now).items():
@@ -148,7 +141,7 @@ class Continuity:
                 total = last
                 self.epoch += 1
             totals[name] = self._totals[name] = total
-        return Continued(replace(now, **totals), changes=changes)
+        return ContinuousReading(replace(now, **totals), changes=changes)
 
 
 def _telling(info: Info) -> dict[str, str]:

@@ -1,15 +1,14 @@
-"""An engine's own page, read on a schedule of its own: into series, and into the load that drift is judged by.
+"""Reads the engine's own metrics page on a schedule of its own.
 
-Parsing and reading are cut into slices, so that no stamp waits for a page. What cannot be read any more ages out: no KV usage of
-an hour ago is shown as now's.
+Parsing and reading are cut into slices, so that no stamp waits for a page. A page that cannot be read any more is reported as such
+after a few readings, so that no KV usage of an hour ago is shown as current.
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -17,12 +16,13 @@ import orjson
 from prober.config.problems import shown
 from prober.config.specs import MetricsSpec
 from prober.exposition.parse import Page, Parser
-from prober.features.engines.continuity import Change, Continuity, Told
+from prober.features.engines.continuity import Continuity
 from prober.features.engines.page_reading import facts, in_slices, recognise, wanted
-from prober.features.engines.vendors import TABLES, tables
-from prober.measure.engine_signals import Signals, Table
+from prober.measure.engine_signals import EngineChange, PageReading, Signals, Table
+from prober.measure.engines import TABLES, tables
 from prober.net.clock import Clock
 from prober.net.scrape import Fetched, Unreadable, fetch
+from prober.probing.page_source import PageListener
 from prober.probing.target import Target
 
 FACTS_EVERY_NS = 600 * 10**9
@@ -33,20 +33,11 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Hears(Protocol):
-    """Who is told."""
+class PageReader:
+    """Reads the page of one target's engine.
 
-    def engine(self, signals: Signals | None) -> None:
-        """What the engine says now; None: it says nothing any more."""
-
-    def engine_changed(self, change: Change) -> None:
-        """It is another one than before."""
-
-
-class EnginePage:
-    """One target's engine. told: who it said it was; `name` gives the target's label, for the log.
-
-    continuity: of the page's readings so far, by an earlier reader of the same page; None: these are the first
+    spec: where the page is and how often it is read; `name` gives the label of the target, for the log
+    continuity: what earlier readings of the same page came to; None: these are the first
     """
 
     def __init__(
@@ -54,54 +45,44 @@ class EnginePage:
         target: Target,
         spec: MetricsSpec,
         clock: Clock,
-        hears: Hears,
-        told: Told,
+        listener: PageListener,
         name: Callable[[], str],
         continuity: Continuity | None = None,
     ) -> None:
-        self._target, self._spec, self._clock, self._hears, self._name = target, spec, clock, hears, name
+        self._target, self._spec, self._clock, self._listener, self._name = target, spec, clock, listener, name
         self._parser = Parser()  # all names, until it is known whose page this is
         self._table: Table | None = None
         self._tries = 0
-        self._continuity = continuity or Continuity(told)
+        self._continuity = continuity or Continuity()
         self._facts: dict[str, str] = {}
         self._facts_ns: int | None = None
         self._read_ns: int | None = None
-        self._loads: deque[tuple[int, float]] = deque(maxlen=128)
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     async def run(self) -> None:
-        """Read for ever, or until it is known that this engine has no page."""
+        """Read until cancelled, or until it is known that this engine has no page."""
         due = self._clock.now_ns()
         while await self.read():
             due = max(due + round(self._spec.interval_s * 1e9), self._clock.now_ns())
             await self._clock.sleep_until(due)
 
     async def read(self) -> bool:
-        """Read once, and tell; False if it is known that this engine has no page."""
+        """Read once; False if it is known that this engine has no page."""
         begun_ns = self._clock.now_ns()
         try:
             if not await self._once():
                 if self._read_ns is not None:
-                    self._hears.engine(None)
+                    self._listener.page_read(None)
                 return False
         except Unreadable as problem:
             if self._clock.late_s(begun_ns) > HELD_UP_S:
                 return True  # the prober was stopped meanwhile, which says nothing of the page
             self._tries += 1
-            self._say(f"the engine's page cannot be read: {problem}")
+            self._log_once(f"the engine's page cannot be read: {problem}")
         stale_ns = STALE_READINGS * round(self._spec.interval_s * 1e9)
         if self._read_ns is None or self._clock.now_ns() - self._read_ns > stale_ns:
-            self._hears.engine(None)
+            self._listener.page_read(None)
         return True
-
-    def load_at(self, at_ns: int) -> float | None:
-        """Requests running and waiting at the reading before `at_ns`; None if that is older than a few readings."""
-        for read_ns, load in reversed(self._loads):
-            if read_ns <= at_ns:
-                fresh = at_ns - read_ns <= STALE_READINGS * self._spec.interval_s * 1e9
-                return load if fresh else None
-        return None
 
     async def _once(self) -> bool:
         """One reading; False if there is no page to come back for."""
@@ -109,7 +90,7 @@ class EnginePage:
             return True  # where its page is will be known with the engine
         known = self._candidates()
         if known and not any(table.paths for table in known):
-            self._say(f"{known[0].engine} has no page of its own: {known[0].note or 'nothing is read'}")
+            self._log_once(f"{known[0].engine} has no page of its own: {known[0].note or 'nothing is read'}")
             return False
         at_ns = self._clock.now_ns()
         fetched = await self._get(self._url(known))
@@ -129,7 +110,7 @@ class EnginePage:
         for missing in reading.missing:
             release = f"{table.engine} {self._facts.get('version', '')}".rstrip()
             names = ", ".join(missing.names)
-            self._say(f"{release} should have {missing.signal}: its page has no {names}")
+            self._log_once(f"{release} should have {missing.signal}: its page has no {names}")
         signals = reading.signals
         capacity = signals.kv_cache_capacity_tokens or _number(self._facts.get("capacity_tokens"))
         context = _number(self._facts.get("context_tokens"))
@@ -148,7 +129,7 @@ class EnginePage:
         if found != self._table:
             self._parser = Parser(wanted(tables(found.engine)))
             if found.note:
-                self._say(f"{found.engine}: {found.note}")
+                self._log_once(f"{found.engine}: {found.note}")
         return found
 
     def _take(self, signals: Signals, page: Page, at_ns: int) -> None:
@@ -156,21 +137,18 @@ class EnginePage:
             self._continuity.gap()
         continued = self._continuity.take(signals)
         if continued.refused:
-            self._say(continued.refused)
+            self._log_once(continued.refused)
         if continued.restarted:
             self._facts_ns = None
-            self._hears.engine_changed(Change("restart", "", ""))
+            self._listener.engine_changed(EngineChange("restart"))
         for change in continued.changes:
-            self._hears.engine_changed(change)
+            self._listener.engine_changed(change)
         if page.broken:
-            self._say(f"{page.broken} lines of the engine's page cannot be read, the first: {page.first_broken!r}")
+            self._log_once(f"{page.broken} lines of the engine's page cannot be read, the first: {page.first_broken!r}")
         if continued.signals is None:
             return
         self._read_ns = at_ns
-        self._hears.engine(continued.signals)
-        running, waiting = continued.signals.requests_running, continued.signals.requests_waiting
-        if running is not None:
-            self._loads.append((at_ns, running + (waiting or 0.0)))
+        self._listener.page_read(PageReading(at_ns, self._continuity.epoch, continued.signals))
 
     def _candidates(self) -> tuple[Table, ...]:
         """The tables of the engine as far as it is known."""
@@ -232,11 +210,11 @@ class EnginePage:
                 return found
             await asyncio.sleep(0)
 
-    def _say(self, text: str) -> None:
+    def _log_once(self, text: str) -> None:
         """Once."""
         text = self._target.endpoint.veil.over(text)
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._logged:
+            self._logged.add(text)
             log.warning("target=%s %s", self._name(), text)
 
 

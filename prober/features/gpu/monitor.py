@@ -1,71 +1,143 @@
-"""This machine's GPUs, read in one thread of their own and shown with the targets that they serve."""
+"""GPUs of this machine, read in one thread and shown with the targets that they serve."""
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
-from prober.daemon.fleet import Fleet
+from prober.config.specs import TargetSpec
+from prober.exposition.families import Registry, Series
+from prober.features.gpu import series
 from prober.features.gpu.reader import Reader, open_reader
-from prober.measure.gpu_reading import Device
+from prober.measure.gpu_reading import Device, Throttle
+from prober.probing.observer import ObservedTarget, TargetObserver
 
-EVERY_S = 5.0
-STALE_S = 3 * EVERY_S
+READ_EVERY_S = 5.0
+STALE_S = 3 * READ_EVERY_S
+_VALUES: tuple[tuple[Series, str] | tuple[Series, str, str], ...] = (
+    (series.GPU_UTILIZATION, "utilization_ratio"),
+    (series.GPU_MEMORY_USED, "memory_used_bytes"),
+    (series.GPU_MEMORY_TOTAL, "memory_total_bytes"),
+    (series.GPU_BANDWIDTH, "memory_bandwidth_ratio"),
+    (series.GPU_OCCUPANCY, "sm_occupancy_ratio"),
+    (series.GPU_TENSOR, "tensor_active_ratio"),
+    (series.GPU_POWER, "power_watts"),
+    (series.GPU_ENERGY, "energy_joules"),
+    (series.GPU_TEMPERATURE, "temperature_celsius"),
+    (series.GPU_CLOCK, "sm_clock_hertz"),
+    (series.GPU_XID, "xid_errors"),
+    (series.GPU_ECC, "ecc_corrected_errors", "corrected"),
+    (series.GPU_ECC, "ecc_uncorrected_errors", "uncorrected"),
+    (series.GPU_PCIE, "pcie_sent_bytes", "sent"),
+    (series.GPU_PCIE, "pcie_received_bytes", "received"),
+    (series.GPU_NVLINK, "nvlink_sent_bytes", "sent"),
+    (series.GPU_NVLINK, "nvlink_received_bytes", "received"),
+)
 log = logging.getLogger(__name__)
 
 
-class Gpus:
+class GpuServed(Protocol):
+    """A target that GPUs of this machine may serve."""
+
+    @property
+    def name(self) -> str | None:
+        """The label of its series; None while it is not known."""
+
+    @property
+    def spec(self) -> TargetSpec:
+        """Its configuration."""
+
+    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+        """The GPUs that serve it were read; driver: version of the GPU driver."""
+
+
+class GpuMonitor:
     """Reads for all targets together; a machine without GPUs or driver costs one line of the log."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, registry: Registry, targets: Callable[[], Iterable[GpuServed]]) -> None:
+        self._registry, self._targets = registry, targets
         self._thread = ThreadPoolExecutor(1, "gpus")
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
+
+    def observe(self, observed: ObservedTarget) -> "TargetGpus":
+        """The GPUs of one target."""
+        return TargetGpus(self._registry, observed)
 
     async def run(self) -> None:
-        """Until cancelled, or until it is known that there are none."""
+        """Read until cancelled, or until it is known that there are no GPUs."""
         loop = asyncio.get_running_loop()
         reader: Reader | None = None
         try:
-            reader, said = await loop.run_in_executor(self._thread, open_reader)
-            log.info("%s", said)
+            reader, message = await loop.run_in_executor(self._thread, open_reader)
+            log.info("%s", message)
             while reader is not None:
                 reading = loop.run_in_executor(self._thread, reader.read)
                 if not (await asyncio.wait([reading], timeout=STALE_S))[0]:
-                    self.show([], reader.driver)  # nothing old as now's, while the driver is stuck
-                    self._say(f"GPUs: the driver has not answered for {STALE_S:g} s")
+                    self.show([], reader.driver)  # nothing old is shown as current while the driver hangs
+                    self._log_once(f"GPUs: the driver has not answered for {STALE_S:g} s")
                 self.show(await reading, reader.driver)
-                self._tell(reader)
-                await asyncio.sleep(EVERY_S)
+                self._log_problems(reader)
+                await asyncio.sleep(READ_EVERY_S)
         finally:
             if reader is not None:
                 self._thread.submit(reader.close)
             self._thread.shutdown(wait=False)
 
     def show(self, devices: list[Device], driver: str) -> None:
-        """Into the series of the targets they serve."""
-        lines = self._fleet.lines.values()
-        for line in lines:
-            # A sidecar sees its pod's GPUs; a prober of many targets has to be told whose this machine's are.
-            chosen = line.target.spec.gpus.chosen
+        """Hand the devices to the targets that they serve."""
+        targets = list(self._targets())
+        for target in targets:
+            # A sidecar sees the GPUs of its pod; a prober of many targets must be told which target they serve.
+            chosen = target.spec.gpus.chosen
             if chosen is None:
-                chosen = ("all",) if len(lines) == 1 else ()
+                chosen = ("all",) if len(targets) == 1 else ()
             for one in chosen:
                 if devices and not any(serves(device, (one,)) for device in devices):
-                    self._say(f"target={line.name} gpus.indices: there is no GPU {one!r} here")
-            line.gpus([device for device in devices if serves(device, chosen)], driver)
+                    self._log_once(f"target={target.name} gpus.indices: there is no GPU {one!r} here")
+            target.gpus_read([device for device in devices if serves(device, chosen)], driver)
 
-    def _tell(self, reader: Reader) -> None:
-        """Once: why nothing can be read, and what is not there because a GPU does not have it."""
+    def _log_problems(self, reader: Reader) -> None:
+        """Log once why nothing can be read, and what a GPU does not support."""
         if reader.trouble:
-            self._say(f"GPUs cannot be read: {reader.trouble}")
+            self._log_once(f"GPUs cannot be read: {reader.trouble}")
         for uuid, refused in reader.refused.items():
             if refused:
-                self._say(f"{uuid} does not answer, so these are absent: {', '.join(sorted(refused))}")
+                self._log_once(f"{uuid} does not answer, so these are absent: {', '.join(sorted(refused))}")
 
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
             log.info("%s", text)
+
+
+class TargetGpus(TargetObserver):
+    """The series of the GPUs that serve one target; what a device does not support has no series."""
+
+    def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
+        self._registry, self._observed, self._name = registry, observed, observed.name
+        self.configured()
+
+    def configured(self) -> None:
+        self._registry.show(series.GPU_PRICE, self._observed.target.spec.gpus.price_per_hour, self._name)
+
+    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+        shown: dict[str, set[tuple[str, ...]]] = {}
+
+        def show(declared: Series, value: float | None, device: Device, *more: str) -> None:
+            if value is not None:
+                labels = (self._name, device.place, *more)
+                self._registry.show(declared, value, *labels)
+                shown.setdefault(declared.name, set()).add(labels)
+
+        for device in devices:
+            show(series.GPU_INFO, 1.0, device, device.uuid, device.name)
+            for declared, field, *more in _VALUES:
+                show(declared, getattr(device, field), device, *more)
+            for reason in Throttle if device.throttled is not None else ():
+                show(series.GPU_THROTTLE, float(reason in (device.throttled or ())), device, reason.value)
+        for declared in dict.fromkeys((series.GPU_INFO, series.GPU_THROTTLE, *(declared for declared, *_ in _VALUES))):
+            self._registry.keep(declared, shown.get(declared.name, ()), self._name)
 
 
 def serves(device: Device, chosen: tuple[int | str, ...]) -> bool:

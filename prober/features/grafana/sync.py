@@ -17,7 +17,7 @@ from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.marks import Mark, mark
 from prober.features.grafana.client.visit import Came, Order, came_of
 from prober.measure.event import Event
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
 from prober.results.result import Result
 
 NOT_MARKED = frozenset(("state", "diagnosis"))  # they come and go with every trouble; the dashboards draw them
@@ -60,7 +60,7 @@ class Grafana:
     def __init__(
         self,
         families: Registry,
-        history: History,
+        event_log: EventLog,
         results: Callable[[str], Iterable[Result]],
         exclusive: Callable[[], bool] = lambda: True,
         visited: Callable[[Order], Awaitable[Came]] | None = None,
@@ -69,7 +69,7 @@ class Grafana:
     ) -> None:
         self._visited, self._first = visited or visit, first
         self._going: asyncio.Future[Came] | None = None
-        self._families, self._history, self._results, self._exclusive = families, history, results, exclusive
+        self._families, self._event_log, self._results, self._exclusive = families, event_log, results, exclusive
         self._spec: GrafanaSpec | None = None
         self._configured = asyncio.Event()
         self._dashboards, self._annotations = _Duty("dashboards"), _Duty("annotations")
@@ -119,7 +119,7 @@ class Grafana:
 
     def _gather(self, spec: GrafanaSpec) -> None:
         """Events since the last look."""
-        events = self._history.events()
+        events = self._event_log.latest()
         new = list(takewhile(lambda event: event is not self._last, events))
         self._last = events[0] if events else None
         if spec.annotations:

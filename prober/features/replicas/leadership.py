@@ -7,62 +7,22 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from random import Random
-from typing import Protocol
 
 from prober.config.load import ConfigError
 from prober.exposition.families import Registry
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.lease_machine import Candidate, Read, Record, Timing, Wait, Write
 from prober.features.replicas.lease_store import Beaten, FileLease, KubernetesLease, now_s
-from prober.features.replicas.shard import Shard
 from prober.net.kubernetes import Api, Refused, Unreachable
+from prober.probing.leadership import Alone, Leadership, Listener
+from prober.probing.shard import Shard
 
 EARLY_S = 0.001  # a timer may ring so much before its time
 SHORTEST_S = 3.0  # below that a busy machine loses it
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 TRIES = 3  # to give it back; then others wait for its end
 log = logging.getLogger(__name__)
-Listener = Callable[[], None]
-
-
-def claimed_as(key: str) -> str:
-    """The name of a target among the claims: short, as all of a shard's targets share one annotation."""
-    return blake2b(key.encode(), digest_size=8).hexdigest()
-
-
-class Leadership(Protocol):
-    """What the daemon asks. where: which lease, "" if there is none to be had by others; holder: who has it, as far as is known."""
-
-    where: str
-
-    @property
-    def holder(self) -> str: ...
-
-    def held(self) -> int | None:
-        """The fencing number while it is held, to be asked before each thing done; None: it is not."""
-        ...
-
-    def claimed(self, key: str) -> float:
-        """The number last claimed for `key` by any holder; 0: none."""
-        ...
-
-    async def claim(self, key: str, number: float) -> int | None:
-        """Write it down for those that follow, before anything is done; the fencing number, None if it is not held any more."""
-        ...
-
-    def listen(self, lost: Listener, won: Listener) -> None:
-        """Call these when it is lost, at once, and when it is won."""
-        ...
-
-    async def run(self) -> None:
-        """Try to hold it, for ever."""
-        ...
-
-    async def close(self) -> None:
-        """Let others have it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,30 +70,6 @@ def leadership(wanted: Wanted, shard: Shard, instance: str, families: Registry) 
     except (Unreachable, ValueError) as problem:
         raise ConfigError(f"--lease.api-server: {problem}") from None
     return Leased(KubernetesLease(api, wanted.namespace or api.namespace, name), identity, timing, families)
-
-
-class Alone:
-    """The only prober there is: it holds what nobody else wants."""
-
-    where, holder = "", ""
-
-    def held(self) -> int | None:
-        return 0
-
-    def claimed(self, key: str) -> float:
-        return 0.0
-
-    async def claim(self, key: str, number: float) -> int | None:
-        return 0
-
-    def listen(self, lost: Listener, won: Listener) -> None:
-        pass
-
-    async def run(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
 
 
 class _Told:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from prober.features.slo.windows import Pair, pairs, promql
+from prober.measure.burn_rate_windows import Pair, pairs, promql
 from prober.measure.objective import JudgedStream, Slo, percent, rate_text
 from prober.measure.slo_events import mean_a_probe, most_a_probe
 

@@ -1,7 +1,7 @@
 """Recording rules and alerts as values, from the same declaration that the run-time counters come from.
 
 Ratios are ratios of sums over all replicas of the prober, never means of ratios. What has no events has no ratio, so that no data
-is neither met nor missed. Burn-rate windows: see prober.features.slo.windows.
+is neither met nor missed. Burn-rate windows: see prober.measure.burn_rate_windows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from urllib.parse import quote
 from prober.features.slo import alerts
 from prober.features.slo.alerts import Alert, likely_cause
 from prober.features.slo.firing import guard, percentile_events, percentile_window, silence_s
-from prober.features.slo.windows import Pair, pairs, promql
+from prober.measure.burn_rate_windows import Pair, pairs, promql
 from prober.measure.objective import JudgedStream, Slo, percent
 
 BY = "target, workload, slo"
@@ -261,3 +261,10 @@ def _alert(alert: Alert, options: Options) -> dict[str, Any]:
 
 def _number(value: Decimal) -> str:
     return f"{value.normalize():f}"
+
+
+def example_rules() -> Iterator[dict[str, Any]]:
+    """The rules of one SLO: every name that rules record, with its labels."""
+    slo = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 30 * 86_400.0)
+    for group in groups({slo: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, Options()):
+        yield from group["rules"]

@@ -10,7 +10,7 @@ State = Literal["met", "missed", "no_data"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SloStatus:
     """State of one SLO over the events counted so far; why: what is missing, where there is no data."""
 
     slo: Slo
@@ -21,7 +21,9 @@ class Standing:
     why: str
 
 
-def standing(slo: Slo, use: JudgedStream, events: int, bad: int, *, trusted: bool, quiet_s: float | None) -> Standing:
+def slo_status(
+    slo: Slo, use: JudgedStream, events: int, bad: int, *, trusted: bool, quiet_s: float | None
+) -> SloStatus:
     """Judge `bad` of `events` since they began. quiet_s: seconds since the last one, None if none is known.
 
     Missed can be known before there are events enough for met: once more are bad than all of them may have.
@@ -37,4 +39,4 @@ def standing(slo: Slo, use: JudgedStream, events: int, bad: int, *, trusted: boo
     elif events < needed and bad <= slo.budget * needed:
         why = f"{events:,} of {needed:,} events that it takes to judge"
     state: State = "no_data" if why else "missed" if bad > slo.budget * events else "met"
-    return Standing(slo, use.workload, events, bad, state, why)
+    return SloStatus(slo, use.workload, events, bad, state, why)

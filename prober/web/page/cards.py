@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from prober.features.slo.status import Standing
+from prober.features.slo.status import SloStatus
 from prober.measure.timeline_text import ms
 from prober.statistics.quantiles import Quantile
 from prober.web.page.marks import SIGNS, anchor, link, mark, standing, state, told
@@ -37,7 +37,7 @@ def _concern(found: Concern) -> str:
     return f'<p class="concern">{mark(found.kind, told(found.text))}{detail}</p>'
 
 
-def chips(standings: Sequence[Standing]) -> str:
+def chips(standings: Sequence[SloStatus]) -> str:
     """The state of each SLO."""
     if not standings:
         return ""

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from prober.config.specs import Estimate
+from prober.features.capacity.sweep_progress import Sweeping
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.detector import Shift, Verdict
-from prober.features.slo.status import Standing
-from prober.features.slo.windows import promql
+from prober.features.slo.status import SloStatus
+from prober.measure.burn_rate_windows import promql
 from prober.measure.event import Event
 from prober.measure.objective import percent
 from prober.measure.outcome import BAD
@@ -46,18 +47,6 @@ class Spending:
     def left_ratio(self) -> float:
         """1 untouched, 0 used up."""
         return max(0.0, 1 - self.spent / self.limit)
-
-
-@dataclass(frozen=True, slots=True)
-class Sweeping:
-    """A sweep under way. stage: counted from 0, rate_per_s: what it adds now; both None while it is not sending."""
-
-    phase: str
-    stage: int | None
-    rate_per_s: float | None
-    requests: int
-    in_flight: int
-    elapsed_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +116,7 @@ class TargetView:
     engine: str
     state: str
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    standings: Sequence[Standing] = ()
+    standings: Sequence[SloStatus] = ()
     quantiles: Mapping[tuple[str, str], Sequence[Quantile]] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
     capacity: Capacities | None = None

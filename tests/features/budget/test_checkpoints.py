@@ -11,7 +11,7 @@ import pytest
 from prober.config.load import load
 from prober.daemon.registry import registry
 from prober.features.budget.checkpoints import BUDGET, Ledger
-from prober.features.engines.vendors import DIALECTS
+from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.probing.target import Target
 from prober.storage.store import Store

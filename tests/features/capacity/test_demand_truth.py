@@ -19,19 +19,21 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from prober.config.load import load
-from prober.config.specs import DriftSpec, TargetSpec
-from prober.daemon.fleet import Fleet
+from prober.config.specs import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
-from prober.features.drift.monitor import Watch
-from prober.features.engines.vendors import DIALECTS
-from prober.metrics import Recorder
+from prober.features.engines.monitor import EngineMonitor, TargetEngine
+from prober.features.engines.page_reader import PageReader
+from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.net.scrape import Fetched, Unreadable
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
+from prober.probing.fleet import Fleet
+from prober.probing.recorder import ProbeRecorder
 from prober.probing.target import Identity, Target
+from prober.probing.target_runner import Names, NoBudgetKeeper, RunnerContext
 from prober.probing.trust import Trust
 from prober.results.capacity import Capacity
 
@@ -182,13 +184,12 @@ class World:
     def begin(self) -> None:
         """A prober that knows nothing of an earlier one."""
         self.families = registry()
-        recorder, history = Recorder(self.families), History(100)
-        drift = DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400)
-        self.headroom, trust = Headroom(self.families), Trust(0.01)
-        sweeps = Sweeps(self.families, history, self.headroom, trust, None)
-        watch = Watch(recorder, history, drift, {})
+        self.headroom, trust, events = Headroom(self.families), Trust(0.01), EventLog()
+        sweeps = Sweeps(self.families, events, self.headroom, trust, None, PageReader)
+        features = (ProbeRecorder(self.families), EngineMonitor(self.families, events, {}), self.headroom, sweeps)
+        clock = cast(Clock, VirtualClock())
         self.fleet = Fleet(
-            cast(Clock, VirtualClock()), recorder, history, watch, self.headroom, sweeps, trust, "test", {}
+            RunnerContext(clock, trust, events, features, self.families.remove, "test", Names(), NoBudgetKeeper())
         )
 
     async def reload(self) -> None:
@@ -365,8 +366,9 @@ def virtual(world: World) -> Iterator[None]:
     now = SimpleNamespace(time=lambda: UNIX_S + world.loop.time())
     with (
         patch("prober.features.engines.page_reader.fetch", fetch),
-        patch("prober.daemon.fleet.run_probe", run_probe),
-        patch("prober.daemon.fleet.time", now),
+        patch("prober.probing.target_runner.run_probe", run_probe),
+        patch("prober.probing.target_runner.time", now),
+        patch("prober.features.capacity.headroom.time", now),
     ):
         yield
 
@@ -522,17 +524,23 @@ def test_another_page_has_no_demand_until_it_was_read_for_a_minute(changes: dict
     play(True, act)
 
 
+def epoch_of(world: World) -> int:
+    engine = world.fleet.runners["a"].find(TargetEngine)
+    assert engine is not None
+    return engine._continuity.epoch
+
+
 @pytest.mark.parametrize("tells_start", [True, False])
 def test_counters_after_a_missing_reading_are_compared_where_the_process_is_surely_the_same(tells_start: bool) -> None:
     """Another one's may have grown past the old ones: without a start time nobody knows."""
 
     async def act(world: World) -> None:
-        epoch = world.fleet.lines["a"].continuity.epoch
+        epoch = epoch_of(world)
         await asyncio.sleep(20.0)
-        assert world.fleet.lines["a"].continuity.epoch == epoch
+        assert epoch_of(world) == epoch
         world.engines["x"].hide(6.0)
         await asyncio.sleep(20.0)
-        assert (world.fleet.lines["a"].continuity.epoch == epoch) is tells_start
+        assert (epoch_of(world) == epoch) is tells_start
 
     play(tells_start, act)
 

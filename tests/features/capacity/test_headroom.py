@@ -3,8 +3,7 @@
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.capacity.headroom import Headroom
-from prober.features.engines.continuity import Continuity
-from prober.measure.engine_signals import Info, Signals
+from prober.measure.engine_signals import Info, PageReading, Signals
 from prober.results.capacity import Capacity
 
 FOUND = Capacity("ttft", "found", lower=8.0, estimate=10.0, upper=12.0, tokens_per_s=5_000.0)
@@ -14,7 +13,7 @@ class Shown:
     def __init__(self, kept: dict[str, bytes] | None = None) -> None:
         self.families = registry()
         self.headroom = Headroom(self.families, kept or {})
-        self.page = Continuity()
+        self.epoch = 0
 
     def read(self, at_s: float, requests: float, tokens: float | None) -> None:
         said = Signals(
@@ -23,7 +22,7 @@ class Shown:
             prompt_tokens_total=tokens,
             generation_tokens_total=None if tokens is None else 0.0,
         )
-        self.headroom.reading("t", at_s, said, 1e9 + at_s, self.page)
+        self.headroom.reading("t", PageReading(round(at_s * 1e9), self.epoch, said), 1e9 + at_s)
 
     def value(self, name: str, *labels: str) -> float | None:
         child = self.families[name].children.get(("t", *labels))
@@ -111,7 +110,7 @@ def test_growing_demand_is_seen_to_reach_the_capacity() -> None:
             for _ in range(12):
                 at += 300.0
                 total += 300.0 * per_s
-                shown.headroom.reading("t", at, tokens(total), 20_000 * day + at, shown.page)
+                shown.headroom.reading("t", PageReading(round(at * 1e9), 0, tokens(total)), 20_000 * day + at)
         ((name, rows),) = shown.headroom.states()
         again = Shown({name: rows})
         again.headroom.found("t", [FOUND], 20_000 * day + at)
@@ -194,9 +193,9 @@ def test_what_lies_over_a_restart_is_left_out() -> None:
         for at_s in range(0, before_s, 5):
             shown.read(float(at_s), 4 * at_s, None)
         begun_s = before_s + down_s
-        shown.page.epoch += 1
+        shown.epoch += 1
         shown.read(begun_s, 4 * before_s, None)
-        shown.page.epoch += 1
+        shown.epoch += 1
         shown.read(begun_s + 5, 4 * before_s + 12, None)
         shown.read(begun_s + 10, 4 * before_s + 32, None)
         assert shown.value("llmslo_demand_requests_per_second") == (4 if known else None)
@@ -213,20 +212,6 @@ def test_requests_are_not_stated_without_the_tokens_that_the_page_counts() -> No
             assert shown.value("llmslo_capacity_shape_ratio") is None
     assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 1 - 4 / 2.5
     assert shown.value("llmslo_capacity_shape_ratio") == 0.25
-
-
-def test_two_pages_under_one_name_are_no_demand() -> None:
-    """As when a model is called like another target: nothing is made of both, and the one that stays counts anew."""
-    shown = Shown()
-    other = Continuity()
-    for at_s in range(0, 200, 5):
-        shown.read(float(at_s), 4 * at_s, None)
-        said = Signals(Info("vllm"), requests_finished_total=4.0 * at_s + 10)
-        shown.headroom.reading("t", at_s + 2.0, said, 1e9, other)
-        assert shown.value("llmslo_demand_requests_per_second") is None
-    for at_s in range(200, 265, 5):
-        shown.read(float(at_s), 4 * at_s, None)
-    assert shown.value("llmslo_demand_requests_per_second") == 4
 
 
 def test_the_demand_of_before_a_sweep_stands_until_there_is_another_and_not_for_ever() -> None:
@@ -250,7 +235,7 @@ def test_the_demand_of_before_a_sweep_stands_until_there_is_another_and_not_for_
             shown.headroom.page_lost("t")
         else:
             for at_s in range(155, 450, 5):
-                shown.page.epoch += 1
+                shown.epoch += 1
                 shown.read(float(at_s), 900, None)
                 assert shown.value("llmslo_demand_requests_per_second") == 4
             shown.read(450.0, 900, None)
@@ -293,7 +278,7 @@ def test_another_page_takes_nothing_from_a_demand_that_is_told() -> None:
     shown.headroom.told("t", 0.0, 4.0, 1e9)
     shown.headroom.page_lost("t")
     shown.headroom.forget_demand("t")
-    shown.headroom.reading("t", 10.0, tokens(5.0), 1e9, Continuity())
+    shown.headroom.reading("t", PageReading(10**10, 0, tokens(5.0)), 1e9)
     assert shown.value("llmslo_demand_requests_per_second") == 4
     shown.headroom.queried("t", on=False)
     assert shown.value("llmslo_demand_requests_per_second") is None, "and at once when nobody tells it any more"

@@ -16,21 +16,20 @@ from aiohttp import web
 from prober.config.load import load
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
+from prober.features.budget.monitor import BudgetMonitor
 from prober.features.capacity import monitor as module
 from prober.features.capacity import sweep_runner
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Refused, Sweeps, Why
 from prober.features.capacity.series import SWEEP_REFUSALS
 from prober.features.capacity.sweep_runner import Drive, Unmeasurable
-from prober.features.engines.continuity import Continuity
-from prober.features.engines.vendors import DIALECTS
-from prober.features.replicas.leadership import Alone
+from prober.features.engines.page_reader import PageReader
 from prober.measure.chat import Usage
-from prober.measure.engine_signals import Info, Signals
+from prober.measure.engine_signals import EngineChange, Info, PageReading, Signals
+from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.faults import parse_fault
@@ -38,7 +37,9 @@ from prober.mock.server import create_app, running
 from prober.mock.settings import Settings
 from prober.net.clock import Clock
 from prober.net.prometheus import Unanswered
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
+from prober.probing.leadership import Alone
+from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 from prober.probing.trust import Trust
 from prober.results.capacity import Capacity
@@ -72,15 +73,16 @@ class Stage:
     def __init__(self, url: str, more: str = "", folder: Path | None = None, **changed: str) -> None:
         text = TEXT.format(url=url, more=f", {more}" if more else "", **(DEFAULTS | changed))
         spec = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
-        self.families, self.clock, self.history = registry(), Clock(), History(10)
+        self.families, self.clock, self.events = registry(), Clock(), EventLog()
         self.store = Store(str(folder)) if folder else None
         self.trust = Trust(0.01)
         self.headroom = Headroom(self.families)
-        self.sweeps = Sweeps(self.families, self.history, self.headroom, self.trust, self.store)
+        self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.store, PageReader)
         self.sweeps.prometheus_url = changed.get("prometheus")
         self.target = Target(spec, self.clock)
         self.target.state = "ready"
-        self.sweeps.declare("t", self.target)
+        features = (BudgetMonitor(self.families), self.headroom, self.sweeps)
+        self.observed = ObservedTarget("t", self.target, features)
 
     def value(self, name: str, *labels: str) -> float:
         child = self.families[name].children.get(("t", *labels))
@@ -96,9 +98,8 @@ class Stage:
 
     def remove(self) -> None:
         """As the fleet forgets a target."""
-        Recorder(self.families).remove("t")
-        self.headroom.remove("t")
-        self.sweeps.remove("t")
+        self.observed.removed()
+        self.families.remove("t")
 
     def left(self) -> list[tuple[str, tuple[str, ...]]]:
         """Series of the target, and their labels."""
@@ -172,7 +173,7 @@ async def test_a_sweep_finds_the_knee_and_a_restart_remembers_it(tmp_path: Path)
             at = stage.value("llmslo_sweep_last_success_timestamp_seconds")
             assert at > 0
             assert stage.value("llmslo_sweep_rate_per_second") == 0
-            assert stage.history.events("t")[0].kind == "sweep"
+            assert stage.events.latest("t")[0].kind == "sweep"
             (result,) = stage.sweeps.results("t")
             assert result.stop in ("knee_passed", "breaching", "waiting", "slow", "saturated")
             assert result.capacities[0].estimate == estimate
@@ -198,11 +199,11 @@ async def test_it_is_refused_by_name_and_counted() -> None:
         assert spec.sweep is not None
         closed = replace(spec.sweep, blackout=(span("00:00-24:00"),))
         stage.target.spec = replace(spec, sweep=closed)
-        stage.sweeps.declare("t", stage.target)
+        stage.observed.retarget(stage.target)
         with pytest.raises(Refused, match="blackout"):
             stage.sweeps.ask("t", "request")
         stage.target.spec = spec
-        stage.sweeps.declare("t", stage.target)
+        stage.observed.retarget(stage.target)
         stage.sweeps.ask("t", "schedule")
         with pytest.raises(Refused, match="under way"):
             stage.sweeps.ask("t", "request")
@@ -287,7 +288,7 @@ async def test_what_the_daemon_sees_ends_a_sweep(what: str, monkeypatch: pytest.
                 late = due + 10**9
                 for _ in range(6):
                     slow = Timeline(due, first_ns=late, content_ns=(late,), end_ns=late)
-                    stage.sweeps.probe(ProbeResult("t", "probe", "id", 4e9, Outcome.OK, "", slow))
+                    stage.observed.probe_ended(ProbeResult("t", "probe", "id", 4e9, Outcome.OK, "", slow))
             case "untrusted":
                 for _ in range(20):
                     stage.trust.missed(stage.clock.now_ns())
@@ -298,10 +299,10 @@ async def test_an_engine_that_changed_is_swept_again(monkeypatch: pytest.MonkeyP
     """After it has settled; a restart alone is no reason."""
     monkeypatch.setattr(module, "SETTLED_S", 0.0)
     async with running(SLOTS) as url, staged(url, "min_gap: 0s") as stage:
-        stage.sweeps.changed("t", "restart")
+        stage.observed.engine_changed(EngineChange("restart"))
         await asyncio.sleep(0.05)
         assert stage.value("llmslo_sweep_rate_per_second") == 0
-        stage.sweeps.changed("t", "version")
+        stage.observed.engine_changed(EngineChange("version", "1", "2"))
         await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
         assert stage.sweeps.stop("t")
         await until(lambda: stage.ended() and not stage.sweeps.under_way)
@@ -350,13 +351,14 @@ async def test_retry_after_ends_a_sweep_and_is_kept_by_the_next_ones() -> None:
 
 async def test_a_refused_sweep_leaves_the_demand_alone() -> None:
     """It added nothing: what was counted before it still counts."""
-    page = Continuity()
     async with running(SLOTS) as url, staged(url) as stage:
-        stage.headroom.reading("t", 0.0, Signals(Info("vllm"), requests_finished_total=0.0), 1e9, page)
+        stage.observed.page_read(PageReading(round(0.0 * 1e9), 0, Signals(Info("vllm"), requests_finished_total=0.0)))
         with Lock(stage.target.spec.url):
             stage.sweeps.ask("t", "request")
             await until(lambda: stage.refused() and not stage.sweeps.under_way)
-        stage.headroom.reading("t", 100.0, Signals(Info("vllm"), requests_finished_total=400.0), 1e9 + 100, page)
+        stage.observed.page_read(
+            PageReading(round(100.0 * 1e9), 0, Signals(Info("vllm"), requests_finished_total=400.0))
+        )
         assert stage.value("llmslo_demand_requests_per_second") == 4
 
 
@@ -369,24 +371,23 @@ async def test_a_target_that_is_removed_in_mid_sweep_leaves_no_series(tmp_path: 
         assert stage.left() == []
         await until(lambda: not stage.sweeps.under_way)
         assert stage.left() == []
-        assert stage.history.events("t") == []
-        stage.sweeps.declare("t", stage.target)
+        assert stage.events.latest("t") == []
+        stage.observed.retarget(stage.target)
         await stage.sweeps.read("t")
         assert [each.stop_detail for each in stage.sweeps.results("t")] == ["target removed"]
 
 
 async def test_a_target_whose_sweep_is_taken_out_of_the_configuration_in_mid_sweep_has_a_demand_again() -> None:
     """The target goes on without `sweep:`; what its engine counts after the sweep is its users'."""
-    page = Continuity()
     async with running(SLOTS) as url, staged(url) as stage:
         stage.sweeps.ask("t", "request")
         await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
         stage.target.spec = replace(stage.target.spec, sweep=None)
-        stage.sweeps.declare("t", stage.target)
+        stage.observed.retarget(stage.target)
         await until(lambda: not stage.sweeps.under_way)
         for at_s in (0.0, 100.0):
             said = Signals(Info("vllm"), requests_finished_total=4 * at_s)
-            stage.headroom.reading("t", at_s, said, 1e9 + at_s, page)
+            stage.observed.page_read(PageReading(round(at_s * 1e9), 0, said))
         assert stage.value("llmslo_demand_requests_per_second") == 4
 
 
@@ -401,11 +402,11 @@ async def test_what_another_query_told_is_not_the_demand(monkeypatch: pytest.Mon
     monkeypatch.setattr("prober.features.capacity.prometheus_demand.instant", instant)
     async with running(SLOTS) as url, staged(url, "demand_query: old", prometheus="http://127.0.0.1:1") as stage:
         await until(lambda: stage.value("llmslo_demand_requests_per_second") == 4)
-        stage.sweeps.declare("t", stage.target)
+        stage.observed.retarget(stage.target)
         assert stage.headroom.demand("t").requests_per_s == 4
         assert stage.target.spec.sweep is not None
         stage.target.spec = replace(stage.target.spec, sweep=replace(stage.target.spec.sweep, demand_query="new"))
-        stage.sweeps.declare("t", stage.target)
+        stage.observed.retarget(stage.target)
         assert stage.headroom.demand("t").requests_per_s is None
         assert "llmslo_demand_requests_per_second" not in dict(stage.left())
 
@@ -540,7 +541,7 @@ async def test_probes_that_take_more_than_was_asked_for_need_more() -> None:
         timeline = Timeline(now, end_ns=now + 10**9, usage=Usage(116, 4, None))
         probe = ProbeResult("t", "tiny", "i", 0.0, Outcome.OK, "", timeline)
         for _ in range(5):
-            stage.sweeps.probe(replace(probe, asked_prompt_tokens=20, asked_output_tokens=4))
+            stage.observed.probe_ended(replace(probe, asked_prompt_tokens=20, asked_output_tokens=4))
         with pytest.raises(Refused, match="raise the budget"):
             stage.sweeps.ask("t", "request")
 
@@ -558,12 +559,12 @@ async def test_a_reload_in_mid_sweep_moves_it_to_the_new_budgets() -> None:
         stage.target = Target(replace(spec, budget=replace(spec.budget, tokens_per_day=2_000_000)), stage.clock)
         stage.target.budgets["tokens"] = before.budgets["tokens"].limited(2_000_000)
         stage.target.state, stage.target.identity = "ready", before.identity
-        stage.sweeps.declare("t", stage.target)
+        stage.observed.retarget(stage.target)
         then = len(came)
         await until(lambda: len(came) > then + 20)
         assert stage.target.budgets["tokens"].spent(stage.clock.now_ns()) >= 24 * (then + 20)
         assert before.budgets["tokens"].spent(stage.clock.now_ns()) < 24 * (then + 50)
-        stage.sweeps.declare("t", Target(replace(spec, budget=None), stage.clock))
+        stage.observed.retarget(Target(replace(spec, budget=None), stage.clock))
         await until(lambda: stage.ended() and not stage.sweeps.under_way)
         assert stage.sweeps.results()[0].stop_detail == "the target's budget was changed"
 

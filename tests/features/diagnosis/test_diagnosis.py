@@ -10,7 +10,7 @@ from prober.features.diagnosis.clues import Evidence, Figures, Seen
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
 from prober.features.diagnosis.knobs import KNOBS
 from prober.features.diagnosis.regimes import REGIMES
-from prober.features.engines.vendors import TABLES
+from prober.measure.engines import TABLES
 from prober.statistics.quantiles import Quantile
 
 

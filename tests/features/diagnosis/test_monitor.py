@@ -5,18 +5,18 @@ from dataclasses import replace
 from random import Random
 
 from prober.config.load import load
-from prober.config.specs import DriftSpec, TargetSpec
+from prober.config.specs import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
-from prober.features.diagnosis.monitor import BURN, FEWEST, WINDOW_S, Explanation
-from prober.features.drift.monitor import Watch
-from prober.measure.engine_signals import Histogram, Info, Signals
+from prober.features.diagnosis.diagnosis import Diagnosis
+from prober.features.diagnosis.monitor import BURN, FEWEST, WINDOW_S, DiagnosisMonitor, TargetDiagnosis
+from prober.measure.engine_signals import Histogram, Info, PageReading, Signals
 from prober.measure.gpu_reading import Device
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
+from tests.observed import StoppedClock, observed, reconfigured
 
 TEXT = """
 slos: {quick: {signal: ttft, threshold: 300ms, objective: 95%}}
@@ -44,11 +44,9 @@ class Told:
     """A target seen every 5 s of virtual time by a prober, its engine's page and the GPU reader."""
 
     def __init__(self) -> None:
-        self.families, self.history = registry(), History(10)
-        recorder = Recorder(self.families)
-        watch = Watch(recorder, self.history, DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {})
-        self.explanation = Explanation(recorder, self.history, watch)
-        self.explanation.declare("t", spec(), 0.0)
+        self.families, self.events, self.clock = registry(), EventLog(), StoppedClock()
+        self.monitor = DiagnosisMonitor(self.families, self.events)
+        self.target = observed(spec(), self.monitor, clock=self.clock)
         self.rng, self.now_s, self.queued = Random(1), 0.0, (0.0, 0.0)
 
     def pass_(
@@ -62,18 +60,29 @@ class Told:
     ) -> None:
         for _ in range(round(seconds / 5)):
             self.now_s += 5
+            self.clock.ns = round(self.now_s * 1e9)
             probe = self.probe(ttft_s + queue_s, itl_s)
             if outcome is not Outcome.OK:
                 probe = replace(probe, outcome=outcome, timeline=Timeline(probe.timeline.intended_ns))
-            self.explanation.probe(probe)
+            self.target.probe_ended(probe)
             count, total = self.queued[0] + 5, self.queued[1] + 5 * queue_s
             self.queued = count, total
             queue = Histogram((1.0,), (count, count), total)
             first = Histogram((1.0,), (count, count), total + ttft_s * count)
             page = replace(CALM, requests_waiting=waiting, queue_seconds=queue, ttft_seconds=first)
-            self.explanation.reading("t", self.now_s, page)
-            self.explanation.devices("t", self.now_s, [GPU])
-            self.explanation.look("t", self.now_s, 1e9 + self.now_s)
+            self.target.page_read(PageReading(round(self.now_s * 1e9), 0, page))
+            self.target.gpus_read([GPU], "")
+            self.evaluate()
+
+    def evaluate(self) -> None:
+        diagnosis = self.target.find(TargetDiagnosis)
+        assert diagnosis is not None
+        diagnosis.evaluate(1e9 + self.now_s)
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        found = self.target.find(TargetDiagnosis)
+        return found.diagnosis if found else None
 
     def probe(self, ttft_s: float, itl_s: float) -> ProbeResult:
         due = round(self.now_s * 1e9)
@@ -96,18 +105,18 @@ def test_a_breach_is_explained_while_it_lasts() -> None:
     told = Told()
     told.pass_(3 * WINDOW_S, 0.1, 0.0, 0.0)
     assert told.regimes() == set()
-    assert told.explanation.verdict("t") is None
+    assert told.diagnosis is None
     told.pass_(WINDOW_S, 0.1, 0.6, 5.0)
     assert told.regimes() == {"queueing"}
-    verdict = told.explanation.verdict("t")
+    verdict = told.diagnosis
     assert verdict is not None
     assert any("waiting" in finding.figure for finding in verdict.evidence)
     assert "--max-num-seqs" in verdict.text()
-    assert [event.kind for event in told.history.events("t")] == ["diagnosis"] * len(told.history.events("t"))
-    assert told.history.events("t")[0].text.startswith("queueing: ")
+    assert [event.kind for event in told.events.latest("t")] == ["diagnosis"] * len(told.events.latest("t"))
+    assert told.events.latest("t")[0].text.startswith("queueing: ")
     told.pass_(2 * WINDOW_S, 0.1, 0.0, 0.0)
     assert told.regimes() == set()
-    assert told.explanation.verdict("t") is None
+    assert told.diagnosis is None
 
 
 def test_too_few_bad_probes_are_no_breach() -> None:
@@ -115,12 +124,12 @@ def test_too_few_bad_probes_are_no_breach() -> None:
     told = Told()
     told.pass_(WINDOW_S, 0.1, 0.0, 0.0)
     told.pass_(10, 0.5, 0.0, 0.0)
-    assert told.explanation.verdict("t") is None
+    assert told.diagnosis is None
     assert 120 * 0.05 * BURN > 10
     told.pass_(40, 0.5, 0.0, 0.0)
-    assert told.explanation.verdict("t") is None
+    assert told.diagnosis is None
     told.pass_(60, 0.5, 0.0, 0.0)
-    assert told.explanation.verdict("t") is not None
+    assert told.diagnosis is not None
 
 
 def test_what_fails_is_not_slow() -> None:
@@ -128,14 +137,14 @@ def test_what_fails_is_not_slow() -> None:
     told = Told()
     told.pass_(WINDOW_S, 0.1, 0.0, 0.0)
     told.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.HTTP_5XX)
-    assert told.explanation.verdict("t") is None
-    assert told.history.events("t") == []
+    assert told.diagnosis is None
+    assert told.events.latest("t") == []
     told.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.TIMEOUT_FIRST_TOKEN)
-    assert told.explanation.verdict("t") is not None
+    assert told.diagnosis is not None
     late = Told()
     late.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.CONNECT_REFUSED)
     late.pass_(WINDOW_S, 0.1, 0.6, 5.0)
-    assert late.explanation.verdict("t") is not None
+    assert late.diagnosis is not None
 
 
 def test_the_speed_of_decode_stands_beside_what_the_memory_allows() -> None:
@@ -146,7 +155,7 @@ def test_the_speed_of_decode_stands_beside_what_the_memory_allows() -> None:
     assert ratio is not None
     assert abs(ratio - (16e9 + 30_000 * 131_072) / 3.35e12 / 0.008) < 0.01
     elsewhere = Told()
-    elsewhere.explanation.declare("t", spec(TEXT.replace("131072}", "131072, gpu: NVIDIA L4}")), 0.0)
+    reconfigured(elsewhere.target, spec(TEXT.replace("131072}", "131072, gpu: NVIDIA L4}")))
     elsewhere.pass_(WINDOW_S + 5 * FEWEST, 0.1, 0.0, 0.0, itl_s=0.1)
     slow = elsewhere.bound()
     assert slow is not None
@@ -154,10 +163,10 @@ def test_the_speed_of_decode_stands_beside_what_the_memory_allows() -> None:
 
 
 def test_a_target_that_is_gone_is_forgotten() -> None:
-    """And nothing is said of one that was never declared."""
+    """It is evaluated no more."""
     told = Told()
     told.pass_(WINDOW_S, 0.1, 0.6, 5.0)
-    assert told.explanation.verdict("t") is not None
-    told.explanation.remove("t")
-    told.explanation.look("t", told.now_s, 0.0)
-    assert told.explanation.verdict("t") is None
+    assert told.diagnosis is not None
+    told.target.removed()
+    assert told.target.find(TargetDiagnosis) is None
+    assert not told.monitor._targets

@@ -9,13 +9,13 @@ import pytest
 
 from prober.config.load import load
 from prober.config.specs import Specs, TargetSpec
-from prober.daemon.fleet import Line
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry, Series, Value
 from prober.features.discovery import series as discovery_series
 from prober.features.discovery.desired_targets import Roster
-from prober.features.engines.vendors import DIALECTS
+from prober.measure.engines import DIALECTS
 from prober.mock.server import running
+from prober.probing.target_runner import TargetRunner
 from tests.daemon.test_fleet import QUICK, SLOW, specs, until, watched
 
 
@@ -160,12 +160,12 @@ async def test_what_ends_slowly_holds_up_nobody() -> None:
     """A removed target's probe under way has its time; others come meanwhile; then its series go."""
     async with running(SLOW) as slow, running(QUICK) as quick, watched() as seen:
         await seen.fleet.reconcile(specs(f"name: a, url: '{slow}', rate: 5/s"), 1.0)
-        await until(lambda: seen.fleet.lines["a"].target.in_flight > 0)
+        await until(lambda: seen.fleet.runners["a"].target.in_flight > 0)
         await seen.fleet.change(specs(f"name: b, url: '{quick}'"), 5.0)
-        assert seen.fleet.lines["a"].target.in_flight > 0
+        assert seen.fleet.runners["a"].target.in_flight > 0
         await until(lambda: seen.probes("b") >= 1)
         await seen.fleet.settled()
-        assert seen.fleet.lines.keys() == {"b"}
+        assert seen.fleet.runners.keys() == {"b"}
         assert seen.named("a") == set()
 
 
@@ -174,24 +174,24 @@ async def test_a_target_that_comes_back_before_it_has_gone_goes_on() -> None:
     async with running(SLOW) as url, watched() as seen:
         one = specs(f"name: a, url: '{url}', rate: 20/s")
         await seen.fleet.reconcile(one, 1.0)
-        await until(lambda: seen.probes("a") >= 1 and seen.fleet.lines["a"].target.in_flight > 0)
+        await until(lambda: seen.probes("a") >= 1 and seen.fleet.runners["a"].target.in_flight > 0)
         before = seen.probes("a")
         await seen.fleet.change((), 5.0)
         await seen.fleet.change(one, 5.0)
         await seen.fleet.settled()
-        assert seen.fleet.lines.keys() == {"a"}
+        assert seen.fleet.runners.keys() == {"a"}
         await until(lambda: seen.probes("a") > before + 5)
 
 
 async def test_many_do_not_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty in a second, or all within a minute."""
     pauses: list[float] = []
-    monkeypatch.setattr(Line, "start", lambda self, pause_s=0.0: pauses.append(pause_s))
+    monkeypatch.setattr(TargetRunner, "start", lambda self, pause_s=0.0: pauses.append(pause_s))
     async with watched() as seen:
         await seen.fleet.reconcile(specs(*(f"name: t{i}, url: 'http://h{i}'" for i in range(100))), 1.0)
         assert 1.5 < max(pauses) < 2.5
         assert sorted(pauses) == pauses
-        monkeypatch.setattr("prober.daemon.fleet.START_WITHIN_S", 0.5)
+        monkeypatch.setattr("prober.probing.fleet.START_WITHIN_S", 0.5)
         pauses.clear()
         await seen.fleet.reconcile(specs(*(f"name: u{i}, url: 'http://h{i}'" for i in range(100))), 1.0)
         assert max(pauses) <= 0.5

@@ -11,22 +11,24 @@ from prober.config.load import load
 from prober.config.specs import DriftSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
-from prober.features.drift.monitor import Watch
+from prober.features.drift.monitor import DriftMonitor
+from prober.measure.engine_signals import Info, PageReading, Signals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault, Slow
 from prober.simulation.load import AzureConversation
 from prober.simulation.parameters import Parameters
 from prober.simulation.probed import OUTPUT, PROMPT
 from prober.simulation.request import End, Request, Truth
+from tests.observed import observed
 
 HOUR_S = 3600.0
 LEARNT_S = 76 * HOUR_S  # three days and what the baseline takes beyond
 READ_EVERY_S = 5.0  # the default of `metrics.interval`
+
 TEXT = "targets: [{name: t, url: 'http://h', rate: 0.2/s}]"
 
 
@@ -35,8 +37,10 @@ class Watched:
 
     def __init__(self) -> None:
         self.families = registry()
-        self.watch = Watch(Recorder(self.families), History(10), DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {})
-        self.watch.declare("t", load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0])
+        self.monitor = DriftMonitor(self.families, EventLog(), DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {})
+        self.target = observed(
+            load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0], self.monitor
+        )
         self.causes: dict[str, float] = {}
         self.settled_s: float | None = None
 
@@ -49,7 +53,9 @@ class Watched:
         at_s = truth.request.arrival_s
         stamps = tuple(round((t - at_s) * 1e9) for t in truth.token_times_s())
         timeline = Timeline(0, first_ns=stamps[0], content_ns=stamps, end_ns=stamps[-1])
-        self.watch.observe(ProbeResult("t", "probe", "id", at_s, Outcome.OK, "", timeline), load)
+        if load is not None:
+            self.target.page_read(PageReading(0, 0, Signals(Info("vllm"), requests_running=load)))
+        self.target.probe_ended(ProbeResult("t", "probe", "id", at_s, Outcome.OK, "", timeline))
         if self.settled_s is None and self._shown("llmslo_drift_phase", "settled"):
             self.settled_s = at_s
         for cause in ("regression", "load", "unknown"):

@@ -11,12 +11,12 @@ from prober.config.specs import DriftSpec, TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry, Value
 from prober.features.drift import monitor
-from prober.features.drift.monitor import Watch
+from prober.features.drift.monitor import DriftMonitor
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.metrics import Recorder
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
+from tests.observed import observed, reconfigured
 
 SPEC = DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400)
 TEXT = "defaults: {rate: 1/s}\ntargets: [{name: t, url: 'http://h'%s}]"
@@ -38,9 +38,9 @@ class Stage:
         self, kept: dict[str, bytes] | None = None, spec: TargetSpec | None = None, *, keeps: bool = False
     ) -> None:
         self.families: Registry = registry()
-        self.history = History(10)
-        self.watch = Watch(Recorder(self.families), self.history, SPEC, kept or {}, keeps=keeps)
-        self.watch.declare("t", spec or target())
+        self.events = EventLog()
+        self.monitor = DriftMonitor(self.families, self.events, SPEC, kept or {}, has_store=keeps)
+        self.target = observed(spec or target(), self.monitor)
 
     def value(self, name: str, *labels: str) -> float | None:
         child = self.families[name].children.get(("t", "probe", *labels))
@@ -49,7 +49,7 @@ class Stage:
     def feed(self, count: int, factor: float = 1.0, start: int = 0) -> None:
         rng = Random(start)
         for i in range(start, start + count):
-            self.watch.observe(result(float(i), factor * 0.1 * math.exp(rng.gauss(0.0, 0.2))), None)
+            self.target.probe_ended(result(float(i), factor * 0.1 * math.exp(rng.gauss(0.0, 0.2))))
 
 
 def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
@@ -83,36 +83,36 @@ def test_what_is_no_latency_of_a_warm_engine_is_no_sample() -> None:
     """Failures, warm-up: neither teaches nor alarms."""
     stage = Stage()
     for i in range(6_000):
-        stage.watch.observe(result(float(i), 0.1, Outcome.RESET), None)
-        stage.watch.observe(result(float(i), 0.1, warm_up=True), None)
-    assert stage.watch.without_baseline("ttft") == [("t", "probe", "ttft")]
+        stage.target.probe_ended(result(float(i), 0.1, Outcome.RESET))
+        stage.target.probe_ended(result(float(i), 0.1, warm_up=True))
+    assert stage.monitor.without_baseline("ttft") == [("t", "probe", "ttft")]
 
 
 def test_states_are_taken_up_where_they_were() -> None:
     """By another process; one that cannot be read is learnt anew and stops nothing."""
     stage = Stage()
     stage.feed(6_000)
-    kept = dict(stage.watch.states())
+    kept = dict(stage.monitor.states())
     again = Stage(kept)
-    assert again.watch.without_baseline("ttft") == []
+    assert again.monitor.without_baseline("ttft") == []
     again.feed(300, 2.0, start=6_000)
     assert again.value("llmslo_drift_active", "ttft", "unknown") == 1
     broken = Stage({json.dumps(("t", "probe", "ttft")): b"nonsense"})
-    assert broken.watch.without_baseline("ttft") == [("t", "probe", "ttft")]
+    assert broken.monitor.without_baseline("ttft") == [("t", "probe", "ttft")]
 
 
 def test_a_reload_keeps_baselines_and_removes_what_is_gone() -> None:
     """Another rate or another material change is the same signal; a target that does not stream has none."""
     stage = Stage()
     stage.feed(6_000)
-    stage.watch.declare("t", target(", rate: 2/s"))
-    stage.watch.configure(DriftSpec(1 / 86400, 0.5, 86400))
-    assert stage.watch.without_baseline("ttft") == []
-    stage.watch.declare("t", target(", stream: false"))
-    assert list(stage.watch.states()) == []
-    stage.watch.declare("t", target())
-    stage.watch.remove("t")
-    assert list(stage.watch.states()) == []
+    reconfigured(stage.target, target(", rate: 2/s"))
+    stage.monitor.configure(DriftSpec(1 / 86400, 0.5, 86400))
+    assert stage.monitor.without_baseline("ttft") == []
+    reconfigured(stage.target, target(", stream: false"))
+    assert list(stage.monitor.states()) == []
+    reconfigured(stage.target, target())
+    stage.target.removed()
+    assert list(stage.monitor.states()) == []
 
 
 def test_what_a_disk_that_hangs_holds_up_is_told_all_the_same() -> None:
@@ -124,18 +124,18 @@ def test_what_a_disk_that_hangs_holds_up_is_told_all_the_same() -> None:
 
 def test_what_a_kill_could_lose_is_told_when_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Page, series and events say so after it is written, and then all that has come meanwhile; a later turn waits for its own."""
-    monkeypatch.setattr(monitor, "PATIENCE_S", math.inf)
+    monkeypatch.setattr(monitor, "SAVE_TIMEOUT_S", math.inf)
     stage = Stage(keeps=True)
     stage.feed(6_100)
     assert stage.value("llmslo_drift_phase", "ttft", "learning") == 1
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 0
-    kept = dict(stage.watch.turned())
+    kept = dict(stage.monitor.changed_states())
     assert '["t", "probe", "ttft"]' in kept
     stage.feed(400, 2.0, start=6_100)  # an alarm, which is not in what was asked for
-    stage.watch.told()
+    stage.monitor.states_saved()
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 0
-    assert len(dict(stage.watch.turned())) == 1
-    stage.watch.told()
+    assert len(dict(stage.monitor.changed_states())) == 1
+    stage.monitor.states_saved()
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 1
     assert stage.value("llmslo_drift_active", "ttft", "unknown") == 1
     stage.feed(10, 2.0, start=6_500)

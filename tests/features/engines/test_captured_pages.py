@@ -14,7 +14,6 @@ import pytest
 
 from prober.exposition.parse import Parser
 from prober.features.engines.page_reading import facts, metrics, read, recognise, release_of, wanted
-from prober.features.engines.vendors import DIALECTS, TABLES, tables
 from prober.measure.engine_signals import (
     Buckets,
     Histogram,
@@ -27,6 +26,7 @@ from prober.measure.engine_signals import (
     Table,
     Value,
 )
+from prober.measure.engines import DIALECTS, TABLES, tables
 
 PAGES = Path(__file__).parents[2] / "pages"
 FIELDS = {field.name for field in fields(Signals)} - {"info"}

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.features.engines.continuity import STEADY, Change, Continued, Continuity
-from prober.measure.engine_signals import COUNTERS, Histogram, Info, Signals
+from prober.features.engines.continuity import STEADY, Continuity, ContinuousReading
+from prober.measure.engine_signals import COUNTERS, EngineChange, Histogram, Info, Signals
 
 INFO = Info("vllm", "1.0", "tiny", {"dtype": "auto"})
 
@@ -27,11 +27,11 @@ def signals(tokens: float | None, *, start: float | None = None, finished: float
     )
 
 
-def told(continuity: Continuity, *readings: Signals) -> list[Continued]:
+def told(continuity: Continuity, *readings: Signals) -> list[ContinuousReading]:
     return [continuity.take(reading) for reading in readings]
 
 
-def tokens(story: list[Continued]) -> list[float | None]:
+def tokens(story: list[ContinuousReading]) -> list[float | None]:
     return [None if step.signals is None else step.signals.generation_tokens_total for step in story]
 
 
@@ -177,7 +177,7 @@ def test_changes_are_told_with_old_and_new() -> None:
         signals(2.0, start=9.0, info=new),
         signals(3.0, start=9.0, info=new),
     )
-    changes = (Change("version", "1.0", "1.1"), Change("dtype", "auto", "fp8"))
+    changes = (EngineChange("version", "1.0", "1.1"), EngineChange("dtype", "auto", "fp8"))
     assert [step.changes for step in story] == [(), (), (), changes, ()]
 
 
@@ -185,7 +185,7 @@ def test_a_model_swapped_without_a_restart_is_a_change() -> None:
     """Through silence too: what is not told in between is remembered."""
     silent, other = replace(INFO, model=None), replace(INFO, model="big")
     story = told(Continuity(), *(signals(float(n), info=info) for n, info in enumerate((INFO, silent, other, other))))
-    assert [step.changes for step in story] == [(), (), (Change("model", "tiny", "big"),), ()]
+    assert [step.changes for step in story] == [(), (), (EngineChange("model", "tiny", "big"),), ()]
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2), st.sampled_from([None, 1.0, 2.0, 3.0])), max_size=60))

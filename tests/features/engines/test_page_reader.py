@@ -10,10 +10,9 @@ from aiohttp import web
 
 from prober.config.load import load
 from prober.config.specs import MetricsSpec
-from prober.features.engines.continuity import Change, Told
-from prober.features.engines.page_reader import EnginePage
-from prober.features.engines.vendors import DIALECTS
-from prober.measure.engine_signals import Signals
+from prober.features.engines.page_reader import PageReader
+from prober.measure.engine_signals import EngineChange, PageReading, Signals
+from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.probing.target import Identity, Target
 
@@ -70,11 +69,11 @@ class Heard:
         self.now: Signals | None = None
         self.changes: list[str] = []
 
-    def engine(self, signals: Signals | None) -> None:
-        self.now = signals
+    def page_read(self, reading: PageReading | None) -> None:
+        self.now = reading.signals if reading else None
 
-    def engine_changed(self, change: Change) -> None:
-        self.changes.append(change.what)
+    def engine_changed(self, change: EngineChange) -> None:
+        self.changes.append(change.kind)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -86,13 +85,13 @@ async def until(true: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def reading(
     url: str, heard: Heard, **spec: object
-) -> AsyncIterator[tuple[EnginePage, Clock, asyncio.Task[None]]]:
+) -> AsyncIterator[tuple[PageReader, Clock, asyncio.Task[None]]]:
     text = f"targets: [{{name: t, url: '{url}'}}]"
     found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
     clock = Clock()
     target = Target(replace(found, **spec), clock)  # type: ignore[arg-type]
     target.identity = Identity("m", DIALECTS["vllm"], "/v1") if found.engine is None and not spec else None
-    page = EnginePage(target, MetricsSpec(None, 0.02), clock, heard, Told(), lambda: "t")
+    page = PageReader(target, MetricsSpec(None, 0.02), clock, heard, lambda: "t")
     task = asyncio.create_task(page.run())
     try:
         yield page, clock, task
@@ -105,24 +104,20 @@ async def reading(
 async def test_what_the_engine_says_is_heard_and_is_the_load_of_a_moment() -> None:
     """Signals with version, and running + waiting at the reading before a moment; before the first there is none."""
     engine, heard = Engine(), Heard()
-    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard) as (page, clock, _):
-        before = clock.now_ns() - 10**9
+    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard) as (_page, _clock, _):
         await until(lambda: heard.now is not None)
         assert heard.now is not None
         assert (heard.now.requests_running, heard.now.requests_waiting, heard.now.preemptions_total) == (3, 2, 10)
         assert (heard.now.kv_cache_usage_ratio_max, heard.now.info.version) == (0.25, "0.32.0")
-        assert page.load_at(clock.now_ns()) == 5
-        assert page.load_at(before) is None
 
 
 async def test_a_page_that_ends_leaves_nothing_shown_as_current() -> None:
     """After a few readings without an answer there is no value, and no load; it comes back by itself."""
     engine, heard = Engine(), Heard()
-    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard) as (page, clock, _):
+    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard) as (_page, _clock, _):
         await until(lambda: heard.now is not None)
         engine.status = 500
         await until(lambda: heard.now is None)
-        await until(lambda: page.load_at(clock.now_ns()) is None)
         engine.status = 200
         await until(lambda: heard.now is not None)
 

@@ -17,9 +17,10 @@ from prober.features.grafana.dashboards import BOARDS, files
 from prober.features.grafana.dashboards.board import UIDS
 from prober.features.grafana.dashboards.lint import expressions, known, panels, problems
 from prober.features.grafana.dashboards.promql import Selector, Unreadable, read
+from prober.features.slo.rules import example_rules
 
 ROOT = Path(__file__).parents[3]
-KNOWN = known(ALL_SERIES)
+KNOWN = known(ALL_SERIES, example_rules())
 FILES = files()
 CHOSEN = {"$__rate_interval": "5m", "$__range": "3h", "$window": "2h", "$1": "one"}
 # What no panel shows, and why.

@@ -21,7 +21,7 @@ from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.visit import Came, Order, order_of
 from prober.features.grafana.sync import LONGEST_RETRY_S, MARKS_AN_HOUR, MARKS_EVERY_S, MARKS_KEPT, Grafana
 from prober.measure.event import Event
-from prober.probing.history import History
+from prober.probing.event_log import EventLog
 from prober.results.result import Result
 
 SPEC = GrafanaSpec(
@@ -39,9 +39,9 @@ class Here:
         self.orders: list[Order] = []
         self.came: Came | Exception = Came(WELL)
         self.writes = writes
-        self.history, self.families = History(10), registry()
+        self.event_log, self.families = EventLog(), registry()
         found = cast("list[Result]", sweeps or [])
-        self.part = Grafana(self.families, self.history, lambda _: found, lambda: self.writes, self._visited)
+        self.part = Grafana(self.families, self.event_log, lambda _: found, lambda: self.writes, self._visited)
         self.part.configure(spec)
 
     async def _visited(self, order: Order) -> Came:
@@ -52,7 +52,7 @@ class Here:
         return self.came
 
     def happened(self, unix_s: float, kind: Any = "engine", text: str = "restart") -> None:
-        self.history.happened(Event(unix_s, "one", kind, text))
+        self.event_log.append(Event(unix_s, "one", kind, text))
 
     def value(self, declared: Any, *labels: str) -> float:
         return self.families[declared.name].value(*labels).value
@@ -205,7 +205,7 @@ async def test_a_visit_ends_when_this_prober_writes_no_more() -> None:
         finally:
             ended.set()
 
-    part = Grafana(here.families, here.history, lambda _: [], lambda: here.writes, endless)
+    part = Grafana(here.families, here.event_log, lambda _: [], lambda: here.writes, endless)
     part.configure(SPEC)
     looking = asyncio.create_task(part.look(0.0))
     await begun.wait()
@@ -227,7 +227,7 @@ async def test_a_visit_ends_when_this_prober_writes_no_more() -> None:
 async def test_only_the_first_shard_keeps_the_dashboards() -> None:
     """Each marks the events of its own targets."""
     here = Here()
-    here.part = Grafana(here.families, here.history, lambda _: [], lambda: True, here._visited, first=False)
+    here.part = Grafana(here.families, here.event_log, lambda _: [], lambda: True, here._visited, first=False)
     here.part.configure(SPEC)
     await here.part.look(0.0)
     assert here.orders == []

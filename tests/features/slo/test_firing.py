@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prober.features.slo.firing import guard, percentile_events, percentile_window, proofs, silence_s
-from prober.features.slo.windows import DAY_S, SHORTEST_SLO_WINDOW_S, pairs, promql
+from prober.measure.burn_rate_windows import DAY_S, SHORTEST_SLO_WINDOW_S, pairs, promql
 from prober.measure.objective import JudgedStream, Slo, rate_text
 
 

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from prober.features.slo.status import standing
+from prober.features.slo.status import slo_status
 from prober.measure.objective import JudgedStream, Slo
 
 TTFT = Slo("s", "ttft", 0.5, Decimal("0.99"), 30 * 86400.0)
@@ -30,5 +30,5 @@ def test_no_data_is_a_state_of_its_own(
     slo: Slo, events: int, bad: int, trusted: bool, quiet_s: float | None, state: str, why: str
 ) -> None:
     """Too few events, silence and a prober that does not trust itself are never met; the gaps of a probe count as one."""
-    found = standing(slo, USE, events, bad, trusted=trusted, quiet_s=quiet_s)
+    found = slo_status(slo, USE, events, bad, trusted=trusted, quiet_s=quiet_s)
     assert (found.state, found.why) == (state, why)

@@ -7,7 +7,6 @@ neither and replicas of the prober are taken together. In their place every sele
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from decimal import Decimal
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -16,8 +15,6 @@ from prober.exposition.families import Series
 from prober.features.grafana.dashboards.board import TAG, UIDS
 from prober.features.grafana.dashboards.promql import Reading, Selector, Unreadable, read
 from prober.features.grafana.dashboards.schema import DASHBOARD
-from prober.features.slo.rules import Options, groups
-from prober.measure.objective import JudgedStream, Slo
 
 Json = dict[str, Any]
 Known = Mapping[str, frozenset[str]]
@@ -37,8 +34,8 @@ TEXT_WORDS = 6
 _VALIDATOR = Draft202012Validator(DASHBOARD)
 
 
-def known(series: Iterable[Series]) -> Known:
-    """Labels of every series that may be asked for: declared, recorded by the rules, or of Prometheus itself."""
+def known(series: Iterable[Series], rules: Iterable[Json]) -> Known:
+    """Labels of every series that a query may name: declared in `series`, recorded by `rules`, or of Prometheus itself."""
     found: dict[str, frozenset[str]] = {}
     for declared in series:
         labels = frozenset(declared.labels) | SCRAPED
@@ -47,12 +44,10 @@ def known(series: Iterable[Series]) -> Known:
             found[declared.name] = labels  # native
         else:
             found[declared.name] = labels
-    slo = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 30 * 86_400.0)
-    for group in groups({slo: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, Options()):
-        for rule in group["rules"]:
-            if "record" in rule:
-                by = rule["record"].partition(":")[0].split("_")
-                found[rule["record"]] = frozenset(by) | frozenset(rule.get("labels", ()))
+    for rule in rules:
+        if "record" in rule:
+            by = rule["record"].partition(":")[0].split("_")
+            found[rule["record"]] = frozenset(by) | frozenset(rule.get("labels", ()))
     return found | {"ALERTS": MADE | {"target", "workload"} | SCRAPED}
 
 

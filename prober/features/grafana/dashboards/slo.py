@@ -18,7 +18,7 @@ from prober.features.grafana.dashboards.panels import (
     table,
 )
 from prober.features.grafana.dashboards.queries import BUDGET_LEFT, PROBES, RECORDED, increase, slo_state
-from prober.features.slo.windows import CITED
+from prober.measure.burn_rate_windows import CITED
 
 SLOS = f'{PROBES},slo=~"$slo"'
 LEVEL = "target, workload, slo"

@@ -4,8 +4,8 @@ Several replicas stand on one page and are added up. Names are those of Ray's ow
 
 from dataclasses import replace
 
-from prober.features.engines.vendors import sglang, vllm
 from prober.measure.engine_signals import Shape, Table, renamed
+from prober.measure.engines import sglang, vllm
 
 _NEEDS = "scrape the node's metrics agent (--metrics-export-port), not the serve port"
 _VLLM, _SGLANG = "ray_vllm_", "ray_sglang_"

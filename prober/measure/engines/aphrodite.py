@@ -1,7 +1,7 @@
 """Aphrodite (0.24). A page only: its wire is the plain OpenAI one here. vLLM's names under its own prefix."""
 
-from prober.features.engines.vendors import vllm
 from prober.measure.engine_signals import Shape, latest, renamed
+from prober.measure.engines import vllm
 
 _PREFIX = "aphrodite:"
 TABLES = (

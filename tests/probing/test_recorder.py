@@ -1,4 +1,4 @@
-"""The recorder: which result fills which series."""
+"""Which probe fills which series, and which event counts for which SLO."""
 
 import itertools
 import math
@@ -15,11 +15,14 @@ from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.registry import registry
 from prober.exposition.buckets import bounds
 from prober.exposition.families import Family, Histogram, Registry, Series, page
+from prober.features.slo.monitor import SloMonitor
 from prober.measure.chat import Usage
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.metrics import Recorder
+from prober.probing.observer import ObservedTarget
+from prober.probing.recorder import ProbeRecorder
+from tests.observed import observed, reconfigured
 
 CONFIG = """
 slos:
@@ -53,11 +56,9 @@ def spec(text: str = CONFIG) -> TargetSpec:
     return load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
 
 
-def declared() -> tuple[Recorder, Registry]:
+def declared() -> tuple[ObservedTarget, Registry]:
     families = registry()
-    recorder = Recorder(families)
-    recorder.declare("t", spec())
-    return recorder, families
+    return observed(spec(), ProbeRecorder(families), SloMonitor(families)), families
 
 
 def samples(families: Registry) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -83,7 +84,7 @@ def test_everything_is_there_at_zero() -> None:
 def test_a_success_fills_every_histogram_once() -> None:
     """One TTFT, TPOT and E2E a probe; an ITL a chunk after the first; tokens as the server counts them."""
     recorder, families = declared()
-    recorder.record(GOOD)
+    recorder.probe_ended(GOOD)
     found = samples(families)
     key = ("t", "probe")
     counts = {
@@ -101,7 +102,7 @@ def test_a_success_fills_every_histogram_once() -> None:
 def test_what_is_no_usual_latency_stays_out_of_the_histograms(kept_out: dict[str, object]) -> None:
     """Warm-up, cached and failed probes count as probes, and observe no latency."""
     recorder, families = declared()
-    recorder.record(replace(GOOD, **kept_out))  # type: ignore[arg-type]
+    recorder.probe_ended(replace(GOOD, **kept_out))  # type: ignore[arg-type]
     found = samples(families)
     assert found[("llmslo_probes_total", ("t", "probe"))] == 1
     assert found[("llmslo_ttft_seconds_count", ("t", "probe"))] == 0
@@ -112,7 +113,7 @@ def test_what_is_no_usual_latency_stays_out_of_the_histograms(kept_out: dict[str
 def test_neutral_outcomes_are_no_probes(outcome: Outcome) -> None:
     """What is not the target's doing is counted apart."""
     recorder, families = declared()
-    recorder.record(replace(GOOD, outcome=outcome))
+    recorder.probe_ended(replace(GOOD, outcome=outcome))
     found = samples(families)
     assert found[("llmslo_probes_total", ("t", "probe"))] == 0
     assert found[("llmslo_probes_neutral_total", ("t", "probe", outcome.value))] == 1
@@ -122,7 +123,7 @@ def test_neutral_outcomes_are_no_probes(outcome: Outcome) -> None:
 def test_a_success_without_usage_is_told() -> None:
     """Where the server counts no tokens, that counts."""
     recorder, families = declared()
-    recorder.record(replace(GOOD, timeline=replace(GOOD.timeline, usage=None)))
+    recorder.probe_ended(replace(GOOD, timeline=replace(GOOD.timeline, usage=None)))
     found = samples(families)
     assert found[("llmslo_usage_missing_total", ("t", "probe"))] == 1
     assert found[("llmslo_tpot_seconds_count", ("t", "probe"))] == 0
@@ -131,20 +132,21 @@ def test_a_success_without_usage_is_told() -> None:
 def test_a_removed_target_leaves_nothing_and_takes_nothing() -> None:
     """Series of what is gone are gone, and a late result does not bring them back."""
     recorder, families = declared()
-    recorder.record(GOOD)
-    recorder.state("t", "ready")
-    recorder.remove("t")
-    recorder.record(GOOD)
+    recorder.probe_ended(GOOD)
+    recorder.state_seen("ready", None)
+    recorder.removed()
+    families.remove("t")
+    recorder.probe_ended(GOOD)
     assert samples(families) == {}
 
 
 def test_declaring_again_keeps_what_was_counted() -> None:
     """A reload with the same bounds keeps histograms and counters; changed bounds start that histogram anew."""
     recorder, families = declared()
-    recorder.record(GOOD)
-    recorder.declare("t", spec())
+    recorder.probe_ended(GOOD)
+    reconfigured(recorder, spec())
     assert samples(families)[("llmslo_ttft_seconds_count", ("t", "probe"))] == 1
-    recorder.declare("t", spec(CONFIG.replace("437ms", "300ms")))
+    reconfigured(recorder, spec(CONFIG.replace("437ms", "300ms")))
     found = samples(families)
     assert found[("llmslo_ttft_seconds_count", ("t", "probe"))] == 0
     assert found[("llmslo_itl_seconds_count", ("t", "probe"))] == 2
@@ -153,12 +155,12 @@ def test_declaring_again_keeps_what_was_counted() -> None:
 def test_an_slo_that_judges_something_else_begins_anew() -> None:
     """Objective and threshold bear the signal; under the same name with another one nothing of the old is left."""
     recorder, families = declared()
-    recorder.record(GOOD)
+    recorder.probe_ended(GOOD)
     found = samples(families)
     assert found[("llmslo_slo_threshold_seconds", ("t", "probe", "ttft", "ttft"))] == 0.437
     assert found[("llmslo_slo_objective_ratio", ("t", "probe", "ttft", "ttft"))] == 0.99
     assert found[("llmslo_slo_events_total", ("t", "probe", "ttft"))] == 1
-    recorder.declare("t", spec(CONFIG.replace("signal: ttft, threshold: 437ms", "signal: success")))
+    reconfigured(recorder, spec(CONFIG.replace("signal: ttft, threshold: 437ms", "signal: success")))
     found = samples(families)
     assert found[("llmslo_slo_events_total", ("t", "probe", "ttft"))] == 0
     assert found[("llmslo_slo_events_total", ("t", "probe", "itl"))] == 2
@@ -170,7 +172,7 @@ def test_an_slo_that_judges_something_else_begins_anew() -> None:
 def test_the_number_of_series_is_bounded() -> None:
     """At most 320 series for one target and workload with three SLOs."""
     recorder, families = declared()
-    recorder.record(GOOD)
+    recorder.probe_ended(GOOD)
     assert 250 < len([key for key in samples(families) if key[1][:2] == ("t", "probe")]) <= 320
 
 

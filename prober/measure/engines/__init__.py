@@ -1,6 +1,8 @@
 """The engines this prober knows, one file each: data only."""
 
-from prober.features.engines.vendors import (
+from prober.measure.chat import Dialect
+from prober.measure.engine_signals import Table
+from prober.measure.engines import (
     aphrodite,
     dynamo,
     kserve,
@@ -21,8 +23,6 @@ from prober.features.engines.vendors import (
     trtllm,
     vllm,
 )
-from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Table
 
 GENERIC = openai.DIALECT
 DIALECTS: dict[str, Dialect] = {

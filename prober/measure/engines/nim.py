@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from prober.features.engines.vendors import vllm
 from prober.measure.engine_signals import Buckets, Fact, Over, Shape, Table, Value, latest
+from prober.measure.engines import vllm
 
 # Names of 1.x from its documentation. Its "ITL" is one observation a request, so a TPOT, and it has no ITL.
 _PATHS = ("/v1/metrics", "/metrics")

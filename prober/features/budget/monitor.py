@@ -1,0 +1,32 @@
+"""What is left of the budgets, as series."""
+
+from prober.exposition.families import Registry
+from prober.features.budget import series
+from prober.measure.result import ProbeResult
+from prober.probing.observer import ObservedTarget, TargetObserver
+
+
+class BudgetMonitor:
+    """The budgets of all targets."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def observe(self, observed: ObservedTarget) -> "TargetBudgets":
+        """The budgets of one target."""
+        return TargetBudgets(self._registry, observed)
+
+
+class TargetBudgets(TargetObserver):
+    """The share of each budget of one target that is left."""
+
+    def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
+        self._registry, self._observed, self._name = registry, observed, observed.name
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        self.budget_spent()
+
+    def budget_spent(self) -> None:
+        now_ns = self._observed.target.clock.now_ns()
+        for kind, budget in self._observed.target.budgets.items():
+            self._registry.show(series.BUDGET, budget.remaining_ratio(now_ns), self._name, kind)

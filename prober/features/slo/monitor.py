@@ -1,0 +1,92 @@
+"""Counts the events of every SLO, for series and page alike."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prober.exposition.families import Registry
+from prober.features.slo import series
+from prober.features.slo.status import SloStatus, slo_status
+from prober.measure.objective import JudgedStream, Slo
+from prober.measure.result import ProbeResult
+from prober.measure.slo_events import events
+from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
+
+
+class SloMonitor:
+    """The SLOs of all targets."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def observe(self, observed: ObservedTarget) -> "TargetSlos":
+        """The SLOs of one target."""
+        return TargetSlos(self._registry, observed)
+
+
+@dataclass(slots=True)
+class _Count:
+    """Events of one SLO in one workload since both appeared. last_ns: due time of the last probe that was an event."""
+
+    slo: Slo
+    stream: JudgedStream
+    events: int = 0
+    bad: int = 0
+    last_ns: int | None = None
+
+
+class TargetSlos(TargetObserver):
+    """The SLOs of one target, by workload and by the name of the SLO."""
+
+    def __init__(self, registry: Registry, observed: NamedSpec) -> None:
+        self._registry, self._observed, self._name = registry, observed, observed.name
+        self._counts: dict[tuple[str, str], _Count] = {}
+        self.configured()
+
+    def configured(self) -> None:
+        before, self._counts = self._counts, {}
+        for slo, stream in self._observed.spec.uses():
+            key = stream.workload, slo.name
+            count = before.get(key)
+            if count is None or count.slo != slo:
+                # Another threshold or signal judges something else: its events must not be added to the old ones.
+                count = _Count(slo, stream)
+            count.stream = stream
+            self._counts[key] = count
+        self._declare({key for key, count in self._counts.items() if before.get(key) is count})
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        for (workload, slo_name), count in self._counts.items():
+            if workload != result.workload:
+                continue
+            seen, bad = events(count.slo, result)
+            if seen:
+                count.events, count.bad, count.last_ns = (
+                    count.events + seen,
+                    count.bad + bad,
+                    result.timeline.intended_ns,
+                )
+                self._registry.value(series.SLO_EVENTS, self._name, workload, slo_name).inc(seen)
+                self._registry.value(series.SLO_BAD_EVENTS, self._name, workload, slo_name).inc(bad)
+
+    def statuses(self, *, trusted: bool, now_ns: int) -> Iterator[SloStatus]:
+        """The status of each SLO in each workload; now_ns: of the monotonic clock."""
+        for count in self._counts.values():
+            quiet_s = None if count.last_ns is None else (now_ns - count.last_ns) / 1e9
+            yield slo_status(count.slo, count.stream, count.events, count.bad, trusted=trusted, quiet_s=quiet_s)
+
+    def _declare(self, unchanged: set[tuple[str, str]]) -> None:
+        """Counters at 0, objective and threshold as configured; what judges something else now begins again."""
+        registry, name = self._registry, self._name
+        kept = {(name, *key) for key in unchanged}
+        for counter in (series.SLO_EVENTS, series.SLO_BAD_EVENTS):
+            registry.keep(counter, kept, name)
+        kept_gauges = {(name, *key, self._counts[key].slo.signal) for key in unchanged}
+        for gauge in (series.SLO_OBJECTIVE, series.SLO_THRESHOLD):
+            registry.keep(gauge, kept_gauges, name)
+        for (workload, slo_name), count in self._counts.items():
+            labels = name, workload, slo_name
+            registry.value(series.SLO_EVENTS, *labels)
+            registry.value(series.SLO_BAD_EVENTS, *labels)
+            registry.show(series.SLO_OBJECTIVE, float(count.slo.objective), *labels, count.slo.signal)
+            if count.slo.threshold_s is not None:
+                registry.show(series.SLO_THRESHOLD, count.slo.threshold_s, *labels, count.slo.signal)

@@ -1,0 +1,164 @@
+"""All targets that are probed, kept in step with the configuration: an unchanged target goes on and keeps its statistics."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator
+from random import Random
+from typing import TypeVar
+
+from prober.config.specs import TargetSpec
+from prober.net.endpoint import BadEndpoint
+from prober.probing.observer import TargetObserver
+from prober.probing.shard import Shard, shard_of
+from prober.probing.target_runner import RunnerContext, TargetRunner
+
+START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute
+FREEZE_EVERY = 50  # targets made until the garbage collector is told to leave them alone: 10,000 objects or so
+DISK_WAIT_S = 2.0  # how long targets that begin wait for the disk
+SLICE = 200  # targets that are compared in one turn of the event loop
+T = TypeVar("T")
+Observer = TypeVar("Observer", bound=TargetObserver)
+log = logging.getLogger(__name__)
+
+
+async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items, with a turn of the event loop after every few."""
+    for index, item in enumerate(items, 1):
+        yield item
+        if not index % SLICE:
+            await asyncio.sleep(0)
+
+
+class Fleet:
+    """The runners of all targets of one shard. runners: by the keys of their targets."""
+
+    def __init__(self, context: RunnerContext, shard: Shard | None = None) -> None:
+        self.context = context
+        self.shard = shard or Shard()
+        self.rng = Random()
+        self.runners: dict[str, TargetRunner] = {}
+        self._wanted: dict[str, TargetSpec] = {}
+        self._changing: dict[str, asyncio.Task[None]] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self._next_start_s = 0.0
+        self._elsewhere: set[str] = set()  # keys of the targets of other shards
+
+    async def reconcile(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
+        """Make the running targets those of `specs`; return when the targets that go or change have ended."""
+        await self.change(specs, drain_s)
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Return when all targets that go or change have ended."""
+        while self._changing:
+            await asyncio.wait(list(self._changing.values()))
+
+    async def change(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
+        """Make the running targets those of `specs`. Targets that go or change end in the background, within `drain_s`.
+
+        One call at a time. However many targets there are, one is made or removed in a turn of the event loop, and they begin
+        one after another.
+        """
+        wanted: dict[str, TargetSpec] = {}
+        elsewhere: set[str] = set()
+        async for spec in _in_turns(specs):
+            if self.shard.has(spec.key):
+                wanted[spec.key] = spec
+            else:
+                elsewhere.add(spec.key)
+        self._wanted, self._elsewhere = wanted, elsewhere
+        async for key, runner in _in_turns(list(self.runners.items())):
+            if key not in self._changing and self._is_stale(runner):
+                self._changing[key] = asyncio.create_task(self._change_one(key, drain_s))
+                await asyncio.sleep(0)
+        new = [spec for key, spec in wanted.items() if key not in self.runners]
+        made: list[TargetRunner] = []
+        for spec in new:
+            if spec.key not in self.runners:
+                made += filter(None, [self._make(spec, None)])
+                await asyncio.sleep(0)
+                self._freeze(len(made))
+        if made:
+            await self.context.budgets.written(DISK_WAIT_S)  # so that no first probe has to wait for it
+        async for runner in _in_turns(made):
+            runner.start(self._pause_s(len(made)))
+        self._freeze(FREEZE_EVERY * (len(made) // FREEZE_EVERY))
+
+    async def stop(self, drain_s: float) -> None:
+        """End all probing."""
+        changing = list(self._changing.values())
+        for task in changing:
+            task.cancel()
+        await asyncio.gather(*changing, return_exceptions=True)
+        await asyncio.gather(*(runner.stop(drain_s) for runner in list(self.runners.values())))
+
+    def find(self, name: str) -> TargetRunner | None:
+        """The target whose series bear `name`; a target without a name is found by its key."""
+        named = next((self.runners[key] for key in self.context.names.keys(name) if key in self.runners), None)
+        if named is not None:
+            return named
+        unnamed = self.runners.get(name)
+        return unnamed if unnamed is not None and unnamed.name is None else None
+
+    def observers(self, kind: type[Observer]) -> Iterator[Observer]:
+        """The observers of this kind of all targets."""
+        for runner in list(self.runners.values()):
+            if (observer := runner.find(kind)) is not None:
+                yield observer
+
+    def elsewhere(self, name: str) -> Shard | None:
+        """The other shard that has the target with this name, or with this URL where it has none."""
+        if name not in self._elsewhere:
+            return None
+        return Shard(shard_of(name, self.shard.count), self.shard.count)
+
+    @property
+    def configured(self) -> int:
+        """Number of targets of all shards."""
+        return len(self._wanted) + len(self._elsewhere)
+
+    @staticmethod
+    def _freeze(made: int) -> None:
+        """What is made in such numbers stays: the collector need not walk it while stamps are taken."""
+        if made and not made % FREEZE_EVERY:
+            gc.freeze()
+
+    def _is_stale(self, runner: TargetRunner) -> bool:
+        wanted = self._wanted.get(runner.spec.key)
+        return wanted is not runner.spec and wanted != runner.spec
+
+    async def _change_one(self, key: str, drain_s: float) -> None:
+        """End a target, and begin it again where it is still wanted, until it is as it should be."""
+        try:
+            while (runner := self.runners.get(key)) is not None and self._is_stale(runner):
+                await runner.stop(drain_s)
+                async with self._one_at_a_time:
+                    spec = self._wanted.get(key)
+                    after = self._make(spec, runner) if spec is not None else None
+                    if after is None:
+                        del self.runners[key]
+                        runner.remove()
+                    await asyncio.sleep(0)
+                if after is not None:
+                    await self.context.budgets.written(DISK_WAIT_S)
+                    after.start(self._pause_s(len(self._changing)))
+        finally:
+            del self._changing[key]
+
+    def _make(self, spec: TargetSpec, before: TargetRunner | None) -> TargetRunner | None:
+        """A runner that is not started yet; None, with a line in the log, if the target's certificates cannot be used."""
+        try:
+            runner = TargetRunner(spec, self.context, before)
+        except BadEndpoint as problem:
+            log.error("target=%s is not probed: %s", spec.key, problem)
+            return None
+        self.runners[spec.key] = runner
+        return runner
+
+    def _pause_s(self, among: int) -> float:
+        """How long the next of as many targets has to wait, so that they do not begin at once."""
+        now_s = asyncio.get_running_loop().time()
+        begin_s = max(now_s, self._next_start_s)
+        self._next_start_s = begin_s + min(START_GAP_S, START_WITHIN_S / among)
+        return begin_s - now_s if begin_s - now_s <= START_WITHIN_S else self.rng.uniform(0.0, START_WITHIN_S)

@@ -1,0 +1,163 @@
+"""What listens to a target: each feature has one observer for each target, which keeps the feature's state of it."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from prober.config.specs import TargetSpec
+from prober.measure.engine_signals import EngineChange, PageReading
+from prober.measure.gpu_reading import Device
+from prober.measure.result import ProbeResult
+from prober.probing.target import Target
+
+Observer = TypeVar("Observer", bound="TargetObserver")
+log = logging.getLogger(__name__)
+
+
+class NamedSpec(Protocol):
+    """A target by the name of its series and its configuration."""
+
+    @property
+    def name(self) -> str:
+        """The label `target` of its series."""
+
+    @property
+    def spec(self) -> TargetSpec:
+        """Its configuration."""
+
+
+class TargetObserver:
+    """Hears of one target under one name. What a feature does not override does nothing.
+
+    An observer is made when the name of its target is known, and `removed` when the target is gone or takes another name.
+    """
+
+    def configured(self) -> None:
+        """The configuration of the target has changed: `ObservedTarget.target` is another one."""
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        """A scheduled probe has ended, or was not sent."""
+
+    def started(self) -> None:
+        """Probing begins, for the first time or again after a change of the configuration."""
+
+    def stopped(self) -> None:
+        """No more probes are begun; those under way still end."""
+
+    def state_seen(self, state: str, starting_until_unix_s: float | None) -> None:
+        """The target is in this state, which may be the one before.
+
+        starting_until_unix_s: when a target that has never answered begins to count as failing, None for others
+        """
+
+    def page_read(self, reading: PageReading | None) -> None:
+        """The engine's page was read; None: it cannot be read any more."""
+
+    def page_changed(self) -> None:
+        """Another page is read from now on, or none: what was read before says nothing of the target any more."""
+
+    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+        """The GPUs that serve the target were read; driver: the version of their driver, "" if it is not known."""
+
+    def engine_changed(self, change: EngineChange) -> None:
+        """The engine was restarted, or it or its hardware is another one."""
+
+    def drifted(self, workload: str, signal: str, *, active: bool) -> None:
+        """A latency has drifted from its baseline, or does not do so any more."""
+
+    def budget_spent(self) -> None:
+        """Something beside the scheduled probes spends the budgets of the target."""
+
+    def paused(self) -> None:
+        """A person paused the target."""
+
+    def removed(self) -> None:
+        """The target is gone, or goes by another name from now on."""
+
+
+class Feature(Protocol):
+    """Makes the observers of one feature."""
+
+    def observe(self, observed: "ObservedTarget") -> TargetObserver | None:
+        """The observer of a target; None if the feature has nothing to do with it."""
+
+
+class ObservedTarget(TargetObserver):
+    """A target under the name that its series bear, and everything that listens to it, in the order of the features.
+
+    It has the methods of an observer: each calls the same method of all observers. An exception of one observer is logged, and
+    reaches neither the others nor the caller.
+    """
+
+    def __init__(self, name: str, target: Target, features: Iterable[Feature]) -> None:
+        self.name, self.target = name, target
+        self._observers: list[TargetObserver] = []
+        for feature in features:
+            try:
+                observer = feature.observe(self)
+            except Exception:
+                log.exception("target=%s: %s failed; please report this", name, type(feature).__name__)
+                continue
+            if observer is not None:
+                self._observers.append(observer)
+
+    @property
+    def spec(self) -> TargetSpec:
+        """The configuration of the target."""
+        return self.target.spec
+
+    def find(self, kind: type[Observer]) -> Observer | None:
+        """The observer of this kind."""
+        return next((observer for observer in self._observers if isinstance(observer, kind)), None)
+
+    def retarget(self, target: Target) -> None:
+        """Go on with a target whose configuration has changed."""
+        self.target = target
+        self.configured()
+
+    def configured(self) -> None:
+        self._tell(lambda observer: observer.configured())
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        self._tell(lambda observer: observer.probe_ended(result))
+
+    def started(self) -> None:
+        self._tell(lambda observer: observer.started())
+
+    def stopped(self) -> None:
+        self._tell(lambda observer: observer.stopped())
+
+    def state_seen(self, state: str, starting_until_unix_s: float | None) -> None:
+        self._tell(lambda observer: observer.state_seen(state, starting_until_unix_s))
+
+    def page_read(self, reading: PageReading | None) -> None:
+        self._tell(lambda observer: observer.page_read(reading))
+
+    def page_changed(self) -> None:
+        self._tell(lambda observer: observer.page_changed())
+
+    def budget_spent(self) -> None:
+        self._tell(lambda observer: observer.budget_spent())
+
+    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+        self._tell(lambda observer: observer.gpus_read(devices, driver))
+
+    def engine_changed(self, change: EngineChange) -> None:
+        self._tell(lambda observer: observer.engine_changed(change))
+
+    def drifted(self, workload: str, signal: str, *, active: bool) -> None:
+        self._tell(lambda observer: observer.drifted(workload, signal, active=active))
+
+    def paused(self) -> None:
+        self._tell(lambda observer: observer.paused())
+
+    def removed(self) -> None:
+        self._tell(lambda observer: observer.removed())
+        self._observers = []
+
+    def _tell(self, call: Callable[[TargetObserver], None]) -> None:
+        for observer in self._observers:
+            try:
+                call(observer)
+            except Exception:
+                log.exception("target=%s: %s failed; please report this", self.name, type(observer).__name__)

@@ -1,0 +1,168 @@
+"""Which probe fills which series."""
+
+from prober.exposition.buckets import COARSE, bounds
+from prober.exposition.families import Histogram, Registry, Series
+from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.probing import series
+from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
+
+# Histograms whose bounds are refined around SLO thresholds: the signal of the SLOs, and the scale of the bounds.
+_REFINED = (
+    (series.TTFT, "ttft", "request"),
+    (series.TTFT_ANSWER, "ttft_answer", "request"),
+    (series.E2E, "e2e", "request"),
+    (series.TPOT, "tpot", "token"),
+    (series.ITL, "itl", "token"),
+)
+
+
+class ProbeRecorder:
+    """Fills the series of all probes."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def observe(self, observed: ObservedTarget) -> "TargetProbes":
+        """The probes of one target."""
+        return TargetProbes(self._registry, observed)
+
+
+class TargetProbes(TargetObserver):
+    """The series of one target's probes. Every counter starts at 0, so that `increase()` sees the first event."""
+
+    def __init__(self, registry: Registry, observed: NamedSpec) -> None:
+        self._registry, self._observed, self._name = registry, observed, observed.name
+        self._bounds: dict[str, dict[str, tuple[float, ...]]] = {}  # by workload, then by series
+        self._price: tuple[float, float] | None = None  # dollars a million prompt and completion tokens
+        self.configured()
+
+    def configured(self) -> None:
+        spec, registry, name = self._observed.spec, self._registry, self._name
+        budget = spec.budget
+        self._price = None
+        if budget and budget.prompt_price is not None and budget.completion_price is not None:
+            self._price = budget.prompt_price, budget.completion_price
+            registry.value(series.COST, name)
+        wanted = {workload for probe in spec.probes for workload in probe.workload.series}
+        for workload in self._bounds.keys() - wanted:
+            registry.remove(name, workload)
+            del self._bounds[workload]
+        for probe in spec.probes:
+            for workload, part, _, slos in probe.judged():
+                thresholds: dict[str, list[float]] = {}
+                for slo in slos:
+                    if slo.threshold_s is not None:
+                        thresholds.setdefault(slo.signal, []).append(slo.threshold_s)
+                self._declare(workload, thresholds, streamed=spec.stream)
+                self._declare_checks(workload, {golden.expectation.kind for golden in part.golden})
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        if result.workload not in self._bounds:
+            return
+        registry, key = self._registry, (self._name, result.workload)
+        self._tokens(result)
+        if result.outcome in NEUTRAL:
+            registry.value(series.NEUTRAL, *key, result.outcome.value).inc()
+        else:
+            registry.value(series.PROBES, *key).inc()
+        if result.outcome in BAD:
+            registry.value(series.FAILURES, *key, result.outcome.value).inc()
+        self._connection(result)
+        if (lag := result.timeline.send_lag_s) is not None:
+            self._histogram(series.SEND_LAG, result.workload).observe(lag)
+        if result.outcome in ANSWERED:
+            if result.golden is not None:
+                registry.value(series.QUALITY_CHECKS, *key, result.golden).inc()
+                wrong = result.outcome is Outcome.WRONG_ANSWER
+                registry.value(series.QUALITY_FAILURES, *key, result.golden).inc(wrong)
+            self._success(result)
+
+    def state_seen(self, state: str, starting_until_unix_s: float | None) -> None:
+        self._registry.show_one(series.STATE, state, series.STATES, self._name)
+        self._registry.show(series.STARTING_UNTIL, starting_until_unix_s, self._name)
+
+    def _success(self, result: ProbeResult) -> None:
+        timeline, workload, key = result.timeline, result.workload, (self._name, result.workload)
+        if timeline.usage is None or timeline.usage.completion_tokens is None:
+            self._registry.value(series.USAGE_MISSING, *key).inc()
+        if result.warm_up:
+            if timeline.ttft_s is not None:
+                self._registry.value(series.COLD_START, *key).value = timeline.ttft_s
+            return
+        if result.cached:
+            self._registry.value(series.CACHED, *key).inc()
+            return
+        for declared, value in (
+            (series.TTFT, timeline.ttft_s),
+            (series.TPOT, timeline.tpot_s),
+            (series.E2E, timeline.e2e_s),
+            (series.TTFT_ANSWER, timeline.ttft_answer_s if self._has_answer_series(timeline, key) else None),
+        ):
+            if value is not None:
+                histogram = self._histogram(declared, workload)
+                histogram.observe(value)
+                histogram.exemplar(value, result.request_id, result.unix_s)
+        if timeline.content_ns:
+            self._histogram(series.ITL, workload).observe(*timeline.itls_s)
+            self._histogram(series.CHUNK_GAP, workload).observe(*timeline.chunk_gaps_s)
+
+    def _has_answer_series(self, timeline: Timeline, key: tuple[str, str]) -> bool:
+        """A model that does not reason has one TTFT; the second series is for models with two, or for an SLO on it."""
+        return (
+            timeline.first_answer_ns != timeline.first_ns or key in self._registry.family(series.TTFT_ANSWER).children
+        )
+
+    def _tokens(self, result: ProbeResult) -> None:
+        usage = result.timeline.usage
+        if usage is None:
+            return
+        counts = (usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0)
+        for kind, count in zip(series.TOKEN_KINDS, counts, strict=True):
+            self._registry.value(series.TOKENS, self._name, result.workload, kind).inc(count)
+        if self._price is not None:
+            prompt, completion = self._price
+            self._registry.value(series.COST, self._name).inc((counts[0] * prompt + counts[1] * completion) / 1e6)
+
+    def _connection(self, result: ProbeResult) -> None:
+        if (connection := result.timeline.connection) and result.outcome is not Outcome.INVALID:
+            for phase in series.PHASES:
+                seconds = getattr(connection, f"{phase}_s")
+                if seconds is not None:
+                    self._registry.family(series.CONNECT).histogram(COARSE, self._name, phase).observe(seconds)
+        for kind, left in result.rate_limit.items():
+            self._registry.show(series.RATE_LIMIT, left, self._name, kind)
+        if result.cert_expiry_unix_s is not None:
+            self._registry.show(series.CERT_EXPIRY, result.cert_expiry_unix_s, self._name)
+
+    def _declare_checks(self, workload: str, kinds: set[str]) -> None:
+        key = (self._name, workload)
+        for declared in (series.QUALITY_CHECKS, series.QUALITY_FAILURES):
+            self._registry.keep(declared, {(*key, kind) for kind in kinds}, *key)
+            for kind in kinds:
+                self._registry.value(declared, *key, kind)
+
+    def _declare(self, workload: str, thresholds: dict[str, list[float]], *, streamed: bool) -> None:
+        """thresholds: seconds by signal, each of which is a bound of its histogram."""
+        registry, key = self._registry, (self._name, workload)
+        self._bounds[workload] = {
+            declared.name: bounds(scale, thresholds.get(signal, ())) for declared, signal, scale in _REFINED
+        } | {series.CHUNK_GAP.name: COARSE, series.SEND_LAG.name: COARSE}
+        for outcome in sorted(BAD):
+            registry.value(series.FAILURES, *key, outcome.value)
+        for outcome in sorted(NEUTRAL):
+            registry.value(series.NEUTRAL, *key, outcome.value)
+        for declared in (series.PROBES, series.CACHED, series.USAGE_MISSING):
+            registry.value(declared, *key)
+        for kind in series.TOKEN_KINDS:
+            registry.value(series.TOKENS, *key, kind)
+        always = [series.E2E, series.SEND_LAG]
+        if streamed:
+            always += [series.TTFT, series.TPOT, series.ITL, series.CHUNK_GAP]
+            always += [series.TTFT_ANSWER] if "ttft_answer" in thresholds else []
+        for declared in always:
+            self._histogram(declared, workload)
+
+    def _histogram(self, declared: Series, workload: str) -> Histogram:
+        return self._registry.family(declared).histogram(self._bounds[workload][declared.name], self._name, workload)

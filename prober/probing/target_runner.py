@@ -1,0 +1,346 @@
+"""Probes one target: its schedules, its probes under way, and what listens to them."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from random import Random
+from typing import Protocol, TypeVar
+
+from prober.config.specs import ProbeSpec, TargetSpec
+from prober.measure.event import Event
+from prober.measure.gpu_reading import Device
+from prober.measure.outcome import BAD, NEUTRAL, Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.net.clock import Clock
+from prober.probing.event_log import EventLog
+from prober.probing.observer import Feature, ObservedTarget, TargetObserver
+from prober.probing.pacer import due_times, pace
+from prober.probing.probe import run_probe
+from prober.probing.target import Target
+from prober.probing.trust import Trust
+from prober.workload.arrivals import derive_seed
+from prober.workload.workloads import Drawer
+
+UNNAMED = "undiscovered"  # name of the series of a target whose model is not known yet
+FIRST_ANSWER_INTERVAL_S = 2.0  # how often a target is asked that refuses connections and has never answered
+Observer = TypeVar("Observer", bound=TargetObserver)
+log = logging.getLogger(__name__)
+
+
+class BudgetKeeper(Protocol):
+    """Keeps what targets spend of their budgets."""
+
+    def enter(self, target: Target) -> None:
+        """Count what this target has spent before, and keep what it spends."""
+
+    def leave(self, target: Target) -> None:
+        """The target is gone."""
+
+    async def written(self, within_s: float) -> bool:
+        """Return after the next write; False if nothing can be kept, or not in time."""
+
+
+class NoBudgetKeeper:
+    """Keeps nothing."""
+
+    def enter(self, target: Target) -> None:
+        """Nothing was spent before."""
+
+    def leave(self, target: Target) -> None:
+        """Nothing to keep."""
+
+    async def written(self, within_s: float) -> bool:
+        """Nothing is written."""
+        return False
+
+
+class Names:
+    """Which targets, by key, go by each name. Two targets never share a name, since they would share their series."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, set[str]] = {}
+
+    def take(self, name: str, key: str) -> None:
+        """Let the target with this key go by the name."""
+        self._keys.setdefault(name, set()).add(key)
+
+    def give_up(self, name: str, key: str) -> bool:
+        """The target does not go by the name any more; True if no other does."""
+        keys = self._keys.get(name, set())
+        keys.discard(key)
+        if not keys:
+            self._keys.pop(name, None)
+        return not keys
+
+    def is_taken(self, name: str, key: str) -> bool:
+        """Whether another target goes by the name."""
+        return not self._keys.get(name, set()) <= {key}
+
+    def keys(self, name: str) -> set[str]:
+        """Keys of the targets that go by the name."""
+        return self._keys.get(name, set())
+
+
+@dataclass(slots=True)
+class RunnerContext:
+    """What all targets share.
+
+    features: in the order in which their observers hear of a target
+    forget: removes all series of a name
+    instance: makes the schedules of two probers different
+    """
+
+    clock: Clock
+    trust: Trust
+    events: EventLog
+    features: Sequence[Feature]
+    forget: Callable[[str], None]
+    instance: str
+    names: Names
+    budgets: BudgetKeeper
+
+
+class TargetRunner:
+    """One target while it is probed. before: the runner of the same target under its previous configuration."""
+
+    def __init__(self, spec: TargetSpec, context: RunnerContext, before: "TargetRunner | None" = None) -> None:
+        self.target = Target(spec, context.clock)
+        self.target.waiting_since_ns = context.clock.now_ns()
+        self._context = context
+        self._observed: ObservedTarget | None = None
+        self._logged_state, self._logged_token_problem = self.target.state, ""
+        self._is_started = False
+        self._start: asyncio.TimerHandle | None = None
+        self._schedules: list[asyncio.Task[None]] = []
+        self._launches: list[Callable[[int], None]] = []  # one for each schedule: starts a probe that is due then
+        self._probes: set[asyncio.Task[None]] = set()
+        if before is not None:
+            self._inherit(before)
+        context.budgets.enter(self.target)
+        if self._observed is not None:
+            self._observed.retarget(self.target)
+        if name := spec.name or self.name:
+            self._take_name(name)
+
+    @property
+    def spec(self) -> TargetSpec:
+        """The configuration of the target."""
+        return self.target.spec
+
+    @property
+    def name(self) -> str | None:
+        """The name of its series; None until the configuration or the target itself tells it."""
+        return self._observed.name if self._observed is not None else None
+
+    def find(self, kind: type[Observer]) -> Observer | None:
+        """The observer of this kind; None while the target has no name, or where the feature does not observe it."""
+        return self._observed.find(kind) if self._observed is not None else None
+
+    def start(self, pause_s: float = 0.0) -> None:
+        """Begin all schedules, after a pause. The first probe of each is due at once: it is the warm-up."""
+        if pause_s > 0:
+            self._start = asyncio.get_running_loop().call_later(pause_s, self._begin)
+        else:
+            self._begin()
+
+    async def stop(self, drain_s: float) -> None:
+        """End the schedules, let probes under way end within `drain_s`, cancel the rest."""
+        if self._start is not None:
+            self._start.cancel()
+        self._is_started = False
+        if self._observed is not None:
+            self._observed.stopped()
+        for schedule in self._schedules:
+            schedule.cancel()
+        await asyncio.gather(*self._schedules, return_exceptions=True)
+        if self._probes:
+            _, late = await asyncio.wait(self._probes, timeout=drain_s)
+            for probe in late:
+                probe.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def remove(self) -> None:
+        """The target is gone: its series and its observers go too."""
+        self._context.budgets.leave(self.target)
+        if self._observed is not None:
+            self._release(self._observed)
+            self._observed = None
+
+    def pause(self, unix_s: float | None) -> None:
+        """Send nothing from now on; probes under way end as they would. None: send again."""
+        if (unix_s is None) == (self.target.paused_unix_s is None):
+            return
+        self.target.paused_unix_s = unix_s
+        if unix_s is not None and self._observed is not None:
+            self._observed.paused()
+        text = "paused on request" if unix_s is not None else "resumed on request"
+        log.info("target=%s %s", self.name or UNNAMED, text)
+        self._context.events.append(Event(time.time(), self.name or UNNAMED, "state", text))
+
+    def record(self, result: ProbeResult, *, is_fault: bool = False) -> None:
+        """Hand the result of a scheduled probe to all observers.
+
+        is_fault: an exception inside the prober ended the probe, which says nothing of how late the prober is
+        """
+        identity = self.target.identity
+        name = self.target.spec.name or (identity.model if identity else None) or self.name or UNNAMED
+        if self._context.names.is_taken(name, self.target.spec.key):
+            name = self.target.spec.key
+        self._take_name(name)
+        result = replace(result, target=name)
+        if not is_fault:
+            now_ns = self._context.clock.now_ns()
+            self._context.trust.probe(now_ns, invalid=result.outcome is Outcome.INVALID)
+        assert self._observed is not None
+        self._observed.probe_ended(result)
+        self._show_state()
+        if result.outcome in BAD or result.outcome in NEUTRAL:
+            log.debug("target=%s workload=%s outcome=%s %s", name, result.workload, result.outcome, result.detail)
+
+    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+        """The GPUs that serve the target were read."""
+        if self._observed is not None:
+            self._observed.gpus_read(devices, driver)
+
+    def starting_since_and_until_unix_s(self) -> tuple[float, float] | None:
+        """Since when a target that refuses connections is waited for, and until when that is no failure; None for others."""
+        target, now_ns = self.target, self._context.clock.now_ns()
+        until_ns = target.starting_until_ns
+        if not target.is_refusing or until_ns is None or target.waiting_since_ns is None:
+            return None
+        since_s, until_s = ((at_ns - now_ns) / 1e9 + time.time() for at_ns in (target.waiting_since_ns, until_ns))
+        return float(round(since_s)), float(round(until_s))
+
+    def _begin(self) -> None:
+        self._is_started = True
+        for probe in self.target.spec.probes:
+            self._schedules.append(asyncio.create_task(self._run(probe)))
+        self._schedules.append(asyncio.create_task(self._await_first_answer()))
+        if self._observed is not None:
+            self._observed.started()
+
+    def _inherit(self, before: "TargetRunner") -> None:
+        """A changed target is the same target: its observers, its budgets, its warm-up and its pause stay."""
+        self._observed, before._observed = before._observed, None
+        self.target.paused_unix_s = before.target.paused_unix_s
+        for kind, budget in self.target.budgets.items():
+            if kind in before.target.budgets:
+                self.target.budgets[kind] = before.target.budgets[kind].limited(budget.limit)
+        if before.target.spec.url == self.target.spec.url:
+            self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
+            self.target.state = before.target.state
+        self.target.inherit_start(before.target)
+
+    def _take_name(self, name: str) -> None:
+        """Go by this name; under a new one the target is observed from the beginning."""
+        before = self._observed
+        if before is not None and before.name == name:
+            return
+        self._context.names.take(name, self.target.spec.key)
+        self._observed = ObservedTarget(name, self.target, self._context.features)
+        if before is not None:
+            self._release(before)
+        self._show_state()
+        if self._is_started:
+            self._observed.started()
+
+    def _release(self, observed: ObservedTarget) -> None:
+        observed.removed()
+        if self._context.names.give_up(observed.name, self.target.spec.key):
+            self._context.forget(observed.name)
+
+    def _show_state(self) -> None:
+        if self._observed is not None:
+            start = self.starting_since_and_until_unix_s()
+            self._observed.state_seen(self.target.state, start[1] if start else None)
+
+    async def _await_first_answer(self) -> None:
+        """Ask a target that refuses connections since its start every few seconds, and probe it as soon as it answers."""
+        target, was_refused = self.target, False
+        while target.starting_until_ns is not None or target.is_refusing:
+            await asyncio.sleep(FIRST_ANSWER_INTERVAL_S)
+            if target.is_refusing and target.paused_unix_s is None:
+                was_refused = True
+                await target.awake()
+                self._follow_state(None)
+        if was_refused and target.has_answered:
+            lead_ns = round(target.spec.connect_lead_s * 1e9)
+            for launch in self._launches:
+                launch(self._context.clock.now_ns() + lead_ns)
+
+    async def _run(self, probe: ProbeSpec) -> None:
+        clock, trust = self._context.clock, self._context.trust
+        rng = Random(derive_seed(self._context.instance, self.target.spec.key, probe.workload.name))
+        drawer = Drawer(probe.workload, rng)
+        start = clock.now_ns()
+        schedule: Iterable[int] = due_times(probe, rng, start)
+        if self.target.state == "pending":
+            schedule = chain([start], schedule)
+
+        def launch(due_ns: int) -> None:
+            if self.target.paused_unix_s is not None:
+                return
+            task = asyncio.create_task(self._probe(probe, drawer, due_ns))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+
+        def missed(due_ns: int) -> None:
+            if self.target.paused_unix_s is not None:
+                return
+            trust.missed(clock.now_ns())
+            late_s = (clock.now_ns() - due_ns) / 1e9
+            detail = f"the prober woke {late_s:.1f} s after the due time and did not send"
+            self.record(_unsent(probe, due_ns, Outcome.INVALID, detail))
+
+        self._launches.append(launch)
+        await pace(schedule, clock, round(self.target.spec.connect_lead_s * 1e9), launch, missed)
+
+    async def _probe(self, probe: ProbeSpec, drawer: Drawer, due_ns: int) -> None:
+        is_fault = False
+        try:
+            result = await run_probe(self.target, drawer, due_ns)
+        except asyncio.CancelledError:
+            result = _unsent(probe, due_ns, Outcome.CANCELLED, "the prober ended it")
+        except Exception:
+            # `invalid` for this target only: the prober is not late, so it still trusts the results of other targets.
+            log.exception("target=%s: a probe failed inside the prober; please report this", self.name or UNNAMED)
+            is_fault = True
+            detail = "a fault inside the prober; please report it with the trace in the log"
+            result = _unsent(probe, due_ns, Outcome.INVALID, detail)
+        if result is not None:
+            self.record(result, is_fault=is_fault)
+        self._follow_state(result)
+
+    def _follow_state(self, result: ProbeResult | None) -> None:
+        """Show the state, and log a change of it."""
+        if self.target.is_refusing and self.name is None:
+            key = self.target.spec.key
+            self._take_name(UNNAMED if not self._context.names.is_taken(UNNAMED, key) else key)
+        if result is None:
+            self._show_state()
+        self._log_changes(result)
+
+    def _log_changes(self, result: ProbeResult | None) -> None:
+        """Log a change of the state, and of what is wrong with the token file."""
+        if self.target.state != self._logged_state:
+            before, self._logged_state = self._logged_state, self.target.state
+            if self.target.is_refusing:
+                limit_s = self.target.spec.starting_timeout_s
+                detail = f": refuses connections; counted as failures after {limit_s:g} s (starting_timeout)"
+            else:
+                detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
+            log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
+            text = f"{self.target.state}, was {before}{detail}"
+            self._context.events.append(Event(time.time(), self.name or UNNAMED, "state", text))
+        problem = self.target.endpoint.secret.problem if self.target.endpoint.secret else ""
+        if problem != self._logged_token_problem:
+            self._logged_token_problem = problem
+            log.warning("target=%s: %s", self.name, problem or "the token file is readable again")
+
+
+def _unsent(probe: ProbeSpec, due_ns: int, outcome: Outcome, detail: str) -> ProbeResult:
+    return ProbeResult("", probe.workload.series[0], "", 0.0, outcome, detail, Timeline(intended_ns=due_ns))
