@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 TAG = "localhost/llm-slo-prober:built"
 USER = 65532
 LIMIT_MB = 128
-# As docs/image.md says to run it.
+# As docs/kubernetes.md says to run it.
 HARDENED = (
     "--read-only",
     "--cap-drop=ALL",

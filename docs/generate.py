@@ -1,4 +1,4 @@
-"""Writes the parts of docs/ and deploy/ that come from the code, or with --check says which are out of date.
+"""Write the parts of docs/ and deploy/ that are generated from the code, or with --check name those that are out of date.
 
 python docs/generate.py [--check]
 """
@@ -18,11 +18,10 @@ from prober.web.api import openapi
 
 DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"
-BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->"
 
 
 def series_table() -> str:
-    """Every exported series."""
+    """Return the table of all exported series."""
     rows = ["| series | type | labels | meaning |", "|---|---|---|---|"]
     for declared in ALL_SERIES:
         labels = ", ".join(f"`{label}`" for label in declared.labels) or "–"
@@ -31,13 +30,13 @@ def series_table() -> str:
 
 
 def engines_table() -> str:
-    """Every dialect."""
+    """Return the table of dialects: what is sent to each engine beyond the specification."""
     rows = [
-        "| engine | told by | length forced with | kept out of the prefix cache with | `[DONE]` | usage on every chunk |"
+        "| engine | recognised by | length forced with | prefix cache bypassed with | sends `[DONE]` | usage on every chunk |"
     ]
     rows.append("|---|---|---|---|---|---|")
     for dialect in DIALECTS.values():
-        told = (
+        recognised_by = (
             f"`owned_by: {dialect.owned_by}`"
             if dialect.owned_by
             else f"header `{dialect.header}`"
@@ -48,7 +47,7 @@ def engines_table() -> str:
             json.dumps(dict(table)) if table else "–" for table in (dialect.force_length, dialect.cache_bypass)
         )
         done, usage = ("yes" if flag else "no" for flag in (dialect.sends_done, dialect.continuous_usage))
-        rows.append(f"| `{dialect.name}` | {told} | `{force}` | `{bypass}` | {done} | {usage} |")
+        rows.append(f"| `{dialect.name}` | {recognised_by} | `{force}` | `{bypass}` | {done} | {usage} |")
     return "\n".join(rows).replace("`–`", "–") + "\n"
 
 
@@ -68,18 +67,18 @@ SHOWN = (
 
 
 def pages_table() -> str:
-    """Every table of an engine's page, and what it tells."""
+    """Return the table of metrics pages: which signals each engine exports."""
     rows = [
-        f"| engine | names | page | {' | '.join(name for name, _ in SHOWN)} |",
+        f"| engine | prefix | page | {' | '.join(name for name, _ in SHOWN)} |",
         "|---|---|---|" + "---|" * len(SHOWN),
     ]
     for table in TABLES:
         names = table.shape.prefixes or table.shape.names[:1] if table.shape else ()
         port = f":{table.port}" if table.port else ""
         page = f"`{port}{table.paths[0]}`" if table.paths else "none"
-        told = {*table.signals, *(("kv_cache_capacity_tokens",) if "capacity_tokens" in _facts(table) else ())}
-        told |= {"start_time_seconds"} if table.start_time_header else set()
-        marks = " | ".join("•" if signal in told else "" for _, signal in SHOWN)
+        exported = {*table.signals, *(("kv_cache_capacity_tokens",) if "capacity_tokens" in _facts(table) else ())}
+        exported |= {"start_time_seconds"} if table.start_time_header else set()
+        marks = " | ".join("•" if signal in exported else "" for _, signal in SHOWN)
         shown = f"`{names[0]}`" if names else ""
         rows.append(f"| {table.engine} | {shown} | {page} | {marks} |")
     return "\n".join(rows) + "\n"
@@ -89,17 +88,31 @@ def _facts(table: Table) -> set[str]:
     return {fact.says for fact in table.facts}
 
 
-def between(text: str, content: str) -> str:
-    """`text` with `content` between its markers."""
-    head, _, rest = text.partition(BEGIN)
-    return head + BEGIN + content + END + rest.partition(END)[2]
+def replace_block(text: str, name: str, content: str) -> str:
+    """Return `text` with `content` between the markers of the block `name`.
+
+    Raises ValueError if the page has no such block.
+    """
+    begin, end = f"<!-- generated: {name} -->\n", f"<!-- end of {name} -->"
+    head, marker, rest = text.partition(begin)
+    _, closing, tail = rest.partition(end)
+    if not marker or not closing:
+        raise ValueError(f"the page has no block {begin.strip()} … {end}")
+    return head + begin + content + end + tail
 
 
 def files() -> dict[Path, str]:
-    """Each file as it should be."""
-    tables = {"series.md": series_table(), "configuration.md": document(), "engines.md": engines_table()}
-    tables["engine-pages.md"] = pages_table()
-    wanted = {DOCS / name: between((DOCS / name).read_text(), table) for name, table in tables.items()}
+    """Return every generated file and its content."""
+    blocks = (
+        ("series.md", "series", series_table()),
+        ("configuration.md", "keys", document()),
+        ("engines.md", "dialects", engines_table()),
+        ("engines.md", "pages", pages_table()),
+    )
+    wanted: dict[Path, str] = {}
+    for name, block, table in blocks:
+        page = DOCS / name
+        wanted[page] = replace_block(wanted.get(page) or page.read_text(), block, table)
     wanted[DOCS / "config.schema.json"] = json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
     wanted[DOCS / "openapi.json"] = json.dumps(openapi(), indent=1, ensure_ascii=False) + "\n"
     kustomize = DEPLOY / "kustomize"
@@ -120,7 +133,7 @@ def files() -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write, or check."""
+    """Write the files, or check them."""
     stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
     if "--check" in sys.argv:
         if stale:

@@ -1,4 +1,4 @@
-"""A stranger finds everything in docs/."""
+"""Everything public is documented, and the documentation is valid: generated parts, links, configurations."""
 
 import inspect
 import re
@@ -28,7 +28,7 @@ def text(name: str) -> str:
 
 
 def test_generated_parts_are_up_to_date() -> None:
-    """What docs/ takes from the code is what the code says."""
+    """The generated parts of docs/ and deploy/ equal what docs/generate.py writes."""
     done = subprocess.run(
         [sys.executable, ROOT / "docs/generate.py", "--check"], capture_output=True, text=True, check=False
     )
@@ -65,10 +65,10 @@ def test_every_key_is_documented(model: type[models.Block]) -> None:
 
 
 def test_every_page_is_documented() -> None:
-    """By its path, in docs/commands.md."""
+    """By its path, in docs/api.md."""
     site = Site(cast(Any, SimpleNamespace()), cast(Any, None), cast(Any, None), Registry(), cast(Any, None), "", "")
     for route in site.routes():
-        assert f"`{route.path}" in text("docs/commands.md"), route.path
+        assert f"`{route.path}" in text("docs/api.md"), route.path
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
@@ -77,8 +77,12 @@ def test_every_outcome_is_documented(outcome: Outcome) -> None:
     assert f"`{outcome.value}`" in text("docs/measurement.md")
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Files that they name.
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "deploy/runbooks").glob("*.md")),
+]
+# Content of the files that the configurations name.
 NAMED = {
     "/etc/prober/trace.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     "2023-11-16 18:17:03.9799600,374,44\n2023-11-16 18:17:04.0319600,396,109\n"
@@ -92,17 +96,25 @@ CONFIGURATIONS = [
 
 
 def test_pages_have_configurations() -> None:
-    """So that the test below has something to read."""
-    assert {"README-0", "sidecar-1", "fleet-0", "configuration-0", "discovery-0"} <= {
-        each.id for each in CONFIGURATIONS
-    }
+    """The test below reads the configurations of these pages."""
+    assert {"README-0", "sidecar-1", "fleet-0", "configuration-0", "scaling-0"} <= {each.id for each in CONFIGURATIONS}
 
 
 @pytest.mark.parametrize(("page", "block"), CONFIGURATIONS)
-def test_configurations_of_pages_are_taken(page: Path, block: str) -> None:
-    """Each block of YAML that has targets or finds some; what it takes from the environment is there."""
+def test_configurations_of_pages_are_valid(page: Path, block: str) -> None:
+    """Every YAML block with targets or a discovery is a valid configuration. Variables that it names are set."""
     environment = dict.fromkeys(re.findall(r"\$\{(\w+)\}", block), "of-the-environment")
     load(block, source=page.name, engines=DIALECTS, environment=environment, read=NAMED.__getitem__)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the fragments that the page's headings have, as GitHub makes them. Lines of code blocks are not headings."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    slugs: list[str] = []
+    for title in re.findall(r"^#+ (.*)$", prose, re.MULTILINE):
+        slug = re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-")
+        slugs.append(f"{slug}-{slugs.count(slug)}" if slug in slugs else slug)
+    return set(slugs)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -112,6 +124,36 @@ def test_links_lead_somewhere(page: Path) -> None:
         other = (page.parent / path).resolve() if path else page
         assert other.exists(), f"{page.name}: {path} is not there"
         if heading and other.suffix == ".md":
-            found = re.findall(r"^#+ (.*)$", other.read_text(), re.MULTILINE)
-            slugs = {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in found}
-            assert heading in slugs, f"{page.name}: {other.name} has no heading #{heading}"
+            assert heading in anchors(other), f"{page.name}: {other.name} has no heading #{heading}"
+
+
+def test_every_command_has_a_section() -> None:
+    """docs/commands.md has a section for each command, with its exit codes, and README.md links to it."""
+    sections = re.split(r"^## ", text("docs/commands.md"), flags=re.MULTILINE)
+    for command in COMMANDS:
+        (section,) = (each for each in sections if each.startswith(f"prober {command}\n"))
+        assert "**Exit codes.**" in section or "exit code" in section, command
+        assert f"docs/commands.md#prober-{command})" in text("README.md")
+
+
+def test_files_named_for_contributors_exist() -> None:
+    """Every path in CONTRIBUTING.md that has no placeholder is in the tree."""
+    named = re.findall(r"`((?:prober|tests|bench|deploy|docs|tools|dashboards)/[\w./-]*)`", text("CONTRIBUTING.md"))
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_code_names_pages_that_exist() -> None:
+    """A page of docs/ that code, tests, manifests or benchmarks name is in the tree."""
+    sources = [
+        path
+        for folder in ("prober", "bench", "tests", "deploy", "tools")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".yaml", ".sh", ".html", ".js"}
+    ]
+    named = {
+        (path.relative_to(ROOT), page)
+        for path in sources
+        for page in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8"))
+    }
+    assert [f"{path}: {page}" for path, page in sorted(named) if not (ROOT / page).exists()] == []

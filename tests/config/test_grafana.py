@@ -81,8 +81,8 @@ def test_a_password_in_the_address_is_not_repeated() -> None:
 
 
 def test_the_documented_block_is_right() -> None:
-    """That of docs/grafana.md."""
-    text = (Path(__file__).parents[2] / "docs/grafana.md").read_text()
+    """That of docs/guides/dashboards.md."""
+    text = (Path(__file__).parents[2] / "docs/guides/dashboards.md").read_text()
     (block,) = re.findall(r"```yaml\n(grafana:.*?)```", text, re.DOTALL)
     found = spec(block)
     assert found is not None

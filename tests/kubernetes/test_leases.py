@@ -1,4 +1,4 @@
-"""Leases against an API server: the stand-in, or a real one (`KUBE_APISERVER`, see docs/replicas.md)."""
+"""Leases against an API server: the stand-in, or a real one (`KUBE_APISERVER`, see docs/measurements.md)."""
 
 import asyncio
 import json

@@ -34,7 +34,7 @@ class Knee:
 class Ahead:
     """A model under load: what the sweep's requests would see at a rate in all, the background as it is.
 
-    lengths: of the sweep's requests; front_s: what lies before the engine; effort: 1 for the figures of docs/sweeps.md, less is
+    lengths: of the sweep's requests; front_s: what lies before the engine; effort: 1 for the figures of docs/measurements.md, less is
     quicker and rougher
     """
 

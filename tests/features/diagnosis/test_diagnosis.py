@@ -256,7 +256,7 @@ def test_every_lever_is_one_that_an_engine_has() -> None:
 
 
 def test_the_document_names_every_regime() -> None:
-    """docs/diagnosis.md knows all of them."""
-    text = (Path(__file__).parents[3] / "docs/diagnosis.md").read_text()
+    """docs/methods.md knows all of them."""
+    text = (Path(__file__).parents[3] / "docs/methods.md").read_text()
     assert all(f"`{regime.name}`" in text for regime in REGIMES)
     assert "`unknown`" in text

@@ -439,8 +439,8 @@ def test_a_mark_is_plain_data() -> None:
 
 
 def test_every_call_is_listed_with_its_documentation(grafana: Grafana) -> None:
-    """In docs/grafana.md, since the token needs a permission for each."""
-    text = (Path(__file__).parents[3] / "docs/grafana.md").read_text()
+    """In docs/guides/dashboards.md, since the token needs a permission for each."""
+    text = (Path(__file__).parents[3] / "docs/guides/dashboards.md").read_text()
     pushed(grafana, folder="Somewhere else")
     pushed(grafana)
     with Server(grafana.url, TOKEN) as server:

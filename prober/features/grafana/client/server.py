@@ -1,4 +1,4 @@
-"""One Grafana, asked over its HTTP API through the library grafana-client. Every call is listed in docs/grafana.md.
+"""One Grafana, asked over its HTTP API through the library grafana-client. Every call is listed in docs/guides/dashboards.md.
 
 Of the library's own session three things are changed: redirects are refused (a proxy's login page is one, and a token has no
 business elsewhere), QUIC is never tried, and certificates are not looked up at their authority (a closed network has no way
