@@ -1,11 +1,10 @@
-"""What the prober's own page costs: its bytes and its load time in a real browser, and what reading it does to the stamps.
+"""Cost of the prober's own page: bytes and load time in a real browser, and its effect on measured ITLs.
 
-Loads: a daemon with 100 targets, all on one mock, each probed every five seconds as by default. Stamps: the same with one of them
-at RATE, whose ITLs are compared with the mock's. Seconds that begin with the page and /metrics fetched, gzipped, follow seconds
-without, so that other work on a shared machine falls on both alike; seconds without are of two kinds, whose difference tells what
-is left of it (`null_ms`).
+Loads: a daemon with 100 targets on one mock, each probed every five seconds. ITLs: the same with one target at RATE, whose ITLs are
+compared with the mock's. Seconds that begin with a gzipped fetch of the page and /metrics alternate with seconds without, so that
+other work on a shared machine affects both; the difference between two kinds of seconds without fetch is the noise (`null_ms`).
 
-Beside it the longest slice in processor time of this process: between slices every stamp that is due is taken.
+Also the longest slice of processor time: the event loop runs between slices.
 """
 
 import shutil
@@ -41,7 +40,7 @@ TIMES = """(() => {
 
 
 def config(rate: float, each: float) -> str:
-    """One target at `rate` a second, and the others, whose engine's page is not read, at `each`."""
+    """Configuration with one target at `rate` per second, and the others, without their engine's page, at `each`."""
     others = "".join(
         f'  - {{name: team-{i % 7}/model-{i:02d}, url: "{{mock}}", rate: {each}/s, metrics: {{url: none}}}}\n'
         for i in range(1, TARGETS)
@@ -50,10 +49,10 @@ def config(rate: float, each: float) -> str:
 
 
 def measure() -> dict[str, Any]:
-    """ITL errors in ms, read and not read."""
+    """p99 of ITL errors in ms, with and without reading the page."""
     with stage(config(RATE, 0.05), history=round(RATE * PERIOD_S * ROUNDS * len(ORDER) * 2)) as running:
         time.sleep(WARM_S)
-        fetch(running, "/")  # the first is the dearest
+        fetch(running, "/")  # the first fetch costs most
         begins: list[int] = []
         for read in ORDER * ROUNDS:
             begins.append(time.monotonic_ns())
@@ -79,7 +78,7 @@ def measure() -> dict[str, Any]:
 
 
 def loads() -> dict[str, Any]:
-    """The page in a real browser, each time with an empty cache: navigation to the end of its load event; bytes of it all."""
+    """Load times in a real browser with an empty cache, from navigation to the end of the load event, and all bytes."""
     times, sizes = list[float](), list[tuple[int, int]]()
     with stage(config(0.2, 0.2)) as running, sync_playwright() as started:
         time.sleep(WARM_S)
@@ -101,7 +100,7 @@ def loads() -> dict[str, Any]:
 
 
 def fetch(running: Stage, path: str) -> None:
-    """As a browser, or Prometheus, asks for it."""
+    """Fetch a page gzipped, as a browser or Prometheus does."""
     with urllib.request.urlopen(
         urllib.request.Request(running.prober + path, headers={"Accept-Encoding": "gzip"})
     ) as answer:
@@ -109,7 +108,7 @@ def fetch(running: Stage, path: str) -> None:
 
 
 def slices() -> dict[str, float]:
-    """The longest steps in ms: of writing the page of 100 targets, of one in full, of a full ring's quantiles."""
+    """The longest steps in ms: of the fleet page of 100 targets, of a target's page, of the quantiles of a full ring."""
     rng, samples = Random(1), Samples()
     samples.add(*(rng.lognormvariate(-4, 0.5) for _ in range(SAMPLES)))
     return {

@@ -1,4 +1,4 @@
-"""The prober's own page in a real browser: what people see, do and are told, in every scene; and over the real daemon."""
+"""The prober's own page in a real browser, in every scene and with the real daemon."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ AXE = files("axe_playwright_python").joinpath("axe.min.js")
 
 
 class Stage:
-    """The real site on a thread of its own, over views that the test sets. broken: it answers 500; slow_s: and how late."""
+    """The real site in its own thread, with views set by the test. broken: it answers 500; slow_s: delay of answers."""
 
     def __init__(self, targets: Sequence[TargetView]) -> None:
         self.targets, self.broken, self.slow_s = list(targets), False, 0.0
@@ -136,7 +136,7 @@ def staged(targets: Sequence[TargetView]) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def opened(browser: Browser, stage: Stage, path: str = "", **options: Any) -> Iterator[Page]:
-    """The page; afterwards: nothing was said to the console, and nobody but the prober was asked for anything."""
+    """The page; on exit: the console is empty, and all requests went to the prober."""
     context = browser.new_context(**{"viewport": DESK, **options})
     page = context.new_page()
     said, asked = list[str](), list[str]()
@@ -153,14 +153,14 @@ def opened(browser: Browser, stage: Stage, path: str = "", **options: Any) -> It
 
 
 def refreshed(page: Page) -> None:
-    """As the page does by itself every few seconds; back once it has been answered and shown."""
+    """Refresh the page as it does itself every few seconds; returns when the answer is shown."""
     with page.expect_response(lambda answer: answer.request.resource_type == "fetch"):
         page.evaluate("window.dispatchEvent(new Event('online'))")
     page.evaluate("new Promise(done => setTimeout(done, 50))")
 
 
 def serious(page: Page, where: str = "document") -> list[str]:
-    """What axe-core finds that keeps somebody out."""
+    """Serious and critical violations that axe-core finds."""
     page.evaluate(AXE.read_text())
     found = page.evaluate(f"axe.run({where}, {{resultTypes: ['violations']}})")
     return [
@@ -187,7 +187,7 @@ def test_everybody_can_read_it(browser: Browser, scene: str, scheme: Any) -> Non
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_read_what_it_tells_in_between(browser: Browser, scheme: Any) -> None:
-    """What was done, what failed, and that it is stale."""
+    """Messages about a result, an error and a stale page."""
     with staged(SCENES["nothing"]()) as stage, opened(browser, stage, color_scheme=scheme) as page:
         page.get_by_role("button", name="Reload configuration").click()
         expect(page.locator("#said")).to_contain_text("done")
@@ -213,7 +213,7 @@ def test_it_fits_a_phone(browser: Browser, scene: str) -> None:
 
 @pytest.mark.parametrize("scene", ["slow", "drifting", "full"])
 def test_a_phone_shows_every_column(browser: Browser, scene: str) -> None:
-    """Nothing of a table is out of sight behind a scrollbar."""
+    """No part of a table is hidden behind a scrollbar."""
     with staged(ALL[scene]()) as stage, opened(browser, stage, viewport=PHONE) as page:
         wide = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth + 1)"
         assert page.evaluate(f"{wide}.map(each => each.getAttribute('aria-label'))") == []
@@ -230,7 +230,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_no_name_becomes_code(browser: Browser, text: str) -> None:
-    """No dialog, no element, no title of another's making; also after an update, on the target's own page, and in a question."""
+    """No dialog, element or title from a foreign text; also after an update, on the target's page, and in a question."""
     with staged(hostile(text)) as stage, opened(browser, stage) as page:
         questions: list[str] = []
 
@@ -289,9 +289,9 @@ def test_an_update_without_news_touches_nothing(browser: Browser, scene: str) ->
 
 
 def test_an_update_shows_what_has_become_of_a_target(browser: Browser) -> None:
-    """From well to failing and back: headline, state, tab; cards change places with those in trouble first."""
+    """From no problem to failing: the headline changes; cards are sorted again, worst first."""
     with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
-        expect(page.locator("#verdict")).to_have_text("✓ llama-70b is well")
+        expect(page.locator("#verdict")).to_have_text("✓ llama-70b: no problem found")
         stage.targets = list(SCENES["down"]())
         refreshed(page)
         expect(page.locator("#verdict")).to_have_text("✗ llama-70b: failing")
@@ -305,12 +305,12 @@ def test_an_update_shows_what_has_become_of_a_target(browser: Browser) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page asks more often than it would."""
+    """The page refreshes more often."""
     monkeypatch.setattr(layout, "REFRESH_S", 0.3)
 
 
 def test_it_keeps_itself_up_to_date(browser: Browser, quick: None) -> None:
-    """Without anybody's doing."""
+    """Without any action of the reader."""
     with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
         stage.at = NOW + 61
         expect(page.locator("#as-of")).to_have_text("11:01:01")
@@ -318,17 +318,17 @@ def test_it_keeps_itself_up_to_date(browser: Browser, quick: None) -> None:
 
 
 def test_a_broken_prober_is_told(browser: Browser, quick: None) -> None:
-    """Stale since when, and why, instead of the last good news; and all is well again by itself."""
+    """The page says since when and why it is stale, and recovers by itself."""
     with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
         stage.broken = True
-        expect(page.locator("#stale")).to_contain_text("Stale since 11:00:00 UTC: it answers 500.")
+        expect(page.locator("#stale")).to_contain_text("Stale since 11:00:00 UTC: the prober answers with status 500.")
         expect(page.locator("html")).to_have_class("script stale")
         stage.broken = False
         expect(page.locator("#stale")).to_be_hidden()
 
 
 def test_a_slow_prober_is_told(browser: Browser, quick: None) -> None:
-    """What has not been answered for three rounds is stale, and says so while it waits; an answer that comes ends it."""
+    """Without an answer for three intervals the page says that it is stale; the next answer ends this."""
     with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
         stage.slow_s = 30.0
         expect(page.locator("#stale")).to_contain_text("Stale since 11:00:00 UTC: the prober does not answer")
@@ -337,7 +337,7 @@ def test_a_slow_prober_is_told(browser: Browser, quick: None) -> None:
 
 
 def test_a_prober_that_is_gone_is_told(browser: Browser, quick: None) -> None:
-    """A refused connection is no silence."""
+    """A refused connection makes the page stale."""
     stage = Stage(SCENES["healthy"]())
     context = browser.new_context(viewport=DESK)
     page = context.new_page()
@@ -351,12 +351,12 @@ def test_another_server_in_its_place_is_told(browser: Browser, quick: None) -> N
     """A proxy's own page, with 200, is not taken for the prober's."""
     with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
         page.route("**/slo/", lambda route: route.fulfill(body="<p>Please log in</p>", content_type="text/html"))
-        expect(page.locator("#stale")).to_contain_text("what answers is not the prober")
+        expect(page.locator("#stale")).to_contain_text("the answer is not from the prober")
         assert page.locator("#verdict").count() == 1
 
 
 def test_a_target_is_paused_and_resumed(browser: Browser) -> None:
-    """After a question; no is no. It is told at once, and the same place resumes it."""
+    """After a confirmation. The page shows it at once, and the same place resumes the target."""
     answers = [False, True]
     with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
         page.on("dialog", lambda dialog: dialog.accept() if answers.pop(0) else dialog.dismiss())
@@ -367,11 +367,11 @@ def test_a_target_is_paused_and_resumed(browser: Browser) -> None:
         expect(page.locator("#said")).to_have_text("✓ Pause: done")
         assert stage.targets[0].paused_unix_s is not None
         page.get_by_role("button", name="Resume").click()
-        expect(page.locator("#verdict")).to_have_text("✓ llama-70b is well")
+        expect(page.locator("#verdict")).to_have_text("✓ llama-70b: no problem found")
 
 
 def test_a_refusal_is_told_in_the_probers_words(browser: Browser) -> None:
-    """A sweep that may not be, a file with mistakes: the sentence is on the page, and stays."""
+    """A refused sweep, a configuration with mistakes: the page shows the prober's sentence."""
     with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
         page.on("dialog", lambda dialog: dialog.accept())
         stage.refusal = "Sat 11:00 is in sweep.blackout"
@@ -387,7 +387,7 @@ def test_a_refusal_is_told_in_the_probers_words(browser: Browser) -> None:
 
 
 def test_a_fleet_is_filtered(browser: Browser) -> None:
-    """While one types, with the focus kept; the address can be passed on; back to all of them."""
+    """While typing, with the focus kept; the address holds the filter; an empty filter shows all."""
     with staged(hundred()) as stage, opened(browser, stage) as page:
         expect(page.locator(".card")).to_have_count(100)
         page.get_by_role("searchbox").press_sequentially("model-4")
@@ -405,7 +405,7 @@ def test_keys_are_enough(browser: Browser) -> None:
     """Tab reaches the skip link first, then everything in order, each with a visible focus; Enter opens a probe and a target."""
     with staged([target("a"), target("b")]) as stage, opened(browser, stage) as page:
         page.keyboard.press("Tab")
-        assert page.evaluate("document.activeElement.textContent") == "Skip to the targets"
+        assert page.evaluate("document.activeElement.textContent") == "Skip to content"
         seen = []
         for _ in range(60):
             page.keyboard.press("Tab")
@@ -441,7 +441,7 @@ def test_it_can_be_read_without_its_script(browser: Browser) -> None:
 
 
 def test_a_target_that_there_is_not(browser: Browser) -> None:
-    """A link to a target that is gone leads on."""
+    """A link to a removed target leads to the list of targets."""
     with staged([target("a"), target("b")]) as stage, opened(browser, stage, "?target=gone") as page:
         expect(page.locator("h1")).to_have_text("There is no target gone")
         page.get_by_role("link", name="← all targets").click()
@@ -460,7 +460,7 @@ targets:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[str]:
-    """`prober run` over `prober mock`, and over nobody; the page's address."""
+    """`prober run` with a mock and with a target that refuses connections; returns the page's address."""
     with contextlib.ExitStack() as stack:
 
         def start(*arguments: str) -> None:

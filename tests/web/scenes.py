@@ -1,4 +1,4 @@
-"""What the page can be asked to show: targets in each state that people meet, as values."""
+"""Targets in each state that the page can show, as values."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ def probe(
     detail: str = "",
     chunks: int = 64,
 ) -> ProbeResult:
-    """The probe that was due `at` seconds before NOW."""
+    """A probe that was due `at` seconds before NOW."""
     due = 10**15 - at * 10**9
     connection = Connection(due - 900 * MS, due - 880 * MS, tcp_s=0.0002, tls_s=0.018)
     ended = outcome in (Outcome.OK, Outcome.WRONG_ANSWER)
@@ -79,7 +79,7 @@ def probe(
 
 
 def standings(*states: State) -> list[SloStatus]:
-    """Of the three SLOs."""
+    """Standings of the three SLOs."""
     why = {"met": "", "missed": "", "no_data": "120 of 1,000 events that it takes to judge"}
     bad = {"met": 4, "missed": 61, "no_data": 0}
     return [
@@ -97,7 +97,7 @@ def target(
     samples: int = 1_400,
     model: str = "org/model-70b",
 ) -> TargetView:
-    """One that is well."""
+    """A target without problems."""
     rng = Random(seed)
     probes = [probe(5 + i * 12, rng, name=name, ttft_ms=ttft_ms) for i in range(40)]
     drawn = {
@@ -132,12 +132,12 @@ def target(
 
 
 def healthy() -> list[TargetView]:
-    """Nothing to do."""
+    """One target without problems."""
     return [target()]
 
 
 def slow() -> list[TargetView]:
-    """An SLO is missed, and it is known why."""
+    """An SLO is missed, and the diagnosis names the cause."""
     rng = Random(2)
     late = [probe(5 + i * 12, rng, ttft_ms=900.0 if i < 25 else 180.0) for i in range(40)]
     found = Diagnosis(
@@ -171,7 +171,7 @@ def slow() -> list[TargetView]:
 
 
 def drifting() -> list[TargetView]:
-    """Slower than its own baseline, within its SLO."""
+    """Slower than its baseline, within its SLOs."""
     moved = Verdict("settled", 1.0, True, "regression", NOW - 5_400)
     shifts = [Shift(0.5, 1.31, 1.24, 1.39, 420), Shift(0.9, 1.44, 1.30, 1.61, 420)]
     drifts = [Drifting("chat", "ttft", moved, shifts), Drifting("chat", "itl", Verdict("provisional", 0.44))]
@@ -179,7 +179,7 @@ def drifting() -> list[TargetView]:
 
 
 def full() -> list[TargetView]:
-    """Being swept."""
+    """A sweep is running."""
     return [
         replace(
             target(),
@@ -190,7 +190,7 @@ def full() -> list[TargetView]:
 
 
 def down() -> list[TargetView]:
-    """Nobody answers."""
+    """Refuses connections after it was ready."""
     rng = Random(3)
     said = "127.0.0.1:8000 refused the connection"
     probes = [
@@ -206,7 +206,7 @@ def down() -> list[TargetView]:
 
 
 def nothing() -> list[TargetView]:
-    """Just begun."""
+    """Just started: no probe, no model, no name."""
     return [
         TargetView(
             key="http://llm.example:8000",
@@ -222,12 +222,12 @@ def nothing() -> list[TargetView]:
 
 
 def starting() -> list[TargetView]:
-    """An engine that does not listen yet, since the prober began to ask it six minutes ago."""
+    """An engine that has refused connections since the prober started to probe it six minutes ago."""
     return [replace(nothing()[0], state="starting", starting=Starting(NOW - 360, NOW + 840))]
 
 
 def paused() -> list[TargetView]:
-    """A person has paused it."""
+    """Paused by a person."""
     return [replace(target(), paused_unix_s=NOW - 600)]
 
 
@@ -278,7 +278,7 @@ def hostile(text: str = HOSTILE) -> list[TargetView]:
 
 @cache
 def hundred() -> list[TargetView]:
-    """A fleet, of which a few are in trouble."""
+    """A hundred targets, a few of them with problems."""
     rare = {3: down, 17: slow, 42: drifting, 60: paused, 77: nothing}
     found = []
     for i in range(100):
@@ -290,7 +290,7 @@ def hundred() -> list[TargetView]:
 
 
 def fleet() -> list[TargetView]:
-    """Some of them, each that is in trouble among them."""
+    """Seven of the hundred, with all that have problems."""
     return [hundred()[i] for i in (0, 1, 3, 17, 42, 60, 77)]
 
 
@@ -307,7 +307,7 @@ SCENES = {
 
 
 def events(targets: Sequence[TargetView]) -> list[Event]:
-    """Of the first of them."""
+    """Events of the first target."""
     name = targets[0].name
     return [
         Event(NOW - 60, name, "state", "failing, was ready: connect_refused (127.0.0.1:8000 refused the connection)"),
@@ -322,13 +322,13 @@ def events(targets: Sequence[TargetView]) -> list[Event]:
 
 
 def unconfigured(text: str = "prober.yaml: targets[0].ulr: unknown key") -> PageView:
-    """Nothing is probed, as the file has mistakes."""
+    """Nothing is probed because the configuration has mistakes."""
     problem = Problem("configuration not taken over, nothing is probed until it is mended", (text,) * 30)
     return replace(page_of([target()]), targets=[], concerns=[], total=0, events=[], whole=False, problems=[problem])
 
 
 def page_of(targets: Sequence[TargetView], *, admin: bool = True, asked: str = "", chosen: str = "") -> PageView:
-    """The page as `Views.page` makes it."""
+    """The values of a page as `Views.page` makes them."""
     ranked = sorted(((concern(view), view) for view in targets), key=lambda each: (each[0].rank, each[1].name))
     matching = [view for _, view in ranked if asked.lower() in view.name.lower()]
     one = next((view for view in targets if view.key == chosen), targets[0] if len(targets) == 1 else None)

@@ -1,7 +1,7 @@
-"""What the page shows, as values; nothing here knows how it looks."""
+"""Values that the page shows, without anything on how they look."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -27,7 +27,7 @@ AT_ONCE = 100  # targets on one page
 
 @dataclass(frozen=True, slots=True)
 class Drifting:
-    """What is known of one watched signal; shifts only while it is away from its baseline."""
+    """Drift of one signal. shifts: only while the signal is away from its baseline."""
 
     workload: str
     signal: str
@@ -37,7 +37,7 @@ class Drifting:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """A budget of any 24 hours; both in tokens, or in dollars where `kind` is cost."""
+    """A budget over 24 hours: limit and use, in tokens, or in dollars if `kind` is cost."""
 
     kind: str
     limit: float
@@ -45,13 +45,13 @@ class Spending:
 
     @property
     def left_ratio(self) -> float:
-        """1 untouched, 0 used up."""
+        """The unused share: 1 if nothing is used, 0 if everything is."""
         return max(0.0, 1 - self.spent / self.limit)
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Free share of the capacity, in requests or tokens; below 0 where demand is above it. None: not known."""
+    """Headroom: the free share of the capacity, in requests or tokens; below 0 if demand is higher. None: not known."""
 
     unit: str
     lower: float | None
@@ -61,10 +61,12 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Capacities:
-    """What the last sweep that found something said, when it ended (Unix seconds), and what is left of it.
+    """The capacities that the last successful sweep found, and the headroom. None: not known.
 
-    demand_per_s: requests that the engine finishes now; shape_ratio: tokens of a request of the sweep ÷ those of one of now's
-    exhausted_unix_s: when demand is foreseen to reach it. None: not known.
+    at_unix_s: when the sweep ended
+    demand_per_s: requests that the engine finishes now
+    shape_ratio: tokens of a request of the sweep ÷ tokens of a request now
+    exhausted_unix_s: when demand is forecast to reach the capacity
     """
 
     found: Sequence[Capacity]
@@ -77,7 +79,7 @@ class Capacities:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """A target that refuses connections and has not answered since the prober began to ask it; times in Unix seconds.
+    """A target that has refused connections since the prober started to probe it; times in Unix seconds.
 
     until_unix_s: from then on refused connections count as failures
     """
@@ -87,7 +89,7 @@ class Starting:
 
     @property
     def text(self) -> str:
-        """Since when, and until when that is no failure, in words."""
+        """Since when, and until when this is no failure, in words."""
         since, until = (time_of_day(at_s) for at_s in (self.since_unix_s, self.until_unix_s))
         after = promql(self.until_unix_s - self.since_unix_s)
         return (
@@ -102,11 +104,15 @@ def time_of_day(unix_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TargetView:
-    """A target. quantiles: by (workload, signal), in seconds; probes: the last RECENT, latest first.
+    """A target.
 
-    key: what it is addressed by, also before it has a name; paused_unix_s: since when nothing is sent to it, None if it is
-    probed; sweeps: the last results, latest first; sweepable: the configuration lets it be swept; starting: only while it
-    refuses connections
+    key: its address on the page and in the API, known before its name is
+    quantiles: by (workload, signal), in seconds
+    paused_unix_s: when it was paused; None if it is not
+    probes: the last RECENT, latest first
+    sweeps: the last results, latest first
+    sweepable: the configuration has a sweep for it
+    starting: only while it refuses connections after the start
     """
 
     key: str
@@ -133,7 +139,7 @@ class TargetView:
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """What a person should know of a target first. rank: 0 is worst."""
+    """The most important fact about a target. rank: 0 is worst."""
 
     rank: int
     kind: Kind
@@ -146,7 +152,7 @@ WELL = Concern(9, "good", "well")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A part of the configuration that is not in effect. mistakes: what is wrong where, and what to do, one a line."""
+    """A part of the configuration that is not in effect. mistakes: what is wrong where, and what to do."""
 
     headline: str
     mistakes: tuple[str, ...]
@@ -154,11 +160,18 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """The whole page at one moment. targets: those shown, worst first; total: that there are, matching: that pass the filter.
+    """A page at one moment: all targets, or one of them in detail.
 
-    asked: the filter's text; whole: the first target is shown with everything; page of pages: from 1
-    concerns: (key, name, concern) of all targets, worst first, also of those that are not shown; admin: actions are allowed
-    shard: which one the prober is, as 1/3, empty where there is one; configured: targets of all shards
+    targets: those on this page, worst first
+    concerns: (key, name, concern) of all targets, worst first
+    total: number of targets; matching: of those that pass the filter
+    asked: text of the filter; chosen: target asked for
+    whole: the first of `targets` is shown in detail
+    page: number of this page, from 1, of `pages`
+    trusted: the prober trusts its own timing
+    admin: actions are enabled
+    shard: of this prober, as 1/3; empty without shards
+    configured: number of targets of all shards
     """
 
     at_unix_s: float
@@ -186,30 +199,59 @@ def _cause(regime: str) -> str:
 
 
 def concern(view: TargetView) -> Concern:
-    """The worst thing that is known of it."""
-    last = next((probe for probe in view.probes if probe.outcome in BAD), None)
-    why = f"{last.outcome.value}: {last.detail}" if last is not None else ""
-    missed = [each for each in view.standings if each.state == "missed"]
-    moved = [each for each in view.drifts if each.verdict.active]
-    silent = [each for each in view.standings if each.state == "no_data"]
-    regime = _cause(view.diagnosis.regime) if view.diagnosis else ""
+    """The most important fact about a target."""
+    failure = next((probe for probe in view.probes if probe.outcome in BAD), None)
+    last_failure = f"{failure.outcome.value}: {failure.detail}" if failure is not None else ""
+    missed = [standing for standing in view.standings if standing.state == "missed"]
+    without_data = [standing for standing in view.standings if standing.state == "no_data"]
+    drifted = [drift for drift in view.drifts if drift.verdict.active]
+    cause = _cause(view.diagnosis.regime) if view.diagnosis else ""
     if view.paused_unix_s is not None:
-        return Concern(5, "unknown", "paused", "nothing is sent to it until it is resumed")
+        return Concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")
     if view.state == "failing":
-        return Concern(0, "bad", "failing", why)
+        return Concern(0, "bad", "failing", last_failure)
     if missed:
-        names = ", ".join(dict.fromkeys(each.slo.name for each in missed))
-        bad = max(missed, key=lambda each: each.bad / max(1, each.events))
-        share = f"{bad.bad / max(1, bad.events):.2%} bad, {percent(bad.slo.budget)} allowed"
-        return Concern(1, "bad", f"SLO missed: {names}", "; ".join(filter(None, (share, regime))))
-    if moved:
-        names = ", ".join(dict.fromkeys(SIGNALS.get(each.signal, each.signal) for each in moved))
-        return Concern(2, "few", f"slower than its baseline: {names}", regime)
+        worst = max(missed, key=lambda standing: standing.bad / max(1, standing.events))
+        share = f"{worst.bad / max(1, worst.events):.2%} bad, {percent(worst.slo.budget)} allowed"
+        return Concern(1, "bad", f"SLO missed: {_slo_names(missed)}", "; ".join(filter(None, (share, cause))))
+    if drifted:
+        signals = ", ".join(dict.fromkeys(SIGNALS.get(drift.signal, drift.signal) for drift in drifted))
+        return Concern(2, "few", f"slower than its baseline: {signals}", cause)
     if view.diagnosis is not None:
-        return Concern(3, "few", f"slow, {regime}", view.diagnosis.means)
+        return Concern(3, "few", f"slow, {cause}", view.diagnosis.means)
     if view.state != "ready":
-        return Concern(4, "unknown", view.state, view.starting.text if view.starting else why)
-    if silent:
-        names = ", ".join(dict.fromkeys(each.slo.name for each in silent))
-        return Concern(6, "unknown", f"no data yet to judge: {names}", silent[0].why)
+        return Concern(4, "unknown", view.state, view.starting.text if view.starting else last_failure)
+    if without_data:
+        return Concern(6, "unknown", f"no verdict on SLO: {_slo_names(without_data)}", without_data[0].why)
     return WELL
+
+
+def _slo_names(standings: Sequence[SloStatus]) -> str:
+    return ", ".join(dict.fromkeys(standing.slo.name for standing in standings))
+
+
+def listed_concerns(view: PageView) -> list[tuple[str, str, Concern]]:
+    """(key, name, concern) of the targets that need attention; if none does, of those without a verdict."""
+    not_good = [named for named in view.concerns if named[2].kind != "good"]
+    return [named for named in not_good if named[2].kind in ("bad", "few")] or not_good
+
+
+def headline(view: PageView) -> Concern:
+    """The most important fact about all targets."""
+    if view.total == 0 and view.configured and view.shard:
+        if view.configured == 1:
+            return Concern(4, "unknown", f"The one configured target does not belong to shard {view.shard}")
+        return Concern(
+            4, "unknown", f"None of the {view.configured:,} configured targets belongs to shard {view.shard}"
+        )
+    if view.total == 0:
+        return Concern(4, "unknown", "No target is configured")
+    listed = listed_concerns(view)
+    if not listed:
+        return Concern(9, "good", f"No problem found on any of {view.total} targets")
+    worst = min((found for _, _, found in listed), key=lambda found: ("bad", "few", "unknown").index(found.kind))
+    if worst.kind == "unknown":
+        words = f"No problem found; {len(listed)} of {view.total} targets have no verdict"
+        return replace(worst, text=words, detail="")
+    need = "needs" if len(listed) == 1 else "need"
+    return replace(worst, text=f"{len(listed)} of {view.total} targets {need} attention", detail="")
