@@ -1,7 +1,6 @@
 """`prober check`: is a configuration right, what does its probing cost a day, and can its alerts fire?"""
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
+from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.config.load import ConfigError
 from prober.config.specs import Specs, TargetSpec
 from prober.config.units import counted
@@ -47,13 +47,13 @@ def check(
     from prober.daemon.app import read_config
     from prober.web.web_config import read
 
-    try:
+    with exit_on(ValueError, command="check"):
         fleet = _Fleet.of(replicas, shard)
+    try:
         specs = read_config(config_file)
         secured = f"{web_config_file}: {read(web_config_file).config.words}" if web_config_file is not None else ""
     except (ConfigError, ValueError) as problem:
-        print(problem, file=sys.stderr)
-        sys.exit(1)
+        fail(str(problem), ExitCode.FAILED)
     sweeps = _sweeps(specs)
     said = [*doubts(specs), *(each for cost in sweeps.values() for each in cost.warnings())]
     warnings = [*specs.warnings, *(f"{config_file}: {each}" for each in said)]
@@ -69,8 +69,7 @@ def check(
     print(f"{config_file}: {_headline(specs, len(mistakes), len(unfit), len(warnings))}")
     mistakes += unfit
     if mistakes:
-        print("\n".join(f"{config_file}: {each}" for each in mistakes), file=sys.stderr)
-        sys.exit(1)
+        fail("\n".join(f"{config_file}: {mistake}" for mistake in mistakes), ExitCode.FAILED)
 
 
 def _headline(specs: Specs, alerts: int, sweeps: int, warnings: int) -> str:

@@ -19,24 +19,12 @@ from rich.console import Console
 from rich.table import Table
 
 from prober import __version__
+from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.gate import described
+from prober.cli.options import AsJson, EndpointOptions, WorkloadOptions, expand_options
 from prober.cli.report import result_of
 from prober.cli.session import Session
-from prober.cli.target import (
-    Api,
-    BearerTokenFile,
-    CaFile,
-    ConfigFile,
-    Engine,
-    Header,
-    Model,
-    OutputTokens,
-    PromptTokens,
-    WorkloadName,
-    check_writable,
-    target,
-    workloads,
-)
+from prober.cli.target import check_writable, target, workloads
 from prober.config.load import ConfigError
 from prober.config.specs import TargetSpec
 from prober.config.units import duration, percent
@@ -110,32 +98,28 @@ class Cards:
         )
 
 
+@expand_options
 def compare(
     a: Annotated[str, typer.Argument(help="Base address, or a result file.")],
     b: Annotated[str, typer.Argument(help="The other one.")],
+    sent: WorkloadOptions,
+    endpoint: EndpointOptions,
     rate: Annotated[list[str] | None, typer.Option(help="Mean rate of the requests (2/s), repeatable.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each side at each rate.")] = 12,
     requests: Annotated[int, typer.Option(min=2, help="Requests of a turn.")] = 20,
     cool_down: Annotated[str, typer.Option(help="Wait between turns.")] = "3s",
     warm_up: Annotated[int, typer.Option(min=1, help="Requests before each turn that do not count.")] = 2,
     error: Annotated[str, typer.Option(help="How often any difference may be claimed where none is.")] = "5%",
-    workload: WorkloadName = "probe",
-    prompt_tokens: PromptTokens = 0,
-    output_tokens: OutputTokens = 0,
-    config_file: ConfigFile = "",
     save: Annotated[str, typer.Option(help="File for the comparison, which `prober report` shows again.")] = "",
-    model: Model = "auto",
-    api: Api = "chat",
-    engine: Engine = "auto",
-    bearer_token_file: BearerTokenFile = "",
-    ca_file: CaFile = "",
-    header: Header = None,
     b_model: Annotated[str, typer.Option(help="B's, where it is called otherwise.")] = "",
     b_bearer_token_file: Annotated[str, typer.Option(help="B's, where it has another.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two endpoints, or two results. Exit code 0 if they could be compared, 1 if not, 2: called wrongly."""
-    try:
+    with (
+        exit_on(Unanswered, command="compare", code=ExitCode.FAILED),
+        exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="compare"),
+    ):
         level = _level(error)
         rates = [_parsed("--rate", text, parse_rate) for text in rate or ["2/s"]]
         _check_rounds(rounds, len(rates), error, level)
@@ -145,17 +129,17 @@ def compare(
         if files:
             found = _stored(*files, rounds, level)
         else:
-            asked, declared = workloads(workload, prompt_tokens, output_tokens, config_file)
+            asked, declared = workloads(sent)
+            endpoint_b = replace(
+                endpoint,
+                model=b_model or endpoint.model,
+                bearer_token_file=b_bearer_token_file or endpoint.bearer_token_file,
+            )
             specs = [
                 target(
                     f"compare {side}",
                     url,
-                    model=model_,
-                    api=api,
-                    engine=engine,
-                    bearer_token_file=token_file,
-                    ca_file=ca_file,
-                    header=header,
+                    called,
                     workloads=declared,
                     probes=[{"workload": asked}],
                     max_in_flight=IN_FLIGHT,
@@ -163,10 +147,7 @@ def compare(
                     warmup=warm_up,
                     metrics={"url": "auto", "interval": "10s"},
                 )
-                for side, url, model_, token_file in (
-                    ("A", a, model, bearer_token_file),
-                    ("B", b, b_model or model, b_bearer_token_file or bearer_token_file),
-                )
+                for side, url, called in (("A", a, endpoint), ("B", b, endpoint_b))
             ]
             halves = plan(rates, rounds, requests, Random())
             pause_s = _parsed("--cool-down", cool_down, duration)
@@ -182,17 +163,11 @@ def compare(
             found = replace(found, load=described(specs[0].probes[0]), configuration=json.dumps(told))
         if save:
             Path(save).write_text(to_json(found), encoding="utf-8")
-    except Unanswered as problem:
-        print(f"prober compare: {problem}", file=sys.stderr)
-        sys.exit(1)
-    except (ConfigError, BadEndpoint, OSError, ValueError) as problem:
-        print(problem if isinstance(problem, ConfigError) else f"prober compare: {problem}", file=sys.stderr)
-        sys.exit(2)
     if as_json:
         print(json.dumps(asdict(found)))
     else:
         _draw(found)
-    sys.exit(0 if found.compared else 1)
+    sys.exit(ExitCode.OK if found.compared else ExitCode.FAILED)
 
 
 def _level(error: str) -> float:

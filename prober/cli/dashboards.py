@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from prober.cli.exit_codes import ExitCode, fail
+
 if TYPE_CHECKING:
     from prober.features.grafana.client.push import Pushed
     from prober.features.grafana.client.server import Credential
 
 FOLDER = "LLM SLO prober"
-WOULD = 3  # exit code of a dry run that found something to send
 
 
 class Action(StrEnum):
@@ -61,8 +62,7 @@ def dashboards(
         sys.exit(_push(place, [json.loads(text) for text in wanted.values()], dry_run=dry_run, force=force))
     said = [*_differing(output, wanted), *_wrong(wanted)]
     if said:
-        print("\n".join(said), file=sys.stderr)
-        sys.exit(1)
+        fail("\n".join(said), ExitCode.FAILED)
 
 
 def _differing(folder: Path, wanted: dict[str, str]) -> list[str]:
@@ -127,7 +127,7 @@ def _place(
         try:
             spec = read_config(config_file).grafana
         except ConfigError as problem:
-            _end(str(problem), code=1)
+            _end(str(problem), code=ExitCode.FAILED)
         if spec is None and not url:
             _end(f"--config.file {config_file}: has no `grafana:`; add one with its `url`, or give --url")
     if not url and spec is None:
@@ -159,7 +159,7 @@ def _credential(token_file: str, user: str, password_file: str) -> "Credential":
         secret = Secret(token_file)
         token = secret.read()
         if token is None:
-            _end(f"--token-file {secret.problem.removeprefix('auth.bearer_token_file ')}", code=1)
+            _end(f"--token-file {secret.problem.removeprefix('auth.bearer_token_file ')}", code=ExitCode.FAILED)
         return token
     token = os.environ.get("GRAFANA_TOKEN", "").strip()
     if not token or not token.isascii() or any(letter.isspace() for letter in token):
@@ -171,15 +171,15 @@ def _password(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as problem:
-        _end(f"--password-file {path}: {problem}", code=1)
+        _end(f"--password-file {path}: {problem}", code=ExitCode.FAILED)
 
 
-def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> int:
-    """The exit code: 0 all is as it should be, 1 something is not, 3 a dry run would change something."""
+def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
+    """FAILED if a dashboard is not as it should be, CHANGES_PENDING if a dry run would change something."""
     from prober.features.grafana.client import MISSING, available
 
     if not available():
-        _end(MISSING, code=2)
+        _end(MISSING)
     from prober.features.grafana.client.push import SENT, Wish, push
     from prober.features.grafana.client.server import Refused, Server
     from prober.net.address import refuse_link_local
@@ -191,15 +191,17 @@ def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, forc
         ) as server:
             report = push(server, documents, Wish(place.folder, place.datasource, force, dry_run))
     except Refused as refusal:
-        _end(str(refusal), code=1)
+        _end(str(refusal), code=ExitCode.FAILED)
     print("\n".join(report.said))
     for each in report.dashboards:
         shown = each.difference if dry_run or each.state == "edited" else ()
         lines = [_line(each, dry_run), *(f"    {line}" for line in shown)]
         print("\n".join(lines), file=sys.stderr if each in report.left else sys.stdout)
     if report.left:
-        return 1
-    return WOULD if dry_run and any(each.state in SENT for each in report.dashboards) else 0
+        return ExitCode.FAILED
+    return (
+        ExitCode.CHANGES_PENDING if dry_run and any(each.state in SENT for each in report.dashboards) else ExitCode.OK
+    )
 
 
 def _line(pushed: "Pushed", dry_run: bool) -> str:
@@ -208,6 +210,5 @@ def _line(pushed: "Pushed", dry_run: bool) -> str:
     return f"{pushed.title} (/d/{pushed.uid}): {would}{said}" + (f": {pushed.detail}" if pushed.detail else "")
 
 
-def _end(message: str, code: int = 2) -> NoReturn:
-    print(f"prober dashboards push: {message}", file=sys.stderr)
-    sys.exit(code)
+def _end(message: str, code: ExitCode = ExitCode.WRONG_CALL) -> NoReturn:
+    fail(f"prober dashboards push: {message}", code)

@@ -18,6 +18,8 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from prober.cli.exit_codes import ExitCode, fail
+
 HOST = "127.0.0.1"
 PORTS = {"healthy": 8000, "regressing": 8001, "full": 8002, "failing": 8003, "prober": 9742, "Prometheus": 9090}
 SLOWER = 1.6
@@ -93,8 +95,7 @@ def demo(
     try:
         trouble_s = seconds(trouble_after)
     except UnitError as problem:
-        print(f"prober demo: --trouble-after: {problem}", file=sys.stderr)
-        sys.exit(2)
+        fail(f"prober demo: --trouble-after: {problem}", ExitCode.WRONG_CALL)
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
@@ -215,8 +216,7 @@ def _watch(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path, stop:
         for name, process in processes.items():
             if process.poll() is not None:
                 said = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")[-2000:]
-                print(f"{name} ended by itself, with {process.returncode}; it said:\n{said}", file=sys.stderr)
-                sys.exit(1)
+                fail(f"{name} exited with {process.returncode}; its log:\n{said}", ExitCode.FAILED)
 
 
 def _port(name: str, wanted: int) -> int:

@@ -12,7 +12,9 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, target
+from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.options import AsJson, EndpointOptions, MetricsUrl, Url, expand_options
+from prober.cli.target import target
 from prober.config.load import ConfigError
 from prober.config.specs import TargetSpec
 from prober.config.units import duration
@@ -31,43 +33,31 @@ from prober.probing.target import Target
 from prober.workload.workloads import Drawer
 
 
+@expand_options
 def diagnose(
     url: Url,
-    model: Model = "auto",
-    api: Api = "chat",
-    engine: Engine = "auto",
-    bearer_token_file: BearerTokenFile = "",
-    ca_file: CaFile = "",
-    header: Header = None,
+    endpoint: EndpointOptions,
     ttft: Annotated[str, typer.Option(help="The TTFT that is wanted and missed, such as 500ms.")] = "",
     tpot: Annotated[str, typer.Option(help="The TPOT that is wanted and missed, such as 30ms.")] = "",
-    metrics_url: Annotated[str, typer.Option(help="The engine's page; auto finds it on its server; none.")] = "auto",
+    metrics_url: MetricsUrl = "auto",
     model_config: Annotated[str, typer.Option(help="The model's config.json, for the memory's bound.")] = "",
     gpu: Annotated[str, typer.Option(help="NVML's name of the GPU, such as 'NVIDIA L4'.")] = "",
     gpus: Annotated[int, typer.Option(min=1, help="GPUs that share the weights.")] = 1,
-    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send the phase matrix, about 70 small probes one at a time, and show what it says. Exit code 0 if it was answered."""
     bound: dict[str, Any] = {"config_file": model_config, "gpu": gpu, "gpus": gpus}
     more: dict[str, Any] = {"decode_bound": bound} if model_config and gpu else {}
-    try:
+    with exit_on(ConfigError, BadEndpoint, ValueError, command="diagnose"):
         breached = {signal: duration(text) for signal, text in (("ttft", ttft), ("tpot", tpot)) if text}
         spec = target(
             "diagnose",
             url,
-            model=model,
-            api=api,
-            engine=engine,
-            bearer_token_file=bearer_token_file,
-            ca_file=ca_file,
-            header=header,
+            endpoint,
             metrics={"url": metrics_url, "interval": "1s"},
             **more,
         )
-        results, readings = uvloop.run(_measure(spec, quiet=as_json_))
-    except (ConfigError, BadEndpoint, ValueError) as problem:
-        print(problem, file=sys.stderr)
-        sys.exit(2)
+        results, readings = uvloop.run(_measure(spec, quiet=as_json))
     decode = spec.decode_bound
     hardware = (
         Hardware(decode.model, decode.bandwidth_bytes_per_s, decode.gpus or 1)
@@ -76,11 +66,11 @@ def diagnose(
     )
     named = readings[-1][1].info.engine if readings else results[-1].engine or None
     verdict = judge(evidence(results, readings, hardware, breached, named))
-    if as_json_:
+    if as_json:
         print(json.dumps({"phases": [asdict(row) for row in rows(results)], "diagnosis": asdict(verdict)}))
     else:
         _draw(rows(results), readings, verdict, breached)
-    sys.exit(0 if any(row.answered for row in rows(results)) else 1)
+    sys.exit(ExitCode.OK if any(row.answered for row in rows(results)) else ExitCode.FAILED)
 
 
 class _Page:

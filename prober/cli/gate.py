@@ -18,24 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from prober import __version__
+from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.options import AsJson, EndpointOptions, Url, WorkloadOptions, expand_options
 from prober.cli.report import result_of
 from prober.cli.session import Session
-from prober.cli.target import (
-    Api,
-    BearerTokenFile,
-    CaFile,
-    ConfigFile,
-    Engine,
-    Header,
-    Model,
-    OutputTokens,
-    PromptTokens,
-    Url,
-    WorkloadName,
-    check_writable,
-    target,
-    workloads,
-)
+from prober.cli.target import check_writable, target, workloads
 from prober.config.load import ConfigError
 from prober.config.objectives import expressions
 from prober.config.specs import ProbeSpec, TargetSpec
@@ -51,15 +38,22 @@ from prober.results.stage import stage_of
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import Drawer, Mix
 
-# 2 is a wrong call, as of every command. 1 is what a crash exits with: never to be taken for "works".
-EXIT: dict[State, int] = {"ready": 0, "not_ready": 1, "degraded": 3, "not_enough_data": 4}
+EXIT: dict[State, ExitCode] = {
+    "ready": ExitCode.OK,
+    "not_ready": ExitCode.FAILED,
+    "degraded": ExitCode.DEGRADED,
+    "not_enough_data": ExitCode.NOT_ENOUGH_DATA,
+}
 COLOUR: dict[State, str] = {"ready": "green", "not_ready": "red", "degraded": "yellow", "not_enough_data": "yellow"}
 PAGE_EVERY = "10s"
 IN_FLIGHT = 256  # far above need: what is slow is to be seen as slow, and not shed
 
 
+@expand_options
 def gate(
     url: Url,
+    requests: WorkloadOptions,
+    endpoint: EndpointOptions,
     slo: Annotated[list[str] | None, typer.Option(help="'ttft<500ms:99%' or 'success:99%', repeatable.")] = None,
     rate: Annotated[str, typer.Option(help="Mean rate of the requests.")] = "2/s",
     max_requests: Annotated[int, typer.Option(min=1, help="The most that are sent.")] = 1_000,
@@ -68,31 +62,16 @@ def gate(
     baseline: Annotated[str, typer.Option(help="Result file that it shall not be slower than.")] = "",
     material: Annotated[str, typer.Option(help="How much slower than it matters.")] = "20%",
     save: Annotated[str, typer.Option(help="File for the result: a baseline for later.")] = "",
-    workload: WorkloadName = "probe",
-    prompt_tokens: PromptTokens = 0,
-    output_tokens: OutputTokens = 0,
-    config_file: ConfigFile = "",
-    model: Model = "auto",
-    api: Api = "chat",
-    engine: Engine = "auto",
-    bearer_token_file: BearerTokenFile = "",
-    ca_file: CaFile = "",
-    header: Header = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say ready, degraded, not_ready or not_enough_data. Exit codes 0, 3, 1 and 4; 2: called wrongly."""
-    try:
+    with exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="gate"):
         objectives = expressions(slo or [])
-        asked, declared = workloads(workload, prompt_tokens, output_tokens, config_file)
+        asked, declared = workloads(requests)
         spec = target(
             "gate",
             url,
-            model=model,
-            api=api,
-            engine=engine,
-            bearer_token_file=bearer_token_file,
-            ca_file=ca_file,
-            header=header,
+            endpoint,
             slos=objectives,
             workloads=declared,
             probes=[{"workload": asked, "rate": rate, "slos": list(objectives)}],
@@ -117,9 +96,6 @@ def gate(
         if save:
             Path(save).write_text(to_json(result), encoding="utf-8")
             said += _as_baseline(result, save)
-    except (ConfigError, BadEndpoint, OSError, ValueError) as problem:
-        print(problem if isinstance(problem, ConfigError) else f"prober gate: {problem}", file=sys.stderr)
-        sys.exit(2)
     if as_json:
         told = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": said}
         told |= {"target": asdict(result.target), "rate_per_s": probe.rate_per_s, "workload": asked}

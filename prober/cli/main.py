@@ -1,7 +1,11 @@
 """`prober`: finds the command and runs it. Each command is imported when it is called, so that the daemon starts light."""
 
 import sys
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
+
+from prober.cli.exit_codes import ExitCode, fail
 
 COMMANDS = {
     "run": "probe for ever and export what users would feel to Prometheus",
@@ -22,7 +26,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 well, 1 it failed, 2 it was called wrongly."""
+    """Entry point of all commands; `exit_codes` lists what they exit with."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name == "--version":
         from prober import __version__
@@ -34,11 +38,23 @@ def main() -> None:
         for command, text in COMMANDS.items():
             print(f"  {command:12}{text}")
         if name not in ("--help", "-h", "help"):
-            print(f"\nprober: no command {name!r}", file=sys.stderr)
-            sys.exit(2)
+            fail(f"\nprober: no command {name!r}", ExitCode.WRONG_CALL)
         return
     import typer
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command()(getattr(import_module(f"prober.cli.{name}"), name))
+    app.command()(_interruptible(getattr(import_module(f"prober.cli.{name}"), name)))
     app(args=sys.argv[2:], prog_name=f"prober {name}")
+
+
+def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which exits with INTERRUPTED on a Ctrl-C that it does not handle."""
+
+    @wraps(command)
+    def run(**options: object) -> None:
+        try:
+            command(**options)
+        except KeyboardInterrupt:
+            sys.exit(ExitCode.INTERRUPTED)
+
+    return run

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 import uvloop
@@ -20,8 +20,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from prober import __version__
+from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.options import AsJson, EndpointOptions, Url, expand_options
 from prober.cli.sending import Sending, Watched
-from prober.cli.target import Api, BearerTokenFile, CaFile, Engine, Header, Model, Url, check_writable, target
+from prober.cli.target import check_writable, only_load, target
 from prober.config.load import ConfigError
 from prober.config.rows import MOST_IN_FLIGHT, Row, load_rows
 from prober.config.specs import TargetSpec
@@ -49,10 +51,12 @@ from prober.results.result import Request, Result, Stage, WarmUp
 from prober.results.result import Target as Described
 from prober.results.result_file import to_json
 from prober.results.stage import stage_of
-from prober.storage.lock import Held, Lock
 
-# 2 is a wrong call, as of every command.
-EXIT: dict[State, int] = {"accepted": 0, "rejected": 1, "not_enough_data": 4}
+EXIT: dict[State, ExitCode] = {
+    "accepted": ExitCode.OK,
+    "rejected": ExitCode.FAILED,
+    "not_enough_data": ExitCode.NOT_ENOUGH_DATA,
+}
 COLOUR: dict[State, str] = {"accepted": "green", "rejected": "red", "not_enough_data": "yellow"}
 PAGE_EVERY = "1s"
 
@@ -61,21 +65,17 @@ class Unmeasurable(Exception):
     """The target does not even say who it is; the message says why."""
 
 
+@expand_options
 def matrix(
     url: Url,
+    endpoint: EndpointOptions,
     file: Annotated[Path, typer.Option("--file", help="YAML file of the rows.")],
     output: Annotated[Path | None, typer.Option(help="File for the result, which `prober report` reads.")] = None,
-    model: Model = "auto",
-    api: Api = "chat",
-    engine: Engine = "auto",
-    bearer_token_file: BearerTokenFile = "",
-    ca_file: CaFile = "",
-    header: Header = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send the rows, judge each, and keep what was measured on Ctrl-C. Exit codes: 0 all accepted, 1 one rejected, 4 not enough
     data, 2 called wrongly."""
-    try:
+    with exit_on(ConfigError, ValueError, command="matrix"):
         text = _read(file)
         rows = load_rows(text, source=str(file))
         if output is not None:
@@ -83,29 +83,16 @@ def matrix(
         spec = target(
             "matrix",
             url,
-            model=model,
-            api=api,
-            engine=engine,
-            bearer_token_file=bearer_token_file,
-            ca_file=ca_file,
-            header=header,
+            endpoint,
             max_in_flight=MOST_IN_FLIGHT,
             metrics={"url": "auto", "interval": PAGE_EVERY},
         )
-    except (ConfigError, ValueError) as problem:
-        _end(2, str(problem))
-    try:
-        with Lock(spec.url, "prober matrix"):
-            measured = uvloop.run(_measure(spec, rows))
-    except BadEndpoint as problem:
-        _end(2, f"prober matrix: {problem}")
-    except Held as other:
-        _end(
-            EXIT["not_enough_data"],
-            f"prober matrix: {url} is loaded by {other} on this machine, and each would measure the other; wait for it to end",
-        )
-    except Unmeasurable as problem:
-        _end(EXIT["not_enough_data"], f"prober matrix: {problem}")
+    with (
+        exit_on(BadEndpoint, command="matrix"),
+        exit_on(Unmeasurable, command="matrix", code=ExitCode.NOT_ENOUGH_DATA),
+        only_load("matrix", spec.url),
+    ):
+        measured = uvloop.run(_measure(spec, rows))
     result = _result(spec, rows, measured, text)
     verdicts = _verdicts(rows, measured)
     if output is not None:
@@ -324,11 +311,6 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except OSError as problem:
-        raise ValueError(f"--file {file}: cannot be read: {problem.strerror}; name a file that is there") from None
+        raise ValueError(f"--file {file}: cannot be read: {problem.strerror}; name an existing file") from None
     except UnicodeDecodeError:
-        raise ValueError(f"--file {file}: is no text; name a YAML file of rows") from None
-
-
-def _end(code: int, said: str) -> NoReturn:
-    print(said, file=sys.stderr)
-    sys.exit(code)
+        raise ValueError(f"--file {file}: is not text; name a YAML file of rows") from None

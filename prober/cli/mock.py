@@ -5,7 +5,6 @@ import contextlib
 import gc
 import signal
 import ssl
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from prober.cli.exit_codes import ExitCode, exit_on
 from prober.config.units import duration, rate
 from prober.mock.delays import parse_delay
 from prober.mock.engine import Behaviour
@@ -63,7 +63,7 @@ def mock(
     ends_after: Annotated[str, typer.Option("--duration", help="Ends by itself after so long.")] = "",
 ) -> None:
     """Serve until SIGTERM or Ctrl-C."""
-    try:
+    with exit_on(ValueError, OSError, command="mock"):
         choices = (
             (engine, ENGINES),
             (role_chunk, ROLE_CHUNKS),
@@ -108,14 +108,8 @@ def mock(
         if tls_cert:
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             tls.load_cert_chain(tls_cert, tls_key)
-    except (ValueError, OSError) as problem:
-        print(f"prober mock: {problem}", file=sys.stderr)
-        sys.exit(2)
-    try:
+    with exit_on(OSError, command="mock", code=ExitCode.FAILED):
         uvloop.run(_serve(settings, host, port, tls, limit_s))
-    except OSError as problem:
-        print(f"prober mock: {problem}", file=sys.stderr)
-        sys.exit(1)
 
 
 def _parameters(slots: int, kv_blocks: int) -> Parameters:

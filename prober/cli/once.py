@@ -4,14 +4,14 @@ import asyncio
 import json
 import sys
 from random import Random
-from typing import Annotated
 
-import typer
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from prober.cli.target import Api, BearerTokenFile, BuiltIn, CaFile, Engine, Header, Model, Url, target
+from prober.cli.exit_codes import ExitCode, exit_on, fail
+from prober.cli.options import AsJson, BuiltIn, EndpointOptions, Url, expand_options
+from prober.cli.target import target
 from prober.config.load import ConfigError
 from prober.config.specs import TargetSpec
 from prober.measure.outcome import Outcome
@@ -25,42 +25,24 @@ from prober.web.api_types import of_probe
 from prober.workload.workloads import Drawer
 
 
+@expand_options
 def once(
     url: Url,
-    model: Model = "auto",
-    api: Api = "chat",
-    engine: Engine = "auto",
+    endpoint: EndpointOptions,
     workload: BuiltIn = "probe",
-    bearer_token_file: BearerTokenFile = "",
-    ca_file: CaFile = "",
-    header: Header = None,
-    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send one probe and show what happened when. Exit code 0 if it ended well."""
-    try:
-        spec = target(
-            "once",
-            url,
-            model=model,
-            api=api,
-            engine=engine,
-            bearer_token_file=bearer_token_file,
-            ca_file=ca_file,
-            header=header,
-            probes=[{"workload": workload}],
-        )
+    with exit_on(ConfigError, BadEndpoint, command="once"):
+        spec = target("once", url, endpoint, probes=[{"workload": workload}])
         result = uvloop.run(_send(spec))
-    except (ConfigError, BadEndpoint) as problem:
-        print(problem, file=sys.stderr)
-        sys.exit(2)
     if result is None:
-        print("the engine says that it is loading its model or shutting down; try again later", file=sys.stderr)
-        sys.exit(1)
-    if as_json_:
+        fail("prober once: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)
+    if as_json:
         print(json.dumps(of_probe(result)))
     else:
         _draw(result)
-    sys.exit(0 if result.outcome is Outcome.OK else 1)
+    sys.exit(ExitCode.OK if result.outcome is Outcome.OK else ExitCode.FAILED)
 
 
 async def _send(spec: TargetSpec) -> ProbeResult | None:

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.options import AsJson
 from prober.cli.report import results_of
 from prober.config.units import UnitError, percent, rate
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
@@ -42,12 +44,12 @@ def plan(
     headroom: Annotated[str, typer.Option(help="Share of the capacity that stays free at the peak.")] = "20%",
     min_instances: Annotated[int, typer.Option(help="Fewest.")] = 1,
     max_instances: Annotated[int | None, typer.Option(help="Most that can be had.")] = None,
-    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Size a deployment for a peak, by the lower bound of what one instance carries at all SLOs. Exit codes: 0 sized, 1 it cannot
     be (the reason is told) or a file cannot be read, 2 called wrongly."""
     results = results_of(sweep)
-    try:
+    with exit_on(ValueError, command="plan"):
         demand = Demand(
             _parsed("--peak", peak, rate), _parsed("--headroom", headroom, percent), min_instances, max_instances
         )
@@ -64,15 +66,12 @@ def plan(
             for i, result in enumerate(results)
         ]
         answers = [size(each.result, demand, each.gpus, each.price) for each in offers]
-    except ValueError as problem:
-        print(f"prober plan: {problem}", file=sys.stderr)
-        sys.exit(2)
-    if as_json_:
+    if as_json:
         rows = [{"gpu": offer.name, **asdict(answer)} for offer, answer in zip(offers, answers, strict=True)]
         print(json.dumps({"demand": asdict(demand), "plans": rows}))
     else:
         _draw(demand, offers, answers)
-    sys.exit(0 if any(isinstance(each, Size) for each in answers) else 1)
+    sys.exit(ExitCode.OK if any(isinstance(each, Size) for each in answers) else ExitCode.FAILED)
 
 
 def _parsed(option: str, text: str, parse: Callable[[str], SupportsFloat]) -> float:

@@ -4,10 +4,11 @@ import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
+from prober.cli.exit_codes import ExitCode, fail
 from prober.features.experiments.report import comparison_report
 from prober.features.experiments.report.csv_export import requests as request_rows
 from prober.features.experiments.report.csv_export import stages as stage_rows
@@ -39,16 +40,16 @@ def report(
     """Write a report of one result, or of several side by side; or of comparisons. Exit codes: 0 written, 1 a file cannot be
     read or written, 2 called wrongly."""
     if requests and form is not Format.CSV:
-        _wrong("--requests: only --format csv has rows of requests")
+        fail("--requests: only --format csv has rows of requests", ExitCode.WRONG_CALL)
     if form is Format.JSON and len(files) > 1:
-        _wrong(f"--format json: writes one result, {len(files)} files are named; name one at a time")
+        fail(f"--format json: writes one result, {len(files)} files are named; name one at a time", ExitCode.WRONG_CALL)
     found = _opened(files)
     comparisons = [each for each in found if isinstance(each, Comparison)]
     results = [each for each in found if isinstance(each, Result)]
     if comparisons and results:
-        _wrong("results and comparisons have no common report: name one kind at a time")
+        fail("results and comparisons have no common report: name one kind at a time", ExitCode.WRONG_CALL)
     if comparisons and form is Format.CSV:
-        _wrong("--format csv: a comparison has no stages; use markdown, html or json")
+        fail("--format csv: a comparison has no stages; use markdown, html or json", ExitCode.WRONG_CALL)
     write: dict[Format, Callable[[], str]] = {
         Format.MARKDOWN: lambda: comparison_report.markdown(comparisons) if comparisons else markdown(results),
         Format.HTML: lambda: comparison_report.html(comparisons) if comparisons else html(results),
@@ -59,7 +60,7 @@ def report(
         for path in [path for path, each in zip(files, results, strict=True) if not each.requests]:
             print(f"{path}: {NO_REQUESTS}", file=sys.stderr)
         if not any(each.requests for each in results):
-            sys.exit(1)
+            sys.exit(ExitCode.FAILED)
     text = write[form]()
     if output is None:
         print(text, end="")
@@ -67,8 +68,7 @@ def report(
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as problem:
-        print(f"--output {output}: cannot be written: {problem.strerror}", file=sys.stderr)
-        sys.exit(1)
+        fail(f"--output {output}: cannot be written: {problem.strerror}", ExitCode.FAILED)
 
 
 def results_of(files: Sequence[Path]) -> list[Result]:
@@ -93,8 +93,7 @@ def _all_of(files: Sequence[Path], open_: Callable[[Path], T]) -> list[T]:
         except Unreadable as problem:
             problems.append(str(problem))
     if problems:
-        print("\n".join(problems), file=sys.stderr)
-        sys.exit(1)
+        fail("\n".join(problems), ExitCode.FAILED)
     return found
 
 
@@ -105,8 +104,3 @@ def _text(path: Path) -> str:
         raise Unreadable(f"{path}: is no text; name a result's JSON file") from None
     except OSError as problem:
         raise Unreadable(f"{path}: cannot be read: {problem.strerror}") from None
-
-
-def _wrong(what: str) -> NoReturn:
-    print(what, file=sys.stderr)
-    sys.exit(2)

@@ -1,6 +1,5 @@
 """`prober rules`: recording rules and alerts for Prometheus from the SLOs of a configuration, proved before they are written."""
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +7,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.config.load import ConfigError
 from prober.features.slo.rules import Options, as_operator, groups
 
@@ -45,11 +45,8 @@ def rules(
     from prober.daemon.app import read_config
     from prober.features.slo.firing import proofs
 
-    try:
+    with exit_on(ConfigError, command="rules", code=ExitCode.FAILED):
         uses = read_config(config_file).uses()
-    except ConfigError as problem:
-        print(problem, file=sys.stderr)
-        sys.exit(1)
     problems = [
         f"{config_file}: slos.{slo.name}: {proof.use.target}, workload {proof.use.workload}: its alert cannot fire: "
         + proof.problem
@@ -58,8 +55,7 @@ def rules(
         if proof.problem
     ]
     if problems:
-        print("\n".join(problems), file=sys.stderr)
-        sys.exit(1)
+        fail("\n".join(problems), ExitCode.FAILED)
     options = Options(
         selector, _labels(label or []), runbook_url.rstrip("/"), dashboard_url.rstrip("/"), stateless_drift
     )
@@ -70,8 +66,7 @@ def rules(
     elif not compare:
         output.write_text(text, encoding="utf-8")
     elif not output.exists() or output.read_text(encoding="utf-8") != text:
-        print(f"{output} is not what {config_file} makes; write it again without --check", file=sys.stderr)
-        sys.exit(1)
+        fail(f"{output} differs from what {config_file} makes; write it again without --check", ExitCode.FAILED)
 
 
 def _labels(pairs: list[str]) -> tuple[tuple[str, str], ...]:
@@ -79,8 +74,7 @@ def _labels(pairs: list[str]) -> tuple[tuple[str, str], ...]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
-            print(f"--label {pair!r}: write NAME=VALUE, such as team=inference", file=sys.stderr)
-            sys.exit(2)
+            fail(f"--label {pair!r}: write NAME=VALUE, such as team=inference", ExitCode.WRONG_CALL)
         found.append((name, value))
     return tuple(found)
 

@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 import typer
 import uvloop
 
+from prober.cli.exit_codes import ExitCode, fail
 from prober.config.load import ConfigError
 from prober.config.units import duration
 from prober.probing.shard import Shard
@@ -134,8 +135,7 @@ def run(
     try:
         uvloop.run(serve())
     except (ConfigError, OSError) as problem:
-        print(f"prober: {problem}", file=sys.stderr)
-        sys.exit(1)
+        fail(f"prober: {problem}", ExitCode.FAILED)
 
 
 def patience_s(text: str) -> float:
@@ -147,8 +147,7 @@ def _checked(flag: str, value: Callable[[], T]) -> T:
     try:
         return value()
     except ValueError as problem:
-        print(f"prober: {flag}: {problem}", file=sys.stderr)
-        sys.exit(1)
+        fail(f"prober: {flag}: {problem}", ExitCode.WRONG_CALL)
 
 
 class _Line(logging.Formatter):

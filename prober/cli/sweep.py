@@ -16,19 +16,18 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from prober.cli.target import (
-    Api,
-    BearerTokenFile,
+from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.options import (
+    AsJson,
     BuiltIn,
-    CaFile,
-    Engine,
-    Header,
-    Model,
+    EndpointOptions,
+    MetricsUrl,
     OutputTokens,
     PromptTokens,
     Url,
-    target,
+    expand_options,
 )
+from prober.cli.target import only_load, target
 from prober.config.load import ConfigError
 from prober.config.objectives import expressions
 from prober.config.specs import SweepSpec, TargetSpec
@@ -45,16 +44,22 @@ from prober.probing.target import Target
 from prober.results.capacity import words
 from prober.results.result import Result
 from prober.results.result_file import to_json
-from prober.storage.lock import Held, Lock
 
-# 2 is the answer that no rate will do, so a wrong call is 64, as sysexits.h has it.
-EXIT = {"found": 0, "not_reached": 0, "below_lowest": 2, "not_enough_data": 1, "void": 1}
-WRONG_CALL = 64
+EXIT = {
+    "found": ExitCode.OK,
+    "not_reached": ExitCode.OK,
+    "below_lowest": ExitCode.FAILED,
+    "not_enough_data": ExitCode.NOT_ENOUGH_DATA,
+    "void": ExitCode.NOT_ENOUGH_DATA,
+}
+WORST_FIRST = (ExitCode.FAILED, ExitCode.NOT_ENOUGH_DATA, ExitCode.OK)  # of several sweeps
 DEFAULT_SLO = "ttft<500ms:99%"
 
 
+@expand_options
 def sweep(
     url: Url,
+    endpoint: EndpointOptions,
     slo: Annotated[list[str] | None, typer.Option(help="'ttft<500ms:99%', as often as needed.")] = None,
     mode: Annotated[str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached).")] = "adaptive",
     workload: BuiltIn = "chat",
@@ -70,20 +75,17 @@ def sweep(
     max_time: Annotated[str, typer.Option(help="The longest that one may send.")] = "1h",
     repeat: Annotated[int, typer.Option(min=1, help="How often, for the variance over runs.")] = 1,
     output: Annotated[str, typer.Option(help="File for the result, which `prober report` reads.")] = "",
-    model: Model = "auto",
-    api: Api = "chat",
-    engine: Engine = "auto",
-    metrics_url: Annotated[str, typer.Option(help="The engine's page; auto finds it on its server; none.")] = "auto",
-    bearer_token_file: BearerTokenFile = "",
-    ca_file: CaFile = "",
-    header: Header = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on standard output.")] = False,
+    metrics_url: MetricsUrl = "auto",
+    as_json: AsJson = False,
 ) -> None:
-    """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was found, or the SLOs hold at the highest rate;
-    1 not enough data, or void; 2 an SLO fails at the lowest rate; 64 usage."""
+    """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was found or the SLOs hold at the highest rate,
+    1 an SLO is missed at the lowest rate, 4 not enough data, 2 wrong call."""
     shape = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
     given = bool(prompt_tokens or output_tokens)
-    try:
+    with (
+        exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
+        exit_on(Unmeasurable, command="sweep", code=ExitCode.NOT_ENOUGH_DATA),
+    ):
         for name, value in (("--min-rate", min_rate), ("--max-rate", max_rate)):
             _checked(name, value, rate)
         block: dict[str, Any] = {
@@ -97,12 +99,7 @@ def sweep(
         spec = target(
             "sweep",
             url,
-            model=model,
-            api=api,
-            engine=engine,
-            bearer_token_file=bearer_token_file,
-            ca_file=ca_file,
-            header=header,
+            endpoint,
             slos=expressions(slo or [DEFAULT_SLO]),
             workloads={"asked": shape} if given else {},
             metrics={"url": metrics_url},
@@ -115,17 +112,8 @@ def sweep(
             sustain_s=_checked("--sustain", sustain, duration),
             stage_s=_checked("--step", step, duration) if step else None,
         )
-        with Lock(spec.url, "prober sweep"):
+        with only_load("sweep", spec.url):
             ended = uvloop.run(_repeated(spec, spec.sweep, plan, repeat, quiet=as_json))
-    except Held as other:
-        print(f"prober sweep: {url} is loaded by {other} on this machine; wait for it to end", file=sys.stderr)
-        sys.exit(1)
-    except Unmeasurable as problem:
-        print(f"prober sweep: {problem}", file=sys.stderr)
-        sys.exit(1)
-    except (ConfigError, BadEndpoint, ValueError) as problem:
-        print(problem if isinstance(problem, ConfigError) else f"prober sweep: {problem}", file=sys.stderr)
-        sys.exit(WRONG_CALL)
     for number, (_, result) in enumerate(ended, 1):
         if output:
             path = Path(output)
@@ -137,7 +125,7 @@ def sweep(
             _draw(result)
     if len(ended) > 1 and not as_json:
         _spread([finished for finished, _ in ended])
-    sys.exit(max(EXIT[finished.verdict] for finished, _ in ended))
+    sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
 
 
 def _checked(name: str, text: str, parse: Any) -> float:

@@ -3,31 +3,18 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.options import EndpointOptions, WorkloadOptions
 from prober.config.document import BadYaml, parse
 from prober.config.load import ConfigError, load
 from prober.config.specs import TargetSpec
 from prober.measure.engines import DIALECTS
-from prober.workload.workloads import BUILT_IN
-
-Url = Annotated[str, typer.Argument(help="Base address, such as http://localhost:8000.")]
-Model = Annotated[str, typer.Option(help="auto asks /v1/models.")]
-Api = Annotated[str, typer.Option(help="chat or completions.")]
-Engine = Annotated[str, typer.Option(help=f"auto, or {', '.join(DIALECTS)}.")]
-BearerTokenFile = Annotated[str, typer.Option(help="File with the bearer token.")]
-CaFile = Annotated[str, typer.Option(help="Certificate authorities to trust.")]
-Header = Annotated[list[str] | None, typer.Option(help="name: value, as often as needed.")]
-BuiltIn = Annotated[str, typer.Option(help=f"What is sent: {', '.join(BUILT_IN)}.")]
-WorkloadName = Annotated[str, typer.Option(help=f"What is sent: {', '.join(BUILT_IN)}, or one of --config.file.")]
-PromptTokens = Annotated[int, typer.Option(min=0, help="Instead of the workload's; with --output-tokens.")]
-OutputTokens = Annotated[int, typer.Option(min=0, help="Instead of the workload's; with --prompt-tokens.")]
-ConfigFile = Annotated[str, typer.Option("--config.file", help="Configuration whose workloads can be named.")]
-
+from prober.storage.lock import Held, Lock
 
 # Keys that have an option of their name, or of another one.
 _KEY = re.compile(
@@ -40,29 +27,31 @@ _OPTIONS = {"url": "URL", "metrics.url": "--metrics-url", "headers": "--header"}
 def target(
     command: str,
     url: str,
+    endpoint: EndpointOptions,
     *,
-    model: str = "auto",
-    api: str = "chat",
-    engine: str = "auto",
-    bearer_token_file: str = "",
-    ca_file: str = "",
-    header: list[str] | None = None,
     slos: Mapping[str, Mapping[str, Any]] | None = None,
     workloads: Mapping[str, Mapping[str, Any]] | None = None,
     **more: Any,
 ) -> TargetSpec:
     """The target that these options describe; `slos`, `workloads` as in a configuration, `more`: target keys. Raises ConfigError."""
-    block: dict[str, Any] = {"url": url, "name": command, "model": model, "api": api, "engine": engine, **more}
-    if bearer_token_file:
-        block["auth"] = {"bearer_token_file": bearer_token_file}
-    if ca_file:
-        block["tls"] = {"ca_file": ca_file}
-    if header:
-        if any(":" not in each for each in header):
+    block: dict[str, Any] = {
+        "url": url,
+        "name": command,
+        "model": endpoint.model,
+        "api": endpoint.api,
+        "engine": endpoint.engine,
+        **more,
+    }
+    if endpoint.bearer_token_file:
+        block["auth"] = {"bearer_token_file": endpoint.bearer_token_file}
+    if endpoint.ca_file:
+        block["tls"] = {"ca_file": endpoint.ca_file}
+    if endpoint.header:
+        if any(":" not in line for line in endpoint.header):
             raise ConfigError(
                 f"prober {command}: --header: one has no colon; write 'name: value'"
             )  # its value may be a secret
-        block["headers"] = {k.strip(): v.strip() for k, _, v in (item.partition(":") for item in header)}
+        block["headers"] = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in endpoint.header)}
     text = json.dumps({"targets": [block], "slos": slos or {}, "workloads": workloads or {}})
     source = f"prober {command}"
     try:
@@ -84,17 +73,16 @@ def _as_option(line: str) -> str:
     return f"{option}{line[match.end() :]}"
 
 
-def workloads(
-    name: str, prompt_tokens: int, output_tokens: int, config_file: str = ""
-) -> tuple[str, dict[str, dict[str, Any]]]:
-    """What is to be sent: the workload's name, and the block `workloads` that declares it. Raises ValueError, ConfigError."""
-    if prompt_tokens or output_tokens:
-        if not (prompt_tokens and output_tokens):
+def workloads(options: WorkloadOptions) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The name of the workload to send, and the block `workloads` that declares it. Raises ValueError, ConfigError."""
+    lengths = {"prompt_tokens": options.prompt_tokens, "output_tokens": options.output_tokens}
+    if any(lengths.values()):
+        if not all(lengths.values()):
             raise ValueError("--prompt-tokens and --output-tokens go together; give both")
-        if config_file:
-            raise ValueError("--prompt-tokens and --output-tokens stand instead of a workload: leave --config.file out")
-        return "asked", {"asked": {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}}
-    return name, _declared(config_file) if config_file else {}
+        if options.config_file:
+            raise ValueError("--prompt-tokens and --output-tokens replace the workload; leave --config.file out")
+        return "asked", {"asked": lengths}
+    return options.workload, _declared(options.config_file) if options.config_file else {}
 
 
 def _declared(config_file: str) -> dict[str, dict[str, Any]]:
@@ -117,6 +105,20 @@ def check_writable(option: str, path: Path) -> None:
         path.open("ab").close()
     except OSError as problem:
         raise ValueError(f"{option} {path}: cannot be written: {problem.strerror}") from None
+
+
+@contextmanager
+def only_load(command: str, url: str) -> Iterator[None]:
+    """Hold the lock of the target while it is loaded; exit if another process of this machine and user loads it."""
+    try:
+        with Lock(url, f"prober {command}"):
+            yield
+    except Held as other:
+        fail(
+            f"prober {command}: {url} is loaded by {other} on this machine, and each would disturb the other's "
+            "measurement; wait until it ends",
+            ExitCode.NOT_ENOUGH_DATA,
+        )
 
 
 def _read(path: str) -> str:

@@ -1,13 +1,16 @@
 """What is wrong with a call is told by the option it was given by, before anything is sent."""
 
+import inspect
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
-from prober.cli.target import BuiltIn, Engine, WorkloadName, check_writable, target, workloads
+from prober.cli.options import BuiltIn, EndpointOptions, WorkloadName, WorkloadOptions, expand_options
+from prober.cli.target import check_writable, target, workloads
 from prober.config.load import ConfigError
 from prober.measure.engines import DIALECTS
 from prober.workload.shapes import Fixed, Uniform
@@ -33,7 +36,7 @@ NOBODY = "http://127.0.0.1:1"
         (("compare", NOBODY, NOBODY, "--error", "0%"), 2, "prober compare: --error '0%' must be above 0%"),
         (("compare", "a.json", "b.json"), 2, "a.json: is neither a file that is there nor an address"),
         (("compare", NOBODY, NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written"),
-        (("sweep", NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"), 64, "--max-rate: 2/s is below min_rate (5/s)"),
+        (("sweep", NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"), 2, "--max-rate: 2/s is below min_rate (5/s)"),
     ],
 )
 def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, said: str, tmp_path: Path) -> None:
@@ -48,47 +51,52 @@ def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, sa
 def test_a_header_without_a_colon_is_refused_and_not_shown() -> None:
     """It may be a secret."""
     with pytest.raises(ConfigError, match="--header: one has no colon") as raised:
-        target("gate", NOBODY, header=["X-A: b", "Bearer hunter2"])
+        target("gate", NOBODY, EndpointOptions(header=["X-A: b", "Bearer hunter2"]))
     assert "hunter2" not in str(raised.value)
-    assert dict(target("gate", NOBODY, header=["X-A: b:c"]).headers)["X-A"] == "b:c"
+    assert dict(target("gate", NOBODY, EndpointOptions(header=["X-A: b:c"])).headers)["X-A"] == "b:c"
 
 
 def test_a_header_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others on the machine can read a command line."""
     monkeypatch.setenv("ENGINE_KEY", "hunter2")
-    assert dict(target("gate", NOBODY, header=["X-Api-Key: ${ENGINE_KEY}"]).headers)["X-Api-Key"] == "hunter2"
+    assert (
+        dict(target("gate", NOBODY, EndpointOptions(header=["X-Api-Key: ${ENGINE_KEY}"])).headers)["X-Api-Key"]
+        == "hunter2"
+    )
     with pytest.raises(ConfigError, match="the environment has no OTHER_KEY"):
-        target("gate", NOBODY, header=["X-Api-Key: ${OTHER_KEY}"])
+        target("gate", NOBODY, EndpointOptions(header=["X-Api-Key: ${OTHER_KEY}"]))
 
 
 def sent(name: str, block: dict[str, dict[str, object]]) -> Workload:
-    workload = target("gate", NOBODY, workloads=block, probes=[{"workload": name}]).probes[0].workload
+    workload = (
+        target("gate", NOBODY, EndpointOptions(), workloads=block, probes=[{"workload": name}]).probes[0].workload
+    )
     assert isinstance(workload, Workload)
     return workload
 
 
 def test_what_is_sent_is_built_in_of_fixed_lengths_or_of_a_file(tmp_path: Path) -> None:
     """The file's other keys are nothing to the call: only its workloads are read, mixes of them too."""
-    assert workloads("chat", 0, 0) == ("chat", {})
-    found = sent(*workloads("chat", 300, 20))
+    assert workloads(WorkloadOptions("chat", 0, 0)) == ("chat", {})
+    found = sent(*workloads(WorkloadOptions("chat", 300, 20)))
     assert (found.prompt_tokens, found.output_tokens) == (Fixed(300), Fixed(20))
     file = tmp_path / "prober.yaml"
     file.write_text(
         "targets: [{url: 'http://elsewhere', auth: {bearer_token_file: /gone}}]\n"
         "workloads: {mine: {prompt_tokens: 30, output_tokens: {uniform: {min: 4, max: 8}}}}\n"
     )
-    found = sent(*workloads("mine", 0, 0, str(file)))
+    found = sent(*workloads(WorkloadOptions("mine", 0, 0, str(file))))
     assert (found.name, found.prompt_tokens, found.output_tokens) == ("mine", Fixed(30), Uniform(4, 8))
     with pytest.raises(ConfigError, match=r'--workload: no workload "other"; known: .*mine'):
-        sent(*workloads("other", 0, 0, str(file)))
+        sent(*workloads(WorkloadOptions("other", 0, 0, str(file))))
     with pytest.raises(ValueError, match=r"leave --config.file out"):
-        workloads("mine", 3, 3, str(file))
+        workloads(WorkloadOptions("mine", 3, 3, str(file)))
     file.write_text("targets: []")
     with pytest.raises(ConfigError, match="workloads: none is there"):
-        workloads("mine", 0, 0, str(file))
+        workloads(WorkloadOptions("mine", 0, 0, str(file)))
     file.write_text("a: [")
     with pytest.raises(ConfigError, match=r"--config.file .*prober.yaml: "):
-        workloads("mine", 0, 0, str(file))
+        workloads(WorkloadOptions("mine", 0, 0, str(file)))
 
 
 def test_a_file_that_was_there_is_left_as_it_is(tmp_path: Path) -> None:
@@ -110,8 +118,27 @@ def test_one_probe_at_a_closed_port_says_what_happened_and_no_more() -> None:
     assert done.stdout == "connect_refused\nGET 127.0.0.1:1/v1/models: tcp to 127.0.0.1:1: Connection refused\n"
 
 
-@pytest.mark.parametrize(("option", "names"), [(Engine, DIALECTS), (BuiltIn, BUILT_IN), (WorkloadName, BUILT_IN)])
+ENGINE = get_type_hints(EndpointOptions, include_extras=True)["engine"]
+
+
+@pytest.mark.parametrize(("option", "names"), [(ENGINE, DIALECTS), (BuiltIn, BUILT_IN), (WorkloadName, BUILT_IN)])
 def test_the_help_lists_what_there_is(option: Any, names: dict[str, Any]) -> None:
     """Every dialect and every built-in workload."""
     (found,) = option.__metadata__
     assert set(names) <= set(found.help.rstrip(".").replace(",", " ").split())
+
+
+def test_a_group_of_options_becomes_one_option_a_field() -> None:
+    """Typer sees the options, the command gets the group."""
+    calls: list[tuple[str, EndpointOptions, int]] = []
+
+    @expand_options
+    def command(url: str, endpoint: EndpointOptions, count: int = 1) -> None:
+        calls.append((url, endpoint, count))
+
+    parameters = inspect.signature(command).parameters
+    assert list(parameters) == ["url", *(field.name for field in fields(EndpointOptions)), "count"]
+    assert parameters["api"].default == "chat"
+    given = {name: parameter.default for name, parameter in parameters.items()} | {"url": NOBODY, "api": "completions"}
+    command(**given)
+    assert calls == [(NOBODY, EndpointOptions(api="completions"), 1)]

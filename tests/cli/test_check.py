@@ -7,6 +7,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from prober.cli.check import check
+from prober.cli.exit_codes import ExitCode
 from prober.config.web import load_web
 from prober.probing.shard import shard_of
 
@@ -86,9 +87,9 @@ def test_one_shard_shows_its_own_targets(checked: Call) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(checked: Call, flags: tuple[str, ...], message: str) -> None:
-    """With exit code 1."""
+    """As a wrong call."""
     done = checked(*flags)
-    assert done.exit_code == 1
+    assert done.exit_code == ExitCode.WRONG_CALL
     assert message in done.output
 
 

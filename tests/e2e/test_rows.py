@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from prober.cli.options import EndpointOptions
 from prober.cli.target import target
 from prober.features.experiments.report.report import html, markdown
 from prober.features.experiments.result_reader import read
@@ -133,7 +134,7 @@ async def test_two_at_one_endpoint_would_measure_each_other(tmp_path: Path) -> N
     path = file(tmp_path, "name: a, concurrency: 2, requests: 4, accept: ['success:90%']")
     truth = tmp_path / "truth.jsonl"
     async with running(Settings(behaviour=QUICK, truth=truth)) as url:
-        with Lock(target("matrix", url).url, "prober sweep"):
+        with Lock(target("matrix", url, EndpointOptions()).url, "prober sweep"):
             code, out, err = await matrix(url, "--file", str(path))
         assert (code, out) == (4, "")
         assert f"is loaded by prober sweep, process {os.getpid()} on this machine" in err

@@ -1,0 +1,48 @@
+"""The exit codes of all commands, and how a command ends with one."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum, unique
+from typing import NoReturn
+
+
+@unique
+class ExitCode(IntEnum):
+    """What the exit code of a command means. A code means the same for every command."""
+
+    OK = 0
+    """Done, and the result is good: ready, accepted, compared, a knee was found or the SLOs hold at the highest rate."""
+    FAILED = 1
+    """A bad result or a mistake found: not ready, rejected, unanswered, an SLO missed at the lowest rate, an invalid
+    configuration, a file that cannot be read. Python exits with this code after a crash, so it never means success."""
+    WRONG_CALL = 2
+    """An argument is missing, unknown or has a wrong value. Nothing was sent."""
+    DEGRADED = 3
+    """`gate`: the target answers, but misses an objective or is slower than the baseline."""
+    NOT_ENOUGH_DATA = 4
+    """`gate`, `matrix`, `sweep`: the measurement shows neither a good nor a bad result, or the target cannot be measured now."""
+    CHANGES_PENDING = 5
+    """`dashboards push --dry-run`: Grafana differs from what a push would leave."""
+    INTERRUPTED = 130
+    """Ended at once by Ctrl-C: 128 + SIGINT, as shells report it."""
+
+
+def fail(message: str, code: ExitCode) -> NoReturn:
+    """Print `message` on standard error and exit with `code`."""
+    print(message, file=sys.stderr)
+    sys.exit(code)
+
+
+@contextmanager
+def exit_on(*errors: type[Exception], command: str, code: ExitCode = ExitCode.WRONG_CALL) -> Iterator[None]:
+    """Exit with `code` and the message of the error if the block raises one of `errors`.
+
+    The message begins with `prober COMMAND: `, except that of a ConfigError, which names its own source in each line.
+    """
+    from prober.config.load import ConfigError  # here, as not every command needs the configuration
+
+    try:
+        yield
+    except errors as error:
+        fail(str(error) if isinstance(error, ConfigError) else f"prober {command}: {error}", code)

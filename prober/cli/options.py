@@ -1,0 +1,91 @@
+"""Options that several commands share, each declared once.
+
+A command is decorated with `expand_options` and takes the dataclasses below as parameters; typer sees one option a field:
+
+    @expand_options
+    def once(url: Url, endpoint: EndpointOptions, as_json: AsJson = False) -> None: ...
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from prober.features.engines.vendors import DIALECTS
+from prober.workload.workloads import BUILT_IN
+
+Url = Annotated[str, typer.Argument(help="Base URL, such as http://localhost:8000.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+MetricsUrl = Annotated[str, typer.Option(help="URL of the engine's metrics page; auto: find it; none: do not read it.")]
+BuiltIn = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(BUILT_IN)}.")]
+WorkloadName = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(BUILT_IN)}, or one of --config.file.")]
+PromptTokens = Annotated[
+    int, typer.Option(min=0, help="Fixed prompt length instead of a workload; needs --output-tokens.")
+]
+OutputTokens = Annotated[
+    int, typer.Option(min=0, help="Fixed output length instead of a workload; needs --prompt-tokens.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOptions:
+    """How an endpoint is called."""
+
+    model: Annotated[str, typer.Option(help="Name of the model; auto: ask /v1/models.")] = "auto"
+    api: Annotated[str, typer.Option(help="chat or completions.")] = "chat"
+    engine: Annotated[str, typer.Option(help=f"auto, or {', '.join(DIALECTS)}.")] = "auto"
+    bearer_token_file: Annotated[str, typer.Option(help="File with the bearer token.")] = ""
+    ca_file: Annotated[str, typer.Option(help="File with the certificate authorities to trust.")] = ""
+    header: Annotated[list[str] | None, typer.Option(help="'name: value' of a request header; repeatable.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadOptions:
+    """Which requests are sent: a workload by name, or fixed lengths."""
+
+    workload: WorkloadName = "probe"
+    prompt_tokens: PromptTokens = 0
+    output_tokens: OutputTokens = 0
+    config_file: Annotated[
+        str, typer.Option("--config.file", help="Configuration file whose workloads can be named.")
+    ] = ""
+
+
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with one keyword parameter a field in place of each parameter whose type is a dataclass."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, type] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if isinstance(kind, type) and is_dataclass(kind):
+            groups[parameter.name] = kind
+            parameters += _option_parameters(kind)
+        else:
+            parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def expanded(**values: Any) -> None:
+        for name, kind in groups.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        command(**values)
+
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what typer reads
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return expanded
+
+
+def _option_parameters(group: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    ]

@@ -1,0 +1,127 @@
+"""Every command exits with the codes of one table."""
+
+import ast
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import prober.cli
+from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.main import COMMANDS
+from prober.config.load import ConfigError
+from tests.processes import until
+
+NOBODY = "http://127.0.0.1:1"
+WRONG_CALLS: dict[str, tuple[str, ...]] = {  # calls that typer lets pass, and the command has to refuse
+    "run": ("--shard", "2/2"),
+    "check": ("--shard", "2/2"),
+    "rules": ("--config.file", "prober.yaml", "--label", "team"),
+    "dashboards": ("push",),
+    "once": (NOBODY, "--engine", "none"),
+    "sweep": (NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"),
+    "diagnose": (NOBODY, "--ttft", "5"),
+    "gate": (NOBODY, "--error", "5"),
+    "compare": (NOBODY, NOBODY, "--rate", "5"),
+    "matrix": (NOBODY, "--file", "none.yaml"),
+    "report": ("a.json", "b.json", "--format", "json"),
+    "plan": ("--sweep", "result.json", "--peak", "5"),
+    "mock": ("--engine", "none"),
+    "demo": ("--trouble-after", "5"),
+}
+
+
+def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "prober", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a valid configuration and a valid result, so that nothing but the call is wrong."""
+    from prober.results.result_file import to_json
+    from tests.results.samples import sweep
+
+    path = tmp_path_factory.mktemp("calls")
+    (path / "prober.yaml").write_text(f"targets: [{{name: a, url: '{NOBODY}'}}]")
+    (path / "result.json").write_text(to_json(sweep()))
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_call_of_any_command_exits_with_2(command: str, folder: Path) -> None:
+    """With a wrong value and with an unknown option, without a traceback and without output."""
+    for arguments in (WRONG_CALLS[command], ("--no-such-option",)):
+        done = call(folder, command, *arguments)
+        assert (done.returncode, done.stdout) == (ExitCode.WRONG_CALL, ""), (arguments, done.stderr)
+        assert done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_command_is_a_wrong_call(folder: Path) -> None:
+    """The commands are listed."""
+    assert call(folder, "no-such-command").returncode == ExitCode.WRONG_CALL
+
+
+ENDS = ("sys.exit", "exit", "typer.Exit", "SystemExit", "fail")
+
+
+def literal_exit_codes(source: str) -> list[int]:
+    """Lines that exit, or assign an exit code, with a literal number."""
+    values: list[ast.AST] = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=function, args=arguments) if ast.unparse(function) in ENDS:
+                values += arguments
+            case ast.keyword(arg="code" | "exit_code", value=value):
+                values.append(value)
+            case ast.Assign(targets=[name], value=value) | ast.AnnAssign(target=name, value=ast.expr() as value):
+                if "EXIT" in ast.unparse(name):
+                    values.append(value)
+    parts = (part for value in values for part in ast.walk(value))
+    return [part.lineno for part in parts if isinstance(part, ast.Constant) and type(part.value) is int]
+
+
+def test_no_command_exits_with_a_literal_number() -> None:
+    """All codes come from the table."""
+    for path in Path(next(iter(prober.cli.__path__))).glob("*.py"):
+        assert literal_exit_codes(path.read_text(encoding="utf-8")) == [], path
+
+
+@pytest.mark.parametrize("line", ["sys.exit(1)", "sys.exit(0 if x else 1)", "EXIT = {'a': 3}", "fail('no', code=2)"])
+def test_a_literal_exit_code_is_noticed(line: str) -> None:
+    """The check above can fail."""
+    assert literal_exit_codes(line)
+
+
+def test_an_error_ends_the_command_with_its_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command is named, unless the error names its source; other errors pass."""
+    with pytest.raises(SystemExit) as ended, exit_on(ValueError, command="gate", code=ExitCode.NOT_ENOUGH_DATA):
+        raise ValueError("too few")
+    assert (ended.value.code, capsys.readouterr().err) == (ExitCode.NOT_ENOUGH_DATA, "prober gate: too few\n")
+    with pytest.raises(SystemExit) as ended, exit_on(ConfigError, command="gate"):
+        raise ConfigError("prober.yaml: wrong")
+    assert (ended.value.code, capsys.readouterr().err) == (ExitCode.WRONG_CALL, "prober.yaml: wrong\n")
+    with pytest.raises(KeyError), exit_on(ValueError, command="gate"):
+        raise KeyError
+
+
+def test_ctrl_c_is_not_taken_for_a_result(tmp_path: Path) -> None:
+    """A command that keeps nothing exits with 130."""
+    command = [sys.executable, "-m", "prober", "diagnose", NOBODY, "--metrics-url", "none"]
+    log = tmp_path / "log"
+    with log.open("w") as stream, subprocess.Popen(command, stderr=stream, stdout=stream) as process:
+        until(lambda: "×" in log.read_text(), "the first probes")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == ExitCode.INTERRUPTED, log.read_text()
+
+
+def test_the_documentation_lists_every_exit_code() -> None:
+    """With its number, and no other one."""
+    text = (Path(__file__).parents[2] / "docs/commands.md").read_text(encoding="utf-8").partition("## Exit codes")[2]
+    assert [int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)] == [
+        int(code) for code in ExitCode
+    ]
