@@ -20,7 +20,6 @@ from rich.table import Table
 
 from prober import __version__
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.gate import described
 from prober.cli.options import AsJson, EndpointOptions, WorkloadOptions, expand_options
 from prober.cli.report import result_of
 from prober.cli.session import Session
@@ -47,6 +46,7 @@ from prober.measure.result import ProbeResult
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.results.comparison import Comparison, Side, to_json
+from prober.results.load_description import describe_load
 from prober.results.result import Request
 from prober.results.result import Target as Described
 from prober.results.stage import request_of
@@ -160,7 +160,9 @@ def compare(
                 "cool_down_s": pause_s,
                 "warm_up": warm_up,
             }
-            found = replace(found, load=described(specs[0].probes[0]), configuration=json.dumps(told))
+            probe = specs[0].probes[0]
+            load = describe_load(probe.workload, arrivals=probe.arrivals.kind)
+            found = replace(found, load=load, configuration=json.dumps(told))
         if save:
             Path(save).write_text(to_json(found), encoding="utf-8")
     if as_json:

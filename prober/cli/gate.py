@@ -32,11 +32,11 @@ from prober.measure.result import ProbeResult
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.pacer import due_times
+from prober.results.load_description import describe_load
 from prober.results.result import NO_REQUESTS, Decision, Load, Request, Result, WarmUp
 from prober.results.result_file import to_json
 from prober.results.stage import stage_of
-from prober.workload.shapes import Fixed
-from prober.workload.workloads import Drawer, Mix
+from prober.workload.workloads import Drawer
 
 EXIT: dict[State, ExitCode] = {
     "ready": ExitCode.OK,
@@ -124,22 +124,6 @@ def _as_baseline(result: Result, path: str) -> list[str]:
     return []
 
 
-def described(probe: ProbeSpec) -> Load:
-    """What is sent, for a stored result."""
-    workload = probe.workload
-    parts = [part for part, _ in workload.parts] if isinstance(workload, Mix) else [workload]
-    shapes = [(part.prompt_tokens, part.output_tokens) for part in parts]
-    return Load(
-        workload=workload.name,
-        prompt_tokens=", ".join(str(prompt) for prompt, _ in shapes),
-        output_tokens=", ".join(str(output) for _, output in shapes),
-        varied=len(parts) > 1 or not any(isinstance(each, Fixed) for each in shapes[0]),
-        arrivals=probe.arrivals.kind,
-        sampling=parts[0].sampling,
-        dataset="trace" if parts[0].trace else "file" if parts[0].prompts else "generated",
-    )
-
-
 def _share(text: str, option: str) -> float:
     try:
         share = float(percent(text))
@@ -158,7 +142,8 @@ def _references(
         return [], []
     if not before.requests:
         raise ValueError(f"--baseline {source} {NO_REQUESTS}")
-    rates = {place: before.stages[place].rate_per_s for place in _comparable(before, described(probe), source)}
+    sent = describe_load(probe.workload, arrivals=probe.arrivals.kind)
+    rates = {place: before.stages[place].rate_per_s for place in _comparable(before, sent, source)}
     if probe.rate_per_s not in rates.values():
         known = ", ".join(f"{rate:g}/s" for rate in rates.values() if rate is not None) or "no rate that is known"
         raise ValueError(f"--baseline {source} is of {known}, not of {probe.rate_per_s:g}/s: say --rate accordingly")
@@ -229,7 +214,7 @@ async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Resul
             ended_unix_s=time.time(),
             tool=f"llm-slo-prober {__version__}",
             target=session.described(),
-            load=described(probe),
+            load=describe_load(probe.workload, arrivals=probe.arrivals.kind),
             stages=(stage,),
             slos=probe.slos,
             warm_up=WarmUp(len(warm)),

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from prober.results.json_codec import Wrong, decoded, encoded
+from prober.results.load_description import current_load
 from prober.results.result import Load, Target
 from prober.results.result_file import KEY, Unreadable
 from prober.statistics.quantiles import Quantile
 
 Side = Literal["a", "b"]
 INSIDE = "comparison"
-FORMAT = 2
+FORMAT = 3  # 2: lengths are the `repr` of a distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,16 @@ def is_comparison(document: object) -> bool:
 def from_object(document: Any, source: str) -> Comparison:
     """The comparison that `to_json` wrote. Raises Unreadable, which names `source` and the key."""
     own = document[KEY]
-    if own.get("format") != FORMAT:
+    if own.get("format") not in (2, FORMAT):
         raise Unreadable(
-            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads comparisons of {FORMAT}; use the version that "
-            "wrote it"
+            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads comparisons of 2 to {FORMAT}; use the version "
+            "that wrote it"
         )
+    content = own[INSIDE]
+    if own["format"] < FORMAT and isinstance(content, dict) and "load" in content:
+        content = content | {"load": current_load(content["load"])}
     try:
-        found: Comparison = decoded(Comparison, own[INSIDE], f"{KEY}.{INSIDE}")
+        found: Comparison = decoded(Comparison, content, f"{KEY}.{INSIDE}")
     except Wrong as problem:
         raise Unreadable(f"{source}: {problem}") from None
     return found

@@ -62,7 +62,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What was sent. prompt_tokens, output_tokens: their distributions in words; varied: neither is one fixed number.
+    """What was sent. prompt_tokens, output_tokens: how lengths were drawn, as `load_description` writes it.
+
+    varied: the requests of one stage have prompts of different lengths (of a result: those of any of its stages)
 
     arrivals: one of OPEN_LOOP, or "closed" where a request waits for another one's answer; max_in_flight: the cap on requests
     in flight; sampling: request fields; dataset: "generated" or a name
@@ -252,6 +254,7 @@ class Result:
 
     slos: the contract; stop: why the whole ended, by name; capacities: of a sweep, one an SLO
     repeats: times that each rate was measured; interference: what else was seen on the target, None if nobody looked
+    retry_after_s: for how long the target asked to be left alone when the experiment ended; 0: it did not
     differs: what the tool's figures mean differently from ours; requests may be empty where only figures were kept
     """
 
@@ -273,6 +276,7 @@ class Result:
     prices: Prices = Prices()
     context: Context = Context()
     interference: tuple[str, ...] | None = None
+    retry_after_s: float = 0.0
     decision: Decision | None = None
     differs: tuple[str, ...] = ()
     requests: tuple[Request, ...] = ()

@@ -13,13 +13,15 @@ from typing import Any
 import orjson
 
 from prober.results.json_codec import Wrong, decoded, encoded
+from prober.results.load_description import current_load
 from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage, Throughput
 from prober.results.stage import samples
 
 KEY = "llm_slo_prober"
 OURS = "llm-slo-prober "
-# 1: no stage had a load of its own. 2: no throughput, and what was said to hold was said without evidence.
-FORMAT = 3
+# 1: no stage has a load of its own. 2: no throughput, and a rate is said to hold without evidence.
+# 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
+FORMAT = 4
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 # Ours of a request that vLLM's lists have no place for, or where they have 0 for what is not known.
 _OWN = ("stage", "outcome", "tpot_s", "send_lag_s", "prompt_tokens", "output_tokens", "warm_up", "cached")
@@ -174,15 +176,31 @@ def _upgraded(told: Any, version: int) -> Any:
     """
     if version == FORMAT or not isinstance(told, dict):
         return told
-    swept = told.get("kind") in ("sweep", "grid") and str(told.get("tool")).startswith(OURS)
-    stage = {"load": None} if version == 1 else {}
-    stage |= {"throughput": encoded(Throughput()) if swept else None}
-    lists = {"stages": lambda each: stage | each, "capacities": _unfounded}
+    told = {"retry_after_s": _configured_retry_after_s(told.get("configuration"))} | told
+    if "load" in told:
+        told |= {"load": current_load(told["load"])}
+    swept = version < 3 and told.get("kind") in ("sweep", "grid") and str(told.get("tool")).startswith(OURS)
+    missing = {"load": None} if version == 1 else {}
+    if version < 3:
+        missing |= {"throughput": encoded(Throughput()) if swept else None}
+
+    def upgraded_stage(stage: dict[str, Any]) -> dict[str, Any]:
+        return missing | stage | ({"load": current_load(stage["load"])} if "load" in stage else {})
+
+    lists = {"stages": upgraded_stage} | ({"capacities": _unfounded} if version < 3 else {})
     return told | {
         key: [change(each) if isinstance(each, dict) else each for each in told[key]]
         for key, change in lists.items()
         if isinstance(told.get(key), list)
     }
+
+
+def _configured_retry_after_s(configuration: Any) -> float:
+    """What an earlier daemon kept in the text of the configuration."""
+    try:
+        return float(orjson.loads(configuration or "{}").get("retry_after_s", 0.0))
+    except (ValueError, TypeError, AttributeError):  # of a command, or of another tool
+        return 0.0
 
 
 def _unfounded(capacity: dict[str, Any]) -> dict[str, Any]:

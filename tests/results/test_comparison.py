@@ -38,12 +38,12 @@ def test_it_is_no_result() -> None:
 def test_it_has_a_version_and_what_is_wrong_is_named() -> None:
     """Another format, a missing key."""
     file: Any = json.loads(comparison.to_json(FOUND))
-    assert file[KEY]["format"] == 2
+    assert file[KEY]["format"] == 3
     del file[KEY]["comparison"]["error"]
     with pytest.raises(Unreadable, match=r"^c.json: llm_slo_prober.comparison.error: is missing$"):
         read_any(json.dumps(file), "c.json")
     file[KEY]["format"] = 99
     with pytest.raises(
-        Unreadable, match="format: is 99, this prober reads comparisons of 2; use the version that wrote it"
+        Unreadable, match="format: is 99, this prober reads comparisons of 2 to 3; use the version that wrote it"
     ):
         read_any(json.dumps(file), "c.json")

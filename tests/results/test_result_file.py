@@ -164,7 +164,7 @@ def broken(change: str) -> Any:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("version", "r.json: llm_slo_prober.format: is 9, this prober reads 1 to 3; use the version that wrote it"),
+        ("version", "r.json: llm_slo_prober.format: is 9, this prober reads 1 to 4; use the version that wrote it"),
         ("missing", "r.json: llm_slo_prober.result.target.engine_version: is missing"),
         ("type", "r.json: llm_slo_prober.result.stages[1].sent: is 'many', not a whole number"),
         ("kind", "r.json: llm_slo_prober.result.kind: is 'test', not one of sweep, grid, compare, gate, run"),

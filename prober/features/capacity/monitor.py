@@ -514,8 +514,7 @@ class Sweeps:
             identity=identity,
             started_unix_s=started,
             ended_unix_s=time.time(),
-            told={"why": why, "retry_after_s": driven.quiet_s}
-            | ({"lease": where, "lease_transitions": fence} if where else {}),
+            told={"why": why} | ({"lease": where, "lease_transitions": fence} if where else {}),
             devices=swept.devices,
         )
         if driven.model is not None:
@@ -594,7 +593,7 @@ class Sweeps:
             if key not in self._starts:  # of a version that wrote results only
                 ago_s = max(0.0, now - latest[0].started_unix_s)
                 self._starts[key] = time.monotonic_ns() - round(ago_s * 1e9)
-            quiet_s = _quiet_s(latest[0])
+            quiet_s = latest[0].retry_after_s
             swept.quiet_until_s = time.monotonic() + min(quiet_s, latest[0].ended_unix_s + quiet_s - now)
         await swept.results.read(_has_capacity)
         found = next((each for each in swept.results.latest() if _has_capacity(each)), None)
@@ -640,14 +639,6 @@ class TargetSweeps(TargetObserver):
 
 def _has_capacity(result: Result) -> bool:
     return any(each.estimate is not None for each in result.capacities)
-
-
-def _quiet_s(result: Result) -> float:
-    """How long the target asked to be left alone when the sweep ended."""
-    try:
-        return float(json.loads(result.configuration or "{}").get("retry_after_s", 0.0))
-    except (ValueError, TypeError, AttributeError):
-        return 0.0
 
 
 def _row(at: Moment) -> bytes:

@@ -14,9 +14,9 @@ from prober.measure.engine_signals import Signals
 from prober.measure.gpu_reading import Device
 from prober.measure.outcome import Outcome
 from prober.results.delivery import deliveries
-from prober.results.result import Context, Load, Prices, Request, Result, Stage, Target, WarmUp
+from prober.results.load_description import describe_load
+from prober.results.result import Context, Prices, Request, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of
-from prober.workload.workloads import Mix
 
 MOST_CUT = 0.05  # of a stage's requests, for its latencies to count
 
@@ -73,7 +73,7 @@ def result_of(
         ended_unix_s=ended_unix_s,
         tool=f"llm-slo-prober {__version__}",
         target=_target(spec, driven, last),
-        load=_load(sweep),
+        load=describe_load(sweep.workload, arrivals="poisson", max_in_flight=sweep.max_in_flight),
         stages=tuple(stages),
         configuration=json.dumps(_configuration(sweep) | dict(told), sort_keys=True),
         slos=sweep.slos,
@@ -86,6 +86,7 @@ def result_of(
         prices=_prices(spec),
         context=_context(devices),
         interference=_interference(finished),
+        retry_after_s=driven.quiet_s,
         requests=tuple(requests),
     )
 
@@ -122,26 +123,6 @@ def _configuration(sweep: SweepSpec) -> dict[str, object]:
         "limits": {"requests": sweep.requests, "tokens": sweep.tokens, "time_s": sweep.time_s, "cost": sweep.cost},
         "demand_query": sweep.demand_query,
     }
-
-
-def _load(sweep: SweepSpec) -> Load:
-    workload = sweep.workload
-    parts = workload.parts if isinstance(workload, Mix) else ((workload, 1.0),)
-    prompt, output = (
-        ", ".join(str(getattr(part, name)) for part, _ in parts) for name in ("prompt_tokens", "output_tokens")
-    )
-    first = parts[0][0]
-    return Load(
-        workload=workload.name,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        varied=len(parts) > 1
-        or any("Fixed" not in str(getattr(first, name)) for name in ("prompt_tokens", "output_tokens")),
-        arrivals="poisson",
-        max_in_flight=sweep.max_in_flight,
-        sampling=dict(first.sampling),
-        dataset="trace" if first.trace else "file" if first.prompts else "generated",
-    )
 
 
 def _prices(spec: TargetSpec) -> Prices:

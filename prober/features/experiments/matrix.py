@@ -23,9 +23,9 @@ from prober.measure.objective import Slo, percent
 from prober.measure.outcome import NEUTRAL
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import events, mean_a_probe, most_a_probe
+from prober.results.load_description import describe_lengths, describe_load, has_varied_prompts
 from prober.results.result import Decision, Load
 from prober.workload.arrivals import poisson
-from prober.workload.shapes import Fixed
 from prober.workload.workloads import Workload
 
 State = Literal["accepted", "rejected", "not_enough_data"]
@@ -164,11 +164,7 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
         workload=", ".join(stage_name(row) for row in rows),
         prompt_tokens=_lengths(rows, "prompt_tokens"),
         output_tokens=_lengths(rows, "output_tokens"),
-        varied=any(
-            not isinstance(shape, Fixed)
-            for row in rows
-            for shape in (row.workload.prompt_tokens, row.workload.output_tokens)
-        ),
+        varied=any(has_varied_prompts(row.workload) for row in rows),
         arrivals=arrivals,
         max_in_flight=max(row.concurrency or 0 for row in rows) if len(closed) == len(rows) else in_flight,
         sampling=rows[0].workload.sampling,
@@ -178,17 +174,9 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
 
 def shape_of(row: Row, in_flight: int) -> Load:
     """What one row sends, for its stage. in_flight: the cap of open loops."""
-    workload = row.workload
-    return Load(
-        workload=stage_name(row),
-        prompt_tokens=_length(row, "prompt_tokens"),
-        output_tokens=_length(row, "output_tokens"),
-        varied=not any(isinstance(shape, Fixed) for shape in (workload.prompt_tokens, workload.output_tokens)),
-        arrivals="closed" if row.closed else "poisson",
-        max_in_flight=row.concurrency if row.closed else in_flight,
-        sampling=workload.sampling,
-        dataset="generated",
-    )
+    cap = row.concurrency if row.closed else in_flight
+    load = describe_load(row.workload, arrivals="closed" if row.closed else "poisson", max_in_flight=cap)
+    return replace(load, workload=stage_name(row), prompt_tokens=_length(row, "prompt_tokens"))
 
 
 def _question(slo: Slo, workload: Workload) -> Question:
@@ -241,4 +229,4 @@ def _length(row: Row, name: str) -> str:
     """A distribution in words; of prompts with what they share."""
     prefix = row.workload.prefix if name == "prompt_tokens" else None
     shared = f", {prefix.tokens} of them shared by {prefix.reuse:.0%} of the requests" if prefix is not None else ""
-    return f"{getattr(row.workload, name)}{shared}"
+    return f"{describe_lengths(getattr(row.workload, name))}{shared}"

@@ -182,11 +182,11 @@ def test_a_closed_loop_is_called_one_wherever_it_is_seen() -> None:
 
 def test_lengths_are_told_row_by_row() -> None:
     """And whether any of them varies."""
-    varied = replace(ROW, name="c", workload=replace(ROW.workload, output_tokens=Uniform(1, 9)))
+    varied = replace(ROW, name="c", workload=replace(ROW.workload, prompt_tokens=Uniform(1, 9)))
     assert load_of([ROW], 2000).varied is False
     load = load_of([ROW, varied], 2000)
     assert (load.varied, load.workload) == (True, "a, c")
-    assert load.output_tokens == "a: Fixed(tokens=10); c: Uniform(low=1, high=9)"
+    assert load.prompt_tokens == "a: fixed 100; c: uniform 1 to 9"
 
 
 def test_a_shared_prefix_is_warm_before_it_counts() -> None:

@@ -1,0 +1,103 @@
+"""The load of a result as text: how the lengths of its requests were drawn, in a form that does not change with the code.
+
+The text is printed in reports and is part of the identity of a result: a baseline is compared only with requests of the same
+text. Files of formats up to 3 (results) and 2 (comparisons) hold the `repr` of the distributions instead; `current_lengths`
+maps it to this text.
+
+    fixed 500
+    uniform 1 to 9
+    lognormal median 500, sigma 0.8, 50 to 4000
+    quantiles 0: 10, 0.5: 100, 1: 900
+"""
+
+import ast
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from prober.results.result import Load
+from prober.workload.shapes import Empirical, Fixed, Lognormal, Shape, Uniform
+from prober.workload.workloads import Mix, Workload
+
+_SHAPES = {shape.__name__: shape for shape in (Fixed, Uniform, Lognormal, Empirical)}
+_NAMES = "|".join(_SHAPES)
+_REPR = re.compile(rf"\b({_NAMES})\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
+_BETWEEN = re.compile(rf"\), (?=(?:{_NAMES})\()")  # between the parts of a mix
+
+
+def describe_lengths(shape: Shape) -> str:
+    """The distribution as text."""
+    match shape:
+        case Fixed(tokens):
+            return f"fixed {tokens}"
+        case Uniform(low, high):
+            return f"uniform {low} to {high}"
+        case Lognormal(median, sigma, low, high):
+            return f"lognormal median {median:.15g}, sigma {sigma:.15g}, {low} to {high}"
+        case Empirical(quantiles):
+            return "quantiles " + ", ".join(f"{q:.15g}: {tokens:.15g}" for q, tokens in quantiles)
+    raise TypeError(f"{type(shape).__name__} has no text; add it here")
+
+
+def has_varied_prompts(workload: Workload | Mix) -> bool:
+    """Whether the requests of one stage have prompts of different lengths: what `Load.varied` says."""
+    if isinstance(workload, Mix):
+        return len({_prompt_lengths(part) for part, _ in workload.parts}) > 1 or any(
+            has_varied_prompts(part) for part, _ in workload.parts
+        )
+    return len(_prompt_lengths(workload)) > 1
+
+
+def describe_load(workload: Workload | Mix, *, arrivals: str, max_in_flight: int | None = None) -> Load:
+    """The load of one workload. Parts of a mix are separated by `; `."""
+    parts = [part for part, _ in workload.parts] if isinstance(workload, Mix) else [workload]
+    first = parts[0]
+    return Load(
+        workload=workload.name,
+        prompt_tokens="; ".join(describe_lengths(part.prompt_tokens) for part in parts),
+        output_tokens="; ".join(describe_lengths(part.output_tokens) for part in parts),
+        varied=has_varied_prompts(workload),
+        arrivals=arrivals,
+        max_in_flight=max_in_flight,
+        sampling=dict(first.sampling),
+        dataset="trace" if first.trace else "file" if first.prompts else "generated",
+    )
+
+
+def current_lengths(text: str) -> str:
+    """The text of today for lengths that an older version wrote as `repr`; any other text as it is."""
+    return _REPR.sub(_current, _BETWEEN.sub("); ", text))
+
+
+def current_load(load: Any) -> Any:
+    """An encoded Load of an older format with the texts of today; what is wrong in it is left for the decoder."""
+    if not isinstance(load, dict):
+        return load
+    lengths = {key: load.get(key) for key in ("prompt_tokens", "output_tokens")}
+    return load | {key: current_lengths(text) for key, text in lengths.items() if isinstance(text, str)}
+
+
+def _current(match: re.Match[str]) -> str:
+    try:
+        call = ast.parse(f"f({match[2]})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return describe_lengths(_SHAPES[match[1]](**arguments))
+    except (SyntaxError, ValueError, TypeError):
+        return match[0]  # not what repr writes
+
+
+def _prompt_lengths(workload: Workload) -> frozenset[object]:
+    """At least two members if the lengths of its prompts differ."""
+    if workload.trace:
+        return frozenset(workload.trace.prompt_tokens)
+    if workload.prompts:
+        return frozenset(_words(content for _, content in prompt) for prompt in workload.prompts)
+    if workload.golden:
+        return frozenset(_words([golden.prompt]) for golden in workload.golden)
+    shape = workload.prompt_tokens
+    return frozenset([shape.tokens] if isinstance(shape, Fixed) else [describe_lengths(shape), "varied"])
+
+
+def _words(texts: Iterable[str]) -> int:
+    return sum(len(text.split()) for text in texts)
