@@ -28,7 +28,8 @@ demo: install ## four mock engines, the prober, and Prometheus where there is on
 
 test: install ## every test; fetches Prometheus, kubectl and Helm when they are not there
 	@PATH="$(TOOLS)/usr/bin:$$PATH"; \
-	command -v prometheus promtool prometheus-alertmanager amtool >/dev/null || tools/prometheus.sh $(TOOLS) || true; \
+	{ command -v prometheus && command -v promtool && command -v amtool && \
+		{ command -v prometheus-alertmanager || command -v alertmanager; }; } >/dev/null || tools/prometheus.sh $(TOOLS) || true; \
 	command -v chromium >/dev/null || tools/chromium.sh || true; \
 	test -x $(TOOLS)/newer/usr/bin/promtool || tools/prometheus.sh $(TOOLS)/newer sid || true; \
 	kubectl kustomize deploy/kustomize/overlays/fleet >/dev/null 2>&1 || tools/kubectl.sh $(TOOLS) || true; \
@@ -54,7 +55,7 @@ test-cluster: install ## the manifests, discovery and leases against a real API 
 	tests/cluster/run.sh $(TOOLS)/cluster $(ARGS)
 
 test-image: install ## the image, built and run for real; root, podman, runc (minutes; ARGS=-s says more)
-	PATH="$(TOOLS)/usr/bin:$$PATH" IMAGE_DIR=$(TOOLS)/image $(BIN)/pytest -o faulthandler_timeout=0 tests/deploy/test_image_built.py $(ARGS)
+	PATH="$(TOOLS)/usr/bin:$$PATH" IMAGE_DIR=$(TOOLS)/image $(BIN)/pytest -o faulthandler_timeout=0 -o timeout=0 tests/deploy/test_image_built.py $(ARGS)
 
 test-engines: install ## real vLLM and llama.cpp on the CPU, probed; DIR=… keeps them (2.5 GB, minutes)
 	tests/engines/run.sh $(DIR)

@@ -19,12 +19,15 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from prober.cli.rules import as_yaml
 from tests.processes import free_port, get
+
+pytestmark = pytest.mark.timeout(900)  # alerts fire and resolve in real time
 
 ROOT = Path(__file__).parents[2]
 FASTER = 20

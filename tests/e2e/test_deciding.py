@@ -22,6 +22,8 @@ from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.results.comparison import Comparison
 
+pytestmark = pytest.mark.timeout(900)  # a comparison has its rounds, in real time
+
 RATE = ("--rate", "50/s")
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
 

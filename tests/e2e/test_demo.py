@@ -21,6 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from prober.cli.demo import ENGINES
 
+pytestmark = pytest.mark.timeout(600)  # it shows minutes of real time
+
 TROUBLE_S, PATIENCE_S = 13.0, 60.0
 COMPARED = ("healthy", "regressing")
 COMMAND = [sys.executable, "-m", "prober", "demo"]
