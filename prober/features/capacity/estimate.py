@@ -12,7 +12,7 @@ from math import exp, hypot, log, sqrt
 from random import Random
 
 from prober.features.capacity.capacity_model import Ahead, Knee
-from prober.features.capacity.fitting import Fit, Prior, changed, fit
+from prober.features.capacity.fitting import Fit, Prior, fit
 from prober.features.capacity.knee import Step, knee
 from prober.features.capacity.replay import Pair
 from prober.features.capacity.sweep_record import UNJUDGED, Asked, Phase, Record, Stage, observed
@@ -66,29 +66,6 @@ def estimated(record: Record, seed: int = 0, prior: Prior | None = None, effort:
         found = None
     both = [_capacity(record, slo, found, rng, effort) for slo in record.slos]
     return Estimated(tuple(each for each, _ in both), found, tuple(each for _, each in both))
-
-
-def what_if(
-    record: Record,
-    found: Fit,
-    prompt_factor: float = 1.0,
-    output_factor: float = 1.0,
-    seed: int = 0,
-    effort: float = 1.0,
-    **engine: float,
-) -> tuple[Capacity, ...]:
-    """The same for prompts or answers so many times as long, or for an engine with other parameters (`max_sequences`,
-    `max_batched_tokens`, `kv_blocks`, `step_s`, …): by the model alone, and only as good as it.
-    """
-    pairs = tuple(
-        Pair(max(1, round(each.prompt * prompt_factor)), max(1, round(each.output * output_factor)))
-        for each in _lengths(record)
-    )
-    rng = Random(seed)
-    return tuple(
-        _modelled(record, slo, changed(found, **engine), pairs, rng, effort)[0] or Capacity(slo.name, "not_enough_data")
-        for slo in record.slos
-    )
 
 
 def _capacity(record: Record, slo: Slo, found: Fit | None, rng: Random, effort: float) -> tuple[Capacity, Knee | None]:

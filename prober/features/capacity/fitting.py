@@ -437,13 +437,3 @@ def _kv_blocks(record: Record) -> int:
     """As the page says; else room for anything."""
     told = [s.kv_cache_capacity_tokens for _, s in record.readings if s.kv_cache_capacity_tokens]
     return round(told[-1] / BLOCK_TOKENS) if told else 10_000_000
-
-
-def changed(found: Fit, **changes: float) -> Fit:
-    """The same engine with other parameters, for what-ifs."""
-    whole = {name: (round(v) if name.startswith(("max", "kv_b")) else v) for name, v in changes.items()}
-    return replace(
-        found,
-        parameters=replace(found.parameters, **whole),  # type: ignore[arg-type]
-        repeats=tuple((replace(each, **whole), front_s) for each, front_s in found.repeats),  # type: ignore[arg-type]
-    )

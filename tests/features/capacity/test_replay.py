@@ -13,7 +13,7 @@ from bench.driven import Driver, Telemetry
 from bench.worlds import Lengths, World
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import Ahead
-from prober.features.capacity.estimate import Estimated, estimate, estimated, what_if
+from prober.features.capacity.estimate import Estimated, estimate, estimated
 from prober.features.capacity.fitting import Fit, Prior, Trouble, fit, solved
 from prober.features.capacity.replay import Background, Pair, background, replay, scene
 from prober.features.capacity.sweep_plan import Plan
@@ -174,19 +174,6 @@ def test_requests_that_failed_are_no_matter_of_the_model() -> None:
     seen = record("counters")
     failed = tuple(replace(each, failed=n % 20 == 5) for n, each in enumerate(seen.asked))
     assert estimate(replace(seen, asked=failed))[0].fit == "fractions"
-
-
-def test_what_if_prompts_were_twice_as_long() -> None:
-    """A knee of the model's own, lower; more slots, higher or as high."""
-    seen, found = record("arrivals"), fitted()
-    (now,) = said("arrivals").capacities
-    (longer,) = what_if(seen, found, prompt_factor=2.0, effort=0.1)
-    (wider,) = what_if(seen, found, max_sequences=40.0, effort=0.1)
-    assert now.estimate is not None
-    assert longer.estimate is not None
-    assert wider.estimate is not None
-    assert longer.estimate < now.estimate < wider.estimate
-    assert longer.fit == "model"
 
 
 def test_a_prior_holds_what_a_sweep_does_not_show_and_fades() -> None:
