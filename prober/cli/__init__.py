@@ -1,1 +1,1 @@
-"""The command line, a file a command; the only place that prints."""
+"""The command line: one file for each command. No other package prints."""

@@ -1,4 +1,4 @@
-"""`prober check`: is a configuration right, what does its probing cost a day, and can its alerts fire?"""
+"""`prober check`: validates a configuration and shows its daily cost and what fires its alerts."""
 
 import json
 from collections import Counter
@@ -24,20 +24,25 @@ NAMED = 10  # shards
 def check(
     config_file: Annotated[str, typer.Option("--config.file", help="YAML configuration.")] = "prober.yaml",
     web_config_file: Annotated[
-        str | None, typer.Option("--web.config.file", help="TLS and passwords of the pages; looked at too.")
+        str | None, typer.Option("--web.config.file", help="Also check this file with TLS and passwords of the pages.")
     ] = None,
     replicas: Annotated[
         int | None,
         typer.Option(
-            "--replicas", min=1, help="Probers that run with this configuration; 1, with ordinal/N as many as shards."
+            "--replicas",
+            min=1,
+            help="Number of probers with this configuration; default: 1, or N with --shard ordinal/N.",
         ),
     ] = None,
     shard: Annotated[
-        str | None, typer.Option("--shard", help="As they get it: ordinal/N for each its own, I/N for all the same.")
+        str | None,
+        typer.Option(
+            "--shard", help="The --shard of the probers: ordinal/N if each has its own, I/N if all have the same."
+        ),
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the configuration.")] = False,
 ) -> None:
-    """Report every mistake of the configuration at once, or what each target's probing uses a day and what fires its alerts."""
+    """Report every mistake of the configuration, or the daily cost of each target and what fires its alerts."""
     if schema:
         from prober.config.schema import json_schema
 
@@ -73,7 +78,7 @@ def check(
 
 
 def _headline(specs: Specs, alerts: int, sweeps: int, warnings: int) -> str:
-    """What it comes to."""
+    """The summary line: targets, mistakes and warnings."""
     names = ", ".join(each.name for each in specs.discovery)
     found = [counted(len(specs.targets), "target")] if specs.targets else []
     found += [f"{'those' if found else 'the targets'} of discovery {names}"] if names else []
@@ -85,8 +90,10 @@ def _headline(specs: Specs, alerts: int, sweeps: int, warnings: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """How many probers there are, and who probes what. only: the one shard that all of them have, None for every shard; told:
-    somebody asked what several come to."""
+    """The probers that share a configuration.
+
+    only: the one shard that all of them have, None if each has its own; told: the caller asked for more than one prober
+    """
 
     replicas: int
     shards: int
@@ -114,21 +121,21 @@ class _Fleet:
 
     @property
     def alone(self) -> bool:
-        """Each has targets of its own."""
+        """Whether each prober has targets of its own."""
         return self.shards > 1 and self.only is None
 
     @property
     def each(self) -> int:
-        """Probers that probe one and the same target."""
+        """Number of probers that probe the same target."""
         return 1 if self.alone else self.replicas
 
     def has(self, spec: TargetSpec) -> bool:
-        """Whether any of them probes it."""
+        """Whether any prober probes the target."""
         shard = shard_of(spec.key, self.shards)
         return shard < self.replicas if self.alone else self.only in (None, shard)
 
     def words(self, specs: Specs) -> Iterator[str]:
-        """What they come to together."""
+        """Sentences on the cost and the risks of several probers."""
         if self.alone:
             yield f"Each of {self.shards} shards has its own targets: every target is probed by one replica."
             yield from self._shares(specs)
@@ -151,7 +158,7 @@ class _Fleet:
             )
 
     def _shares(self, specs: Specs) -> Iterator[str]:
-        """How many targets each shard has, as far as that is known, and which nobody probes."""
+        """Sentences on the number of targets of each shard, and on targets that no prober probes."""
         if specs.discovery and not specs.targets:
             yield "Targets of the shards: not known before discovery."
             return
@@ -178,7 +185,7 @@ def _some(names: list[str]) -> str:
 
 
 def _sweeps(specs: Specs) -> "dict[str, SweepCost]":
-    """By the target's key."""
+    """Cost of the sweeps, by key of the target."""
     from prober.cli.sweep_cost import SweepCost
 
     places = [f"targets[{index}]" for index in range(len(specs.targets))]
@@ -238,7 +245,7 @@ def _costs(specs: Specs, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]") -> No
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Of a target or of all: probes a second; tokens and dollars a day; series. dollars: None where no price is known."""
+    """Cost of one target or of all: probes per second, tokens and dollars per day, series. dollars: None if no price is known."""
 
     rate_per_s: float = 0.0
     prompt_tokens: float = 0.0
@@ -273,14 +280,14 @@ class _Cost:
 
 
 def _swept(sweep: "SweepCost") -> _Cost:
-    """The scheduled sweeps of a day."""
+    """Daily cost of the scheduled sweeps."""
     tokens = sweep.amount_per_day("tokens")
     prompt = tokens * sweep.prompt_tokens / (sweep.prompt_tokens + sweep.completion_tokens)
     return _Cost(0.0, prompt, tokens - prompt, sweep.amount_per_day("cost") if sweep.has_price else None)
 
 
 def _alerts(specs: Specs) -> list[str]:
-    """Print what fires each burn-rate pair; those that cannot fire, as `path: message`."""
+    """Print what fires each burn-rate pair; return the alerts that cannot fire, as `path: message`."""
     from prober.features.slo.firing import percentile_events, percentile_window, proofs
     from prober.measure.burn_rate_windows import promql
     from prober.measure.objective import percent

@@ -1,4 +1,4 @@
-"""`prober compare`: is B faster than A? The same requests for both, turn and turn about; or two results that were kept."""
+"""`prober compare`: compares two endpoints with the same requests in alternating rounds, or two stored results."""
 
 import asyncio
 import json
@@ -61,18 +61,18 @@ T = TypeVar("T")
 
 
 class Unanswered(Exception):
-    """A side does not answer; the message says which and why."""
+    """A side does not answer. The message names the side and the reason."""
 
 
 @dataclass(slots=True)
 class Cards:
-    """Mean temperature (°C) and clock (Hz) of this machine's GPUs at the end of each side's turns."""
+    """Mean temperature (°C) and clock (Hz) of this machine's GPUs after each turn, by side."""
 
     reader: Reader | None = None
     seen: dict[Side, list[tuple[float, float]]] = field(default_factory=lambda: {"a": [], "b": []})
 
     def look(self, side: Side) -> None:
-        """Blocks for milliseconds."""
+        """Read the GPUs after a turn of `side`. Blocks for milliseconds."""
         devices = self.reader.read() if self.reader is not None else []
         known = [
             (each.temperature_celsius, each.sm_clock_hertz)
@@ -83,7 +83,7 @@ class Cards:
             self.seen[side].append((fmean(warmth for warmth, _ in known), fmean(clock for _, clock in known)))
 
     def text(self) -> str:
-        """Alike, apart, or unknown."""
+        """A sentence on whether the GPUs were in the same state for both sides."""
         if not self.seen["a"] or not self.seen["b"]:
             return "GPU temperature and clocks are unknown: the engine's GPUs are not on this machine, or tell neither"
         (warm_a, clock_a), (warm_b, clock_b) = (
@@ -100,22 +100,24 @@ class Cards:
 
 @expand_options
 def compare(
-    a: Annotated[str, typer.Argument(help="Base address, or a result file.")],
-    b: Annotated[str, typer.Argument(help="The other one.")],
+    a: Annotated[str, typer.Argument(help="Base URL of side A, or a result file.")],
+    b: Annotated[str, typer.Argument(help="Base URL of side B, or a result file.")],
     sent: WorkloadOptions,
     endpoint: EndpointOptions,
-    rate: Annotated[list[str] | None, typer.Option(help="Mean rate of the requests (2/s), repeatable.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each side at each rate.")] = 12,
-    requests: Annotated[int, typer.Option(min=2, help="Requests of a turn.")] = 20,
-    cool_down: Annotated[str, typer.Option(help="Wait between turns.")] = "3s",
-    warm_up: Annotated[int, typer.Option(min=1, help="Requests before each turn that do not count.")] = 2,
-    error: Annotated[str, typer.Option(help="How often any difference may be claimed where none is.")] = "5%",
-    save: Annotated[str, typer.Option(help="File for the comparison, which `prober report` shows again.")] = "",
-    b_model: Annotated[str, typer.Option(help="B's, where it is called otherwise.")] = "",
-    b_bearer_token_file: Annotated[str, typer.Option(help="B's, where it has another.")] = "",
+    rate: Annotated[list[str] | None, typer.Option(help="Mean rate of the requests, such as 2/s; repeatable.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds at each rate; each side has one turn in a round.")] = 12,
+    requests: Annotated[int, typer.Option(min=2, help="Requests in a turn.")] = 20,
+    cool_down: Annotated[str, typer.Option(help="Pause between turns.")] = "3s",
+    warm_up: Annotated[int, typer.Option(min=1, help="Requests before each turn that are not measured.")] = 2,
+    error: Annotated[
+        str, typer.Option(help="Largest probability of reporting any difference where there is none.")
+    ] = "5%",
+    save: Annotated[str, typer.Option(help="File for the comparison, for `prober report`.")] = "",
+    b_model: Annotated[str, typer.Option(help="Model of B, if its name differs.")] = "",
+    b_bearer_token_file: Annotated[str, typer.Option(help="Bearer token file of B, if it differs.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Compare two endpoints, or two results. Exit code 0 if they could be compared, 1 if not, 2: called wrongly."""
+    """Compare two endpoints or two results. Exit codes: 0 compared, 1 cannot be compared, 2 wrong call."""
     with (
         exit_on(Unanswered, command="compare", code=ExitCode.FAILED),
         exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="compare"),
@@ -189,7 +191,7 @@ def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
 
 
 def _check_rounds(rounds: int, rates: int, error: str, level: float) -> None:
-    """Raises ValueError where so few could never show anything."""
+    """Raises ValueError if so few rounds can never show a difference."""
     needed = least_pairs(len(AXES) * rates, level)
     if rounds < needed:
         raise ValueError(
@@ -199,7 +201,7 @@ def _check_rounds(rounds: int, rates: int, error: str, level: float) -> None:
 
 
 def _files(a: str, b: str) -> tuple[Path, Path] | None:
-    """The two files that are meant; None if addresses are. Raises ValueError."""
+    """The two result files; None if both arguments are URLs. Raises ValueError."""
     paths = [each for each in (a, b) if "://" not in each]
     for path in paths:
         if not Path(path).exists():
@@ -216,7 +218,7 @@ def _announce(halves: Sequence[Half], pause_s: float) -> None:
 
 
 def _stored(a: Path, b: Path, rounds: int, error: float) -> Comparison:
-    """Of two files. Raises ValueError for what cannot be read, or has too few requests."""
+    """Comparison of two files. Raises ValueError if one cannot be read or has too few requests."""
     one, other = result_of(a), result_of(b)
     found = _comparison(one.target, other.target, error, time.time())
     if said := incomparable(one.load, other.load):
@@ -233,7 +235,7 @@ def _stored(a: Path, b: Path, rounds: int, error: float) -> Comparison:
 
 
 def _comparison(a: Described, b: Described, error: float, started_s: float) -> Comparison:
-    """Without figures so far."""
+    """A comparison without figures."""
     return Comparison(
         id=f"compare-{int(started_s)}",
         started_unix_s=started_s,
@@ -281,7 +283,7 @@ async def _measured(
 
 
 async def _turn(session: Session, half: Half, warm_up: int) -> list[Request]:
-    """One side's turn: warm-up, then the round's requests in an open loop."""
+    """A turn of one side: warm-up, then the requests of the round in an open loop."""
     workload = session.spec.probes[0].workload
     async with aclosing(session.warm_up(Drawer(workload, Random()), warm_up)) as first:
         warm = [each async for each in first]
@@ -296,7 +298,7 @@ async def _turn(session: Session, half: Half, warm_up: int) -> list[Request]:
 
 
 def _row(result: ProbeResult | None, origin_ns: int) -> Request:
-    """None: the engine said that it is loading or shutting down, which is a failure to serve."""
+    """The request of a result. None: the engine is loading or shutting down, which counts as a failure."""
     if result is None:
         return Request(stage=0, start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
     return request_of(result, 0, origin_ns)

@@ -1,4 +1,4 @@
-"""`prober dashboards`: Grafana's dashboards as files, written or checked, or pushed into a Grafana."""
+"""`prober dashboards`: writes or checks the dashboard files, or pushes them to a Grafana."""
 
 import json
 import os
@@ -20,7 +20,7 @@ FOLDER = "LLM SLO prober"
 
 
 class Action(StrEnum):
-    """What to do with the dashboards."""
+    """Action of the command."""
 
     WRITE = "write"
     CHECK = "check"
@@ -30,25 +30,28 @@ class Action(StrEnum):
 def dashboards(
     action: Annotated[
         Action,
-        typer.Argument(help="Write the files, check that they are what would be written, or push them into a Grafana."),
+        typer.Argument(help="Write the files, check that they are up to date, or push them to a Grafana."),
     ],
-    output: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("dashboards"),
+    output: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("dashboards"),
     config_file: Annotated[
-        str, typer.Option("--config.file", help="push: take what is not given from its `grafana:`.")
+        str, typer.Option("--config.file", help="push: configuration file whose `grafana:` block gives the defaults.")
     ] = "",
-    url: Annotated[str, typer.Option(help="push: base address of Grafana.")] = "",
+    url: Annotated[str, typer.Option(help="push: base URL of Grafana.")] = "",
     token_file: Annotated[
-        str, typer.Option(help="push: file with a service account's token; else the environment's GRAFANA_TOKEN.")
+        str,
+        typer.Option(help="push: file with a service account token; default: the environment variable GRAFANA_TOKEN."),
     ] = "",
-    user: Annotated[str, typer.Option(help="push: a user's name, instead of a token.")] = "",
-    password_file: Annotated[str, typer.Option(help="push: file with the user's password.")] = "",
+    user: Annotated[str, typer.Option(help="push: user name, instead of a token.")] = "",
+    password_file: Annotated[str, typer.Option(help="push: file with the password of the user.")] = "",
     ca_file: Annotated[str, typer.Option(help="push: certificate authorities to trust.")] = "",
     folder: Annotated[str, typer.Option(help=f"push: title or uid of the folder ({FOLDER}).")] = "",
-    datasource: Annotated[str, typer.Option(help="push: name or uid of the data source they begin with.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="push: send nothing, show what would change.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="push: overwrite what people edited.")] = False,
+    datasource: Annotated[str, typer.Option(help="push: name or uid of the data source that is preselected.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="push: print what would change and send nothing.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="push: overwrite dashboards that were edited in Grafana.")
+    ] = False,
 ) -> None:
-    """Grafana's dashboards for what the prober exports; check and push exit with 1 and say what is not as it should be."""
+    """Write, check or push the Grafana dashboards. check and push exit with 1 and print what is wrong."""
     from prober.features.grafana.dashboards import files
 
     wanted = files()
@@ -66,7 +69,7 @@ def dashboards(
 
 
 def _differing(folder: Path, wanted: dict[str, str]) -> list[str]:
-    """Files that are not what would be written, and those that would not be."""
+    """Messages on files that are missing, outdated or not generated."""
     found = []
     for name, text in wanted.items():
         path = folder / name
@@ -81,7 +84,7 @@ def _differing(folder: Path, wanted: dict[str, str]) -> list[str]:
 
 
 def _wrong(wanted: dict[str, str]) -> list[str]:
-    """What the generated dashboards themselves have wrong."""
+    """Lint errors of the generated dashboards."""
     from prober.daemon.registry import ALL
     from prober.features.grafana.dashboards.lint import known, problems
     from prober.features.slo.rules import example_rules
@@ -95,7 +98,7 @@ def _wrong(wanted: dict[str, str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where to push to, and how to get in. datasource: None to leave it to Grafana."""
+    """URL, credentials and destination of a push. datasource: None leaves the choice to Grafana."""
 
     url: str
     credential: "Credential"
@@ -116,7 +119,7 @@ def _place(
     folder: str,
     datasource: str,
 ) -> _Place:
-    """What the options say, and where they do not, the configuration. Ends the program where that is not enough."""
+    """The place from the options, completed by the configuration. Exits if something is missing."""
     from prober.config.grafana import flaw
 
     spec = None

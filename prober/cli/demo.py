@@ -1,4 +1,4 @@
-"""`prober demo`: four mock engines, one well and three in trouble, the prober, and a real Prometheus where there is one."""
+"""`prober demo`: runs four mock engines, three of them with problems, the prober, and Prometheus if installed."""
 
 import shutil
 import signal
@@ -85,10 +85,12 @@ Ctrl-C ends it all."""
 
 
 def demo(
-    duration: Annotated[float, typer.Option(help="Seconds until it ends by itself; 0: runs until Ctrl-C.")] = 0.0,
-    trouble_after: Annotated[str, typer.Option(help="When one engine gets slower and one fails, such as 30s.")] = "2m",
+    duration: Annotated[float, typer.Option(help="Seconds until it ends; 0: run until Ctrl-C.")] = 0.0,
+    trouble_after: Annotated[
+        str, typer.Option(help="Time after which one engine slows down and one fails, such as 30s.")
+    ] = "2m",
 ) -> None:
-    """Show the whole on this machine; nothing leaves it."""
+    """Run the demo on this machine. No traffic leaves it."""
     from prober.config.units import UnitError
     from prober.config.units import duration as seconds
 
@@ -113,7 +115,7 @@ def demo(
 
 
 def _engines(ports: Mapping[str, int], trouble_s: float) -> dict[str, list[str]]:
-    """The command of each."""
+    """The command of each engine."""
     fixed = [sys.executable, "-m", "prober", "mock", "--engine", "simulated"]
     return {
         name: [*fixed, "--model", name, "--port", str(ports[name]), *(word.format(trouble=trouble_s) for word in words)]
@@ -127,7 +129,7 @@ def _prober(config: Path, ports: Mapping[str, int]) -> list[str]:
 
 
 def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str]:
-    """Its command, after its files have been written beside the configuration."""
+    """Write Prometheus's files beside the configuration; return its command."""
     folder = config.parent
     page = f"http://{HOST}:{ports['prober']}"
     links = ("--runbook-url", f"{page}/runbooks", "--dashboard-url", page)
@@ -150,13 +152,13 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
 
 
 def _lead_here(rule: dict[str, Any]) -> None:
-    """There is no Grafana: what would lead to a target's dashboard leads to its page."""
+    """Let the dashboard links of a rule lead to the prober's page, as the demo has no Grafana."""
     if links := rule.get("annotations"):
         links["dashboard_url"] = links["dashboard_url"].replace(BOARD, "/").replace("?var-target=", "?target=")
 
 
 def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop: Event) -> str:
-    """The address of its page of alerts: the one that answers, once one does."""
+    """URL of Prometheus's alerts page: the first of ALERTS that answers."""
     base, end = f"http://{HOST}:{ports['Prometheus']}", time.monotonic() + READY_S
     ask = urllib.request.build_opener(
         urllib.request.ProxyHandler({})
@@ -172,7 +174,7 @@ def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop:
 
 
 def _tell(ports: Mapping[str, int], trouble_s: float, alerts: str | None) -> None:
-    """Where to look, and what there will be to see; alerts: the address of Prometheus's page of them, None without one."""
+    """Print the addresses and what to expect. alerts: URL of Prometheus's alerts page, None without Prometheus."""
     addresses = ADDRESSES.format(
         prober=ports["prober"],
         prometheus=f"{alerts}    what fires, by the shipped rules"
@@ -186,7 +188,7 @@ def _tell(ports: Mapping[str, int], trouble_s: float, alerts: str | None) -> Non
 
 @contextmanager
 def _running(commands: Mapping[str, list[str]], folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """All of them, each with a log of its name; on the way out all are ended, and waited for."""
+    """Run the commands, each with a log file of its name; terminate and wait for all at the end."""
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name, command in commands.items():
@@ -210,7 +212,7 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 
 def _watch(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path, stop: Event, duration_s: float) -> None:
-    """Until it is told to stop, or `duration_s` is over (0: never); exits with 1 if one of them ended by itself."""
+    """Wait until `stop` is set or `duration_s` is over (0: never). Exits with FAILED if a process ends by itself."""
     end = time.monotonic() + duration_s if duration_s else float("inf")
     while not stop.wait(0.2) and time.monotonic() < end:
         for name, process in processes.items():
@@ -220,7 +222,7 @@ def _watch(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path, stop:
 
 
 def _port(name: str, wanted: int) -> int:
-    """`wanted` if it is free; else any free one, which is told."""
+    """`wanted` if it is free, else any free port, which is printed."""
     for port in (wanted, 0):
         with socket.socket() as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

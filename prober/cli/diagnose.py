@@ -1,4 +1,4 @@
-"""`prober diagnose`: the phase matrix against a URL, and why it is slow."""
+"""`prober diagnose`: sends probes of several shapes to a URL and explains why it is slow."""
 
 import asyncio
 import json
@@ -37,15 +37,17 @@ from prober.workload.workloads import Drawer
 def diagnose(
     url: Url,
     endpoint: EndpointOptions,
-    ttft: Annotated[str, typer.Option(help="The TTFT that is wanted and missed, such as 500ms.")] = "",
-    tpot: Annotated[str, typer.Option(help="The TPOT that is wanted and missed, such as 30ms.")] = "",
+    ttft: Annotated[str, typer.Option(help="TTFT objective that is missed, such as 500ms.")] = "",
+    tpot: Annotated[str, typer.Option(help="TPOT objective that is missed, such as 30ms.")] = "",
     metrics_url: MetricsUrl = "auto",
-    model_config: Annotated[str, typer.Option(help="The model's config.json, for the memory's bound.")] = "",
-    gpu: Annotated[str, typer.Option(help="NVML's name of the GPU, such as 'NVIDIA L4'.")] = "",
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs that share the weights.")] = 1,
+    model_config: Annotated[
+        str, typer.Option(help="config.json of the model, for the memory-bandwidth bound of decode.")
+    ] = "",
+    gpu: Annotated[str, typer.Option(help="NVML name of the GPU, such as 'NVIDIA L4'.")] = "",
+    gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs that share the weights.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Send the phase matrix, about 70 small probes one at a time, and show what it says. Exit code 0 if it was answered."""
+    """Send about 70 small probes, one at a time, and print the diagnosis. Exit code: 0 if any was answered."""
     bound: dict[str, Any] = {"config_file": model_config, "gpu": gpu, "gpus": gpus}
     more: dict[str, Any] = {"decode_bound": bound} if model_config and gpu else {}
     with exit_on(ConfigError, BadEndpoint, ValueError, command="diagnose"):
@@ -74,7 +76,7 @@ def diagnose(
 
 
 class _Page:
-    """What the engine's page says meanwhile."""
+    """Collects the readings of the engine's metrics page during the measurement."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -89,7 +91,7 @@ class _Page:
 
 
 async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult], list[Reading]]:
-    """One probe after the other; the first one warms the connection and the engine, and is not counted."""
+    """Send the probes one after the other. The first one warms up connection and engine and does not count."""
     clock, rng = Clock(), Random()
     heard = _Page(clock)
     target_ = Target(spec, clock)

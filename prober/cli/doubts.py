@@ -1,4 +1,4 @@
-"""What is right in a configuration, and yet may not work where the prober runs: files that are not here, addresses refused."""
+"""Warnings on a valid configuration that may not work where the prober runs: missing files, refused addresses."""
 
 from collections.abc import Iterator
 from glob import glob, has_magic
@@ -12,7 +12,7 @@ Named = Iterator[tuple[str, str]]  # place in the configuration, and what it has
 
 
 def doubts(specs: Specs) -> Iterator[str]:
-    """Each as `path: message`."""
+    """Warnings, each as `path: message`."""
     for place, path in _files(specs):
         if has_magic(path) and not glob(path):
             yield f"{place}: nothing on this machine fits {path}; there must be something where the prober runs"
@@ -59,7 +59,7 @@ def _of_a_server(place: str, bearer_token_file: str | None, tls: TlsSpec | None)
 
 
 def _addresses(specs: Specs) -> Named:
-    """What the prober is to connect to, as far as it may not be link-local."""
+    """Addresses that the prober connects to and that must not be link-local."""
     for place, spec in _kinds(specs):
         if spec.allow_link_local:
             continue

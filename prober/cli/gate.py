@@ -1,4 +1,4 @@
-"""`prober gate`: is it ready? One question for a rollout or a pipeline, answered as soon as the evidence is there."""
+"""`prober gate`: decides for a rollout or a pipeline whether a target is ready, in as few requests as possible."""
 
 import json
 import sys
@@ -46,7 +46,7 @@ EXIT: dict[State, ExitCode] = {
 }
 COLOUR: dict[State, str] = {"ready": "green", "not_ready": "red", "degraded": "yellow", "not_enough_data": "yellow"}
 PAGE_EVERY = "10s"
-IN_FLIGHT = 256  # far above need: what is slow is to be seen as slow, and not shed
+IN_FLIGHT = 256  # far above need, so that a slow target shows as slow instead of shedding requests
 
 
 @expand_options
@@ -54,17 +54,21 @@ def gate(
     url: Url,
     requests: WorkloadOptions,
     endpoint: EndpointOptions,
-    slo: Annotated[list[str] | None, typer.Option(help="'ttft<500ms:99%' or 'success:99%', repeatable.")] = None,
+    slo: Annotated[
+        list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%' or 'success:99%'; repeatable.")
+    ] = None,
     rate: Annotated[str, typer.Option(help="Mean rate of the requests.")] = "2/s",
-    max_requests: Annotated[int, typer.Option(min=1, help="The most that are sent.")] = 1_000,
-    error: Annotated[str, typer.Option(help="How often a verdict may be wrong.")] = "5%",
-    failures: Annotated[str, typer.Option(help="Share of failures from which on it is not ready.")] = "10%",
-    baseline: Annotated[str, typer.Option(help="Result file that it shall not be slower than.")] = "",
-    material: Annotated[str, typer.Option(help="How much slower than it matters.")] = "20%",
-    save: Annotated[str, typer.Option(help="File for the result: a baseline for later.")] = "",
+    max_requests: Annotated[int, typer.Option(min=1, help="Most requests to send.")] = 1_000,
+    error: Annotated[str, typer.Option(help="Largest probability of a wrong verdict.")] = "5%",
+    failures: Annotated[
+        str, typer.Option(help="Share of failed requests above which the target is not ready.")
+    ] = "10%",
+    baseline: Annotated[str, typer.Option(help="Result file to compare latencies with.")] = "",
+    material: Annotated[str, typer.Option(help="Slowdown against the baseline that matters.")] = "20%",
+    save: Annotated[str, typer.Option(help="File for the result, a baseline for later runs.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Say ready, degraded, not_ready or not_enough_data. Exit codes 0, 3, 1 and 4; 2: called wrongly."""
+    """Decide: ready (exit code 0), not_ready (1), degraded (3) or not_enough_data (4). Exit code 2: wrong call."""
     with exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="gate"):
         objectives = expressions(slo or [])
         asked, declared = workloads(requests)
@@ -106,7 +110,7 @@ def gate(
 
 
 def _announce(least: int, most: int, rate_per_s: float) -> None:
-    """How long it may take, on standard error."""
+    """Print on standard error how long the gate may take."""
     fewest_s, most_s = (f"{count / rate_per_s:,.0f} s" for count in (least, most))
     print(
         f"at least {least:,} requests to be ready ({fewest_s}), at most {most:,} ({most_s})",
@@ -116,7 +120,7 @@ def _announce(least: int, most: int, rate_per_s: float) -> None:
 
 
 def _as_baseline(result: Result, path: str) -> list[str]:
-    """What would be said of the kept result if it was a baseline."""
+    """Why the saved result cannot serve as a baseline; empty if it can."""
     try:
         reference(result.requests, "ttft", max(q for _, q in COMPARED), 0.2)
     except ValueError as problem:
@@ -137,7 +141,7 @@ def _share(text: str, option: str) -> float:
 def _references(
     before: Result | None, probe: ProbeSpec, material: float, source: str
 ) -> tuple[list[Reference], list[str]]:
-    """What it shall not be slower than, and what cannot be compared. Raises ValueError."""
+    """References from the baseline, and sentences on what cannot be compared. Raises ValueError."""
     if before is None:
         return [], []
     if not before.requests:
@@ -159,7 +163,7 @@ def _references(
 
 
 def _comparable(before: Result, load: Load, source: str) -> list[int]:
-    """The places of the baseline's stages of the same shape. Raises ValueError."""
+    """Indices of the baseline's stages with the same workload and lengths. Raises ValueError."""
     sent_ = [stage.load or before.load for stage in before.stages]
     found = [place for place, sent in enumerate(sent_) if _shape(sent) == _shape(load)]
     if found:
@@ -181,7 +185,7 @@ def _shape(load: Load) -> tuple[str | None, ...]:
 
 
 async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Result]:
-    """Warm it up, then ask in an open loop until the gate knows, at most so many times."""
+    """Warm up, then send requests in an open loop until the gate decides, at most `most` of them."""
     clock, rng, started_s = Clock(), Random(), time.time()
     origin_ns = clock.now_ns()
     session = Session(spec, clock)
@@ -229,7 +233,7 @@ async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Resul
 async def _fed(
     judge: Gate, results: AsyncGenerator[ProbeResult | None, None]
 ) -> tuple[list[ProbeResult | None], Verdict | None]:
-    """The results up to the one that decides, and the verdict if one does; what is then in flight is cut."""
+    """Results up to the deciding one, and its verdict, None if none decides. Requests still in flight are cancelled."""
     taken: list[ProbeResult | None] = []
     async with aclosing(results):
         async for result in results:

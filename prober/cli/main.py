@@ -1,4 +1,4 @@
-"""`prober`: finds the command and runs it. Each command is imported when it is called, so that the daemon starts light."""
+"""`prober`: finds the command and runs it. A command is imported when it is called, which keeps the daemon small."""
 
 import sys
 from collections.abc import Callable
@@ -8,20 +8,20 @@ from importlib import import_module
 from prober.cli.exit_codes import ExitCode, fail
 
 COMMANDS = {
-    "run": "probe for ever and export what users would feel to Prometheus",
-    "check": "is a configuration right, and what does its probing cost a day?",
-    "rules": "recording rules and alerts from the SLOs, for Prometheus or its operator",
-    "dashboards": "Grafana's dashboards, written as files or checked",
-    "once": "one probe against a URL, its timeline drawn",
-    "sweep": "up to which rate do the SLOs hold? once, with a result to keep",
-    "diagnose": "why is it slow? a few probes of each shape, and the reasoning",
-    "gate": "ready or not: a verdict for a rollout or pipeline, in as few requests as it takes",
-    "compare": "is B faster than A? the same requests for both, turn and turn about",
-    "matrix": "named rows of shapes and rates from a file, one verdict each",
-    "report": "results side by side, with charts; of vLLM's, SGLang's, llmperf's and NVIDIA's clients too",
-    "plan": "how many instances a peak takes, and what they cost",
-    "mock": "an OpenAI server with the latencies and faults you ask for",
-    "demo": "four mock engines, three of them in trouble, the prober, and Prometheus where there is one",
+    "run": "probe the configured targets and export what users experience to Prometheus",
+    "check": "check a configuration, its daily cost and its alerts",
+    "rules": "write recording rules and alerts for the SLOs, for Prometheus or its operator",
+    "dashboards": "write, check or push the Grafana dashboards",
+    "once": "send one probe to a URL and draw its timeline",
+    "sweep": "measure once up to which request rate the SLOs hold",
+    "diagnose": "find out why a target is slow, with a few probes of each shape",
+    "gate": "decide whether a target is ready, for a rollout or pipeline, in as few requests as possible",
+    "compare": "compare two endpoints with the same requests, in alternating rounds, or two results",
+    "matrix": "measure the rows of a workload matrix, with a verdict for each",
+    "report": "report results side by side, with charts; reads files of vLLM, SGLang, llmperf and NVIDIA tools too",
+    "plan": "compute how many instances a peak needs and what they cost",
+    "mock": "serve a mock OpenAI API with configurable latencies and faults",
+    "demo": "run four mock engines, three of them with problems, the prober, and Prometheus if installed",
 }
 
 

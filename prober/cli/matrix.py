@@ -1,4 +1,4 @@
-"""`prober matrix`: named rows of a workload matrix, one after the other, with a verdict each."""
+"""`prober matrix`: measures the rows of a workload matrix one after the other, with a verdict for each."""
 
 import asyncio
 import json
@@ -62,19 +62,19 @@ PAGE_EVERY = "1s"
 
 
 class Unmeasurable(Exception):
-    """The target does not even say who it is; the message says why."""
+    """The target cannot be identified; the message says why."""
 
 
 @expand_options
 def matrix(
     url: Url,
     endpoint: EndpointOptions,
-    file: Annotated[Path, typer.Option("--file", help="YAML file of the rows.")],
-    output: Annotated[Path | None, typer.Option(help="File for the result, which `prober report` reads.")] = None,
+    file: Annotated[Path, typer.Option("--file", help="YAML file with the rows.")],
+    output: Annotated[Path | None, typer.Option(help="File for the result, for `prober report`.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send the rows, judge each, and keep what was measured on Ctrl-C. Exit codes: 0 all accepted, 1 one rejected, 4 not enough
-    data, 2 called wrongly."""
+    """Send and judge each row; Ctrl-C keeps what was measured. Exit codes: 0 all accepted, 1 a row rejected, 4 not enough data,
+    2 wrong call."""
     with exit_on(ConfigError, ValueError, command="matrix"):
         text = _read(file)
         rows = load_rows(text, source=str(file))
@@ -106,7 +106,7 @@ def matrix(
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A row that was begun. whole: it ran to its end."""
+    """A row that was started. whole: it ran to its end."""
 
     row: Row
     sending: Sending
@@ -116,7 +116,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """sent: the rows that were begun, in their order; origin_ns: the start, on the clock of the timelines; warmed: requests."""
+    """The rows that were started.
+
+    sent: in their order; origin_ns: start on the clock of the timelines; warmed: number of warm-up requests
+    """
 
     sent: list[Sent]
     described: Described
@@ -127,7 +130,7 @@ class Measured:
 
 
 async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
-    """Row after row; an interrupted one is the last. Raises Unmeasurable, BadEndpoint."""
+    """Send row after row; the first interrupted row is the last. Raises Unmeasurable, BadEndpoint."""
     clock, rng, started_s = Clock(), Random(), time.time()
     origin_ns = clock.now_ns()
     session = Watched(spec, clock)
@@ -170,7 +173,7 @@ async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
 
 
 def _interruption() -> asyncio.Event:
-    """Set by Ctrl-C; a second one ends the program at once."""
+    """Event that Ctrl-C sets. A second Ctrl-C ends the program at once."""
     interrupted, loop_ = asyncio.Event(), asyncio.get_running_loop()
 
     def interrupt() -> None:
@@ -182,7 +185,7 @@ def _interruption() -> asyncio.Event:
 
 
 async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Did the work end by itself?"""
+    """Run the work until it ends or is interrupted; whether it ended by itself."""
     working, waiting = asyncio.create_task(work), asyncio.create_task(interrupted.wait())
     try:
         await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -206,7 +209,7 @@ def _verdicts(rows: Sequence[Row], measured: Measured) -> list[Verdict]:
 
 
 def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configuration: str) -> Result:
-    """For the file: a stage a row that was begun."""
+    """The result for the file, with a stage for each row that was started."""
     stages: list[Stage] = []
     requests: list[Request] = []
     for index, each in enumerate(measured.sent):
@@ -250,7 +253,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
 
 
 def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> dict[str, Any]:
-    """What --json prints."""
+    """The object that --json prints."""
     state = overall(verdicts)
     stages: list[Stage | None] = [*result.stages, *[None] * (len(rows) - len(result.stages))]
     return {
@@ -279,7 +282,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
 
 
 def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> None:
-    """A line a row, then what was seen of each."""
+    """Print a line for each row, then the reason of each verdict."""
     console = Console(highlight=False, soft_wrap=True)
     width = max(len(each) for row in rows for each in (row.name, loop(row)))
     head = f"{'row':{width}}  {'sent as':{width}}  {'verdict':15}"
@@ -300,7 +303,7 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
 
 
 def _latencies(stage: Stage | None) -> list[str]:
-    """TTFT p50 and p99, TPOT p50."""
+    """TTFT p50 and p99, and TPOT p50, as text."""
     asked = (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5))
     found = [stage.quantile(latency, q) if stage else None for latency, q in asked]
     return ["–" if each is None else f"{ms(each.estimate)}{'' if each.enough else '*'}" for each in found]

@@ -1,4 +1,4 @@
-"""`prober mock`: an OpenAI server with the latencies and faults you ask for, and a record of what it truly did."""
+"""`prober mock`: serves an OpenAI API with configurable latencies and faults, and records what it really did."""
 
 import asyncio
 import contextlib
@@ -29,38 +29,40 @@ DRAWN_TTFT, DRAWN_ITL = "50ms", "10ms"
 
 def mock(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one and prints it.")] = 8000,
-    model: Annotated[str, typer.Option(help="Name of the model it serves.")] = "mock",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: take a free one and print it.")] = 8000,
+    model: Annotated[str, typer.Option(help="Name of the served model.")] = "mock",
     engine: Annotated[
-        str, typer.Option(help="drawn: delays as asked for; simulated: a batch that is shared.")
+        str, typer.Option(help="drawn: delays as configured; simulated: requests share a batch.")
     ] = "drawn",
     ttft: Annotated[
-        str, typer.Option(help="50ms, lognormal:MEDIAN:SIGMA or uniform:LOW:HIGH; drawn only.")
+        str, typer.Option(help="TTFT: 50ms, lognormal:MEDIAN:SIGMA or uniform:LOW:HIGH; drawn only.")
     ] = DRAWN_TTFT,
-    itl: Annotated[str, typer.Option(help="The same, between tokens; drawn only.")] = DRAWN_ITL,
-    slots: Annotated[int, typer.Option(min=0, help="Requests served at a time, others queue; 0: no queue.")] = 0,
+    itl: Annotated[str, typer.Option(help="Delay between tokens, in the same form; drawn only.")] = DRAWN_ITL,
+    slots: Annotated[int, typer.Option(min=0, help="Requests served at a time, the others queue; 0: no limit.")] = 0,
     kv_blocks: Annotated[
         int, typer.Option(min=0, help="KV cache in blocks of 16 tokens; 0: 25000; simulated only.")
     ] = 0,
-    background: Annotated[str, typer.Option(help="Rate of its own other load, such as 2/s.")] = "",
+    background: Annotated[str, typer.Option(help="Rate of background load, such as 2/s.")] = "",
     tokens_per_chunk: Annotated[int, typer.Option(min=1)] = 1,
-    reasoning: Annotated[int, typer.Option(min=0, help="Tokens of reasoning before the answer.")] = 0,
+    reasoning: Annotated[int, typer.Option(min=0, help="Reasoning tokens before the answer.")] = 0,
     reasoning_field: Annotated[str, typer.Option(help=" or ".join(REASONING_FIELDS))] = "reasoning",
     role_chunk: Annotated[str, typer.Option(help=", ".join(ROLE_CHUNKS))] = "with-first",
     usage: Annotated[str, typer.Option(help=", ".join(USAGES))] = "final",
     done: Annotated[bool, typer.Option(help="End streams with [DONE].")] = True,
     line_ending: Annotated[str, typer.Option(help=", ".join(LINE_ENDS))] = "lf",
-    keepalive: Annotated[str, typer.Option(help="A comment after so long without a write, such as 15s.")] = "",
+    keepalive: Annotated[str, typer.Option(help="Send a comment after this time without a write, such as 15s.")] = "",
     fault: Annotated[
-        list[str] | None, typer.Option(help=f"NAME[:ARGUMENT][@START-END], as often as needed: {named()}.")
+        list[str] | None, typer.Option(help=f"Fault NAME[:ARGUMENT][@START-END]; repeatable: {named()}.")
     ] = None,
-    truth: Annotated[Path | None, typer.Option(help="JSONL file of what was received and written when.")] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate; serves https.")] = None,
+    truth: Annotated[
+        Path | None, typer.Option(help="JSONL file that records when requests were received and chunks were written.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate; enables https.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM key.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="Bearer token that /v1 asks for.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of all draws.")] = None,
-    start_delay: Annotated[str, typer.Option(help="So long it says that it is loading its model.")] = "",
-    ends_after: Annotated[str, typer.Option("--duration", help="Ends by itself after so long.")] = "",
+    api_key: Annotated[str | None, typer.Option(help="Bearer token that /v1 requires.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random draws.")] = None,
+    start_delay: Annotated[str, typer.Option(help="Report that the model is loading for this time.")] = "",
+    ends_after: Annotated[str, typer.Option("--duration", help="Exit after this time.")] = "",
 ) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     with exit_on(ValueError, OSError, command="mock"):
@@ -131,7 +133,7 @@ async def _serve(settings: Settings, host: str, port: int, tls: ssl.SSLContext |
     async with running(settings, port, host=host, tls=tls) as address:
         print(f"serving {settings.model!r} on {address}/v1", flush=True)
         gc.collect()
-        gc.freeze()  # a collection in mid-stream would be a delay that nobody asked for
+        gc.freeze()  # a collection during a stream would add a delay
         gc.set_threshold(50_000, 20, 20)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):

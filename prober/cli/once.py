@@ -1,4 +1,4 @@
-"""`prober once`: one probe against a URL, its timeline drawn."""
+"""`prober once`: sends one probe to a URL and draws its timeline."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def once(
     workload: BuiltIn = "probe",
     as_json: AsJson = False,
 ) -> None:
-    """Send one probe and show what happened when. Exit code 0 if it ended well."""
+    """Send one probe and draw its timeline. Exit code: 0 if the outcome is ok."""
     with exit_on(ConfigError, BadEndpoint, command="once"):
         spec = target("once", url, endpoint, probes=[{"workload": workload}])
         result = uvloop.run(_send(spec))

@@ -4,6 +4,9 @@ A command is decorated with `expand_options` and takes the dataclasses below as 
 
     @expand_options
     def once(url: Url, endpoint: EndpointOptions, as_json: AsJson = False) -> None: ...
+
+An option of a single command is declared in the file of that command. Such declarations look alike (a type, a help text, a default),
+as do the enums of a `--format`, but share no value, so they stay apart.
 """
 
 import inspect
@@ -14,7 +17,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from prober.features.engines.vendors import DIALECTS
+from prober.measure.engines import DIALECTS
 from prober.workload.workloads import BUILT_IN
 
 Url = Annotated[str, typer.Argument(help="Base URL, such as http://localhost:8000.")]

@@ -1,4 +1,4 @@
-"""`prober plan`: how many instances a peak takes and what they cost, from the capacity that sweeps have found."""
+"""`prober plan`: computes how many instances a peak needs and what they cost, from the capacity that a sweep measured."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """One kind of instance. price: dollars a GPU and hour."""
+    """A kind of instance. price: dollars per GPU and hour."""
 
     name: str
     gpus: int
@@ -32,22 +32,25 @@ class _Offer:
 
 
 def plan(
-    sweep: Annotated[list[Path], typer.Option(help="A sweep's result; as often as there are kinds of instances.")],
-    peak: Annotated[str, typer.Option(help="Requests of the sweep's shape at the peak, such as 100/s.")],
-    gpu: Annotated[list[str] | None, typer.Option(help="Name of its GPU, one a --sweep.")] = None,
+    sweep: Annotated[list[Path], typer.Option(help="Result file of a sweep; one for each kind of instance.")],
+    peak: Annotated[str, typer.Option(help="Rate at the peak, in requests of the sweep's workload, such as 100/s.")],
+    gpu: Annotated[list[str] | None, typer.Option(help="Name of the GPU; one for each --sweep.")] = None,
     gpus_per_instance: Annotated[
-        list[int] | None, typer.Option(min=1, help="One for all, or one a --sweep; else as the sweep saw, else 1.")
+        list[int] | None,
+        typer.Option(
+            min=1, help="GPUs per instance, one for all or one for each --sweep; default: from the sweep, else 1."
+        ),
     ] = None,
     gpu_price: Annotated[
-        list[float] | None, typer.Option(min=0, help="Dollars a GPU and hour, one for all or one a --sweep.")
+        list[float] | None, typer.Option(min=0, help="Dollars per GPU and hour, one for all or one for each --sweep.")
     ] = None,
-    headroom: Annotated[str, typer.Option(help="Share of the capacity that stays free at the peak.")] = "20%",
-    min_instances: Annotated[int, typer.Option(help="Fewest.")] = 1,
-    max_instances: Annotated[int | None, typer.Option(help="Most that can be had.")] = None,
+    headroom: Annotated[str, typer.Option(help="Share of the capacity to keep free at the peak.")] = "20%",
+    min_instances: Annotated[int, typer.Option(help="Smallest number of instances.")] = 1,
+    max_instances: Annotated[int | None, typer.Option(help="Largest number of instances available.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Size a deployment for a peak, by the lower bound of what one instance carries at all SLOs. Exit codes: 0 sized, 1 it cannot
-    be (the reason is told) or a file cannot be read, 2 called wrongly."""
+    """Size a deployment for a peak by the lower bound of the capacity of one instance at all SLOs. Exit codes: 0 sized, 1 it
+    cannot be sized (with the reason) or a file cannot be read, 2 wrong call."""
     results = results_of(sweep)
     with exit_on(ValueError, command="plan"):
         demand = Demand(
@@ -83,7 +86,7 @@ def _parsed(option: str, text: str, parse: Callable[[str], SupportsFloat]) -> fl
 
 
 def _known_price(result: Result) -> float | None:
-    """What the sweep was told; not where it counted no tokens, since nobody asked for a price here."""
+    """The price in the sweep's configuration; None if the sweep counted no tokens, as no price was requested here."""
     counted = all(
         each.output_tokens is not None and each.prompt_tokens is not None for each in result.stages if each.answered
     )
@@ -95,7 +98,7 @@ def _seen(result: Result) -> int | None:
 
 
 def _one_each(option: str, given: list[T] | None, count: int) -> Sequence[T | None]:
-    """One value for each sweep. Raises ValueError."""
+    """The option's value for each sweep. Raises ValueError."""
     if not given:
         return [None] * count
     if len(given) not in (1, count):

@@ -1,4 +1,4 @@
-"""`prober report`: results side by side, as Markdown, HTML with charts, CSV or JSON; other tools' files too."""
+"""`prober report`: writes results side by side as Markdown, HTML with charts, CSV or JSON; reads other tools' files too."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Format(StrEnum):
-    """What is written."""
+    """Format of the report."""
 
     MARKDOWN = "markdown"
     HTML = "html"
@@ -32,13 +32,15 @@ class Format(StrEnum):
 
 
 def report(
-    files: Annotated[list[Path], typer.Argument(help=f"Results of {KNOWN}; or what `prober compare --save` kept.")],
-    form: Annotated[Format, typer.Option("--format", help="HTML has the charts.")] = Format.MARKDOWN,
-    output: Annotated[Path | None, typer.Option(help="File to write; standard output if absent.")] = None,
-    requests: Annotated[bool, typer.Option("--requests", help="CSV with a row a request, not a stage.")] = False,
+    files: Annotated[list[Path], typer.Argument(help=f"Results of {KNOWN}, or files of `prober compare --save`.")],
+    form: Annotated[Format, typer.Option("--format", help="Output format; HTML has charts.")] = Format.MARKDOWN,
+    output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+    requests: Annotated[
+        bool, typer.Option("--requests", help="CSV with a row for each request instead of each stage.")
+    ] = False,
 ) -> None:
-    """Write a report of one result, or of several side by side; or of comparisons. Exit codes: 0 written, 1 a file cannot be
-    read or written, 2 called wrongly."""
+    """Write a report of one result, of several side by side, or of comparisons. Exit codes: 0 written, 1 a file cannot be read
+    or written, 2 wrong call."""
     if requests and form is not Format.CSV:
         fail("--requests: only --format csv has rows of requests", ExitCode.WRONG_CALL)
     if form is Format.JSON and len(files) > 1:
@@ -72,12 +74,12 @@ def report(
 
 
 def results_of(files: Sequence[Path]) -> list[Result]:
-    """What the files hold. Ends the command with 1 and every file that cannot be read."""
+    """The results in the files. Exits with FAILED and a line for each file that cannot be read."""
     return _all_of(files, result_of)
 
 
 def result_of(path: Path) -> Result:
-    """What the file holds. Raises Unreadable."""
+    """The result in the file. Raises Unreadable."""
     return read(_text(path), str(path))
 
 

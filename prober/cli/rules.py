@@ -1,4 +1,4 @@
-"""`prober rules`: recording rules and alerts for Prometheus from the SLOs of a configuration, proved before they are written."""
+"""`prober rules`: writes recording rules and alerts for the SLOs of a configuration, after checking that each can fire."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +16,7 @@ DEFAULT = Options()
 
 
 class Format(StrEnum):
-    """Who reads the rules."""
+    """Format of the rules."""
 
     PROMETHEUS = "prometheus"
     OPERATOR = "operator"
@@ -25,23 +25,26 @@ class Format(StrEnum):
 def rules(
     config_file: Annotated[str, typer.Option("--config.file", help="YAML configuration.")] = "prober.yaml",
     form: Annotated[
-        Format, typer.Option("--format", help="A rule file, or the operator's PrometheusRule.")
+        Format, typer.Option("--format", help="prometheus: a rule file; operator: a PrometheusRule.")
     ] = Format.PROMETHEUS,
-    output: Annotated[Path | None, typer.Option(help="File to write; standard output if absent.")] = None,
+    output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     compare: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if --output differs.")] = False,
     selector: Annotated[
         str, typer.Option("--job-selector", help="Label matchers of the prober's series.")
     ] = DEFAULT.selector,
-    label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE that every alert gets; may be repeated.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Label NAME=VALUE for every alert; repeatable.")] = None,
     runbook_url: Annotated[
-        str, typer.Option(help="Base of runbook links; the prober serves /runbooks.")
+        str, typer.Option(help="Base URL of runbook links; the prober serves /runbooks.")
     ] = DEFAULT.runbook_url,
-    dashboard_url: Annotated[str, typer.Option(help="Base of dashboard links.")] = DEFAULT.dashboard_url,
+    dashboard_url: Annotated[str, typer.Option(help="Base URL of dashboard links.")] = DEFAULT.dashboard_url,
     stateless_drift: Annotated[
-        bool, typer.Option("--stateless-drift", help="Also a drift alert in PromQL alone: slower and blinder.")
+        bool,
+        typer.Option(
+            "--stateless-drift", help="Add a drift alert in PromQL alone, which is slower and less sensitive."
+        ),
     ] = False,
 ) -> None:
-    """Write rules whose every alert can fire, and that one bad probe cannot fire; else say what to change."""
+    """Write rules whose alerts can all fire, but not on one bad probe; otherwise print what to change."""
     from prober.daemon.app import read_config
     from prober.features.slo.firing import proofs
 
@@ -80,7 +83,7 @@ def _labels(pairs: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Expressions stand as blocks, so that a diff of two rule files can be read."""
+    """Writes expressions as blocks, which keeps diffs of rule files readable."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -93,5 +96,5 @@ _Dumper.add_representer(
 
 
 def as_yaml(document: dict[str, Any]) -> str:
-    """The document as it is written to a file, always the same for the same input."""
+    """The document as YAML; the same text for the same input."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)

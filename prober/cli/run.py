@@ -1,4 +1,4 @@
-"""`prober run`: the daemon. Flags are named as Prometheus people know them."""
+"""`prober run`: the daemon. Flags follow the naming of Prometheus."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Level(StrEnum):
-    """How much is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -30,7 +30,7 @@ class Level(StrEnum):
 
 
 class Format(StrEnum):
-    """How a line of the log is written."""
+    """Format of log lines."""
 
     LOGFMT = "logfmt"
     JSON = "json"
@@ -39,53 +39,58 @@ class Format(StrEnum):
 def run(
     config_file: Annotated[str, typer.Option("--config.file", help="YAML configuration.")] = "prober.yaml",
     listen_address: Annotated[str, typer.Option("--web.listen-address", help="host:port or :port.")] = ":9742",
-    external_url: Annotated[str, typer.Option("--web.external-url", help="Address at which people reach it.")] = "",
-    route_prefix: Annotated[str, typer.Option("--web.route-prefix", help="Path all pages are below.")] = "",
+    external_url: Annotated[str, typer.Option("--web.external-url", help="URL at which users reach the prober.")] = "",
+    route_prefix: Annotated[str, typer.Option("--web.route-prefix", help="Path prefix of all pages.")] = "",
     admin_api: Annotated[
         bool,
         typer.Option(
-            "--web.enable-admin-api", help="Let probes, sweeps and pauses be asked for, on the page and over HTTP."
+            "--web.enable-admin-api", help="Allow probes, sweeps and pauses to be requested on the page and over HTTP."
         ),
     ] = False,
     web_config_file: Annotated[
         str | None,
         typer.Option(
-            "--web.config.file", help="TLS and passwords of the pages, as the exporter-toolkit's file has them."
+            "--web.config.file", help="TLS and passwords of the pages, in the format of Prometheus's exporter-toolkit."
         ),
     ] = None,
     keep_running: Annotated[
         bool,
         typer.Option(
             "--keep-running",
-            help="Wait for a configuration, an address or a web configuration that can be used, instead of ending; without "
-            "storage that can be used keep state in memory. For a sidecar, which must not take its engine out of service.",
+            help="Wait for a valid configuration, address or web configuration instead of exiting, and keep state in memory "
+            "while storage cannot be used. For a sidecar, which must not take its engine out of service.",
         ),
     ] = False,
-    history_limit: Annotated[int, typer.Option("--history.limit", min=1, help="Successes kept a target.")] = 100,
+    history_limit: Annotated[
+        int, typer.Option("--history.limit", min=1, help="Successful probes kept for each target.")
+    ] = 100,
     shutdown_timeout: Annotated[
         str,
         typer.Option(
-            "--shutdown.timeout", help="How long probes under way have after SIGTERM; a number is of seconds."
+            "--shutdown.timeout", help="Time for probes in flight after SIGTERM; a plain number is in seconds."
         ),
     ] = "20s",
     storage_path: Annotated[
-        str | None, typer.Option("--storage.path", help="Folder for what must survive a restart; none: memory only.")
+        str | None,
+        typer.Option("--storage.path", help="Directory for state that survives a restart; default: memory only."),
     ] = None,
     shard: Annotated[
         str,
-        typer.Option("--shard", help="I/N: the I-th, from 0, of N shards of the targets; ordinal/N: I from POD_NAME."),
+        typer.Option("--shard", help="I/N: shard I (from 0) of N; ordinal/N: I is taken from POD_NAME."),
     ] = "0/1",
     lease_name: Annotated[
         str | None,
         typer.Option(
-            "--lease.name", help="Kubernetes Lease whose holder sweeps and writes to Grafana; the shard is added."
+            "--lease.name",
+            help="Kubernetes Lease whose holder sweeps and writes to Grafana; the shard is appended to the name.",
         ),
     ] = None,
     lease_namespace: Annotated[
-        str | None, typer.Option("--lease.namespace", help="Where the Lease is; the pod's own namespace.")
+        str | None, typer.Option("--lease.namespace", help="Namespace of the Lease; default: that of the pod.")
     ] = None,
     lease_api_server: Annotated[
-        str | None, typer.Option("--lease.api-server", help="URL of the API server; that of the pod's cluster.")
+        str | None,
+        typer.Option("--lease.api-server", help="URL of the API server; default: that of the pod's cluster."),
     ] = None,
     lease_token_file: Annotated[
         str | None, typer.Option("--lease.token-file", help="Bearer token for --lease.api-server.")
@@ -95,10 +100,11 @@ def run(
     ] = None,
     lease_path: Annotated[
         str | None,
-        typer.Option("--lease.path", help="Folder for a lock instead: replicas of one machine, no Kubernetes."),
+        typer.Option("--lease.path", help="Directory for a lock file instead of a Lease, for replicas on one machine."),
     ] = None,
     lease_duration: Annotated[
-        str, typer.Option("--lease.duration", help="A holder that is not heard of for so long is followed by another.")
+        str,
+        typer.Option("--lease.duration", help="Time without a renewal after which another replica takes the lease."),
     ] = "15s",
     log_level: Annotated[Level, typer.Option("--log.level")] = Level.INFO,
     log_format: Annotated[Format, typer.Option("--log.format")] = Format.LOGFMT,
@@ -139,7 +145,7 @@ def run(
 
 
 def patience_s(text: str) -> float:
-    """Seconds, with a unit or without. Raises ValueError."""
+    """Parse a duration in seconds, with or without a unit. Raises ValueError."""
     return duration(f"{text}s" if text.replace(".", "", 1).isdecimal() else text)
 
 

@@ -1,4 +1,4 @@
-"""One row of a workload matrix while it is sent: in an open loop, or in a closed one."""
+"""Sends one row of a workload matrix, in an open or a closed loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,28 +18,28 @@ from prober.probing.pacer import pace
 from prober.probing.probe import run_probe
 from prober.workload.workloads import Drawer
 
-PAUSE_S = 0.1  # a closed loop rests so long after a request that was not answered, lest it hammers what is down
+PAUSE_S = 0.1  # pause of a closed loop after an unanswered request, to spare a target that is down
 
 
 class Watched(Session):
-    """A session that keeps every reading of the engine's page, with its time in ns of the monotonic clock."""
+    """A session that keeps every reading of the metrics page with its time, in ns of the monotonic clock."""
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
         super().__init__(spec, clock)
         self.readings: list[tuple[int, Signals]] = []
 
     def page_read(self, reading: PageReading | None) -> None:
-        """Its page was read."""
+        """The metrics page was read."""
         super().page_read(reading)
         if reading is not None:
             self.readings.append((reading.at_ns, reading.signals))
 
 
 class Sending:
-    """One row while it is sent. `heard` is called after each request that ended.
+    """Sends one row; `heard` is called after each request that ended.
 
-    begin_ns, end_ns: since and until when requests count, begin_ns is None during warm-up; warmed: requests before that
-    results: by their due times, once it has ended; loading: not sent, as the engine said it is loading or shutting down
+    begin_ns, end_ns: span in which requests count, begin_ns is None during warm-up; warmed: number of warm-up requests
+    results: sorted by due time after the end; loading: requests not sent because the engine is loading or shutting down
     """
 
     def __init__(self, session: Watched, row: Row, rng: Random, heard: Callable[[], None]) -> None:
@@ -54,7 +54,7 @@ class Sending:
         self.loading = 0
 
     async def run(self) -> None:
-        """Warm up, and send to the end. Cancelled, it keeps what has ended, and leaves nothing in flight."""
+        """Warm up and send. If cancelled, it keeps the results so far and leaves no request in flight."""
         warm = Drawer(warming(self._row.workload), self._rng)
         async with aclosing(self._session.warm_up(warm, self._session.spec.warmup)) as first:
             async for result in first:
@@ -67,11 +67,11 @@ class Sending:
 
     @property
     def readings(self) -> list[Signals]:
-        """What the engine's page said meanwhile."""
+        """Readings of the metrics page while requests counted."""
         return [signals for at_ns, signals in self._session.readings if (self.begin_ns or 0) <= at_ns <= self.end_ns]
 
     def sending_s(self, *, whole: bool) -> float:
-        """How long was sent. whole: it was not interrupted."""
+        """Time during which requests were sent, in seconds. whole: the row was not interrupted."""
         assert self.begin_ns is not None
         if whole and self._row.duration_s is not None:
             return self._row.duration_s
@@ -101,13 +101,13 @@ class Sending:
                 await asyncio.sleep(PAUSE_S)
 
     def _goes_on(self, begin_ns: int) -> bool:
-        """A closed loop sends one more."""
+        """Whether a closed loop sends one more request."""
         if self._row.requests is not None:
             return self._begun < self._row.requests
         return self._clock.now_ns() < begin_ns + (self._row.duration_s or 0.0) * 1e9
 
     async def _one(self, due_ns: int) -> bool:
-        """One request; was it answered?"""
+        """Send one request; whether it was answered."""
         try:
             result = await run_probe(self._session.target, self._drawer, due_ns)
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""A target while a command asks it: who answers there, what its page says meanwhile, and its probes in the order they were due."""
+"""A target while a command measures it: its identity, the readings of its metrics page, and its probes in due order."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
@@ -23,9 +23,9 @@ SHORT_LEAD_NS = 100_000_000
 
 
 class Session:
-    """One target and its engine's page, where the specification names one. `stop` when done.
+    """A target and the metrics page of its engine, if the specification names one. Call `stop` when done.
 
-    changes: what became of the engine meanwhile, in words
+    changes: changes of the engine during the session, as text
     """
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
@@ -37,7 +37,7 @@ class Session:
         self._page: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
-        """Find out who answers; a failure to is that of the probes, which try again."""
+        """Identify the target and wait for a first reading. A failure is left to the probes, which try again."""
         await self.target.identify()
         if self.spec.metrics is not None:
             reader = PageReader(self.target, self.spec.metrics, self.clock, self, lambda: self.spec.url)
@@ -47,23 +47,23 @@ class Session:
             heard.cancel()
 
     async def stop(self) -> None:
-        """Leave its page alone."""
+        """Stop reading the metrics page."""
         if self._page is not None:
             self._page.cancel()
             await asyncio.wait([self._page])
 
     def page_read(self, reading: PageReading | None) -> None:
-        """Its page was read."""
+        """The metrics page was read."""
         if reading is not None:
             self._signals = reading.signals
             self._heard.set()
 
     def engine_changed(self, change: EngineChange) -> None:
-        """It is another one than before."""
+        """The engine restarted or changed."""
         self.changes.append("restarted" if change.kind == "restart" else change.text())
 
     def described(self) -> Described:
-        """What it says of itself."""
+        """The target as results describe it."""
         identity, info = self.target.identity, self._signals.info if self._signals else None
         said = Described(url=self.spec.url, model=self.spec.model, engine=self.spec.engine, api=self.spec.api)
         if identity is not None:
@@ -73,19 +73,19 @@ class Session:
         return said
 
     async def warm_up(self, drawer: Drawer, count: int) -> AsyncGenerator[ProbeResult | None, None]:
-        """Results of `count` probes one after the other, so that what is cold delays no other."""
+        """Results of `count` probes sent one after the other, so that a cold engine delays only one request."""
         for _ in range(count):
             yield await run_probe(self.target, drawer, self.clock.now_ns() + min(self._lead_ns, SHORT_LEAD_NS))
 
     async def ordered(self, drawer: Drawer, due_times: Iterable[int]) -> AsyncGenerator[ProbeResult | None, None]:
-        """Results in the order of due times, in an open loop. Closing it cuts what is in flight."""
+        """Send at the due times in an open loop and yield results in that order. Closing it cancels requests in flight."""
         begun: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
 
         def launch(due_ns: int) -> None:
             begun.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns)))
 
         def missed(due_ns: int) -> None:
-            drawer.draw("")  # so that the next one is what it would have been
+            drawer.draw("")  # keeps the next request the same
             begun.put_nowait(asyncio.create_task(_unsent(due_ns)))
 
         async def send() -> None:

@@ -1,4 +1,4 @@
-"""`prober sweep`: up to which rate do the SLOs hold? Once, from the command line, with a result to keep."""
+"""`prober sweep`: measures once up to which request rate the SLOs hold."""
 
 import asyncio
 import signal
@@ -60,21 +60,25 @@ DEFAULT_SLO = "ttft<500ms:99%"
 def sweep(
     url: Url,
     endpoint: EndpointOptions,
-    slo: Annotated[list[str] | None, typer.Option(help="'ttft<500ms:99%', as often as needed.")] = None,
+    slo: Annotated[list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%'; repeatable.")] = None,
     mode: Annotated[str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached).")] = "adaptive",
     workload: BuiltIn = "chat",
     prompt_tokens: PromptTokens = 0,
     output_tokens: OutputTokens = 0,
-    min_rate: Annotated[str, typer.Option(help="Where it begins.")] = "1/s",
-    max_rate: Annotated[str, typer.Option(help="Where it ends at the latest.")] = "50/s",
-    step: Annotated[str, typer.Option(help="How long a stage lasts; default 4s, of a grid 60s.")] = "",
-    warm_up: Annotated[int, typer.Option(min=0, help="Requests before anything counts; fewer if it is warm.")] = 50,
-    sustain: Annotated[str, typer.Option(help="A run at the knee afterwards; 0s: none.")] = "5m",
-    max_in_flight: Annotated[int, typer.Option(min=1, help="At once; reached, the target is saturated.")] = 2_000,
-    max_requests: Annotated[int, typer.Option(min=0, help="The most of one sweep; 0: no limit.")] = 0,
-    max_time: Annotated[str, typer.Option(help="The longest that one may send.")] = "1h",
-    repeat: Annotated[int, typer.Option(min=1, help="How often, for the variance over runs.")] = 1,
-    output: Annotated[str, typer.Option(help="File for the result, which `prober report` reads.")] = "",
+    min_rate: Annotated[str, typer.Option(help="First rate.")] = "1/s",
+    max_rate: Annotated[str, typer.Option(help="Highest rate.")] = "50/s",
+    step: Annotated[str, typer.Option(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
+    warm_up: Annotated[
+        int, typer.Option(min=0, help="Requests before the measurement; fewer if the target is warm.")
+    ] = 50,
+    sustain: Annotated[str, typer.Option(help="Length of the final run at the knee; 0s: none.")] = "5m",
+    max_in_flight: Annotated[
+        int, typer.Option(min=1, help="Requests in flight at which the target counts as saturated.")
+    ] = 2_000,
+    max_requests: Annotated[int, typer.Option(min=0, help="Most requests of one sweep; 0: no limit.")] = 0,
+    max_time: Annotated[str, typer.Option(help="Longest time that one sweep sends.")] = "1h",
+    repeat: Annotated[int, typer.Option(min=1, help="Number of sweeps, for the variance between runs.")] = 1,
+    output: Annotated[str, typer.Option(help="File for the result, for `prober report`.")] = "",
     metrics_url: MetricsUrl = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -138,7 +142,7 @@ def _checked(name: str, text: str, parse: Any) -> float:
 async def _repeated(
     spec: TargetSpec, sweep_spec: SweepSpec, plan: Plan, times: int, *, quiet: bool
 ) -> list[tuple[Finished, Result]]:
-    """One sweep after the other; an interrupted one is the last."""
+    """Run one sweep after the other; an interrupted one is the last."""
     clock = Clock()
     interrupted = asyncio.Event()
     found: list[tuple[Finished, Result]] = []
@@ -185,7 +189,7 @@ async def _repeated(
 
 
 def _interrupt(drive: Drive, interrupted: asyncio.Event) -> None:
-    """Ctrl-C: what was measured is kept; a second one ends at once."""
+    """Handle Ctrl-C: end the sweep and keep what was measured; a second one ends the program at once."""
     if interrupted.is_set():
         raise KeyboardInterrupt
     interrupted.set()
@@ -203,7 +207,7 @@ def _told(order: Run | Estimate | Finished) -> str:
 
 
 def _draw(result: Result) -> None:
-    """The stages, and what they come to."""
+    """Print the stages and the capacities."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(
         f"{'stage':16}{'there/s':>8}{'sent':>6}{'ok':>6}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
@@ -229,7 +233,7 @@ def _draw(result: Result) -> None:
 
 
 def _spread(ended: Sequence[Finished]) -> None:
-    """The variance over runs."""
+    """Print the spread of the knee between runs."""
     found = [least.estimate for each in ended if (least := each.binding) is not None and least.estimate is not None]
     if len(found) > 1:
         mean = fmean(found)

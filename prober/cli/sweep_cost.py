@@ -1,4 +1,4 @@
-"""What a target's sweeps take at the worst, one and in a day, for `prober check`."""
+"""Upper bounds of what the sweeps of a target use, for one sweep and per day; for `prober check`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class SweepCost:
 
     @classmethod
     def of(cls, place: str, spec: TargetSpec) -> Self | None:
-        """None for a target without sweeps."""
+        """The cost of the target's sweeps; None if it has none."""
         sweep = spec.sweep
         if sweep is None:
             return None
@@ -58,22 +58,22 @@ class SweepCost:
         return cls(place, spec, bound, explicit, *rings, requests, prompt, completion)
 
     def amount(self, kind: str) -> float:
-        """Of one sweep, in "tokens" or dollars ("cost")."""
+        """Use of one sweep, in tokens ("tokens") or dollars ("cost")."""
         return self.requests * _amount(self.spec.budget, kind, self.prompt_tokens, self.completion_tokens)
 
     def amount_per_day(self, kind: str) -> float:
-        """Of the scheduled ones of a day; all that a budget leaves, where that is what limits them."""
+        """Use of a day's scheduled sweeps; at most what the budget leaves, if the budget limits them."""
         amount = self.most_in_day * self.amount(kind)
         return amount if self.is_explicit else min(amount, max(0.0, _left(self.spec).get(kind, inf)))
 
     @property
     def has_price(self) -> bool:
-        """Whether dollars are known."""
+        """Whether the budget has prices."""
         budget = self.spec.budget
         return budget is not None and budget.prompt_price is not None and budget.completion_price is not None
 
     def __str__(self) -> str:
-        """A row: of one sweep tokens and dollars; of a day sweeps, tokens and dollars; by what."""
+        """A table row: tokens and dollars of one sweep; sweeps, tokens and dollars per day; the limit."""
         dollars = [
             f"{each:.2f}" if self.has_price else "–" for each in (self.amount("cost"), self.amount_per_day("cost"))
         ]
@@ -82,7 +82,7 @@ class SweepCost:
         return f"{tokens[0]:14,.0f} {dollars[0]:>8} {often:>9} {tokens[1]:14,.0f} {dollars[1]:>8}  {self.bound}"
 
     def mistakes(self) -> Iterator[str]:
-        """Where probes and sweeps do not fit into a day's budget, as `path: message`."""
+        """Mistakes, as `path: message`: probes and sweeps exceed a daily budget."""
         for kind, left in _left(self.spec).items():
             limit, probes = _budget(self.spec.budget, kind), _probes(self.spec, kind)
             said, per_sweep = UNITS[kind].format, self.amount(kind)
@@ -102,7 +102,7 @@ class SweepCost:
                 )
 
     def warnings(self) -> Iterator[str]:
-        """Where they fit into a day, and not into the hours for which a budget counts."""
+        """Warnings, as `path: message`: sweeps fit into a day, but not into the hours for which a budget counts."""
         if any(True for _ in self.mistakes()) or not self.is_explicit:
             return
         for kind, left in _left(self.spec).items():
@@ -117,7 +117,7 @@ class SweepCost:
 
 
 def _limits(sweep: SweepSpec, spec: TargetSpec, prompt: float, completion: float) -> Iterator[tuple[float, str]]:
-    """(requests, words) of each limit of its own, at the workload's mean lengths."""
+    """(requests, text) of each limit in `sweep.limits`, at the workload's mean lengths."""
     if sweep.requests is not None:
         yield sweep.requests, "sweep.limits.requests"
     if sweep.tokens is not None:
@@ -127,7 +127,7 @@ def _limits(sweep: SweepSpec, spec: TargetSpec, prompt: float, completion: float
 
 
 def _left(spec: TargetSpec) -> dict[str, float]:
-    """Of each budget, what the probes do not need in the hours for which it counts, as the daemon reckons it."""
+    """What the probes leave of each budget in the hours for which it counts, as the daemon computes it."""
     return {kind: _budget(spec.budget, kind) - need.within(WINDOW_S) for kind, need in needs_of(spec).items()}
 
 

@@ -1,4 +1,4 @@
-"""A target from the command line instead of a configuration file."""
+"""The target that the options of a command describe."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def _told(problem: ConfigError, source: str) -> list[str]:
 
 
 def _as_option(line: str) -> str:
-    """A mistake that names a key of the configuration, with the option that it was given by."""
+    """A mistake that names a configuration key, with the name of the option instead."""
     match = _KEY.match(line)
     if match is None:
         return line
@@ -86,7 +86,7 @@ def workloads(options: WorkloadOptions) -> tuple[str, dict[str, dict[str, Any]]]
 
 
 def _declared(config_file: str) -> dict[str, dict[str, Any]]:
-    """The workloads of a configuration, which `target` checks."""
+    """The block `workloads` of a configuration file; `target` validates it."""
     try:
         found = parse(_read(config_file))
     except (OSError, UnicodeDecodeError) as problem:
@@ -100,7 +100,7 @@ def _declared(config_file: str) -> dict[str, dict[str, Any]]:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Before anything is sent, or what was measured would be lost. Raises ValueError."""
+    """Check before sending that the result can be written. Raises ValueError."""
     try:
         path.open("ab").close()
     except OSError as problem:

@@ -1,1 +1,1 @@
-"""What an experiment came to, as data: kept, read again, and read from other tools' files."""
+"""The result of an experiment as data, and its file."""

@@ -1,4 +1,4 @@
-"""What a target can carry, as an interval, and how much of it is left."""
+"""The capacity of a target as an interval, and the headroom below it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,8 @@ from prober.statistics.sequential_test import Observed, above, below, least
 Verdict = Literal["found", "not_reached", "below_lowest", "not_enough_data"]
 
 
-ERROR = 0.05  # the most that "it holds" and "it fails" err with, as `prober gate` has it
-LEAST_BAD = 2  # requests: one alone never condemns
+ERROR = 0.05  # largest probability that "holds" or "fails" is wrong, as in `prober gate`
+LEAST_BAD = 2  # requests; a single bad one proves nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class RateEvents:
     bad: int
 
     def plus(self, other: "RateEvents") -> "RateEvents":
-        """Both together, at the rate of `other`."""
+        """The events of both, at the rate of `other`."""
         observed = Observed(self.observed.count + other.observed.count, self.observed.bad + other.observed.bad)
         return RateEvents(other.rate_per_s, observed, self.events + other.events, self.bad + other.bad)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Events that did not suffice: how many at `rate_per_s` and above, and how many of them were bad.
+    """Events that were not enough for a decision: their number at `rate_per_s` and above, and how many were bad.
 
-    needed: events that would show the objective if the share of bad ones stays as it is; None: it is too high for that
+    needed: events that would show the objective at the same share of bad ones; None: the share is too high
     """
 
     rate_per_s: float
@@ -79,12 +79,12 @@ def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
 
 
 def fails(at: RateEvents, budget: float) -> bool:
-    """Whether the events at one rate show that more than a share `budget` is bad: the same test, and two bad ones at least."""
+    """Whether the events at one rate show that more than a share `budget` is bad: the same test, with at least two bad ones."""
     return at.bad >= LEAST_BAD and above(at.observed, budget) >= -math.log(ERROR)
 
 
 def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
-    """How far the events are from showing anything, at the rate that they come nearest to; None without events."""
+    """How far the events are from a decision, at the rate where they are nearest to it; None without events."""
     pooled = [each for each in _pooled(levels) if each.events]
     if not pooled:
         return None
@@ -96,11 +96,11 @@ def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
     return Evidence(best.rate_per_s, best.events, best.bad, needed)
 
 
-TOO_NEAR = 0.7  # of the budget: from there on more events of the same kind are no evidence that it is kept
+TOO_NEAR = 0.7  # of the budget; above it, more events of the same kind do not show that the budget is kept
 
 
 def _pooled(levels: Sequence[RateEvents]) -> Iterator[RateEvents]:
-    """At each rate, from the highest down: the events at it and above."""
+    """For each rate, from the highest down: the events at it and above."""
     pooled = RateEvents(math.inf, Observed(), 0, 0)
     for _, at in groupby(sorted(levels, key=lambda each: -each.rate_per_s), key=lambda each: each.rate_per_s):
         for each in at:
@@ -112,11 +112,11 @@ Z = {0.9: 1.645, 0.95: 1.960}  # of a normal interval
 
 
 def agreed(one: Capacity, other: Capacity) -> Capacity:
-    """Two answers to one question as one: `one` as it is where they agree, else between them and as wide as they differ.
+    """Combine two estimates: `one` unchanged if they agree, else a mean whose interval covers their difference.
 
     Random effects of two studies on log rates (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986): what they differ
     by beyond their own errors, τ² = ((a − b)² − s_a² − s_b²) ÷ 2, is in both, and the mean weighs each by 1 ÷ (s² + τ²). Where
-    τ² is 0 the better one stands: that the other says the same makes it no surer.
+    τ² is 0, `one` is returned unchanged: agreement does not narrow it.
     """
     pairs = [_log(each) for each in (one, other)]
     if pairs[0] is None or pairs[1] is None:
@@ -134,7 +134,7 @@ def agreed(one: Capacity, other: Capacity) -> Capacity:
 
 
 def _log(capacity: Capacity) -> tuple[float, float] | None:
-    """Log of the estimate and its standard error."""
+    """Log of the estimate and its standard error; None without an interval."""
     match capacity:
         case Capacity(lower=float() as lower, estimate=float() as estimate, upper=float() as upper) if lower > 0:
             return math.log(estimate), math.log(upper / lower) / 2 / Z[capacity.confidence]
@@ -142,21 +142,23 @@ def _log(capacity: Capacity) -> tuple[float, float] | None:
 
 
 def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:
-    """The SLO that gives way first: the lowest estimate found, or one that failed at the lowest rate; None if none is known."""
+    """The SLO that is missed first: one that failed at the lowest rate, else the lowest estimate; None if unknown."""
     failed = [each for each in capacities if each.verdict == "below_lowest"]
     found = [each for each in capacities if each.estimate is not None]
     return failed[0] if failed else min(found, key=lambda each: each.estimate or 0.0) if found else None
 
 
 def headroom(demand_per_s: float, capacity_per_s: float) -> float:
-    """Share of the capacity that is free, below 0 where there is more load than it: 1 − demand ÷ capacity. Raises ValueError."""
+    """Free share of the capacity, 1 − demand ÷ capacity; negative under overload. Raises ValueError."""
     if capacity_per_s <= 0 or demand_per_s < 0:
-        raise ValueError(f"a demand of {demand_per_s}/s and a capacity of {capacity_per_s}/s: there is no such target")
+        raise ValueError(
+            f"a demand of {demand_per_s}/s and a capacity of {capacity_per_s}/s: need a demand of 0 or more and a capacity above 0"
+        )
     return 1 - demand_per_s / capacity_per_s
 
 
 def words(capacities: Sequence[Capacity]) -> str:
-    """What was found, for people."""
+    """The capacities in a sentence."""
     told = []
     for each in capacities:
         match each.verdict, each.lower, each.estimate, each.upper:

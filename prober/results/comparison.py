@@ -1,4 +1,4 @@
-"""A comparison of two sides as it is kept: what was found, and what the figures do not say."""
+"""The stored comparison of two sides: differences, and what the figures do not show."""
 
 import json
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ FORMAT = 3  # 2: lengths are the `repr` of a distribution
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One axis at one rate, of one workload where there are several.
+    """One axis at one rate, and of one workload if there are several.
 
     effect, lower, upper: B ÷ A − 1 (`ratio`), or B − A; with the 95% interval for this axis alone, None: too few rounds
     p: Wilcoxon's, p_adjusted: for all axes and rates; better: who, if the adjusted p is at most the error, else None
@@ -41,9 +41,9 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One comparison. started, ended: Unix seconds; load: what both were sent, None: as the stored results say; error: of any claim.
+    """One comparison. started, ended: Unix seconds; load: of both sides, None if they cannot be compared; error: of any claim.
 
-    differs: (what, A's, B's) of engine and model; said: what the figures do not say; configuration: what it was told
+    differs: (property, A's, B's) of engine and model; said: what the figures do not show; configuration: of the command, JSON
     """
 
     id: str
@@ -66,7 +66,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def is_comparison(document: object) -> bool:
-    """What JSON was parsed to is a comparison's file, of whatever format."""
+    """Whether the parsed JSON is the file of a comparison, of any format."""
     own = document.get(KEY) if isinstance(document, dict) else None
     return isinstance(own, dict) and INSIDE in own
 

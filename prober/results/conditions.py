@@ -1,8 +1,8 @@
-"""Under which conditions a stage was measured. Only where they are the same are figures pooled, or joined by a line.
+"""The conditions under which a stage was measured. Figures are pooled, or joined by a line, only under equal conditions.
 
     for line in lines(results): draw(line.stages)
 
-Percentiles of other shapes, models, engines or contracts together mean nothing: a p99 over them is that of whichever is slowest.
+Percentiles over different shapes, models, engines or SLOs mean nothing: their p99 is that of the slowest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from prober.measure.objective import Slo, percent
 from prober.results.result import Context, Result, Stage
 
 Conditions = Mapping[str, str | None]
-MUST_BE_KNOWN = ("model", "prompt tokens", "output tokens")  # or two results may be of anything
+MUST_BE_KNOWN = ("model", "prompt tokens", "output tokens")  # without them, two results may be of anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Line:
 
     @property
     def unknown(self) -> list[str]:
-        """What would have to be known for it to be pooled with another result's."""
+        """Conditions that must be known before it is pooled with another result, and are not."""
         return [each for each in MUST_BE_KNOWN if self.conditions[each] is None]
 
 
 def conditions(result: Result, stage: Stage) -> Conditions:
-    """All that must be the same, in words; None: not known. Rate and concurrency are what a line is drawn over."""
+    """All conditions that must be equal, as text; None: not known. Rate and concurrency are the x-axis, so not among them."""
     target, load = result.target, stage.load or result.load
     return {
         "tool": result.tool,
@@ -53,12 +53,12 @@ def conditions(result: Result, stage: Stage) -> Conditions:
 
 
 def contracted(result: Result, stage: Stage) -> list[Slo]:
-    """The SLOs that a stage is held to: the result's, or where stages differ those that it counted."""
+    """The SLOs of a stage: those of the result, or if stages differ those that it counted."""
     return [slo for slo in result.slos if stage.load is None or slo.name in stage.slos]
 
 
 def lines(results: Sequence[tuple[str, Result]]) -> list[Line]:
-    """All stages, in as few lines as they may be joined to."""
+    """All stages, in as few lines as possible."""
     found: list[Line] = []
     for place, (name, result) in enumerate(results):
         groups: dict[tuple[str | None, ...], list[Stage]] = {}
@@ -72,7 +72,7 @@ def lines(results: Sequence[tuple[str, Result]]) -> list[Line]:
 
 
 def differing(found: Sequence[Line]) -> list[str]:
-    """The conditions that are not the same in all lines."""
+    """The conditions that differ between the lines."""
     return [
         what for what in (found[0].conditions if found else ()) if len({each.conditions[what] for each in found}) > 1
     ]

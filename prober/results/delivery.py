@@ -1,14 +1,13 @@
-"""What the requests of a sweep delivered in a span of time: tokens by the stamps of their chunks, answers by their end.
+"""The throughput of a sweep in a span of time: tokens by the stamps of their chunks, answers by their end.
 
-A stage of a ramp is shorter than its answers, so its own requests divided by anything say little of what the target did then.
-Here a span has what was stamped in it, of all requests of the sweep: spans that follow each other count every token once.
+A stage of a ramp is shorter than its answers, so its own requests do not show the throughput of the target at that time.
+A span counts what was stamped in it, of all requests of the sweep, so consecutive spans count every token once.
 
-- A chunk carries the tokens that the engine told for it; else the answer's `usage` is spread evenly over its content chunks.
+- A chunk has the tokens that the engine reports for it; else the answer's `usage` is spread evenly over its content chunks.
 - An answer that is not streamed counts at its end.
-- A request that failed or was cut counts what it delivered. Where nobody told how many tokens that was (no usage came), its chunks
-  count as many as those of the sweep's other answers do on average, and its prompt as long as others are by the server's count
-  for what was asked.
-- Prompt tokens count at the first token, when they have been read. A prompt whose answer never began counts nowhere.
+- A failed or cancelled request counts what it delivered. Without usage, its chunks have the mean number of tokens of the sweep's
+  other answers, and its prompt the requested length, scaled as the server counts the others.
+- Prompt tokens count at the first token, when prefill is over. A prompt without a first token does not count.
 """
 
 from bisect import bisect_left
@@ -79,7 +78,7 @@ class Deliveries:
 
 
 def deliveries(probes: Sequence[ProbeResult], slos: Sequence[Slo] = ()) -> Deliveries:
-    """All requests of a sweep, those of its warm-up and those that were cut too."""
+    """Deliveries of all requests of a sweep, including its warm-up and cancelled requests."""
     tokens = chunks = read = asked = 0
     for each in probes:
         timeline, usage = each.timeline, each.timeline.usage
@@ -92,7 +91,7 @@ def deliveries(probes: Sequence[ProbeResult], slos: Sequence[Slo] = ()) -> Deliv
 
 
 def _read_ns(probe: ProbeResult) -> int | None:
-    """When its prompt had been read, as far as anybody outside can see."""
+    """When prefill was over, as seen by the client; None if unknown."""
     timeline = probe.timeline
     if timeline.content_ns:
         return timeline.content_ns[0]

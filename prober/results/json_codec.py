@@ -1,4 +1,4 @@
-"""Frozen dataclasses to JSON values and back, by their types. Every field is written, and every field must be there."""
+"""Converts frozen dataclasses to JSON values and back, by their types. Every field is written and required."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -13,7 +13,7 @@ class Wrong(ValueError):
 
 
 def encoded(value: Any) -> Any:
-    """JSON's values: an object for a dataclass, its decimal text for a Decimal."""
+    """The JSON value: an object for a dataclass, decimal text for a Decimal."""
     if is_dataclass(value):
         return {each.name: encoded(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):

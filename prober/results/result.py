@@ -1,6 +1,6 @@
-"""The result of one experiment: who measured what against which target, and what came of it. None everywhere: not known.
+"""The result of one experiment: tool, target, load, stages and requests. None always means not known.
 
-`stage.stage_of` makes stages and rows from probes, `stored.to_json` and `from_json` write and read a result's file.
+`stage.stage_of` makes stages and rows from probes; `result_file.to_json` and `from_json` write and read the file of a result.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Request:
     """One request. stage: its place in `Result.stages`; start_s: intended time, in seconds since the result's start.
 
     ttft_s, tpot_s, e2e_s: seconds; itls_s: shape (chunks − 1,); output_tokens: as the server's usage counts. outcome: a value of
-    `Outcome`; error: what was seen, "" if it is ok. warm_up, cached: answered, but its latencies are nobody's.
+    `Outcome`; error: the reason, "" if ok. warm_up, cached: answered, but left out of latencies.
     """
 
     stage: int
@@ -45,7 +45,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What engine and GPUs said during a stage: the batch and what it used. Ratios are 0 to 1; power is of all GPUs together."""
+    """Readings of engine and GPUs during a stage. Ratios are 0 to 1; power is the sum of all GPUs."""
 
     running_mean: float | None = None
     waiting_mean: float | None = None
@@ -97,7 +97,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A time at one rate.
+    """A span of time at one rate.
 
     rate_per_s: intended rate added by the prober; demand_per_s: load that was there already, in requests of the same shape
     begin_s: since the result's start; sending_s: how long was sent; duration_s: from its begin to the last answer's end
@@ -146,17 +146,17 @@ class Stage:
 
     @property
     def goodput_per_s(self) -> float | None:
-        """Requests per second that missed no SLO."""
+        """Answered requests per second that missed no SLO."""
         return self._per_s(self.good) if self.throughput is None else self.throughput.good_per_s
 
     @property
     def prompt_tokens_per_s(self) -> float | None:
-        """Prompt tokens per second, in all."""
+        """Prompt tokens per second, of all GPUs."""
         return self._per_s(self.prompt_tokens) if self.throughput is None else self.throughput.prompt_tokens_per_s
 
     @property
     def output_tokens_per_s(self) -> float | None:
-        """Output tokens per second, in all."""
+        """Output tokens per second, of all GPUs."""
         return self._per_s(self.output_tokens) if self.throughput is None else self.throughput.output_tokens_per_s
 
     @property
@@ -171,13 +171,13 @@ class Stage:
 
     @property
     def output_tokens_per_s_per_gpu(self) -> float | None:
-        """Output tokens per second and GPU."""
+        """Output tokens per second per GPU."""
         per_s = self.output_tokens_per_s
         return per_s / self.gpus if per_s is not None and self.gpus else None
 
     @property
     def prompt_tokens_per_s_per_gpu(self) -> float | None:
-        """Prompt tokens per second and GPU."""
+        """Prompt tokens per second per GPU."""
         per_s = self.prompt_tokens_per_s
         return per_s / self.gpus if per_s is not None and self.gpus else None
 
@@ -187,7 +187,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What was measured. url: without user, password and query; flags: settings of the engine, by its own names."""
+    """The measured target. url: without user, password and query; flags: settings of the engine, by its own names."""
 
     url: str | None = None
     model: str | None = None
@@ -199,7 +199,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What was sent before anything counted."""
+    """The requests before the measurement."""
 
     requests: int
     seconds: float | None = None
@@ -207,7 +207,7 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What nobody can measure from outside, each in words: told by engine, driver or configuration, or not known."""
+    """Facts that cannot be measured from outside, as text from engine, driver or configuration."""
 
     gpu: str | None = None
     gpu_count: str | None = None
@@ -232,7 +232,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """In dollars: of a GPU for an hour, and of a million tokens as an API sells them."""
+    """Prices in dollars: of a GPU hour, and of a million tokens at an API."""
 
     gpu_per_hour: float | None = None
     prompt_per_million: float | None = None
@@ -241,7 +241,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the result supports: accepted or rejected, why, and what going back would cost."""
+    """The decision that the result supports, the reason, and the risk of a rollback."""
 
     accepted: bool
     why: str
@@ -250,7 +250,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One experiment. started, ended: Unix seconds; tool: who measured, with version; configuration: exactly what it was told.
+    """One experiment. started, ended: Unix seconds; tool: who measured, with version; configuration: of the experiment, as text.
 
     slos: the contract; stop: why the whole ended, by name; capacities: of a sweep, one an SLO
     repeats: times that each rate was measured; interference: what else was seen on the target, None if nobody looked

@@ -1,7 +1,7 @@
-"""The file of a result: what `vllm bench serve --save-result` writes, by its names, and the whole under `llm_slo_prober`.
+"""The file of a result: the keys of `vllm bench serve --save-result`, and the complete result under `llm_slo_prober`.
 
 Tools that read vLLM's file find its per-request lists (seconds) and, of a single stage, its statistics (milliseconds). Several
-stages have no common percentiles: each has its own under `llm_slo_prober.stages`, by the same names.
+stages have no common percentiles; each has its own under `llm_slo_prober.stages`, with the same names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ OURS = "llm-slo-prober "
 # 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
 FORMAT = 4
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-# Ours of a request that vLLM's lists have no place for, or where they have 0 for what is not known.
+# Fields of a request that vLLM's lists lack, or where they have 0 for an unknown value.
 _OWN = ("stage", "outcome", "tpot_s", "send_lag_s", "prompt_tokens", "output_tokens", "warm_up", "cached")
-# Every list with an entry a request, as a JSON path in the file.
+# Every list with one entry for each request, as a JSON path in the file.
 REQUEST_LISTS = tuple(
     f"$.{name}"
     for name in (
@@ -36,7 +36,7 @@ REQUEST_LISTS = tuple(
 
 
 class Unreadable(ValueError):
-    """The file holds no such result; the message names the file, the key, and what is wrong with it."""
+    """The file has no valid result. The message names the file, the key and the mistake."""
 
 
 def to_json(result: Result) -> str:
@@ -45,7 +45,7 @@ def to_json(result: Result) -> str:
 
 
 def as_object(result: Result) -> dict[str, Any]:
-    """The file's one object."""
+    """The object in the file."""
     rows = result.requests
     columns = {name: [getattr(each, name) for each in rows] for name in _OWN}
     stages = [{"name": each.name, **statistics(result, (each,))} for each in result.stages]
@@ -77,7 +77,7 @@ def from_json(text: str | bytes, source: str) -> Result:
 
 
 def from_object(document: Any, source: str) -> Result:
-    """The same of what JSON was parsed to."""
+    """The result in parsed JSON. Raises Unreadable."""
     own = document.get(KEY) if isinstance(document, dict) else None
     if not isinstance(own, dict):
         raise Unreadable(f"{source}: {KEY}: is missing; this is no result of llm-slo-prober")
@@ -95,7 +95,7 @@ def from_object(document: Any, source: str) -> Result:
 
 
 def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
-    """vLLM's figures over these stages; latencies (ms) and rates only if it is one."""
+    """vLLM's figures over these stages; latencies (ms) and rates only for a single stage."""
     sent, answered = sum(each.sent for each in stages), sum(each.answered for each in stages)
     figures: dict[str, Any] = {
         "num_prompts": sent,
@@ -169,10 +169,10 @@ def _requests(document: Mapping[str, Any], own: Any, stages: int) -> tuple[Reque
 
 
 def _upgraded(told: Any, version: int) -> Any:
-    """A result of an earlier format as one of this; what is wrong in it is left for `decoded` to say.
+    """An encoded result of an earlier format, converted to the current one. `decoded` reports its mistakes.
 
-    The throughput of our own sweeps was wrong, and is not known now. A rate that was said to hold although the knee was not
-    reached was said without evidence, and is not said any more.
+    Before format 3, the throughput of our own sweeps was wrong, so it becomes unknown, and a rate was reported to hold without
+    evidence if the knee was not reached, so it becomes not enough data.
     """
     if version == FORMAT or not isinstance(told, dict):
         return told

@@ -1,4 +1,4 @@
-"""Builds a stage and its rows from what was seen of its requests, of the engine's page and of the GPUs."""
+"""Builds a stage and its rows from its probes, and from readings of the engine's metrics page and the GPUs."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
 
 
 def request_of(probe: ProbeResult, stage: int, origin_ns: int) -> Request:
-    """The row of one probe; `origin_ns`: when the experiment started, on the timeline's clock."""
+    """The row of one probe. origin_ns: start of the experiment on the clock of the timeline."""
     timeline, usage = probe.timeline, probe.timeline.usage
     return Request(
         stage=stage,
@@ -97,7 +97,7 @@ def stage_of_requests(
     repeat: int = 1,
     ended: str = "",
 ) -> Stage:
-    """The stage that these rows make; duration_s: where a tool tells it, else up to the last answer's end."""
+    """The stage of these rows. duration_s: if a tool reports it, else up to the end of the last answer."""
     answered = [each for each in requests if each.outcome in _ANSWERED]
     if duration_s is None and begin_s is not None:
         ends = [each.start_s + each.e2e_s for each in requests if each.e2e_s is not None and each.start_s is not None]
@@ -125,7 +125,7 @@ def stage_of_requests(
 
 
 def samples(requests: Iterable[Request]) -> dict[str, list[float]]:
-    """Seconds by latency, of requests answered properly; warm-ups and cold prompts that were cached left out."""
+    """Seconds by latency, of properly answered requests without warm-ups and cold prompts that were cached."""
     found: dict[str, list[float]] = {"ttft": [], "tpot": [], "itl": [], "e2e": []}
     for each in _timed(requests):
         for latency, value in (("ttft", each.ttft_s), ("tpot", each.tpot_s), ("e2e", each.e2e_s)):
@@ -143,13 +143,13 @@ def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] 
 
 
 def latencies(requests: Iterable[Request]) -> dict[str, tuple[Quantile, ...]]:
-    """Quantiles by latency, of those that have samples."""
+    """Quantiles by latency, of latencies with samples."""
     rows = list(requests)
     return {latency: tuple(found) for latency in LATENCIES if (found := quantiles_of(latency, rows))}
 
 
 def use_of(readings: Sequence[Signals], devices: Sequence[Sequence[Device]]) -> Use:
-    """What the engine's page and the GPUs said, in the order of time."""
+    """Summary of readings of the metrics page and the GPUs, both in order of time."""
     power = [_total(each.power_watts for each in reading) for reading in devices]
     gpus = [each for reading in devices for each in reading]
     return Use(
@@ -172,7 +172,7 @@ def use_of(readings: Sequence[Signals], devices: Sequence[Sequence[Device]]) -> 
 
 
 def _timed(requests: Iterable[Request]) -> Iterator[Request]:
-    """Those whose latencies count."""
+    """The requests whose latencies count."""
     return (each for each in requests if each.outcome in _ANSWERED and not each.warm_up and not each.cached)
 
 
@@ -203,13 +203,13 @@ def _peak(values: Iterable[float | None]) -> float | None:
 
 
 def _total(values: Iterable[float | None]) -> float | None:
-    """None unless all are known: a sum that leaves some out looks like a small one."""
+    """The sum; None unless all values are known, as a partial sum looks like a small one."""
     found = list(values)
     known = _known(found)
     return sum(known) if known and len(known) == len(found) else None
 
 
 def _growth(values: Iterable[float | None]) -> float | None:
-    """What a counter grew by; a fall is a new start."""
+    """Increase of a counter; a decrease is a restart."""
     known = _known(values)
     return sum(max(0.0, after - before) for before, after in pairwise(known)) if len(known) > 1 else None

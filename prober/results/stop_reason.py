@@ -1,4 +1,4 @@
-"""Why a sweep ended, in words."""
+"""The reason why a sweep ended, as text."""
 
 _WORDS = {  # with the detail in its place
     "knee_passed": "past the knee: {}",
@@ -30,7 +30,7 @@ _WORDS = {  # with the detail in its place
 
 
 def ending(reason: str | None, detail: str) -> str:
-    """`past the knee: 3 breaches at 12/s`; a reason that is not known here, or has no detail, is told as it is, None as nothing."""
+    """`past the knee: 3 breaches at 12/s`. A reason that is unknown here or has no detail is returned as it is, None as ""."""
     if reason is None or not detail:
         return (reason or detail).replace("_", " ")
     return _WORDS.get(reason, f"{reason}: {{}}").format(detail)

@@ -1,4 +1,4 @@
-"""Whether a stage kept the contract, as far as its events can tell."""
+"""Whether a stage met its SLOs, as far as its events show."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Z = 1.645  # one-sided 95%
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How an SLO fared in a stage."""
+    """The state of an SLO in a stage."""
 
     slo: Slo
     state: State
@@ -27,7 +27,7 @@ class Kept:
 
 
 def kept(slo: Slo, stage: Stage) -> Kept:
-    """Met or missed where the share of bad events is on one side of the budget with 95% confidence.
+    """The SLO's state: met or missed if the share of bad events is on one side of the budget with 95% confidence.
 
     By Wilson's score interval (J. Am. Stat. Assoc. 22, 1927), which holds near 0 too: an objective of 99% takes 268 events
     without a bad one.
@@ -43,5 +43,5 @@ def kept(slo: Slo, stage: Stage) -> Kept:
 
 
 def contract(result: Result) -> list[tuple[Stage, list[Kept]]]:
-    """Each stage with each SLO."""
+    """Each stage with the state of each SLO."""
     return [(stage, [kept(slo, stage) for slo in result.slos]) for stage in result.stages]

@@ -3,6 +3,7 @@
 import ast
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,6 @@ import prober.cli
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.main import COMMANDS
 from prober.config.load import ConfigError
-from tests.processes import until
 
 NOBODY = "http://127.0.0.1:1"
 WRONG_CALLS: dict[str, tuple[str, ...]] = {  # calls that typer lets pass, and the command has to refuse
@@ -109,14 +109,17 @@ def test_an_error_ends_the_command_with_its_message(capsys: pytest.CaptureFixtur
         raise KeyError
 
 
-def test_ctrl_c_is_not_taken_for_a_result(tmp_path: Path) -> None:
-    """A command that keeps nothing exits with 130."""
-    command = [sys.executable, "-m", "prober", "diagnose", NOBODY, "--metrics-url", "none"]
-    log = tmp_path / "log"
-    with log.open("w") as stream, subprocess.Popen(command, stderr=stream, stdout=stream) as process:
-        until(lambda: "×" in log.read_text(), "the first probes")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == ExitCode.INTERRUPTED, log.read_text()
+def test_ctrl_c_is_not_taken_for_a_result() -> None:
+    """A command that keeps nothing exits with 130, here while it waits for a server that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        command = [sys.executable, "-m", "prober", "once", f"http://127.0.0.1:{server.getsockname()[1]}"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            connection, _ = server.accept()
+            with connection:
+                process.send_signal(signal.SIGINT)
+                _, log = process.communicate(timeout=20)
+    assert process.returncode == ExitCode.INTERRUPTED, log
 
 
 def test_the_documentation_lists_every_exit_code() -> None:

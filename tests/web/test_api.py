@@ -129,7 +129,7 @@ async def test_a_probe_on_request_is_shown_and_counted_nowhere() -> None:
         assert site.seen.outcomes("a") == outcomes
         shown = (await site.ask("GET", "/api/v1/probes?target=a")).data
         assert [each["on_request"] for each in shown] == [True, False]
-        assert "asked for by a person" in (await site.ask("GET", "/")).text
+        assert "on request: not in any SLI" in (await site.ask("GET", "/")).text
 
 
 def line_of(site: Asked, name: str) -> TargetRunner:
@@ -369,7 +369,7 @@ async def test_a_paused_target_is_sent_nothing() -> None:
         assert (await site.ask("GET", "/probe?target=a")).status == 409
         assert (await site.ask("GET", "/api/v1/targets")).data[0]["paused"] == begun.data["paused"]
         assert (await site.ask("GET", "/api/v1/events")).data[0]["text"] == "paused on request"
-        assert "Nothing is sent to it since" in (await site.ask("GET", "/")).text
+        assert "No probes and no sweeps start until it is resumed" in (await site.ask("GET", "/")).text
         spec = line.target.spec
         await site.seen.fleet.reconcile(specs(f"name: a, url: '{spec.url}', rate: 60/s"), 1.0)
         again = site.seen.fleet.find("a")

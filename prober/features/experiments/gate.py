@@ -1,15 +1,14 @@
-"""Ready or not: results go in, in the order they were due, and after each a verdict may come out.
+"""Readiness decision: takes results in due order, and after each may return a verdict.
 
-Several questions are asked at once: of each SLO whether its share of bad events is within the budget, of the target whether it
-answers at all, and, beside a baseline, whether a latency is slower than it by more than what is material. Each is a sequential
-test (`analysis.sequential`), so that the gate may end as soon as it knows.
+It tests several questions at once: for each SLO, whether its share of bad events is within the budget; for the target, whether it
+answers at all; and with a baseline, whether a latency is slower by more than what is material. Each question is a sequential
+test (`statistics.sequential_test`), so the gate ends as soon as the evidence decides.
 
-ready      every question is answered well, each at an error of `error`: one that is not in order makes the whole wrong
-           with no higher chance
-degraded   it answers, but one is answered badly, at an error of `error` shared among all questions
-not_ready  more than the tolerated share fails, at the same error: failures of every kind, requests that were rejected (401 and
-           its like, which say nothing of an SLO, but nobody is served by them), and "loading" or "shutting down"
-not_enough_data  the requests are used up and neither is known
+ready      every question is met, each with an error of at most `error`; so "ready" is wrong with at most that probability
+degraded   the target answers, but a question is missed, with an error of `error` shared among all questions
+not_ready  more than the tolerated share fails, with the same error: failures of every kind, rejected requests (such as 401,
+           which no SLO counts, but which serve no user), and "loading" or "shutting down"
+not_enough_data  the requests are used up without a decision
 """
 
 import math
@@ -30,9 +29,11 @@ from prober.statistics.sequential_test import Observed, above, below, bounds, le
 State = Literal["ready", "degraded", "not_ready", "not_enough_data"]
 Answer = Literal["met", "missed", "undecided"]
 Latency = Literal["ttft", "tpot"]
-Judged = tuple[int, float, float]  # events, bad ones as far as one must be sure they are few, and that they are many
+Judged = tuple[
+    int, float, float
+]  # events; bad events counted when showing that they are few, and when showing that they are many
 ANSWERS = "answers"
-LEAST_BAD = 2  # requests: one alone never condemns
+LEAST_BAD = 2  # requests; a single bad one proves nothing
 COMPARED: tuple[tuple[Latency, float], ...] = (("ttft", 0.5), ("ttft", 0.9), ("tpot", 0.5))
 _ANSWERED = frozenset(each.value for each in ANSWERED)
 _BAD = frozenset(each.value for each in BAD)
@@ -54,7 +55,7 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """As `ttft p50 of baseline`."""
+        """Its name, such as `ttft p50 of baseline`."""
         return f"{self.latency} p{self.q * 100:g} of baseline"
 
 
@@ -79,9 +80,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known. requests: sent so far; not_counted: of them, late by the prober itself or cancelled.
+    """The verdict. requests: sent so far; not_counted: of them, sent late by the prober or cancelled.
 
-    error: the most that the state errs with; None for not_enough_data, which claims nothing
+    error: largest probability that the state is wrong; None for not_enough_data, which claims nothing
     """
 
     state: State
@@ -93,7 +94,7 @@ class Verdict:
 
 
 class Question:
-    """One share against its budget. most, mean: events that one result may be, and is on average."""
+    """A share of bad events tested against its budget. most, mean: largest and mean number of events of one result."""
 
     def __init__(
         self, name: str, budget: float, judge: Callable[[ProbeResult | None], Judged], most: int = 1, mean: float = 1.0
@@ -104,7 +105,7 @@ class Question:
         self._sure, self._many = Observed(), Observed()
 
     def take(self, result: ProbeResult | None) -> None:
-        """One more; None: it says that it is loading or shutting down.
+        """Take the next result; None: the engine is loading or shutting down.
 
         A result of several events is one observation, budget + (bad − budget · events) ÷ most: between 0 and 1, and its mean is
         above the budget where the ratio of the sums is. So the gaps of one answer need not be independent.

@@ -1,14 +1,14 @@
-"""The workload matrix: what each row sends, and what its results come to.
+"""The workload matrix: schedule, load and verdict of each row.
 
-accepted   every objective holds, each shown at an error of `ERROR`: one that does not makes the row wrong with no higher chance
-rejected   an objective is missed, at an error of `ERROR` shared among all objectives of all rows
-not_enough_data  the requests show neither, or the row did not run to its end: what was cut would have been the slow ones
+accepted   every objective holds, each with an error of at most `ERROR`; so "accepted" is wrong with at most that probability
+rejected   an objective is missed, with an error of `ERROR` shared among all objectives of all rows
+not_enough_data  the requests show neither, or the row was interrupted, as the cancelled requests would be the slow ones
 
-So "all rows are accepted" and "a row is rejected" are each wrong with a chance of at most `ERROR`, however many rows there are.
-The tests are those of the gate (`analysis.sequential`): a request is one observation, however many gaps its answer had.
+"All rows are accepted" and "a row is rejected" are each wrong with a probability of at most `ERROR`, for any number of rows.
+The tests are those of the gate (`statistics.sequential_test`): a request is one observation, with any number of gaps.
 
-A closed loop keeps so many requests in flight, as other tools do, and is here to compare with them only. A request of it is due
-when it can leave: there is no other time that it was meant to.
+A closed loop keeps a fixed number of requests in flight, as other tools do, and exists to compare with them. Its requests are due
+when they can be sent, as there is no other intended time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ CLOSED_LOOP = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a row came to. name: that of its stage; why: what was seen; findings: one an objective."""
+    """The verdict on a row. name: of its stage; why: the observed figures; findings: one for each objective."""
 
     name: str
     state: State
@@ -75,29 +75,29 @@ def judge(
 
 
 def not_begun(row: Row) -> Verdict:
-    """The verdict on a row that an interruption left no time for."""
+    """The verdict on a row that was not started because of an interruption."""
     return Verdict(stage_name(row), "not_enough_data", "not begun", ())
 
 
 def overall(verdicts: Sequence[Verdict]) -> State:
-    """Of all rows: the worst that is known."""
+    """The state of all rows: rejected if any row is, accepted if all are."""
     states = {each.state for each in verdicts}
     return "rejected" if "rejected" in states else "accepted" if states == {"accepted"} else "not_enough_data"
 
 
 def told(verdicts: Sequence[Verdict]) -> str:
-    """A sentence a row."""
+    """A sentence for each verdict."""
     return ". ".join(f"{each.name}: {each.state.replace('_', ' ')} ({each.why})" for each in verdicts)
 
 
 def decision(verdicts: Sequence[Verdict]) -> Decision | None:
-    """For the stored result; None where nothing is decided."""
+    """The decision for the stored result; None if nothing is decided."""
     state = overall(verdicts)
     return None if state == "not_enough_data" else Decision(state == "accepted", told(verdicts))
 
 
 def reservations(row: Row) -> list[str]:
-    """Which of its objectives so few requests can never show to hold: they can be missed, or stay open."""
+    """Sentences on objectives that the row's requests are too few to show to hold."""
     if row.requests is not None:
         count: float = row.requests
     elif row.rate_per_s is not None and row.duration_s is not None:
@@ -113,7 +113,7 @@ def reservations(row: Row) -> list[str]:
 
 
 def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
-    """Of a row with a rate: Poisson arrivals, absolute, up to its number of requests or its duration."""
+    """Absolute due times of a row with a rate: Poisson arrivals up to its number of requests or its duration."""
     assert row.rate_per_s is not None, "a closed loop has no schedule"
     times = poisson(row.rate_per_s, rng, start_ns)
     if row.requests is not None:
@@ -124,7 +124,7 @@ def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
 
 
 def as_sent(result: ProbeResult) -> ProbeResult:
-    """A result of a closed loop: its latencies count from when the request left, its connection ready."""
+    """A result of a closed loop, with latencies counted from when the request was sent on its open connection."""
     timeline = result.timeline
     return (
         result
@@ -134,28 +134,28 @@ def as_sent(result: ProbeResult) -> ProbeResult:
 
 
 def warming(workload: Workload) -> Workload:
-    """What is sent before a row counts: its shape, always with the prefix that the cache shall hold."""
+    """The warm-up workload of a row: the same shape, always with the shared prefix."""
     prefix = workload.prefix
     return replace(workload, prefix=replace(prefix, reuse=1.0)) if prefix is not None and prefix.reuse else workload
 
 
 def loop(row: Row) -> str:
-    """How it is sent, in words."""
+    """Rate or concurrency as text."""
     return f"{row.rate_per_s:g}/s" if row.rate_per_s is not None else f"closed loop of {row.concurrency}"
 
 
 def amount(row: Row) -> str:
-    """How much is sent, in words."""
+    """Number of requests or duration as text."""
     return _requests(row.requests) if row.requests is not None else f"{row.duration_s or 0:g} s"
 
 
 def stage_name(row: Row) -> str:
-    """The name of its stage: a closed loop is never to be taken for an open one."""
+    """The name of its stage, which marks a closed loop."""
     return f"{row.name} ({loop(row)})" if row.closed else row.name
 
 
 def load_of(rows: Sequence[Row], in_flight: int) -> Load:
-    """What is sent, for the stored result. in_flight: the cap of open loops."""
+    """The load of all rows, for the stored result. in_flight: the cap of open loops."""
     closed = [row for row in rows if row.closed]
     arrivals = "poisson" if not closed else "closed"
     if closed and len(closed) < len(rows):
@@ -173,7 +173,7 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
 
 
 def shape_of(row: Row, in_flight: int) -> Load:
-    """What one row sends, for its stage. in_flight: the cap of open loops."""
+    """The load of one row, for its stage. in_flight: the cap of open loops."""
     cap = row.concurrency if row.closed else in_flight
     load = describe_load(row.workload, arrivals="closed" if row.closed else "poisson", max_in_flight=cap)
     return replace(load, workload=stage_name(row), prompt_tokens=_length(row, "prompt_tokens"))
@@ -208,7 +208,7 @@ def _open(found: Finding) -> str:
 
 
 def _uncounted(results: Sequence[ProbeResult], loading: int) -> Iterator[str]:
-    """What is nobody's event, and why."""
+    """Phrases on the results that are no events, with the reasons."""
     neutral = [each for each in results if each.outcome in NEUTRAL]
     if neutral:
         kinds = [f"{each.outcome.value}: {each.detail}" if each.detail else each.outcome.value for each in neutral]
@@ -226,7 +226,7 @@ def _lengths(rows: Sequence[Row], name: str) -> str:
 
 
 def _length(row: Row, name: str) -> str:
-    """A distribution in words; of prompts with what they share."""
+    """Lengths as text, for prompts with the shared prefix."""
     prefix = row.workload.prefix if name == "prompt_tokens" else None
     shared = f", {prefix.tokens} of them shared by {prefix.reuse:.0%} of the requests" if prefix is not None else ""
     return f"{describe_lengths(getattr(row.workload, name))}{shared}"

@@ -26,7 +26,7 @@ def test_the_same_configuration_makes_the_same_text() -> None:
     assert rules("--output", str(committed), "--check").returncode == 0
     stale = rules("--output", str(committed), "--check", "--label", "team=a")
     assert stale.returncode == 1
-    assert f"{committed} is not what {EXAMPLE} makes" in stale.stderr
+    assert f"{committed} differs from what {EXAMPLE} makes" in stale.stderr
 
 
 def test_the_operator_s_form_holds_the_same_groups() -> None:
