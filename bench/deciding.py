@@ -29,7 +29,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.result import Request
-from prober.statistics.paired_test import signed_rank
+from prober.statistics.paired_test import wilcoxon_p_value
 
 OBJECTIVES = {"90%": 1_000, "95%": 1_000, "99%": 2_000, "99.9%": 20_000}  # with the most requests
 MULTIPLES = (0.2, 1.0, 2.0, 5.0)
@@ -45,7 +45,7 @@ def gated(objective: str, multiple: float, bursts: bool, seed: int) -> tuple[str
     """(verdict, requests) of one gate at the default error of 5%."""
     slo = Slo("e2e", "e2e", 1.0, Decimal(objective.rstrip("%")) / 100, 1e6)
     gate = Gate([(slo, JudgedStream("", "", 1.0, 32.0, 48))], most=OBJECTIVES[objective])
-    share = min(1.0, multiple * float(slo.budget))
+    share = min(1.0, multiple * float(slo.error_budget_ratio))
     rng = Random(f"{objective} {multiple} {bursts} {seed}")
     for bad in (bursty if bursts else alone)(share, rng):
         if (verdict := gate.take(BAD if bad else GOOD)) is not None:
@@ -128,7 +128,7 @@ def compared(noise: str, change: str, seed: int) -> tuple[bool, bool, float, boo
         ttft.better == "a",
         ttft.effect,
         covered,
-        signed_rank(ratios) <= 0.05,
+        wilcoxon_p_value(ratios) <= 0.05,
     )
 
 

@@ -24,10 +24,10 @@ from bench.report import goal, show
 from prober.features.diagnosis.clues import Evidence, Name
 from prober.features.diagnosis.diagnosis import diagnose
 from prober.features.diagnosis.window import Hardware, Reading, seen
-from prober.measure.bandwidth_bound import Model
+from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chat import Usage
-from prober.measure.engine_signals import Histogram, Info, Signals
-from prober.measure.gpu_reading import Device, Throttle
+from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
+from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
@@ -53,7 +53,7 @@ class World:
     """
 
     parameters: Parameters
-    model: Model
+    model: DecodeModel
     bandwidth: float
     rate_per_s: float
     background: Lengths = lengths
@@ -68,7 +68,7 @@ class World:
     late_s: float = 0.0001
     faults: tuple[Fault, ...] = ()
     clock: float = 1.0
-    throttled: frozenset[Throttle] = field(default_factory=frozenset)
+    throttled: frozenset[ThrottleReason] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +165,15 @@ class Log:
         self._sums = [0.0, *accumulate(value for _, value, _ in seen_at)]
         self._counts = [0.0, *accumulate(count for _, _, count in seen_at)]
 
-    def until(self, at_s: float) -> Histogram:
+    def until(self, at_s: float) -> EngineHistogram:
         place = bisect_right(self._times, at_s)
-        return Histogram((), (self._counts[place],), self._sums[place])
+        return EngineHistogram((), (self._counts[place],), self._sums[place])
 
 
-def page(world: World, state: State, ttft: Log, queue: Log, itl: Log) -> Signals:
+def page(world: World, state: State, ttft: Log, queue: Log, itl: Log) -> EngineSignals:
     """The engine's page at one moment."""
-    return Signals(
-        info=Info("vllm"),
+    return EngineSignals(
+        info=EngineInfo("vllm"),
         requests_running=float(state.running),
         requests_waiting=float(state.waiting),
         kv_cache_usage_ratio_max=state.kv_usage_ratio,
@@ -199,7 +199,7 @@ class Window:
 
     probes: list[ProbeResult]
     readings: list[Reading]
-    devices: list[list[Device]]
+    devices: list[list[GpuReading]]
     hardware: Hardware
 
 
@@ -237,12 +237,12 @@ def watched(world: World, duration_s: float, seed: int) -> Window:
     )
 
 
-def card(world: World, state: State, rng: Random) -> Device:
+def card(world: World, state: State, rng: Random) -> GpuReading:
     """The GPU: now and then at its power cap, as they are."""
-    throttled = set(world.throttled) | ({Throttle.POWER_CAP} if rng.random() < 0.1 else set())
+    throttled = set(world.throttled) | ({ThrottleReason.POWER_CAP} if rng.random() < 0.1 else set())
     busy = 0.97 if state.running else 0.05
     clock = CLOCK * world.clock * rng.uniform(0.97, 1.0)
-    return Device(0, "u", "n", utilization_ratio=busy, sm_clock_hertz=clock, throttled=frozenset(throttled))
+    return GpuReading(0, "u", "n", utilization_ratio=busy, sm_clock_hertz=clock, throttled=frozenset(throttled))
 
 
 def evidence(case: Case, seed: int, missing: frozenset[str] = frozenset()) -> Evidence:
@@ -288,7 +288,7 @@ def healthy(rng: Random) -> World:
     low, high, prefix = rng.choice([(64, 512, 0), (100, 3_000, 0), (1_100, 2_600, 1_024)])
     return World(
         parameters=engine,
-        model=Model(parameters, 2, kv),
+        model=DecodeModel(parameters, 2, kv),
         bandwidth=bandwidth,
         rate_per_s=rng.uniform(0.5, 2.0),
         probe_prompt=(low, high),
@@ -376,7 +376,7 @@ def decode_far_from_bound(rng: Random) -> Case:
     base = replace(base, rate_per_s=min(base.rate_per_s, 0.3 * capacity_per_s(base)))
     factor, kind = rng.uniform(1.45, 3.0), rng.random()
     if kind < 0.3:
-        now = replace(base, faults=(Slow(factor),), clock=1 / factor, throttled=frozenset({Throttle.THERMAL}))
+        now = replace(base, faults=(Slow(factor),), clock=1 / factor, throttled=frozenset({ThrottleReason.THERMAL}))
     elif kind < 0.55:
         now = replace(base, faults=(Slow(factor),))
     elif kind < 0.8:

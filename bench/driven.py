@@ -12,7 +12,7 @@ from prober.features.capacity.actions import Estimate, Finished, Order, Run
 from prober.features.capacity.sweep import PAGE_S, Sweep
 from prober.features.capacity.sweep_plan import Plan
 from prober.measure.chat import Usage
-from prober.measure.engine_signals import Histogram, Info, Signals
+from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -57,7 +57,7 @@ class Page:
     prompts: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
-    def signals(self) -> Signals:
+    def signals(self) -> EngineSignals:
         """As it is at `engine.at_s`."""
         for truth in self.open:
             if truth.end is End.COMPLETE:
@@ -69,17 +69,17 @@ class Page:
         )
 
 
-def _histogram(ordered: list[int]) -> Histogram:
+def _histogram(ordered: list[int]) -> EngineHistogram:
     """With the buckets of vLLM: 1, 2, 5 of each power of ten."""
     counts = [float(bisect_right(ordered, bound)) for bound in BOUNDS]
-    return Histogram(BOUNDS, (*counts, float(len(ordered))), float(sum(ordered)))
+    return EngineHistogram(BOUNDS, (*counts, float(len(ordered))), float(sum(ordered)))
 
 
-def signals(engine: Engine, began_s: float = 1.0) -> Signals:
+def signals(engine: Engine, began_s: float = 1.0) -> EngineSignals:
     """The page at `engine.at_s`, without histograms."""
     state, total = engine.state, engine.parameters.kv_blocks
-    return Signals(
-        info=Info("vllm", "0.1"),
+    return EngineSignals(
+        info=EngineInfo("vllm", "0.1"),
         ranks=1,
         requests_running=state.running,
         requests_waiting=state.waiting,
@@ -235,8 +235,8 @@ def result(name: str, truth: Truth, shown_s: float) -> ProbeResult:
         Outcome.OK if ok else Outcome.RESET,
         "",
         timeline,
-        asked_prompt_tokens=request.prompt_tokens,
-        asked_output_tokens=request.output_tokens,
+        requested_prompt_tokens=request.prompt_tokens,
+        requested_output_tokens=request.output_tokens,
     )
 
 

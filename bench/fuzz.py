@@ -32,9 +32,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 from bench.report import goal, show
-from prober.measure.outcome import Promise, classify
-from prober.measure.quality import Expectation, mistake
-from prober.measure.timeline import MAX_ANSWER, MAX_TEXT, Recording, Timeline
+from prober.measure.outcome import ExpectedAnswer, classify
+from prober.measure.quality import Expectation, answer_problem
+from prober.measure.timeline import MAX_ANSWER_CHARS, MAX_TEXT_CHARS, Recording, Timeline
 
 STREAMS = Path(__file__).parent.parent / "tests/streams"
 BLOCK = 1_000  # streams drawn from one seed
@@ -76,12 +76,12 @@ NAMES = (b"event: message", b"event: error", b"event: ping", b"event:", b": keep
          b"data:", b"\x00")  # fmt: skip
 DEPTHS = (100, 254, 255, 300, 900, 1_000, 1_023, 1_024, 1_025, 5_000, 100_000)
 PROMISES = (
-    Promise(),
-    Promise(sends_done=False),
-    Promise(forced_tokens=16),
-    Promise(expectation=Expectation("text", "word")),
-    Promise(expectation=Expectation("regex", r"\bword\b")),
-    Promise(expectation=Expectation("json_schema", {"type": "object"})),
+    ExpectedAnswer(),
+    ExpectedAnswer(sends_done=False),
+    ExpectedAnswer(forced_tokens=16),
+    ExpectedAnswer(expectation=Expectation("text", "word")),
+    ExpectedAnswer(expectation=Expectation("regex", r"\bword\b")),
+    ExpectedAnswer(expectation=Expectation("json_schema", {"type": "object"})),
 )
 VALUE = re.compile(rb'(?<=[:\[,])(?:"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null|\[\]|\{\})(?=[,}\]])')
 KEY = re.compile(rb'"(?:[^"\\]|\\.)*":')
@@ -226,18 +226,18 @@ def cuts(rng: Random, length: int) -> list[int]:
     return sorted(int(rng.random() * (length + 1)) for _ in range(count))
 
 
-def answer(body: bytes, edges: Sequence[int], promise: Promise) -> tuple[Any, ...]:
+def answer(body: bytes, edges: Sequence[int], promise: ExpectedAnswer) -> tuple[Any, ...]:
     """What the probe makes of it, cut at `edges`. Raises Broken if it keeps too much."""
-    recording = Recording(keeps_answer=promise.expectation is not None)
+    recording = Recording(keep_answer=promise.expectation is not None)
     for a, b in itertools.pairwise((0, *edges, len(body))):
         recording.feed(1, body[a:b])
     recording.finish()
     seen = recording.complete(Timeline(0, sent_ns=0, headers_ns=1, end_ns=1))
-    verdict = classify(recording.ending(broken=None, status=200), promise)
+    verdict = classify(recording.observed_end(transport_verdict=None, status=200), promise)
     quantities = (seen.ttft_s, seen.ttft_answer_s, seen.e2e_s, seen.tpot_s, sum(seen.itls_s), sum(seen.chunk_gaps_s))
     sizes = {
-        "text": (len(recording.text), MAX_TEXT),
-        "answer": (len(recording.answer), MAX_ANSWER + MB),
+        "text": (len(recording.text), MAX_TEXT_CHARS),
+        "answer": (len(recording.answer), MAX_ANSWER_CHARS + MB),
         "error": (len(recording.error or ""), KEPT),
         "finish reason": (len(recording.finish_reason or ""), KEPT),
         "sentence": (len(verdict.detail), KEPT),
@@ -245,11 +245,11 @@ def answer(body: bytes, edges: Sequence[int], promise: Promise) -> tuple[Any, ..
     for what, (size, most) in sizes.items():
         if size > most:
             raise Broken(f"keeps {size} characters of {what}")
-    return (verdict, recording.text, recording.answer, recording.done, recording.content, quantities, seen.usage, seen.content_tokens,
-            seen.finish_reason, recording.error, recording.malformed)  # fmt: skip
+    return (verdict, recording.text, recording.answer, recording.done, recording.content_chunks, quantities, seen.usage,
+            seen.content_tokens, seen.finish_reason, recording.error, recording.malformed)  # fmt: skip
 
 
-def hold(body: bytes, edges: Sequence[int], promise: Promise) -> str:
+def hold(body: bytes, edges: Sequence[int], promise: ExpectedAnswer) -> str:
     """The outcome of a stream. Raises Broken, or whatever it is that should not be raised."""
     for _ in range(TRIES):
         begun = time.thread_time_ns()
@@ -271,7 +271,7 @@ def blocks(seed: int, numbers: Iterable[int], failures: Path, *, nice: int = 10)
     maker, found = Maker(), Counter[str]()
     for promise in PROMISES:
         if promise.expectation is not None:
-            mistake(promise.expectation, "")  # what judges JSON is loaded late
+            answer_problem(promise.expectation, "")  # what judges JSON is loaded late
     failed: dict[str, str] = {}
     sizes = count = longest = 0
     resident_kb = 0

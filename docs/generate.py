@@ -12,7 +12,7 @@ from prober.config.schema import document, json_schema
 from prober.daemon.app import read_config
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.features.slo.rules import Options, as_operator, groups
-from prober.measure.engine_signals import Table
+from prober.measure.engine_signals import EngineTable
 from prober.measure.engines import DIALECTS, TABLES
 from prober.web.api import openapi
 
@@ -84,8 +84,8 @@ def pages_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _facts(table: Table) -> set[str]:
-    return {fact.says for fact in table.facts}
+def _facts(table: EngineTable) -> set[str]:
+    return {fact.name for fact in table.facts}
 
 
 def replace_block(text: str, name: str, content: str) -> str:

@@ -290,7 +290,7 @@ def _alerts(specs: Specs) -> list[str]:
     """Print what fires each burn-rate pair; return the alerts that cannot fire, as `path: message`."""
     from prober.features.slo.firing import percentile_events, percentile_window, proofs
     from prober.measure.burn_rate_windows import promql
-    from prober.measure.objective import percent
+    from prober.measure.objective import format_percent
 
     mistakes = []
     print("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")
@@ -319,7 +319,7 @@ def _alerts(specs: Specs) -> list[str]:
             )
         else:
             print(
-                f"slos.{slo.name}: no percentile alert: to judge {percent(slo.objective)} takes {needed:,} events, more than "
+                f"slos.{slo.name}: no percentile alert: to judge {format_percent(slo.objective)} takes {needed:,} events, more than "
                 f"{window} hold; the burn-rate alerts do without"
             )
         if slo.window_s > RETENTION_S:

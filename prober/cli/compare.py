@@ -50,7 +50,7 @@ from prober.results.load_description import describe_load
 from prober.results.result import Request
 from prober.results.result import Target as Described
 from prober.results.stage import request_of
-from prober.statistics.paired_test import least_pairs
+from prober.statistics.paired_test import min_pairs
 from prober.workload.workloads import Drawer
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -192,7 +192,7 @@ def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
 
 def _check_rounds(rounds: int, rates: int, error: str, level: float) -> None:
     """Raises ValueError if so few rounds can never show a difference."""
-    needed = least_pairs(len(AXES) * rates, level)
+    needed = min_pairs(len(AXES) * rates, level)
     if rounds < needed:
         raise ValueError(
             f"--rounds {rounds}: no difference, however large, can be told in fewer than {needed}, as {len(AXES)} axes at each of "

@@ -25,7 +25,7 @@ from prober.features.diagnosis.window import Hardware, Reading
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.result import ProbeResult
-from prober.measure.timeline_text import ms
+from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import run_probe
@@ -124,7 +124,9 @@ def _draw(found: list[Row], readings: list[Reading], verdict: Diagnosis, breache
         table.add_column(column, justify="left" if column == "probes" else "right")
     for row in found:
         tokens = "–" if row.prompt_tokens is None else f"{row.prompt_tokens:g}"
-        table.add_row(row.kind, f"{row.answered}/{row.sent}", tokens, ms(row.ttft_s), ms(row.tpot_s))
+        table.add_row(
+            row.kind, f"{row.answered}/{row.sent}", tokens, format_duration(row.ttft_s), format_duration(row.tpot_s)
+        )
     console.print(table)
     if not readings:
         console.print("The engine's own page was not read, so queueing, prefill and cache cannot be told apart.")

@@ -44,7 +44,7 @@ from prober.features.experiments.matrix import (
     stage_name,
     told,
 )
-from prober.measure.timeline_text import ms
+from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.results.result import Request, Result, Stage, WarmUp
@@ -306,7 +306,10 @@ def _latencies(stage: Stage | None) -> list[str]:
     """TTFT p50 and p99, and TPOT p50, as text."""
     asked = (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5))
     found = [stage.quantile(latency, q) if stage else None for latency, q in asked]
-    return ["–" if each is None else f"{ms(each.estimate)}{'' if each.enough else '*'}" for each in found]
+    return [
+        "–" if each is None else f"{format_duration(each.estimate)}{'' if each.has_enough_samples else '*'}"
+        for each in found
+    ]
 
 
 def _read(file: Path) -> str:

@@ -16,7 +16,7 @@ from prober.config.load import ConfigError
 from prober.config.specs import TargetSpec
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.timeline_text import in_text, ms
+from prober.measure.timeline_text import format_duration, render_timeline
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import run_probe
@@ -67,21 +67,22 @@ def _draw(result: ProbeResult) -> None:
     console.print(who, markup=False)
     if result.detail:
         console.print(result.detail, markup=False)
-    for line in in_text(timeline):
+    for line in render_timeline(timeline):
         console.print(line, markup=False)
     table = Table(box=None, show_header=False, pad_edge=False)
     connection, usage = timeline.connection, timeline.usage
     phases = [(p, getattr(connection, f"{p}_s")) for p in ("dns", "tcp", "proxy", "tls")] if connection else []
-    connect = ", ".join(f"{phase} {ms(seconds)}" for phase, seconds in phases if seconds is not None)
+    connect = ", ".join(f"{phase} {format_duration(seconds)}" for phase, seconds in phases if seconds is not None)
     rows = [("connect", connect)] if connect else []
-    rows += [("TTFT", ms(timeline.ttft_s))] if timeline.ttft_s is not None else []
+    rows += [("TTFT", format_duration(timeline.ttft_s))] if timeline.ttft_s is not None else []
     if timeline.first_answer_ns != timeline.first_ns:
-        rows.append(("TTFT answer", ms(timeline.ttft_answer_s)))
+        rows.append(("TTFT answer", format_duration(timeline.ttft_answer_s)))
     gaps = sorted(timeline.chunk_gaps_s)
-    rows += [("TPOT", ms(timeline.tpot_s))] if timeline.content_ns else []
-    rows += [("E2E", ms(timeline.e2e_s))] if timeline.e2e_s is not None else []
+    rows += [("TPOT", format_duration(timeline.tpot_s))] if timeline.content_ns else []
+    rows += [("E2E", format_duration(timeline.e2e_s))] if timeline.e2e_s is not None else []
     if gaps:
-        rows.append(("gaps", f"{len(gaps)}: min {ms(gaps[0])}, median {ms(gaps[len(gaps) // 2])}, max {ms(gaps[-1])}"))
+        low, median, high = map(format_duration, (gaps[0], gaps[len(gaps) // 2], gaps[-1]))
+        rows.append(("gaps", f"{len(gaps)}: min {low}, median {median}, max {high}"))
     if usage:
         rows.append(("tokens", f"{usage.prompt_tokens} prompt, {usage.completion_tokens} completion"))
     elif timeline.content_ns:
@@ -92,4 +93,4 @@ def _draw(result: ProbeResult) -> None:
         console.print(table)
     for index, gap in enumerate(timeline.chunk_gaps_s[:200], 2):
         width = round(gap / gaps[-1] * 40) if gaps[-1] else 0
-        console.print(f"  chunk {index:4} +{ms(gap):>9} {'▇' * width}", markup=False)
+        console.print(f"  chunk {index:4} +{format_duration(gap):>9} {'▇' * width}", markup=False)

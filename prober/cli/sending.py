@@ -9,7 +9,7 @@ from prober.cli.session import Session
 from prober.config.rows import Row
 from prober.config.specs import TargetSpec
 from prober.features.experiments.matrix import as_sent, due_times, warming
-from prober.measure.engine_signals import PageReading, Signals
+from prober.measure.engine_signals import EngineSignals, PageReading
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -26,7 +26,7 @@ class Watched(Session):
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
         super().__init__(spec, clock)
-        self.readings: list[tuple[int, Signals]] = []
+        self.readings: list[tuple[int, EngineSignals]] = []
 
     def page_read(self, reading: PageReading | None) -> None:
         """The metrics page was read."""
@@ -66,7 +66,7 @@ class Sending:
             self.results.sort(key=lambda each: each.timeline.intended_ns)
 
     @property
-    def readings(self) -> list[Signals]:
+    def readings(self) -> list[EngineSignals]:
         """Readings of the metrics page while requests counted."""
         return [signals for at_ns, signals in self._session.readings if (self.begin_ns or 0) <= at_ns <= self.end_ns]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from prober.config.specs import TargetSpec
 from prober.features.engines.page_reader import PageReader
-from prober.measure.engine_signals import EngineChange, PageReading, Signals
+from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -32,7 +32,7 @@ class Session:
         self.spec, self.clock = spec, clock
         self.target = Target(spec, clock)
         self.changes: list[str] = []
-        self._signals: Signals | None = None
+        self._signals: EngineSignals | None = None
         self._heard = asyncio.Event()
         self._page: asyncio.Task[Any] | None = None
 

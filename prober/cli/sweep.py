@@ -37,7 +37,7 @@ from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import Drive, Unmeasurable
 from prober.features.engines.page_reader import PageReader
-from prober.measure.timeline_text import ms
+from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.target import Target
@@ -216,7 +216,9 @@ def _draw(result: Result) -> None:
         ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
         tpot = stage.quantile("tpot", 0.5)
         marks = [
-            f"{ms(each.estimate)}{'' if each.enough or each.q == 0.5 else '*'}" if each else "–"
+            f"{format_duration(each.estimate)}{'' if each.has_enough_samples or each.q == 0.5 else '*'}"
+            if each
+            else "–"
             for each in (*ttft, tpot)
         ]
         there = "–" if stage.demand_per_s is None else f"{stage.demand_per_s:.2f}"

@@ -22,8 +22,8 @@ from prober.config.specs import (
 from prober.config.sweep import resolve_sweep
 from prober.config.variables import Variables
 from prober.measure.burn_rate_windows import SHORTEST_SLO_WINDOW_S, promql
-from prober.measure.objective import WITHOUT_STREAM, WITHOUT_THRESHOLD, Slo
-from prober.measure.quality import Expectation, flaw
+from prober.measure.objective import SIGNALS_WITHOUT_STREAM, SIGNALS_WITHOUT_THRESHOLD, Slo
+from prober.measure.quality import Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, Golden, parse_prompts
 from prober.workload.shapes import Empirical, Fixed, Lognormal, Shape, Uniform
 from prober.workload.trace import BadTrace, parse_trace
@@ -70,9 +70,9 @@ def resolve_slos(blocks: Mapping[str, models.Slo], problems: Problems) -> dict[s
             problems.add(
                 f"{path}.objective", f"{slo.objective * 100}% leaves nothing to judge; use 0% < objective < 100%"
             )
-        if slo.signal in WITHOUT_THRESHOLD and slo.threshold is not None:
+        if slo.signal in SIGNALS_WITHOUT_THRESHOLD and slo.threshold is not None:
             problems.add(f"{path}.threshold", f"`{slo.signal}` has no threshold; remove it")
-        elif slo.signal not in WITHOUT_THRESHOLD and not slo.threshold:
+        elif slo.signal not in SIGNALS_WITHOUT_THRESHOLD and not slo.threshold:
             problems.add(f"{path}.threshold", f"needed for signal `{slo.signal}`: a duration above 0, such as 500ms")
         if slo.window < SHORTEST_SLO_WINDOW_S:
             least = promql(SHORTEST_SLO_WINDOW_S)
@@ -186,7 +186,7 @@ def _golden(prompts: list[models.GoldenPrompt], path: str, problems: Problems) -
             continue
         ((kind, wanted),) = given.items()
         expectation = Expectation(cast(Literal["text", "regex", "json_schema"], kind), wanted)
-        if problem := flaw(expectation):
+        if problem := expectation_problem(expectation):
             problems.add(f"{place}.{kind}", problem)
         found.append(Golden(block.prompt, expectation))
     return tuple(found)
@@ -379,7 +379,7 @@ def _slos(probe: models.Probe, names: Names, target: TargetSpec, path: str, prob
     measured = [
         name
         for name, slo in names.slos.items()
-        if (target.stream or slo.signal in WITHOUT_STREAM) and (golden or slo.signal != "quality")
+        if (target.stream or slo.signal in SIGNALS_WITHOUT_STREAM) and (golden or slo.signal != "quality")
     ]
     for index, name in enumerate(probe.slos if probe.slos is not None else measured):
         slo = names.slos.get(name)
@@ -398,7 +398,7 @@ def _slos(probe: models.Probe, names: Names, target: TargetSpec, path: str, prob
         if slo.signal == "quality" and not golden:
             said = f"{name!r} judges quality, but workload {probe.workload!r} has no golden prompts; give it `golden`"
             problems.add(f"{path}.slos", f"{said}, or list other SLOs")
-        if not target.stream and slo.signal not in WITHOUT_STREAM:
+        if not target.stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
             problems.add(
                 f"{path}.slos", f"{name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs"
             )

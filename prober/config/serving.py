@@ -8,7 +8,7 @@ from prober.config import models
 from prober.config.problems import Problems, is_http, shown
 from prober.config.specs import DecodeSpec, GpusSpec, MetricsSpec, TlsSpec
 from prober.config.variables import Variables
-from prober.measure.bandwidth_bound import Configured, Refused, memory_bandwidth, model_of
+from prober.measure.bandwidth_bound import ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
 
 
 def resolve_metrics(block: models.Metrics, path: str, variables: Variables, problems: Problems) -> MetricsSpec | None:
@@ -66,14 +66,16 @@ def resolve_decode_bound(
         if not isinstance(config, dict):
             problems.add(f"{path}.config_file", "is no JSON object; name the model's config.json")
             return None
-    model = model_of(config, Configured(block.active_parameters, block.bytes_per_weight, block.kv_bytes_per_token))
-    if isinstance(model, Refused):
+    model = decode_model(
+        config, ModelOverrides(block.active_parameters, block.bytes_per_weight, block.kv_bytes_per_token)
+    )
+    if isinstance(model, UnknownFigure):
         problems.add(path, model.reason)
         return None
     bandwidth = block.memory_bandwidth
     if bandwidth is None and block.gpu is not None:
         found = memory_bandwidth(block.gpu)
-        if isinstance(found, Refused):
+        if isinstance(found, UnknownFigure):
             problems.add(f"{path}.gpu", f"{found.reason} with `memory_bandwidth`, in bytes/s")
             return None
         bandwidth = found

@@ -9,7 +9,7 @@ from random import Random
 from typing import Literal
 
 from prober.config.relabel import Rule
-from prober.measure.bandwidth_bound import Model
+from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.objective import JudgedStream, Slo
 from prober.workload.blackout import Span
 from prober.workload.budget import Need
@@ -87,7 +87,7 @@ class GpusSpec:
 class DecodeSpec:
     """What a decode step reads. bandwidth: of one GPU in bytes/s; gpus: that share the weights; None: as they are seen."""
 
-    model: Model
+    model: DecodeModel
     bandwidth_bytes_per_s: float | None
     gpus: int | None
 

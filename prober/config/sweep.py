@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from prober.config import models
 from prober.config.problems import Problems, no_such
 from prober.config.specs import SweepSpec, TargetSpec
-from prober.measure.objective import WITHOUT_STREAM, Slo
+from prober.measure.objective import SIGNALS_WITHOUT_STREAM, Slo
 from prober.workload.blackout import Span, span
 from prober.workload.workloads import Mix, Workload
 
@@ -74,7 +74,7 @@ def _slos(
     judged = {
         name: slo
         for name, slo in slos.items()
-        if slo.signal in ASKED and (target.stream or slo.signal in WITHOUT_STREAM)
+        if slo.signal in ASKED and (target.stream or slo.signal in SIGNALS_WITHOUT_STREAM)
     }
     for index, name in enumerate(block.slos or ()):
         if name not in slos:

@@ -1,1 +1,1 @@
-"""What bytes and times mean: one request's stamped bytes become a timeline and an outcome."""
+"""Measurement of one request: timestamped bytes become a timeline, an outcome and SLO events. Pure, no I/O."""

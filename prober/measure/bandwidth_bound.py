@@ -1,15 +1,16 @@
-"""How fast can this GPU decode this model at best? The bound that memory bandwidth sets, and what is measured over it.
+"""Upper bound that memory bandwidth sets on the decode speed of a model on a GPU.
 
 A decode step reads every active weight once and the KV cache of every sequence in the batch, so a stream gets at most
 
     tokens/s ≤ memory bandwidth ÷ (active parameters × bytes per weight + KV bytes per token × tokens of context)
 
-What is not known is refused with the reason, never guessed: a bound from a guessed model explains nothing.
+Unknown inputs are never guessed: functions return UnknownFigure with the reason.
 
-    model = model_of(config)
+    model = decode_model(config)
     bandwidth = memory_bandwidth("NVIDIA H100 80GB HBM3")
-    if not isinstance(model, Refused) and not isinstance(bandwidth, Refused):
-        print(measured_over_bound(tpot_s=0.009, bound_per_s=bound(model, bandwidth)))
+    if not isinstance(model, UnknownFigure) and not isinstance(bandwidth, UnknownFigure):
+        bound_per_s = decode_bound_tokens_per_s(model, bandwidth)
+        print(measured_to_bound_ratio(tpot_s=0.009, bound_per_s=bound_per_s))
 """
 
 import math
@@ -17,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# NVML's device name → (bytes/s, where it stands), from NVIDIA's data sheets unless said otherwise. A name stands for one
-# kind of memory: variants whose name does not tell them apart are not listed.
-DATASHEET: Mapping[str, tuple[float, str]] = {
+# NVML device name → (bytes/s, source). NVIDIA data sheets unless noted. Variants with different memory but the same name are
+# not listed.
+DATASHEET_BANDWIDTHS: Mapping[str, tuple[float, str]] = {
     "NVIDIA B300 SXM6 AC": (8.0e12, "DGX B300 data sheet: 64 TB/s of 8 GPUs"),
     "NVIDIA B200": (8.0e12, "DGX B200 data sheet: 64 TB/s of 8 GPUs"),
     "NVIDIA GB200": (8.0e12, "GB200 NVL72 data sheet: 576 TB/s of 72 GPUs"),
@@ -56,25 +57,29 @@ DATASHEET: Mapping[str, tuple[float, str]] = {
     "Tesla T4": (320e9, "T4 data sheet: 320+ GB/s"),
 }
 
-# Models of grouped-query attention and a gated MLP (three matrices), which the formula below counts exactly but for norms and
-# biases, less than a thousandth. Others (latent attention, state space, shared experts) need their own: configure those.
-DENSE = frozenset({"llama", "mistral", "qwen2", "qwen3", "phi3"})
-EXPERTS = {"mixtral": "intermediate_size", "qwen3_moe": "moe_intermediate_size"}  # where the size of one expert stands
-_HALF = frozenset({"float16", "bfloat16"})
+# Models with grouped-query attention and a gated MLP (three matrices). The formula below counts them exactly except norms and
+# biases (less than 0.1%). Other architectures (latent attention, state space, shared experts) must be configured.
+DENSE_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "phi3"})
+EXPERT_SIZE_KEYS = {
+    "mixtral": "intermediate_size",
+    "qwen3_moe": "moe_intermediate_size",
+}  # config.json key of the size of an expert
+_DTYPES_16_BIT = frozenset({"float16", "bfloat16"})
 
 
-class Refused(NamedTuple):
-    """There is no figure, and why; what would give one."""
+class UnknownFigure(NamedTuple):
+    """A figure that cannot be computed. `reason` says why, and what to configure."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """What a decode step reads.
+class DecodeModel:
+    """The data that a decode step reads.
 
-    active_parameters: weights read for one token: of experts those it is sent to, of the embeddings one row, so none
-    kv_bytes_per_token: of one token of context, in all layers; window_tokens: context beyond it is not read (None: all is)
+    active_parameters: weights read per token; only the experts that a token is routed to; embeddings count as 0 (one row)
+    kv_bytes_per_token: per token of context, in all layers
+    window_tokens: context beyond this window is not read; None: all context is read
     """
 
     active_parameters: float
@@ -84,16 +89,17 @@ class Model:
 
     def __post_init__(self) -> None:
         if not (0 < self.active_parameters < math.inf and 0 < self.bytes_per_weight < math.inf):
-            raise ValueError(f"{self}: parameters and bytes per weight are above 0")
+            raise ValueError(f"{self}: parameters and bytes per weight must be above 0")
         if not 0 <= self.kv_bytes_per_token < math.inf:
-            raise ValueError(f"{self}: KV bytes are 0 or more")
+            raise ValueError(f"{self}: KV bytes must be 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
-    """What an operator knows better than the model's config.json; None: take it from there.
+class ModelOverrides:
+    """Configured values that override the model's config.json; None: use config.json.
 
-    bytes_per_weight: 2 for 16 bit, 1 for 8 bit, 0.5 and the scales of its groups for 4 bit; kv_bytes: of one element
+    bytes_per_weight: 2 for 16 bit, 1 for 8 bit, 0.5 plus the group scales for 4 bit
+    kv_bytes: bytes per element of the KV cache
     """
 
     active_parameters: float | None = None
@@ -102,138 +108,151 @@ class Configured:
     kv_bytes: float | None = None
 
 
-def memory_bandwidth(name: str, overrides: Mapping[str, float] | None = None) -> float | Refused:
-    """Bytes/s of a GPU by the name that NVML gives it; an entry of `overrides` goes first."""
-    known = {**{each: figure for each, (figure, _) in DATASHEET.items()}, **(overrides or {})}
-    found = known.get(name)
-    if found is not None:
-        return found
-    why = "a partition has a share of its GPU's" if " MIG " in name else "it is in no table here"
-    return Refused(f"memory bandwidth of {name!r} is not known ({why}): configure it")
+def memory_bandwidth(name: str, overrides: Mapping[str, float] | None = None) -> float | UnknownFigure:
+    """Returns the bytes/s of a GPU by its NVML name. `overrides` take precedence over the data sheets."""
+    known = {**{gpu: figure for gpu, (figure, _) in DATASHEET_BANDWIDTHS.items()}, **(overrides or {})}
+    bandwidth = known.get(name)
+    if bandwidth is not None:
+        return bandwidth
+    reason = "a partition has only a share of its GPU's bandwidth" if " MIG " in name else "no data sheet entry"
+    return UnknownFigure(f"the memory bandwidth of {name!r} is unknown ({reason}): configure it")
 
 
-def kv_bytes_per_token(layers: int, kv_heads: int, head_size: int, bytes_each: float) -> float:
-    """A key and a value for each head of each layer. Tensor parallelism divides the heads, not the sum."""
-    return 2 * layers * kv_heads * head_size * bytes_each
+def kv_bytes_per_token(layers: int, kv_heads: int, head_size: int, element_bytes: float) -> float:
+    """Returns the size of one key and one value per head and layer. Tensor parallelism divides the heads, not the sum."""
+    return 2 * layers * kv_heads * head_size * element_bytes
 
 
-def model_of(config: Mapping[str, Any] | None, configured: Configured | None = None) -> Model | Refused:
-    """The model of a config.json as Hugging Face writes it, and of what is configured.
+def decode_model(
+    config: Mapping[str, Any] | None, overrides: ModelOverrides | None = None
+) -> DecodeModel | UnknownFigure:
+    """Builds the model from a Hugging Face config.json and the configured overrides.
 
-    Refused where a weight's size or the architecture would have to be guessed: quantised checkpoints (which layers are
-    quantised is not told), float32 ones (engines load them as 16 bit), unknown kinds of model.
+    Returns UnknownFigure if the size of a weight or the architecture would have to be guessed: quantised checkpoints (config.json
+    does not say which layers are quantised), float32 checkpoints (engines load them as 16 bit), unknown model types.
     """
-    configured = configured or Configured()
+    overrides = overrides or ModelOverrides()
     parts = (
-        configured.active_parameters or _active_parameters(config),
-        configured.bytes_per_weight or _bytes_per_weight(config),
-        configured.kv_bytes_per_token or _kv_bytes_per_token(config, configured.kv_bytes),
+        overrides.active_parameters or _active_parameters(config),
+        overrides.bytes_per_weight or _bytes_per_weight(config),
+        overrides.kv_bytes_per_token or _kv_bytes_per_token(config, overrides.kv_bytes),
     )
     parameters, weight, kv = parts
-    if isinstance(parameters, Refused) or isinstance(weight, Refused) or isinstance(kv, Refused):
-        return Refused("; ".join(part.reason for part in parts if isinstance(part, Refused)))
-    return Model(parameters, weight, kv, _window_tokens(config))
+    if isinstance(parameters, UnknownFigure) or isinstance(weight, UnknownFigure) or isinstance(kv, UnknownFigure):
+        return UnknownFigure("; ".join(part.reason for part in parts if isinstance(part, UnknownFigure)))
+    return DecodeModel(parameters, weight, kv, _window_tokens(config))
 
 
-def bound(
-    model: Model, bandwidth_bytes_per_s: float, *, gpus: int = 1, context_tokens: float = 0.0, sequences: float = 1.0
+def decode_bound_tokens_per_s(
+    model: DecodeModel,
+    bandwidth_bytes_per_s: float,
+    *,
+    gpus: int = 1,
+    context_tokens: float = 0.0,
+    sequences: float = 1.0,
 ) -> float:
-    """Tokens/s that one stream gets at most.
+    """Returns the maximum tokens/s of one stream.
 
-    gpus: those that read their part of the weights at the same time (tensor parallelism; a pipeline's stages do not)
-    context_tokens: of the `sequences` in the batch together, as a step reads them all. With several of them a mixture of
-    experts reads more experts than this counts: it stays a bound. Speculative decoding may pass it, with several tokens a
-    step. Raises ValueError for what cannot be.
+    gpus: number of GPUs that read their part of the weights in parallel (tensor parallel, not pipeline stages)
+    context_tokens: total context of the `sequences` in the batch, because a step reads all of it
+
+    With several sequences a mixture of experts reads more experts than counted here; the result is still an upper bound.
+    Speculative decoding can exceed it, because a step yields several tokens. Raises ValueError for impossible inputs.
     """
     if not 0 < bandwidth_bytes_per_s < math.inf or gpus < 1 or not 0 <= context_tokens < math.inf:
-        raise ValueError(f"bandwidth {bandwidth_bytes_per_s}, {gpus} GPUs, {context_tokens} tokens: no such machine")
+        raise ValueError(
+            f"bandwidth {bandwidth_bytes_per_s} bytes/s, {gpus} GPUs, {context_tokens} tokens of context: "
+            "give a finite bandwidth above 0, 1 GPU or more and a finite context"
+        )
     if model.window_tokens is not None:
         context_tokens = min(context_tokens, model.window_tokens * max(1.0, sequences))
     read = model.active_parameters * model.bytes_per_weight + model.kv_bytes_per_token * context_tokens
     return gpus * bandwidth_bytes_per_s / read
 
 
-def measured_over_bound(tpot_s: float, bound_per_s: float) -> float:
-    """1 is as fast as the memory allows; above it an assumption is wrong (or tokens are speculated). Raises ValueError."""
+def measured_to_bound_ratio(tpot_s: float, bound_per_s: float) -> float:
+    """Returns measured tokens/s ÷ bound. Above 1 an assumption is wrong, or decoding is speculative. Raises ValueError."""
     if not 0 < tpot_s < math.inf or not 0 < bound_per_s < math.inf:
-        raise ValueError(f"a TPOT of {tpot_s} s against {bound_per_s} tokens/s: both are above 0")
+        raise ValueError(f"TPOT {tpot_s} s, bound {bound_per_s} tokens/s: both must be above 0")
     return 1 / tpot_s / bound_per_s
 
 
-def _active_parameters(config: Mapping[str, Any] | None) -> float | Refused:
-    """Attention, MLP or the experts a token is sent to, and the output matrix (the embeddings themselves if tied)."""
+def _active_parameters(config: Mapping[str, Any] | None) -> float | UnknownFigure:
+    """Counts attention, the MLP or the routed experts, and the output matrix (the embeddings if tied)."""
     if config is None:
-        return Refused("no config.json: configure the active parameters")
+        return UnknownFigure("no config.json: configure the active parameters")
     kind = config.get("model_type")
-    if kind not in DENSE and kind not in EXPERTS:
-        return Refused(f"active parameters of a model of type {kind!r} are not known: configure them")
+    if kind not in DENSE_MODEL_TYPES and kind not in EXPERT_SIZE_KEYS:
+        return UnknownFigure(f"the active parameters of model type {kind!r} are unknown: configure them")
     if kind == "qwen3_moe" and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
-        return Refused("some layers have no experts: configure the active parameters")
-    expert = EXPERTS.get(str(kind))
+        return UnknownFigure("some layers have no experts: configure the active parameters")
+    expert = EXPERT_SIZE_KEYS.get(str(kind))
     names = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", expert or "intermediate_size"]
     sizes = _sizes(config, *names, *(["num_experts_per_tok"] if expert else []))
     attention = _attention(config)
-    if isinstance(sizes, Refused):
+    if isinstance(sizes, UnknownFigure):
         return sizes
-    if isinstance(attention, Refused):
+    if isinstance(attention, UnknownFigure):
         return attention
-    (hidden, layers, heads, vocabulary, inner), chosen = sizes[:5], (sizes[5] if expert else 1)
+    (hidden, layers, heads, vocabulary, inner), active_experts = sizes[:5], (sizes[5] if expert else 1)
     _, kv_heads, head_size = attention
-    per_layer = 2 * hidden * head_size * (heads + kv_heads) + chosen * 3 * hidden * inner
+    per_layer = 2 * hidden * head_size * (heads + kv_heads) + active_experts * 3 * hidden * inner
     if expert:
         experts = _sizes(config, "num_local_experts" if kind == "mixtral" else "num_experts")
-        if isinstance(experts, Refused):
+        if isinstance(experts, UnknownFigure):
             return experts
         per_layer += hidden * experts[0]  # the router
     return float(layers * per_layer + vocabulary * hidden)
 
 
-def _attention(config: Mapping[str, Any]) -> tuple[int, int, int] | Refused:
-    """Layers, KV heads, size of a head. Without their own entries KV heads are all heads, and heads share the hidden size."""
+def _attention(config: Mapping[str, Any]) -> tuple[int, int, int] | UnknownFigure:
+    """Returns (layers, KV heads, head size). Defaults: KV heads = heads, head size = hidden size ÷ heads."""
     sizes = _sizes(config, "num_hidden_layers", "num_attention_heads", "hidden_size")
-    if isinstance(sizes, Refused):
+    if isinstance(sizes, UnknownFigure):
         return sizes
     layers, heads, hidden = sizes
-    given = {name: config[name] for name in ("num_key_value_heads", "head_dim") if config.get(name) is not None}
-    filled = _sizes(
-        {"num_key_value_heads": heads, "head_dim": hidden // heads, **given}, "num_key_value_heads", "head_dim"
+    explicit = {name: config[name] for name in ("num_key_value_heads", "head_dim") if config.get(name) is not None}
+    head_sizes = _sizes(
+        {"num_key_value_heads": heads, "head_dim": hidden // heads, **explicit}, "num_key_value_heads", "head_dim"
     )
-    return filled if isinstance(filled, Refused) else (layers, filled[0], filled[1])
+    return head_sizes if isinstance(head_sizes, UnknownFigure) else (layers, head_sizes[0], head_sizes[1])
 
 
-def _bytes_per_weight(config: Mapping[str, Any] | None) -> float | Refused:
+def _bytes_per_weight(config: Mapping[str, Any] | None) -> float | UnknownFigure:
     if config is None:
-        return Refused("no config.json: configure the bytes per weight")
+        return UnknownFigure("no config.json: configure the bytes per weight")
     if config.get("quantization_config"):
-        return Refused("a quantised checkpoint does not tell how much of it is: configure the bytes per weight")
-    kept = config.get("dtype") or config.get("torch_dtype")
-    return 2.0 if kept in _HALF else Refused(f"weights kept as {kept!r} may be loaded otherwise: configure their bytes")
+        return UnknownFigure("config.json does not say which layers are quantised: configure the bytes per weight")
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    if dtype in _DTYPES_16_BIT:
+        return 2.0
+    return UnknownFigure(f"an engine may load {dtype!r} weights as another type: configure the bytes per weight")
 
 
-def _kv_bytes_per_token(config: Mapping[str, Any] | None, bytes_each: float | None) -> float | Refused:
+def _kv_bytes_per_token(config: Mapping[str, Any] | None, element_bytes: float | None) -> float | UnknownFigure:
     if config is None:
-        return Refused("no config.json: configure the KV bytes per token")
-    if config.get("model_type") not in DENSE and config.get("model_type") not in EXPERTS:
-        return Refused(f"KV cache of a model of type {config.get('model_type')!r} is not known: configure its bytes")
+        return UnknownFigure("no config.json: configure the KV bytes per token")
+    if config.get("model_type") not in DENSE_MODEL_TYPES and config.get("model_type") not in EXPERT_SIZE_KEYS:
+        return UnknownFigure(f"the KV cache of model type {config.get('model_type')!r} is unknown: configure its bytes")
     attention = _attention(config)
-    if isinstance(attention, Refused):
+    if isinstance(attention, UnknownFigure):
         return attention
-    each = bytes_each or (2.0 if (config.get("dtype") or config.get("torch_dtype")) in _HALF else None)
-    return kv_bytes_per_token(*attention, each) if each else Refused("type of the KV cache is not known: configure it")
+    size = element_bytes or (2.0 if (config.get("dtype") or config.get("torch_dtype")) in _DTYPES_16_BIT else None)
+    return kv_bytes_per_token(*attention, size) if size else UnknownFigure("the KV cache type is unknown: configure it")
 
 
 def _window_tokens(config: Mapping[str, Any] | None) -> int | None:
-    """Qwen's has a switch. Where only some layers have one, taking it for all keeps the bound a bound."""
+    """Returns the sliding window. Qwen has a switch for it. If only some layers have one, applying it to all keeps the bound valid."""
     if config is None or not config.get("use_sliding_window", True):
         return None
     window = config.get("sliding_window")
     return window if isinstance(window, int) and window > 0 else None
 
 
-def _sizes(config: Mapping[str, Any], *names: str) -> tuple[int, ...] | Refused:
-    """Entries that must be whole numbers above 0."""
-    found = [config.get(name) for name in names]
-    bad = [name for name, each in zip(names, found, strict=True) if type(each) is not int or each < 1]
-    if bad:
-        return Refused(f"config.json has no usable {', '.join(bad)}: configure the model")
-    return tuple(each for each in found if each is not None)
+def _sizes(config: Mapping[str, Any], *names: str) -> tuple[int, ...] | UnknownFigure:
+    """Returns entries that must be integers above 0."""
+    sizes = [config.get(name) for name in names]
+    invalid = [name for name, size in zip(names, sizes, strict=True) if type(size) is not int or size < 1]
+    if invalid:
+        return UnknownFigure(f"config.json has no valid {', '.join(invalid)}: configure the model")
+    return tuple(size for size in sizes if size is not None)

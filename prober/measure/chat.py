@@ -1,6 +1,6 @@
-"""The OpenAI dialects: what to send each engine, and what a chunk of its stream says.
+"""OpenAI API: request bodies per engine dialect, and a parser for the chunks of an answer.
 
-Reading is one tolerant reader for all engines; only what is sent, and what a proper end looks like, differs by `Dialect`.
+One tolerant parser serves all engines. Only the request and the proper end of a stream depend on the `Dialect`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,21 +10,23 @@ from typing import Any, NamedTuple
 import orjson
 
 DONE = b"[DONE]"
-MOST_TOKENS = 1_000_000_000  # of one answer: more is no count
-LONGEST_SAID = 300  # characters kept of what a server says of itself: its errors, and why it ended
+MAX_COUNTED_TOKENS = 1_000_000_000  # per answer; a larger number is ignored
+MAX_SERVER_TEXT_CHARS = 300  # of an error message or a finish reason
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one engine's OpenAI endpoint differs from the specification, as data.
+    """Differences of one engine's OpenAI endpoint from the specification, as data.
 
-    owned_by: what `/v1/models` says in `owned_by`; header: a response header only this engine sends
+    owned_by: value of `owned_by` in `/v1/models`
+    header: a response header that only this engine sends
     sends_done: the stream ends with `data: [DONE]`
-    force_length: request fields that make the answer exactly N tokens long (`Dialect.TOKENS` stands for N); empty: cannot
+    force_length: request fields that force an answer of exactly N tokens (`Dialect.TOKENS` stands for N); empty: not possible
     cache_bypass: request fields that keep a prompt out of the prefix cache (`Dialect.SALT` stands for a unique text)
-    continuous_usage: understands `stream_options.continuous_usage_stats`, so that every chunk tells its tokens
+    continuous_usage: supports `stream_options.continuous_usage_stats`, so that every chunk reports its tokens
     stream_options, user: accepts these standard fields
-    health: path of the health page; loads_listening: it answers 503 there while it loads its model
+    health: path of the health endpoint
+    listens_while_loading: the health endpoint answers 503 while the model is loading
     """
 
     name: str
@@ -37,14 +39,14 @@ class Dialect:
     stream_options: bool = True
     user: bool = True
     health: str | None = "/health"
-    loads_listening: bool = False
+    listens_while_loading: bool = False
 
     TOKENS = "$tokens"
     SALT = "$salt"
 
 
 class Usage(NamedTuple):
-    """Token counts as the server reports them; None where it does not say."""
+    """Token counts as the server reports them; None if not reported."""
 
     prompt_tokens: int | None
     completion_tokens: int | None
@@ -53,14 +55,16 @@ class Usage(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What one event of the stream says.
+    """Parsed content of one event of the stream.
 
-    text: generated text of any kind, "" if none; generated: it carries content (text, reasoning or a tool call)
-    answer: the content is not reasoning; error: message of an error object, None if none
+    has_content: carries text, reasoning or a tool call
+    is_answer: the content is not reasoning
+    text: generated text of any kind, "" if none
+    error: message of an error object, None if none
     """
 
-    generated: bool = False
-    answer: bool = False
+    has_content: bool = False
+    is_answer: bool = False
     text: str = ""
     finish_reason: str | None = None
     usage: Usage | None = None
@@ -82,12 +86,15 @@ def request_body(
     sampling: Mapping[str, Any],
     salt: str | None,
     user: str,
-    forced: bool = True,
+    force_length: bool = True,
 ) -> bytes:
-    """JSON body of one probe. `api` is "chat" or "completions"; `salt` None lets the prefix cache work.
+    """Returns the JSON body of one probe request.
 
-    `forced`: `max_tokens` is the length of the answer wherever the engine can be forced to it, else only its bound. There is
-    never a `seed`: with a temperature and a long prompt it has killed a real engine.
+    api: "chat" or "completions"
+    salt: unique text that keeps the prompt out of the prefix cache; None allows the prefix cache
+    force_length: force the answer to exactly `max_tokens` where the engine supports it; otherwise `max_tokens` is a limit
+
+    A `seed` is never sent: with a temperature and a long prompt it has crashed a real engine.
     """
     body: dict[str, Any] = {"model": model, **sampling, "max_tokens": max_tokens, "stream": stream}
     if api == "chat":
@@ -100,7 +107,7 @@ def request_body(
             body["stream_options"]["continuous_usage_stats"] = True
     if dialect.user:
         body["user"] = user
-    for name, value in dialect.force_length.items() if forced else ():
+    for name, value in dialect.force_length.items() if force_length else ():
         body[name] = max_tokens if value == Dialect.TOKENS else value
     if salt is not None:
         for name, value in dialect.cache_bypass.items():
@@ -109,7 +116,7 @@ def request_body(
 
 
 def parse_chunk(payload: bytes) -> Chunk:
-    """One event's payload (not `[DONE]`) of a chat or completions stream. Raises Malformed."""
+    """Parses the payload of one event (not `[DONE]`) of a chat or completions stream. Raises Malformed."""
     document = _load(payload)
     if ("error" in document or document.get("object") == "error") and (error := _error(document)) is not None:
         return Chunk(error=error)
@@ -120,19 +127,19 @@ def parse_chunk(payload: bytes) -> Chunk:
     choice = choices[0] if isinstance(choices, list) else None
     if not isinstance(choice, dict):
         raise Malformed("`choices` is not a list of objects")
-    said = choice.get("delta")
-    if said is None:
-        said = {"content": choice.get("text")}
-    elif not isinstance(said, dict):
+    delta = choice.get("delta")
+    if delta is None:
+        delta = {"content": choice.get("text")}
+    elif not isinstance(delta, dict):
         raise Malformed("`delta` is not an object")
-    answer, reasoning = _content(said)
+    answer, reasoning = _content(delta)
     finish = choice.get("finish_reason")
     text = answer or reasoning
-    return Chunk(text != "", answer != "", text, _brief(_text(finish)) if finish else None, usage, None)
+    return Chunk(text != "", answer != "", text, _shortened(_text(finish)) if finish else None, usage, None)
 
 
 def parse_answer(payload: bytes) -> Chunk:
-    """A whole answer, as it comes where `stream: false` was asked for. Raises Malformed."""
+    """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
     document = _load(payload)
     error = _error(document)
     if error is not None:
@@ -148,45 +155,45 @@ def parse_answer(payload: bytes) -> Chunk:
         bool(answer or reasoning),
         bool(answer),
         answer or reasoning,
-        _brief(_text(finish)) if finish else None,
+        _shortened(_text(finish)) if finish else None,
         _usage(document),
         None,
     )
 
 
-def error_message(payload: bytes, limit: int = LONGEST_SAID) -> str:
-    """The readable part of an error answer's body: the error object's message, else the start of the text."""
+def error_message(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
+    """Returns the message of an error response: that of the error object, else the beginning of the body."""
     try:
         message = _error(orjson.loads(payload))
     except (orjson.JSONDecodeError, AttributeError, Malformed):
         message = None
     text = message if message is not None else payload[: 4 * limit].decode("utf-8", "replace")
-    return _brief(" ".join(text.split()), limit)
+    return _shortened(" ".join(text.split()), limit)
 
 
 def _load(payload: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(payload)
     except orjson.JSONDecodeError as problem:
-        raise Malformed(f"not JSON ({problem}): {_shown(payload)}") from None
+        raise Malformed(f"not JSON ({problem}): {_excerpt(payload)}") from None
     if not isinstance(document, dict):
-        raise Malformed(f"not a JSON object: {_shown(payload)}")
+        raise Malformed(f"not a JSON object: {_excerpt(payload)}")
     return document
 
 
-def _shown(payload: bytes) -> str:
+def _excerpt(payload: bytes) -> str:
     return repr(payload[:80].decode("utf-8", "replace")) + ("…" if len(payload) > 80 else "")
 
 
-def _content(said: dict[str, Any]) -> tuple[str, str]:
-    """(answer text, reasoning text); a tool call counts as answer."""
-    answer = said.get("content")
+def _content(message: dict[str, Any]) -> tuple[str, str]:
+    """Returns (answer text, reasoning text) of a message or delta. A tool call counts as answer."""
+    answer = message.get("content")
     if type(answer) is str and answer:
         return answer, ""
-    answer = answer or said.get("refusal") or ""
-    if not answer and said.get("tool_calls"):
-        answer = said["tool_calls"]
-    reasoning = said.get("reasoning") or said.get("reasoning_content") or ""
+    answer = answer or message.get("refusal") or ""
+    if not answer and message.get("tool_calls"):
+        answer = message["tool_calls"]
+    reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
     return _text(answer), _text(reasoning)
 
 
@@ -198,11 +205,11 @@ def _error(document: dict[str, Any]) -> str | None:
         error = document
     if isinstance(error, dict):
         error = error.get("message") or error
-    return _brief(_text(error))
+    return _shortened(_text(error))
 
 
 def _text(value: object) -> str:
-    """A text as it is, anything else as JSON. Raises Malformed for what is nested more deeply than can be written."""
+    """Returns a string unchanged, anything else as JSON. Raises Malformed for a value nested too deeply to serialise."""
     if isinstance(value, str):
         return value
     try:
@@ -211,12 +218,12 @@ def _text(value: object) -> str:
         raise Malformed(f"nested too deeply ({problem})") from None
 
 
-def _brief(text: str, limit: int = LONGEST_SAID) -> str:
+def _shortened(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _usage(document: dict[str, Any]) -> Usage | None:
-    """`usage` wherever it stands, else llama.cpp's `timings`. A usage of zeros only (Ollama sends one a chunk) is none."""
+    """Returns `usage`, else llama.cpp's `timings`, else None. A usage of zeros, which Ollama sends per chunk, is ignored."""
     usage = document.get("usage")
     if isinstance(usage, dict):
         prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
@@ -231,7 +238,7 @@ def _usage(document: dict[str, Any]) -> Usage | None:
     timings = document.get("timings")
     if isinstance(timings, dict):
         processed, cached = _count(timings, "prompt_n"), _count(timings, "cache_n")
-        # llama.cpp's `prompt_n` leaves out the prompt tokens it found in its cache.
+        # llama.cpp's `prompt_n` excludes the prompt tokens found in its cache.
         prompt = None if processed is None else processed + (cached or 0)
         return Usage(prompt, _count(timings, "predicted_n"), cached)
     return None
@@ -239,4 +246,4 @@ def _usage(document: dict[str, Any]) -> Usage | None:
 
 def _count(table: Any, key: str) -> int | None:
     value = table.get(key) if isinstance(table, dict) else None
-    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
+    return value if type(value) is int and 0 <= value <= MAX_COUNTED_TOKENS else None

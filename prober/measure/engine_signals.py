@@ -1,6 +1,6 @@
-"""What an engine says of itself, in one vocabulary for all engines, and how a table tells where it stands on a page.
+"""Engine metrics in one vocabulary for all engines, and the tables that map an engine's page to it.
 
-A table is data: for each field of `Signals` the sources to try in order. Absent is None everywhere, never 0.
+A table is data: for each field of `EngineSignals` the sources to try in order. A missing value is None, never 0.
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,12 @@ class EngineChange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
-    """An engine's own histogram, with its own buckets: `counts` of observations up to each of `bounds`, then of all.
+class EngineHistogram:
+    """A histogram that the engine exports, with the engine's own buckets.
 
-    bounds: finite and ascending, in the unit of the signal; sum: None where the page has none
+    bounds: finite and ascending, in the unit of the signal
+    counts: cumulative observations up to each bound, then all of them
+    sum: None if the page has no `_sum`
     """
 
     bounds: tuple[float, ...]
@@ -36,8 +38,11 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Info:
-    """Who speaks. flags: settings seen in info series, by the engine's own names; ranks that differ are joined by `|`."""
+class EngineInfo:
+    """Identity of an engine.
+
+    flags: settings from info series, by the engine's own names; values that differ between ranks are joined by `|`
+    """
 
     engine: str
     version: str | None = None
@@ -46,22 +51,25 @@ class Info:
 
 
 @dataclass(frozen=True, slots=True)
-class Signals:
-    """One reading of one engine, ranks and servers behind one page taken together. None: the engine does not say.
+class EngineSignals:
+    """One reading of one engine: all ranks and servers behind one page combined. None: the engine does not report it.
 
-    ranks: how many series the running requests came in, so how many ranks or replicas answered
-    requests_waiting: all that wait; requests_waiting_for_capacity: those that wait for memory or a slot, where told apart
-    context_tokens: the longest prompt and answer together
-    kv_cache_usage_ratio_*: 0 to 1, the fullest rank and the mean; kv_cache_capacity_tokens: of all ranks together
-    prefix_cache_*: prompt tokens looked up, and those of them found
-    prompt_tokens_total: those from the cache too
-    requests_finished_total: for whatever reason
-    ttft_seconds … e2e_seconds: the engine's own histograms. itl is an observation a step or token, tpot one a request
-    prompt_tokens, output_tokens: lengths of its requests that are over, as histograms
-    start_time_seconds: of the process, Unix; uptime_seconds: where only that is told
+    ranks: number of series of running requests, that is of ranks or replicas
+    context_tokens: maximum length of prompt and answer together
+    requests_waiting: all waiting requests
+    requests_waiting_for_capacity: those that wait for memory or a slot, if the engine distinguishes them
+    kv_cache_usage_ratio_*: 0 to 1, of the fullest rank and on average
+    kv_cache_capacity_tokens: of all ranks together
+    prefix_cache_*: prompt tokens looked up, and prompt tokens found
+    prompt_tokens_total: includes cached tokens
+    requests_finished_total: for any reason
+    ttft_seconds … e2e_seconds: the engine's own histograms; itl has one observation per step or token, tpot one per request
+    prompt_tokens, output_tokens: histograms of the lengths of finished requests
+    start_time_seconds: of the process, Unix time
+    uptime_seconds: set only if the engine reports no start time
     """
 
-    info: Info
+    info: EngineInfo
     ranks: int | None = None
     context_tokens: float | None = None
     requests_running: float | None = None
@@ -76,13 +84,13 @@ class Signals:
     prompt_tokens_total: float | None = None
     generation_tokens_total: float | None = None
     requests_finished_total: float | None = None
-    ttft_seconds: Histogram | None = None
-    itl_seconds: Histogram | None = None
-    tpot_seconds: Histogram | None = None
-    queue_seconds: Histogram | None = None
-    e2e_seconds: Histogram | None = None
-    prompt_tokens: Histogram | None = None
-    output_tokens: Histogram | None = None
+    ttft_seconds: EngineHistogram | None = None
+    itl_seconds: EngineHistogram | None = None
+    tpot_seconds: EngineHistogram | None = None
+    queue_seconds: EngineHistogram | None = None
+    e2e_seconds: EngineHistogram | None = None
+    prompt_tokens: EngineHistogram | None = None
+    output_tokens: EngineHistogram | None = None
     start_time_seconds: float | None = None
     uptime_seconds: float | None = None
 
@@ -97,10 +105,10 @@ class PageReading(NamedTuple):
 
     at_ns: int
     epoch: int
-    signals: Signals
+    signals: EngineSignals
 
 
-COUNTERS = (
+COUNTER_SIGNALS = (
     "preemptions_total",
     "prefix_cache_queries_tokens_total",
     "prefix_cache_hits_tokens_total",
@@ -108,21 +116,25 @@ COUNTERS = (
     "generation_tokens_total",
     "requests_finished_total",
 )
-HISTOGRAMS = (
+HISTOGRAM_SIGNALS = (
     *("ttft_seconds", "itl_seconds", "tpot_seconds", "queue_seconds", "e2e_seconds"),
     *("prompt_tokens", "output_tokens"),
 )
 
 
-def without_buckets(signals: Signals) -> Signals:
-    """The same with histograms of one bucket, which is what many readings can be kept of."""
-    told = ((name, getattr(signals, name)) for name in HISTOGRAMS)
-    slim: dict[str, Any] = {name: Histogram((), each.counts[-1:], each.sum) for name, each in told if each is not None}
-    return replace(signals, **slim)
+def without_buckets(signals: EngineSignals) -> EngineSignals:
+    """Returns `signals` with count and sum of each histogram only, which saves memory where many readings are kept."""
+    histograms = ((name, getattr(signals, name)) for name in HISTOGRAM_SIGNALS)
+    totals: dict[str, Any] = {
+        name: EngineHistogram((), histogram.counts[-1:], histogram.sum)
+        for name, histogram in histograms
+        if histogram is not None
+    }
+    return replace(signals, **totals)
 
 
-class Over(Enum):
-    """How the series of several ranks, servers or models become one value."""
+class Aggregation(Enum):
+    """How the series of several ranks, servers or models are combined into one value."""
 
     SUM = "sum"
     MAX = "max"
@@ -132,9 +144,10 @@ class Over(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a signal stands, in releases from `since` on and before `until`.
+    """Where to find a signal on a page.
 
-    expected: a release in that range has it without being asked to, so its absence is worth a word
+    since, until: releases that have it, from `since` on and before `until`
+    expected: these releases export it by default, so its absence is reported
     """
 
     since: str | None = None
@@ -143,54 +156,54 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Value(Source):
-    """Samples of a name; with `where`, those whose labels have one of the given values (a series without the label passes).
+class SampleSource(Source):
+    """The samples of a metric. The value is that of the page × scale + offset, at least 0.
 
-    The value is what the page says × scale + offset, at least 0.
+    where: allowed values per label; a series without the label is included
     """
 
     metric: str
-    over: Over = Over.SUM
+    aggregation: Aggregation = Aggregation.SUM
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scale: float = 1.0
     offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class LabelProduct(Source):
-    """The product of numbers that stand in labels of an info series; none if one of them is no number."""
+class LabelProductSource(Source):
+    """The product of numeric labels of an info series; missing if one of them is not a number."""
 
     metric: str
     labels: tuple[str, ...]
-    over: Over = Over.SUM
+    aggregation: Aggregation = Aggregation.SUM
 
 
 @dataclass(frozen=True, slots=True)
-class Sum(Source):
-    """`first`, and `others` where they are present. Without `first` there is none."""
+class SumSource(Source):
+    """`required` plus those of `optional` that are present; missing without `required`."""
 
-    first: Value
-    others: tuple[Value, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Product(Source):
-    """All factors multiplied; none if one is absent."""
-
-    factors: tuple[Value, ...]
+    required: SampleSource
+    optional: tuple[SampleSource, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio(Source):
-    """part ÷ whole; none if the whole is 0."""
+class ProductSource(Source):
+    """The product of all factors; missing if one is missing."""
 
-    part: Value
-    whole: Value
+    factors: tuple[SampleSource, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Buckets(Source):
-    """A histogram: `family` without `_bucket`, `_sum`, `_count`. `scale` turns its unit into seconds."""
+class RatioSource(Source):
+    """part ÷ whole; missing if the whole is 0."""
+
+    part: SampleSource
+    whole: SampleSource
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSource(Source):
+    """A histogram. `family` is the name without `_bucket`, `_sum`, `_count`; `scale` converts its unit to seconds."""
 
     family: str
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -198,11 +211,11 @@ class Buckets(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What a page looks like: a name with one of `prefixes`, or all of `names`.
+class PageShape:
+    """Criteria that identify a page: a metric with one of `prefixes`, or all of `names`.
 
-    with_label, without_label: a label that some of the prefixed series carry, or none does
-    openmetrics: ends with `# EOF`; None: either
+    with_label, without_label: a label that at least one of the prefixed series has, or that none has
+    openmetrics: the page ends with `# EOF`; None: not checked
     """
 
     prefixes: tuple[str, ...] = ()
@@ -213,56 +226,61 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """What a JSON answer of the engine tells beside its page.
+class JsonFact:
+    """A fact that the engine reports as JSON, outside its metrics page.
 
-    says: version, model, context_tokens, capacity_tokens or requests_max; where: keys and indexes down to the value
+    name: version, model, context_tokens, capacity_tokens or requests_max
+    path: URL path of the JSON document
+    json_path: keys and indexes of the value
     """
 
-    says: str
+    name: str
     path: str
-    where: tuple[str | int, ...]
+    json_path: tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """One engine's page in one of its generations, as data.
+class EngineTable:
+    """The metrics page of one generation of an engine, as data.
 
-    engine: its name, the one of its dialect where it has one
-    paths: where its page is, under the server's root, in the order to try; empty: it has none, and `note` says so
-    port: the page's own port where it is not the API's
-    models: labels that name the model; copies: series that differ only in these labels say the same thing
+    engine: name of the engine, that of its dialect if it has one
+    paths: URL paths of the page to try in order; empty: the engine has no page, and `note` says so
+    port: port of the page if it is not that of the API
+    model_labels: labels that contain the model name
+    duplicate_labels: series that differ only in these labels are copies of each other
     flags: info series, and which of their labels are settings
-    lazy: counters and histograms appear with the first request
-    needs: how to switch the page on; note: what else an operator should know
+    lazy: counters and histograms appear only after the first request
+    needs: how to enable the page
+    note: other information for the operator
     """
 
     engine: str
-    shape: Shape | None = None
+    shape: PageShape | None = None
     signals: Mapping[str, tuple[Source, ...]] = field(default_factory=dict)
     paths: tuple[str, ...] = ("/metrics",)
     port: int | None = None
-    models: tuple[str, ...] = ("model_name",)
-    copies: tuple[str, ...] = ()
+    model_labels: tuple[str, ...] = ("model_name",)
+    duplicate_labels: tuple[str, ...] = ()
     flags: tuple[tuple[str, tuple[str, ...]], ...] = ()
     lazy: bool = False
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[JsonFact, ...] = ()
     start_time_header: str | None = None
     needs: str = ""
     note: str = ""
 
 
-def renamed(table: Table, *, engine: str, old: str, new: str, shape: Shape) -> Table:
-    """A table for an engine that has another's names under its own prefix."""
+def with_renamed_metrics(table: EngineTable, *, engine: str, old: str, new: str, shape: PageShape) -> EngineTable:
+    """Returns the table of an engine that exports the metrics of another engine under its own prefix."""
     signals = {
-        signal: tuple(_renamed(source, old, new) for source in sources) for signal, sources in table.signals.items()
+        signal: tuple(_with_renamed_metrics(source, old, new) for source in sources)
+        for signal, sources in table.signals.items()
     }
     flags = tuple((metric.replace(old, new, 1), labels) for metric, labels in table.flags)
     return replace(table, engine=engine, shape=shape, signals=signals, flags=flags)
 
 
-def latest(table: Table) -> Table:
-    """The table of the newest release alone, for an engine that shares the names but not the numbers of its releases."""
+def latest_release(table: EngineTable) -> EngineTable:
+    """Returns the table reduced to the newest release, for an engine with the same metrics but other version numbers."""
     signals = {
         signal: tuple(replace(source, since=None) for source in sources if source.until is None)
         for signal, sources in table.signals.items()
@@ -270,15 +288,15 @@ def latest(table: Table) -> Table:
     return replace(table, signals=signals)
 
 
-def _renamed(source: S, old: str, new: str) -> S:
-    """The source with every name in it, of samples and of sources inside it, changed."""
+def _with_renamed_metrics(source: S, old: str, new: str) -> S:
+    """Returns the source with all metric names replaced, including those of nested sources."""
     changes: dict[str, Any] = {}
     for part in fields(source):
         value = getattr(source, part.name)
         if part.name in ("metric", "family"):
             changes[part.name] = value.replace(old, new, 1)
         elif isinstance(value, Source):
-            changes[part.name] = _renamed(value, old, new)
-        elif part.name in ("others", "factors"):
-            changes[part.name] = tuple(_renamed(inner, old, new) for inner in value)
+            changes[part.name] = _with_renamed_metrics(value, old, new)
+        elif part.name in ("optional", "factors"):
+            changes[part.name] = tuple(_with_renamed_metrics(inner, old, new) for inner in value)
     return replace(source, **changes)

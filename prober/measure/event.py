@@ -1,16 +1,16 @@
-"""Something that happened, beside the probes."""
+"""Events of a target other than probes."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["state", "engine", "drift", "diagnosis", "sweep"]
+EventKind = Literal["state", "engine", "drift", "diagnosis", "sweep"]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """What is worth a mark in a graph of `target`."""
+class TargetEvent:
+    """An event of `target` that is shown in its history and as an annotation in its graphs."""
 
     unix_s: float
     target: str
-    kind: Kind
+    kind: EventKind
     text: str

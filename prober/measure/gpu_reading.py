@@ -1,54 +1,54 @@
-"""What an accelerator says of itself: one vocabulary for every vendor. What a device does not tell is None, never 0."""
+"""Readings of accelerators, in one vocabulary for all vendors. A value that a device does not report is None, never 0."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Throttle(StrEnum):
-    """Why a device runs slower than it could. Idling is no reason: nothing is slowed."""
+class ThrottleReason(StrEnum):
+    """Why a device runs below its maximum clock. Idle is not a reason: no work is slowed down."""
 
-    POWER_CAP = "power_cap"  # the driver keeps it below its power limit
-    POWER_BRAKE = "power_brake"  # the board or the power supply asked for less, at once
-    THERMAL = "thermal"  # the driver keeps it below its target temperature
+    POWER_CAP = "power_cap"  # the driver enforces the power limit
+    POWER_BRAKE = "power_brake"  # the board or the power supply demands an immediate reduction
+    THERMAL = "thermal"  # the driver enforces the target temperature
     THERMAL_HARDWARE = "thermal_hardware"  # the chip protects itself: cooling has failed
-    HARDWARE = "hardware"  # the chip halves its clocks or more; on with the two hardware reasons above, or alone
-    SYNC = "sync"  # it waits for the slowest of a group that shares a clock
-    CLOCK_SETTING = "clock_setting"  # somebody set a lower clock
+    HARDWARE = "hardware"  # the chip halves its clocks or more; reported with the two hardware reasons above, or alone
+    SYNC = "sync"  # the device waits for the slowest of a group with a common clock
+    CLOCK_SETTING = "clock_setting"  # a lower clock was configured
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """One device, or one partition of a device, at one moment.
+class GpuReading:
+    """One reading of a device or of a partition of a device.
 
-    Ratios are 0 to 1. Counters (`energy_joules`, `*_errors`, `*_bytes`) only grow until the driver is loaded again or the
-    device is reset; a fall is a new start. `sent` is away from the device, `received` towards it.
+    Ratios are 0 to 1. Counters (`energy_joules`, `*_errors`, `*_bytes`) increase until the driver is reloaded or the device is
+    reset; a decrease is a counter reset. `sent` means from the device, `received` to the device.
     """
 
-    index: int  # the device's place on this machine; a partition has its device's
+    index: int  # of the device on this machine; a partition has the index of its device
     uuid: str
     name: str
-    partition: int | None = None  # the partition's place within its device; None for a whole device
-    parent: str | None = None  # of a partition: its device's uuid
-    utilization_ratio: float | None = None  # share of time with any work on the device, however little of it was busy
+    partition: int | None = None  # index of the partition within its device; None for a whole device
+    parent: str | None = None  # UUID of the device of a partition
+    utilization_ratio: float | None = None  # share of time with any work on the device, even if most of it was idle
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
-    memory_bandwidth_ratio: float | None = None  # bytes moved over what the memory can move
-    sm_occupancy_ratio: float | None = None  # threads resident over what the processors hold
-    tensor_active_ratio: float | None = None  # share of time in which the matrix units worked
+    memory_bandwidth_ratio: float | None = None  # bytes moved ÷ bytes that the memory can move
+    sm_occupancy_ratio: float | None = None  # resident threads ÷ maximum resident threads
+    tensor_active_ratio: float | None = None  # share of time in which the tensor cores were active
     power_watts: float | None = None
     energy_joules: float | None = None
     temperature_celsius: float | None = None
     sm_clock_hertz: float | None = None
-    throttled: frozenset[Throttle] | None = None  # the reasons that are active; empty when it runs freely
+    throttled: frozenset[ThrottleReason] | None = None  # the active reasons; empty if not throttled
     ecc_corrected_errors: int | None = None
     ecc_uncorrected_errors: int | None = None
-    xid_errors: int | None = None  # faults the driver reported since the reader was opened
+    xid_errors: int | None = None  # Xid errors that the driver reported since the reader was opened
     pcie_sent_bytes: int | None = None
     pcie_received_bytes: int | None = None
     nvlink_sent_bytes: int | None = None
     nvlink_received_bytes: int | None = None
 
     @property
-    def place(self) -> str:
-        """`0` for a device, `0:2` for a partition, as its vendor's tools write it."""
+    def device_id(self) -> str:
+        """`0` for a device, `0:2` for a partition, as the vendor's tools write it."""
         return str(self.index) if self.partition is None else f"{self.index}:{self.partition}"

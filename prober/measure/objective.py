@@ -1,4 +1,4 @@
-"""Objectives as declared, and the streams of probes that they judge."""
+"""Declared service level objectives, and the streams of probes that they evaluate."""
 
 import math
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Literal, get_args
 
 Signal = Literal["ttft", "ttft_answer", "tpot", "itl", "e2e", "success", "quality"]
 SIGNALS: tuple[Signal, ...] = get_args(Signal)
-WITHOUT_THRESHOLD: tuple[Signal, ...] = ("success", "quality")
-WITHOUT_STREAM: tuple[Signal, ...] = ("e2e", "success", "quality")
+SIGNALS_WITHOUT_THRESHOLD: tuple[Signal, ...] = ("success", "quality")
+SIGNALS_WITHOUT_STREAM: tuple[Signal, ...] = ("e2e", "success", "quality")
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """`objective` of the events of `signal` shall be good over any `window_s`.
+    """A service level objective: at least the ratio `objective` of the `signal` events in any window of `window_s` is good.
 
-    threshold_s: seconds up to which an event is good, None for `success` and `quality`; objective: exact ratio of good events;
-    window_s: seconds.
+    threshold_s: an event is good up to this many seconds; None for `success` and `quality`
+    objective: exact ratio of good events, 0 to 1
     """
 
     name: str
@@ -26,29 +26,32 @@ class Slo:
     window_s: float
 
     @property
-    def budget(self) -> Decimal:
-        """The error budget: the ratio of events that may be bad."""
+    def error_budget_ratio(self) -> Decimal:
+        """The ratio of events that may be bad."""
         return 1 - self.objective
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedStream:
-    """One stream of probes that an SLO judges. mean_tokens, most_tokens: length of the answers that it asks for."""
+    """A stream of probes that an SLO evaluates.
+
+    mean_tokens, max_tokens: requested output tokens per probe
+    """
 
     target: str
     workload: str
     rate_per_s: float
     mean_tokens: float
-    most_tokens: int
+    max_tokens: int
 
 
-def percent(ratio: Decimal) -> str:
-    """99.9%, without needless digits."""
+def format_percent(ratio: Decimal) -> str:
+    """Formats a ratio as a percentage without trailing zeros, such as 99.9%."""
     return f"{float(ratio * 100):.4g}%"
 
 
-def rate_text(per_s: float) -> str:
-    """A rate that is at least `per_s`, as a configuration writes it."""
+def format_rate(per_s: float) -> str:
+    """Formats a rate as in the configuration, such as 0.2/s, rounded up."""
     for unit, size in (("s", 1), ("min", 60), ("h", 3_600)):
         if per_s * size >= 0.1 or unit == "h":
             return f"{math.ceil(per_s * size * 100) / 100:g}/{unit}"

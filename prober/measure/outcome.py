@@ -1,21 +1,21 @@
-"""How a probe ended: a closed list, and the one place that decides.
+"""Outcomes of a probe: the closed list, and the classifier that decides between them.
 
-`ok` is earned: HTTP 2xx, an event stream that ended properly (a finish reason, then `[DONE]` where the engine sends it), at
-least one chunk of content, and the length asked for where the engine can be forced to it.
+`ok` requires all of: HTTP 2xx, an event stream that ended properly (a finish reason, then `[DONE]` where the engine sends it), at
+least one chunk with content, and the requested length where the engine can be forced to it.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from prober.measure.quality import Expectation, mistake
+from prober.measure.quality import Expectation, answer_problem
 
 
 class Outcome(StrEnum):
     """Every way a probe can end."""
 
     OK = "ok"
-    WRONG_ANSWER = "wrong_answer"  # ended as properly, but a golden prompt was answered wrongly: bad for `quality` only
-    # The target's doing: bad events of every SLO.
+    WRONG_ANSWER = "wrong_answer"  # ended properly, but the answer to a golden prompt is wrong: bad for `quality` only
+    # Failures of the target: bad events of every SLO.
     DNS = "dns"
     CONNECT_REFUSED = "connect_refused"
     CONNECT_TIMEOUT = "connect_timeout"
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     EMPTY = "empty"
     SHORT = "short"
     SHED = "shed"
-    # Not the target's doing: kept out of SLIs, counted apart.
+    # Not caused by the target: excluded from SLIs, counted separately.
     INVALID = "invalid"
     CANCELLED = "cancelled"
     OVER_BUDGET = "over_budget"
@@ -48,37 +48,45 @@ BAD = frozenset(Outcome) - NEUTRAL - ANSWERED
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome and, unless it is `ok`, one sentence that says what was seen."""
+    """An outcome and, unless it is `ok`, one sentence with the evidence."""
 
     outcome: Outcome
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """What was seen of a request that reached its server.
+class ObservedEnd:
+    """What was observed of a request that was sent.
 
-    broken: a verdict the transport reached by itself (refused, reset, timed out, cancelled), or None for a clean end
-    status: HTTP status, or None if no status line came
-    error: message of an error object sent inside a 2xx answer; malformed: why the body cannot be read
-    done: `[DONE]` was seen; content: chunks that carried content; answer: the text, where it is to be judged
+    transport_verdict: verdict of the transport alone (refused, reset, timed out, cancelled), or None for a clean end
+    status: HTTP status, or None if no status line arrived
+    error: message of an error object inside a 2xx answer
+    malformed: why the body cannot be parsed
+    done: `[DONE]` was received
+    content_chunks: number of chunks with content
+    answer: the text, only if the answer is checked
     """
 
-    broken: Verdict | None = None
+    transport_verdict: Verdict | None = None
     status: int | None = None
     status_detail: str = ""
     error: str | None = None
     malformed: str | None = None
     finish_reason: str | None = None
     done: bool = False
-    content: int = 0
+    content_chunks: int = 0
     completion_tokens: int | None = None
     answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
-    """What a proper answer to this request must have kept."""
+class ExpectedAnswer:
+    """What a proper answer to a request looks like.
+
+    sends_done: the stream ends with `[DONE]`
+    forced_tokens: exact length that the engine was told to generate, None if it cannot be forced
+    expectation: the right answer to a golden prompt
+    """
 
     streamed: bool = True
     sends_done: bool = True
@@ -87,61 +95,63 @@ class Promise:
 
 
 def classify_status(status: int, detail: str) -> Verdict | None:
-    """The verdict of an HTTP status alone, None for 2xx."""
-    said = f"HTTP {status}" + (f": {detail}" if detail else "")
+    """Returns the verdict that an HTTP status alone implies, None for 2xx."""
+    text = f"HTTP {status}" + (f": {detail}" if detail else "")
     if 200 <= status < 300:
         return None
     if status == 404:
-        return Verdict(Outcome.HTTP_404, said)
+        return Verdict(Outcome.HTTP_404, text)
     if status == 408:
-        return Verdict(Outcome.HTTP_408, said)
+        return Verdict(Outcome.HTTP_408, text)
     if status == 429:
-        return Verdict(Outcome.HTTP_429, said)
+        return Verdict(Outcome.HTTP_429, text)
     if status >= 500:
-        return Verdict(Outcome.HTTP_5XX, said)
+        return Verdict(Outcome.HTTP_5XX, text)
     if 300 <= status < 400:
-        return Verdict(Outcome.REJECTED, f"{said}: redirects are not followed; set the target's url to where it leads")
-    return Verdict(Outcome.REJECTED, said)
+        return Verdict(
+            Outcome.REJECTED, f"{text}: redirects are not followed; set the target's url to the new location"
+        )
+    return Verdict(Outcome.REJECTED, text)
 
 
-def unreadable(problem: Exception) -> Verdict:
-    """The verdict on an answer over which the prober itself failed: only what the server sent can have caused it."""
-    said = (
+def reader_failure_verdict(problem: Exception) -> Verdict:
+    """Returns the verdict for an answer that made the prober's own parser fail: only the server's data can cause that."""
+    text = (
         f"the prober failed to read this answer ({type(problem).__name__}); please report it with the trace in the log"
     )
-    return Verdict(Outcome.MALFORMED, said)
+    return Verdict(Outcome.MALFORMED, text)
 
 
-def classify(ending: Ending, promise: Promise) -> Verdict:
-    """The verdict on a request that was sent in time; lateness, budget and shedding are decided before it is sent.
+def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
+    """Returns the verdict on a request that was sent in time. Lateness, budget and shedding are decided before sending.
 
-    The order is that of evidence: what the server said (a status, an error object) explains a broken connection after it,
-    and a stream that had properly ended is not spoilt by how its connection was closed.
+    Checks run in order of evidence: a status or an error object from the server explains a broken connection that follows it, and
+    how the connection was closed does not matter once the stream has ended properly.
     """
-    if ending.broken and ending.broken.outcome is Outcome.CANCELLED:
-        return ending.broken
-    if ending.status is not None and (verdict := classify_status(ending.status, ending.status_detail)):
+    if end.transport_verdict and end.transport_verdict.outcome is Outcome.CANCELLED:
+        return end.transport_verdict
+    if end.status is not None and (verdict := classify_status(end.status, end.status_detail)):
         return verdict
-    if ending.error is not None:
-        return Verdict(Outcome.ERROR_IN_STREAM, f"error inside a {ending.status} answer: {ending.error}")
-    if ending.malformed is not None:
-        return Verdict(Outcome.MALFORMED, ending.malformed)
-    ended = ending.finish_reason is not None and (ending.done or not promise.sends_done or not promise.streamed)
-    if ending.broken and not (ended and ending.broken.outcome in (Outcome.RESET, Outcome.TRUNCATED)):
-        return ending.broken
-    if ending.finish_reason is None:
+    if end.error is not None:
+        return Verdict(Outcome.ERROR_IN_STREAM, f"error inside a {end.status} answer: {end.error}")
+    if end.malformed is not None:
+        return Verdict(Outcome.MALFORMED, end.malformed)
+    ended = end.finish_reason is not None and (end.done or not expected.sends_done or not expected.streamed)
+    if end.transport_verdict and not (ended and end.transport_verdict.outcome in (Outcome.RESET, Outcome.TRUNCATED)):
+        return end.transport_verdict
+    if end.finish_reason is None:
         return Verdict(
-            Outcome.TRUNCATED, f"the stream ended without a finish reason after {ending.content} content chunks"
+            Outcome.TRUNCATED, f"the stream ended without a finish reason after {end.content_chunks} content chunks"
         )
     if not ended:
-        return Verdict(Outcome.TRUNCATED, f"finish reason {ending.finish_reason!r}, but no [DONE]")
-    if ending.finish_reason in ("error", "abort"):
-        return Verdict(Outcome.ERROR_IN_STREAM, f"the engine gave finish reason {ending.finish_reason!r}")
-    if not ending.content:
+        return Verdict(Outcome.TRUNCATED, f"finish reason {end.finish_reason!r}, but no [DONE]")
+    if end.finish_reason in ("error", "abort"):
+        return Verdict(Outcome.ERROR_IN_STREAM, f"the engine gave finish reason {end.finish_reason!r}")
+    if not end.content_chunks:
         return Verdict(Outcome.EMPTY, "the answer ended properly but had no content")
-    asked, got = promise.forced_tokens, ending.completion_tokens
-    if asked is not None and got is not None and got < asked:
-        return Verdict(Outcome.SHORT, f"{got} tokens where {asked} were forced")
-    if promise.expectation and (wrong := mistake(promise.expectation, ending.answer)):
+    forced, received = expected.forced_tokens, end.completion_tokens
+    if forced is not None and received is not None and received < forced:
+        return Verdict(Outcome.SHORT, f"{received} tokens although {forced} were forced")
+    if expected.expectation and (wrong := answer_problem(expected.expectation, end.answer)):
         return Verdict(Outcome.WRONG_ANSWER, wrong)
     return Verdict(Outcome.OK)

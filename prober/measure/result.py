@@ -1,4 +1,4 @@
-"""What is known of one probe once it is over."""
+"""Result of one finished probe."""
 
 from dataclasses import dataclass, field
 
@@ -8,14 +8,16 @@ from prober.measure.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One probe: who, when, how it ended, and its timeline.
+    """Identity, outcome and timeline of one probe.
 
-    request_id: also sent as `X-Request-Id`, so that the probe can be found in the engine's logs
-    unix_s: wall clock at the intended time, for people only
-    warm_up: a success that pays for a cold engine; cached: a cold prompt that the engine had in its prefix cache
-    golden: how the answer to a golden prompt is judged (text, regex, json_schema), None for other prompts
-    on_request: a person asked for it: it is shown, and counted nowhere
-    rate_limit: `x-ratelimit-remaining-*` as the server sent them; cert_expiry_unix_s: end of its certificate
+    request_id: also sent as `X-Request-Id`, to find the probe in the engine's logs
+    unix_s: wall clock at the intended time, for display only
+    warm_up: a success whose latency includes the engine's warm-up
+    cached: a cold prompt that the engine had in its prefix cache
+    golden: how the answer to a golden prompt is checked (text, regex, json_schema), None for other prompts
+    on_request: the probe was started by a user: it is shown, but not counted
+    rate_limit: the `x-ratelimit-remaining-*` headers of the response
+    cert_expiry_unix_s: when the server's certificate expires
     """
 
     target: str
@@ -27,8 +29,8 @@ class ProbeResult:
     timeline: Timeline
     model: str = ""
     engine: str = ""
-    asked_prompt_tokens: int = 0
-    asked_output_tokens: int = 0
+    requested_prompt_tokens: int = 0
+    requested_output_tokens: int = 0
     warm_up: bool = False
     cached: bool = False
     text: str = ""

@@ -1,63 +1,66 @@
-"""Which events a probe is for an objective: how many, and how many of them bad.
+"""SLO events: how many events, and how many bad ones, a probe contributes to an objective.
 
-`success`, `ttft` and `e2e`: one a probe, a bad outcome is a bad event. `tpot`: one if the answer had two tokens. `itl`: the gaps
-seen, and one bad if the stream died after its first token. `quality`: one a golden prompt. Neutral outcomes are none. Successes
-that warmed an engine up, or whose cold prompt was cached, are events of `success` and `quality` only: their latencies are
-nobody's.
+`success`, `ttft`, `e2e`: one event per probe; a bad outcome is a bad event.
+`tpot`: one event if the answer has two tokens or more.
+`itl`: one event per gap, plus one bad event if the stream died after its first token.
+`quality`: one event per golden prompt.
+
+Neutral outcomes contribute nothing. A success during warm-up, or whose cold prompt was in the prefix cache, contributes to
+`success` and `quality` only: its latency is not what a user would see.
 """
 
-from prober.measure.objective import WITHOUT_THRESHOLD, Slo
+from prober.measure.objective import SIGNALS_WITHOUT_THRESHOLD, Slo
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 
-NONE = (0, 0)
-GOOD = (1, 0)
-MISSED = (1, 1)
+NO_EVENT = (0, 0)
+GOOD_EVENT = (1, 0)
+BAD_EVENT = (1, 1)
 
 
-def events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
-    """(events, bad events) that `result` is for `slo`."""
+def count_events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
+    """Returns (events, bad events) that `result` contributes to `slo`."""
     if result.outcome in NEUTRAL:
-        return NONE
+        return NO_EVENT
     failed = result.outcome in BAD
     if slo.signal == "success":
-        return MISSED if failed else GOOD
+        return BAD_EVENT if failed else GOOD_EVENT
     if slo.signal == "quality":
         if result.golden is None:
-            return NONE
-        return MISSED if failed or result.outcome is Outcome.WRONG_ANSWER else GOOD
+            return NO_EVENT
+        return BAD_EVENT if failed or result.outcome is Outcome.WRONG_ANSWER else GOOD_EVENT
     if not failed and (result.warm_up or result.cached):
-        return NONE
+        return NO_EVENT
     if slo.signal == "itl":
-        return _gaps(slo, result, failed=failed)
+        return _itl_events(slo, result, failed=failed)
     if slo.signal == "tpot":
-        return _single(slo, result.timeline.tpot_s)
+        return _single_event(slo, result.timeline.tpot_s)
     if failed:
-        return MISSED
+        return BAD_EVENT
     timeline = result.timeline
     value = {"ttft": timeline.ttft_s, "ttft_answer": timeline.ttft_answer_s, "e2e": timeline.e2e_s}[slo.signal]
-    return _single(slo, value)
+    return _single_event(slo, value)
 
 
-def most_a_probe(slo: Slo, output_tokens: int) -> int:
-    """The most events that one probe asking for `output_tokens` can be, all of them bad."""
+def max_events_per_probe(slo: Slo, output_tokens: int) -> int:
+    """Upper bound of the events, and of the bad events, of one probe that requests `output_tokens`."""
     return max(1, output_tokens) if slo.signal == "itl" else 1
 
 
-def mean_a_probe(slo: Slo, output_tokens: float) -> float:
-    """The mean number of events that a probe asking for `output_tokens` on average is."""
+def mean_events_per_probe(slo: Slo, output_tokens: float) -> float:
+    """Mean number of events of a probe that requests `output_tokens` on average."""
     return max(1.0, output_tokens - 1) if slo.signal == "itl" else 1.0
 
 
-def _gaps(slo: Slo, result: ProbeResult, *, failed: bool) -> tuple[int, int]:
+def _itl_events(slo: Slo, result: ProbeResult, *, failed: bool) -> tuple[int, int]:
     gaps = result.timeline.itls_s
     died = failed and result.timeline.first_ns is not None
     assert slo.threshold_s is not None
     return len(gaps) + died, sum(gap > slo.threshold_s for gap in gaps) + died
 
 
-def _single(slo: Slo, value: float | None) -> tuple[int, int]:
+def _single_event(slo: Slo, value: float | None) -> tuple[int, int]:
     if value is None:
-        return NONE
-    assert slo.threshold_s is not None, f"{slo.signal} without threshold, not one of {WITHOUT_THRESHOLD}"
-    return MISSED if value > slo.threshold_s else GOOD
+        return NO_EVENT
+    assert slo.threshold_s is not None, f"{slo.signal} needs a threshold: it is not in {SIGNALS_WITHOUT_THRESHOLD}"
+    return BAD_EVENT if value > slo.threshold_s else GOOD_EVENT

@@ -1,7 +1,7 @@
-"""Server-sent events, bytes in, events out (WHATWG HTML, section 9.2, read tolerantly).
+"""Sans-I/O decoder of server-sent events (WHATWG HTML, section 9.2), tolerant of deviations.
 
-Rules held here: lines end with LF, CR or CRLF, mixed; a leading byte-order mark is dropped; `data:` may lack its space;
-several `data:` lines join with LF; comments are counted, never shown; one line, and one event, may not pass `max_line` bytes.
+Lines end with LF, CR or CRLF, also mixed. A leading byte-order mark is dropped. The space after `data:` is optional. Several
+`data:` lines are joined with LF. Comments are counted and dropped. A line or an event is limited to `max_line_bytes`.
 """
 
 from typing import NamedTuple
@@ -9,8 +9,8 @@ from typing import NamedTuple
 _BOM = b"\xef\xbb\xbf"
 
 
-class Event(NamedTuple):
-    """One dispatched event. `name` is empty for the default kind; `complete` is False if the stream ended inside it."""
+class SseEvent(NamedTuple):
+    """A dispatched event. `name` is empty for the default type; `complete` is False if the stream ended inside the event."""
 
     name: bytes
     data: bytes
@@ -18,96 +18,99 @@ class Event(NamedTuple):
 
 
 class LineTooLong(ValueError):
-    """A line or an event passed the decoder's bound: no engine sends such a line, and keeping it would cost the prober its memory.
+    """A line or an event exceeds the decoder's limit. No engine sends such a line; buffering it would exhaust memory.
 
-    events: those of the same piece that were complete before it
+    events: the complete events that preceded it in the same piece
     """
 
-    def __init__(self, text: str, events: list[Event]) -> None:
+    def __init__(self, text: str, events: list[SseEvent]) -> None:
         super().__init__(text)
         self.events = events
 
 
 class SseDecoder:
-    """Incremental decoder: `feed` any split of the body, `finish` once at its end."""
+    """Incremental decoder: call `feed` with any split of the body, then `finish` once at its end."""
 
-    __slots__ = ("_data", "_held", "_idle", "_max_line", "_name", "_rest", "_skip_lf", "_start", "comments")
+    __slots__ = (
+        *("_at_start", "_data", "_data_bytes", "_idle", "_max_line_bytes", "_name", "_partial_line", "_skip_lf"),
+        "comments",
+    )
 
-    def __init__(self, max_line: int = 1 << 20) -> None:
+    def __init__(self, max_line_bytes: int = 1 << 20) -> None:
         self.comments = 0
-        self._max_line = max_line
-        self._rest = bytearray()  # of a line without its end: grows in place, however small the pieces are
-        self._data: list[bytes] = []
-        self._held = 0  # bytes of it
+        self._max_line_bytes = max_line_bytes
+        self._partial_line = bytearray()  # grows in place, so that many small pieces are not copied again each time
+        self._data: list[bytes] = []  # data lines of the current event
+        self._data_bytes = 0
         self._name = b""
         self._skip_lf = False
-        self._start = True
-        self._idle = False  # between events: nothing is held back
+        self._at_start = True
+        self._idle = False  # between events, with nothing buffered
 
-    def feed(self, data: bytes) -> list[Event]:
-        """Events completed by `data`, in order. Raises LineTooLong."""
+    def feed(self, data: bytes) -> list[SseEvent]:
+        """Returns the events completed by `data`, in order. Raises LineTooLong."""
         end = len(data) - 2
         if (
             self._idle
             and data.find(b"\n") == end
             and data[:6] == b"data: "
             and b"\r" not in data
-            and end <= self._max_line
+            and end <= self._max_line_bytes
             and data[-1:] == b"\n"
         ):
-            return [Event(b"", data[6:end])]  # one whole event in one piece, as nearly every piece is
-        if self._start:
-            data = bytes(self._rest) + data
-            self._rest.clear()
+            return [SseEvent(b"", data[6:end])]  # fast path for the usual case: one complete event in one piece
+        if self._at_start:
+            data = bytes(self._partial_line) + data
+            self._partial_line.clear()
             if len(data) < len(_BOM) and _BOM.startswith(data):
-                self._rest += data
+                self._partial_line += data
                 return []
-            self._start = False
+            self._at_start = False
             data = data.removeprefix(_BOM)
         if self._skip_lf and data:
             self._skip_lf = False
             data = data.removeprefix(b"\n")
         if b"\r" in data:
-            # A CR ends its line at once; the LF that may follow in the next piece is then skipped.
+            # A CR ends its line immediately; an LF that follows in the next piece is then skipped.
             self._skip_lf = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = data.split(b"\n")
-        if self._rest and len(lines) > 1:
-            lines[0] = bytes(self._rest) + lines[0]
-            self._rest.clear()
-        self._rest += lines.pop()
-        events: list[Event] = []
+        if self._partial_line and len(lines) > 1:
+            lines[0] = bytes(self._partial_line) + lines[0]
+            self._partial_line.clear()
+        self._partial_line += lines.pop()
+        events: list[SseEvent] = []
         for line in lines:
             if line:
                 self._line(line, events)
             else:
                 self._dispatch(events, complete=True)
-        if len(self._rest) > self._max_line:
-            raise LineTooLong(f"a line of more than {self._max_line} bytes", events)
-        self._idle = not (self._rest or self._data or self._name or self._skip_lf)
+        if len(self._partial_line) > self._max_line_bytes:
+            raise LineTooLong(f"a line of more than {self._max_line_bytes} bytes", events)
+        self._idle = not (self._partial_line or self._data or self._name or self._skip_lf)
         return events
 
     @property
     def pending(self) -> list[bytes]:
-        """Data lines of the event whose blank line has not come yet."""
+        """Data lines of the event that is not complete yet."""
         return self._data
 
-    def finish(self) -> list[Event]:
-        """What was pending when the body ended: one event marked incomplete, or nothing. Raises LineTooLong."""
-        events: list[Event] = []
-        if self._rest:
-            self._line(bytes(self._rest), events)
-            self._rest.clear()
+    def finish(self) -> list[SseEvent]:
+        """Ends the body. Returns the pending event, marked incomplete, or nothing. Raises LineTooLong."""
+        events: list[SseEvent] = []
+        if self._partial_line:
+            self._line(bytes(self._partial_line), events)
+            self._partial_line.clear()
         self._dispatch(events, complete=False)
         return events
 
-    def _line(self, line: bytes, events: list[Event]) -> None:
-        if len(line) > self._max_line:
-            raise LineTooLong(f"a line of more than {self._max_line} bytes", events)
+    def _line(self, line: bytes, events: list[SseEvent]) -> None:
+        if len(line) > self._max_line_bytes:
+            raise LineTooLong(f"a line of more than {self._max_line_bytes} bytes", events)
         if line.startswith(b"data"):
-            self._held += len(line)
-            if self._held > self._max_line:
-                raise LineTooLong(f"an event of more than {self._max_line} bytes", events)
+            self._data_bytes += len(line)
+            if self._data_bytes > self._max_line_bytes:
+                raise LineTooLong(f"an event of more than {self._max_line_bytes} bytes", events)
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
             return
@@ -119,8 +122,8 @@ class SseDecoder:
         elif field == b"event":
             self._name = value.removeprefix(b" ")
 
-    def _dispatch(self, events: list[Event], *, complete: bool) -> None:
+    def _dispatch(self, events: list[SseEvent], *, complete: bool) -> None:
         if self._data:
-            events.append(Event(self._name, b"\n".join(self._data), complete))
+            events.append(SseEvent(self._name, b"\n".join(self._data), complete))
             self._data = []
-        self._name, self._held = b"", 0
+        self._name, self._data_bytes = b"", 0

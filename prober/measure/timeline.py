@@ -1,7 +1,7 @@
-"""One probe's timeline: stamped bytes in, the quantities of the field out.
+"""Timeline of one probe: turns timestamped bytes into TTFT, TPOT, ITL and E2E.
 
-All stamps are nanoseconds of one monotonic clock; quantities are seconds. A quantity that was not measured is None, never a
-guess: no usage, no TPOT; no stream, no TTFT.
+All timestamps are nanoseconds of one monotonic clock; durations are seconds. A quantity that was not measured is None and never
+estimated: without usage there is no TPOT, without a stream no TTFT.
 """
 
 from array import array
@@ -12,20 +12,20 @@ from itertools import pairwise
 from operator import sub
 
 from prober.measure import chat
-from prober.measure.outcome import Ending, Verdict
-from prober.measure.sse import Event, LineTooLong, SseDecoder
+from prober.measure.outcome import ObservedEnd, Verdict
+from prober.measure.sse import LineTooLong, SseDecoder, SseEvent
 
 MAX_CHUNKS = 100_000
-MAX_TEXT = 2_000
-MAX_ANSWER = 1 << 19
-MAX_UNREAD_BYTES = 64 << 10
+MAX_TEXT_CHARS = 2_000
+MAX_ANSWER_CHARS = 1 << 19
+MAX_UNPARSED_BYTES = 64 << 10
 EVENT_ENDS = (b"}\n\n", b"}\r\n\r\n")
-MAX_DONE_BYTES = 64  # of an event's data: a longer one is not `[DONE]`, however much white space is around it
+MAX_DONE_BYTES = 64  # longer event data is not `[DONE]`, whatever white space surrounds it
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Set-up of one fresh connection; each phase in seconds, None where it did not happen."""
+    """Setup of one new connection. A phase that did not happen is None."""
 
     start_ns: int
     ready_ns: int | None = None
@@ -37,10 +37,12 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What happened when.
+    """Timestamps of one probe.
 
-    content_ns: stamps of the chunks that carried content, shape (chunks,)
-    content_tokens: tokens each of them carried, shape (chunks,), or None where the engine did not tell for every chunk
+    intended_ns: due time of the probe; latencies are measured from it
+    first_ns: first content of any kind; first_answer_ns: first content that is not reasoning
+    content_ns: arrival of each chunk with content, shape (chunks,)
+    content_tokens: tokens in each of these chunks, shape (chunks,), or None unless the engine reported usage in all of them
     """
 
     intended_ns: int
@@ -57,7 +59,7 @@ class Timeline:
 
     @property
     def send_lag_s(self) -> float | None:
-        """The prober's own lateness: sent − max(intended, connection ready)."""
+        """Delay caused by the prober: sent − max(intended, connection ready)."""
         if self.sent_ns is None:
             return None
         ready = self.connection.ready_ns if self.connection else None
@@ -80,12 +82,12 @@ class Timeline:
 
     @property
     def chunk_gaps_s(self) -> list[float]:
-        """Raw gaps between content chunks, shape (chunks − 1,)."""
+        """Gaps between content chunks, not divided by tokens, shape (chunks − 1,)."""
         return [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
 
     @property
     def itls_s(self) -> list[float]:
-        """Inter-token latencies, one a content chunk after the first: its gap ÷ the tokens it carried, where told."""
+        """Inter-token latencies, shape (chunks − 1,): the gap before a chunk ÷ the tokens in it, if known, else the gap."""
         gaps = self.chunk_gaps_s
         if self.content_tokens is None:
             return gaps
@@ -93,7 +95,7 @@ class Timeline:
 
     @property
     def tpot_s(self) -> float | None:
-        """(last content − first content) ÷ (n − tokens of the first chunk), n as the server's usage counts."""
+        """(last content − first content) ÷ (n − tokens of the first chunk), where n is the server's `completion_tokens`."""
         n = self.usage.completion_tokens if self.usage else None
         if n is None or len(self.content_ns) < 2:
             return None
@@ -103,11 +105,13 @@ class Timeline:
 
 @dataclass(slots=True)
 class Recording:
-    """Turns the pieces of one answer into a timeline, in any number of steps; memory is bounded.
+    """Builds a timeline from the pieces of one answer, incrementally and in bounded memory.
 
-    `answer` is the text that is not reasoning, if it `keeps_answer`; `text` the beginning of either.
-    `feed` with each piece and the stamp of its arrival, `read` to parse the JSON of events that were fed, `finish` once the body
-    has ended properly. `feed` knows `[DONE]` at once; all other fields are those of the events that were read.
+    Call `feed` with each piece and its arrival time, `parse_pending` to parse the JSON of the events fed so far, and `finish`
+    once the body has ended properly. `feed` detects `[DONE]` immediately; all other fields reflect the parsed events only.
+
+    text: the first MAX_TEXT_CHARS of the generated text, reasoning included
+    answer: the text without reasoning, collected only if `keep_answer` is set
     """
 
     streamed: bool = True
@@ -120,69 +124,71 @@ class Recording:
     malformed: str | None = None
     usage: chat.Usage | None = None
     text: str = ""
-    keeps_answer: bool = False
+    keep_answer: bool = False
     answer: str = ""
     _stamps: "array[int]" = field(default_factory=lambda: array("q"))
     _totals: "array[int]" = field(default_factory=lambda: array("q"))
     _sse: SseDecoder = field(default_factory=SseDecoder)
-    _whole: bytearray = field(default_factory=bytearray)
-    _unread: deque[tuple[int, bytes | Event]] = field(default_factory=deque)
-    _unread_bytes: int = 0
-    _is_between: bool = False  # the last piece ended with an event
-    _whole_sse: SseDecoder = field(default_factory=lambda: _between())  # of pieces that hold whole events
+    _body: bytearray = field(default_factory=bytearray)  # of an answer that is not streamed
+    _unparsed: deque[tuple[int, bytes | SseEvent]] = field(default_factory=deque)
+    _unparsed_bytes: int = 0
+    _at_event_boundary: bool = False  # the previous piece ended with an event
+    _boundary_sse: SseDecoder = field(
+        default_factory=lambda: _decoder_after_bom()
+    )  # for pieces made of complete events
 
     @property
-    def over(self) -> bool:
-        """Nothing that may still come can change the verdict, except the end of the body."""
+    def has_failed(self) -> bool:
+        """An error object or malformed data was seen: only the end of the body can still change the verdict."""
         return self.error is not None or self.malformed is not None
 
     @property
-    def content(self) -> int:
-        """Number of chunks (of a plain answer: 0 or 1) that carried content."""
+    def content_chunks(self) -> int:
+        """Number of chunks with content (0 or 1 for an answer that is not streamed)."""
         return len(self._stamps)
 
     def feed(self, at_ns: int, data: bytes) -> bool:
-        """A piece of the body that arrived at `at_ns`. True once the answer has ended: what follows is ignored."""
+        """Add a piece of the body that arrived at `at_ns`. Returns True once the answer has ended; later data is ignored."""
         if self.done or self.error is not None or self.malformed is not None:
             return True
         if not self.streamed:
-            self._whole += data
+            self._body += data
             self.last_ns = at_ns
             return False
         ends_event = data.endswith(EVENT_ENDS)
-        if ends_event and self._is_between and chat.DONE not in data:
-            self._unread.append((at_ns, data))  # whole events, none of them `[DONE]`, as nearly every piece is
-            self._unread_bytes += len(data)
+        if ends_event and self._at_event_boundary and chat.DONE not in data:
+            self._unparsed.append((at_ns, data))  # the usual case: complete events, none of them `[DONE]`
+            self._unparsed_bytes += len(data)
         else:
-            self._is_between = ends_event
+            self._at_event_boundary = ends_event
             if self._split(at_ns, data):
                 return True
-        if self._unread_bytes <= MAX_UNREAD_BYTES:
+        if self._unparsed_bytes <= MAX_UNPARSED_BYTES:
             return False
-        self.read()
-        return self.over
+        self.parse_pending()
+        return self.has_failed
 
-    def read(self, most: int | None = None) -> bool:
-        """Parse the pieces that wait, `most` at most. True if there are more."""
-        unread = self._unread
-        for _ in range(len(unread) if most is None else min(most, len(unread))):
-            at_ns, piece = unread.popleft()
-            if isinstance(piece, Event):
-                self._unread_bytes -= len(piece.data)
-                self._read_event(at_ns, piece)
+    def parse_pending(self, max_pieces: int | None = None) -> bool:
+        """Parse up to `max_pieces` of the unparsed pieces, all by default. Returns True if some remain."""
+        unparsed = self._unparsed
+        for _ in range(len(unparsed) if max_pieces is None else min(max_pieces, len(unparsed))):
+            at_ns, piece = unparsed.popleft()
+            if isinstance(piece, SseEvent):
+                self._unparsed_bytes -= len(piece.data)
+                self._parse_event(at_ns, piece)
             else:
-                self._unread_bytes -= len(piece)
-                events, too_long = _events(self._whole_sse, piece)
+                self._unparsed_bytes -= len(piece)
+                events, too_long = _decode(self._boundary_sse, piece)
                 for event in events:
-                    self._read_event(at_ns, event)
-                if too_long and not self.over:
+                    self._parse_event(at_ns, event)
+                if too_long and not self.has_failed:
                     self.malformed = too_long
-        return bool(unread)
+        return bool(unparsed)
 
     def finish(self) -> None:
-        """The body ended as HTTP says it should."""
-        self.read()
-        if self.over or self.done:
+        """Process the end of a body that ended as HTTP requires."""
+        self.parse_pending()
+        if self.has_failed or self.done:
             return
         try:
             if self.streamed:
@@ -190,70 +196,72 @@ class Recording:
                     if _is_done(event.data):
                         self.done = True
                     else:
-                        self._event(self.last_ns or 0, event)
+                        self._handle_event(self.last_ns or 0, event)
             else:
-                self._answer(chat.parse_answer(bytes(self._whole)))
+                self._handle_answer(chat.parse_answer(bytes(self._body)))
         except (LineTooLong, chat.Malformed) as problem:
             self.malformed = str(problem)
 
     def complete(self, timeline: Timeline) -> Timeline:
-        """`timeline` with what this recording saw."""
-        # Running totals count only if every content chunk had one; a single usage at the end tells nothing of chunks.
-        told = len(self._totals) == len(self._stamps) > 0
-        steps = array("q", map(sub, self._totals, (0, *self._totals))) if told else None
+        """Return `timeline` with the fields that this recording measured."""
+        # Running totals give tokens per chunk only if every content chunk had one; one usage at the end does not.
+        has_totals = len(self._totals) == len(self._stamps) > 0
+        steps = array("q", map(sub, self._totals, (0, *self._totals))) if has_totals else None
         return replace(
             timeline,
             first_ns=self.first_ns if self.streamed else None,
             first_answer_ns=self.first_answer_ns if self.streamed else None,
-            content_ns=self._stamps[:] if self.streamed else (),  # in an array, which takes a fifth of a tuple's memory
+            content_ns=self._stamps[:] if self.streamed else (),  # an array takes a fifth of the memory of a tuple
             content_tokens=steps,
             usage=self.usage,
             finish_reason=self.finish_reason,
         )
 
-    def ending(self, *, broken: Verdict | None, status: int | None, status_detail: str = "") -> Ending:
-        """What the classifier needs to know."""
-        return Ending(
-            broken=broken,
+    def observed_end(
+        self, *, transport_verdict: Verdict | None, status: int | None, status_detail: str = ""
+    ) -> ObservedEnd:
+        """The input of `outcome.classify`."""
+        return ObservedEnd(
+            transport_verdict=transport_verdict,
             status=status,
             status_detail=status_detail,
             error=self.error,
             malformed=self.malformed,
             finish_reason=self.finish_reason,
             done=self.done,
-            content=self.content,
+            content_chunks=self.content_chunks,
             completion_tokens=self.usage.completion_tokens if self.usage else None,
             answer=self.answer,
         )
 
     def _split(self, at_ns: int, data: bytes) -> bool:
-        """Split a piece into events. True if the answer has ended.
+        """Split a piece into events. Returns True if the answer has ended.
 
-        `[DONE]` counts at the end of its line already: no data line after it could make the event a chunk, and some servers
-        send no blank line and keep the connection open.
+        `[DONE]` counts as soon as its line ends, without the blank line that completes the event: no further data line can turn
+        the event into a chunk, and some servers omit the blank line and keep the connection open.
         """
-        events, too_long = _events(self._sse, data)
+        events, too_long = _decode(self._sse, data)
         for event in events:
             if _is_done(event.data):
                 self.done = True
                 return True
-            self._unread.append((at_ns, event))
-            self._unread_bytes += len(event.data)
+            self._unparsed.append((at_ns, event))
+            self._unparsed_bytes += len(event.data)
         if len(pending := self._sse.pending) == 1 and _is_done(pending[0]):
             self.done = True
         elif too_long:
-            self.read()
-            if not self.over:
+            self.parse_pending()
+            if not self.has_failed:
                 self.malformed = too_long
         return self.done or too_long is not None
 
-    def _read_event(self, at_ns: int, event: Event) -> None:
+    def _parse_event(self, at_ns: int, event: SseEvent) -> None:
         try:
-            self._event(at_ns, event)
+            self._handle_event(at_ns, event)
         except chat.Malformed as problem:
             self.malformed = str(problem)
 
-    def _event(self, at_ns: int, event: Event) -> None:
+    def _handle_event(self, at_ns: int, event: SseEvent) -> None:
         if self.error is not None or self.malformed is not None:
             return
         payload = event.data
@@ -262,13 +270,13 @@ class Recording:
         if event.name not in (b"", b"message", b"error"):
             return
         if not event.complete:
-            return  # the stream was cut inside this event: that is `truncated`, not `malformed`
+            return  # the stream was cut inside this event: the outcome is `truncated`, not `malformed`
         chunk = chat.parse_chunk(payload)
-        if chunk.generated:
-            self._content(at_ns, chunk)
-        self._facts(chunk)
+        if chunk.has_content:
+            self._record_content(at_ns, chunk)
+        self._record_metadata(chunk)
 
-    def _content(self, at_ns: int, chunk: chat.Chunk) -> None:
+    def _record_content(self, at_ns: int, chunk: chat.Chunk) -> None:
         stamps = self._stamps
         if len(stamps) >= MAX_CHUNKS:
             self.malformed = f"more than {MAX_CHUNKS} content chunks in one stream"
@@ -277,26 +285,26 @@ class Recording:
         self.last_ns = at_ns
         if self.first_ns is None:
             self.first_ns = at_ns
-        if self.first_answer_ns is None and chunk.answer:
+        if self.first_answer_ns is None and chunk.is_answer:
             self.first_answer_ns = at_ns
         if chunk.usage is not None and chunk.usage.completion_tokens:
             self._totals.append(chunk.usage.completion_tokens)
 
-    def _answer(self, chunk: chat.Chunk) -> None:
-        if chunk.generated:
+    def _handle_answer(self, chunk: chat.Chunk) -> None:
+        if chunk.has_content:
             self._stamps.append(self.last_ns or 0)
-        self._facts(chunk)
+        self._record_metadata(chunk)
 
-    def _facts(self, chunk: chat.Chunk) -> None:
+    def _record_metadata(self, chunk: chat.Chunk) -> None:
         if chunk.error is not None:
             self.error = chunk.error
         if chunk.usage is not None:
             self.usage = chunk.usage
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
-        if chunk.text and len(self.text) < MAX_TEXT:
-            self.text = (self.text + chunk.text)[:MAX_TEXT]
-        if self.keeps_answer and chunk.answer and len(self.answer) < MAX_ANSWER:
+        if chunk.text and len(self.text) < MAX_TEXT_CHARS:
+            self.text = (self.text + chunk.text)[:MAX_TEXT_CHARS]
+        if self.keep_answer and chunk.is_answer and len(self.answer) < MAX_ANSWER_CHARS:
             self.answer += chunk.text
 
 
@@ -304,14 +312,14 @@ def _is_done(data: bytes) -> bool:
     return len(data) <= MAX_DONE_BYTES and data.strip() == chat.DONE
 
 
-def _between() -> SseDecoder:
+def _decoder_after_bom() -> SseDecoder:
     decoder = SseDecoder()
-    decoder.feed(b"\n")  # it is past the place of a byte-order mark
+    decoder.feed(b"\n")  # no byte-order mark is expected any more
     return decoder
 
 
-def _events(decoder: SseDecoder, data: bytes) -> tuple[list[Event], str | None]:
-    """Events completed by `data`, and what is wrong with the line after them."""
+def _decode(decoder: SseDecoder, data: bytes) -> tuple[list[SseEvent], str | None]:
+    """Returns the events completed by `data` and the error in the line after them, if any."""
     try:
         return decoder.feed(data), None
     except LineTooLong as problem:

@@ -9,7 +9,6 @@ import asyncio
 import ctypes
 import heapq
 import itertools
-import logging
 import os
 import sys
 import time
@@ -19,7 +18,6 @@ from collections.abc import Callable
 BEAT_NS = 250_000_000
 REMEMBERED_NS = 600 * 10**9  # of lateness: longer than any probe takes
 SLIGHT_NS = 1_000_000
-log = logging.getLogger(__name__)
 _MONOTONIC, _NONBLOCK, _CLOEXEC, _ABSOLUTE = 1, 0o4000, 0o2000000, 1
 
 
@@ -139,10 +137,7 @@ class Clock:
             now = self.now_ns()
             self._rang(now, now - alarm.due_ns)
             if alarm.callback is not None:
-                try:
-                    alarm.callback()
-                except Exception:  # of one target: the alarms of the others still ring
-                    log.exception("an alarm failed; please report this")
+                alarm.callback()
         self._armed_ns = None
         if self._heap:
             self._arm(self._heap[0][0])

@@ -111,7 +111,7 @@ class Exchange(asyncio.Protocol):
             return None
         if self.recording.first_ns is None and self.end_ns is None:
             try:
-                self.recording.read(SLICE)
+                self.recording.parse_pending(SLICE)
             except Exception as problem:
                 self._fail(problem)
         return self.recording.first_ns
@@ -119,7 +119,7 @@ class Exchange(asyncio.Protocol):
     def read(self) -> None:
         """Read all that has arrived of an answer that was cut: nothing else reads it."""
         if self.recording is not None:
-            self.recording.read()
+            self.recording.parse_pending()
 
     # -- what the transport says ----------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class Exchange(asyncio.Protocol):
         if self.ended.done():
             return
         recording = self.recording
-        if recording is not None and recording.read(SLICE):
+        if recording is not None and recording.parse_pending(SLICE):
             self.ended.get_loop().call_soon(self._finish)
             return
         if recording is not None:
@@ -259,7 +259,7 @@ class Exchange(asyncio.Protocol):
         if self.ended.done() or self.end_ns is not None:
             return
         if self.recording is not None:
-            self.recording.read()
+            self.recording.parse_pending()
         self.broken = Verdict(outcome, detail)
         self._end()
         if self.transport is not None:
@@ -287,7 +287,7 @@ class Exchange(asyncio.Protocol):
             self.ended.set_result(None)
             if self.transport is None or self.transport.is_closing():
                 return
-            if self.recording is not None and self.recording.over:
+            if self.recording is not None and self.recording.has_failed:
                 self.transport.abort()  # what it goes on sending is of no use
             else:
                 # The server closes first, as it was asked to, and so keeps the port's waiting time on its side.
@@ -298,7 +298,7 @@ class Exchange(asyncio.Protocol):
         self._timer = None
         if self.ended.done() or self.end_ns is not None:
             return
-        if self.recording is not None and self.recording.read(SLICE):
+        if self.recording is not None and self.recording.parse_pending(SLICE):
             self._timer = self.ended.get_loop().call_soon(self._on_timer)
             return
         self._check(time.monotonic_ns())
@@ -311,8 +311,8 @@ class Exchange(asyncio.Protocol):
         if self.ended.done() or self._deadlines is None or self.end_ns is not None:
             return
         if self.recording is not None:
-            self.recording.read()
-            if self.recording.over:
+            self.recording.parse_pending()
+            if self.recording.has_failed:
                 self._complete()  # though the server keeps the connection open
                 return
         due = self._deadlines.intended_ns
@@ -329,7 +329,9 @@ class Exchange(asyncio.Protocol):
                 next_ns = now_ns + stall_ns  # content that comes from now on can stall from then on
             else:
                 at = (self.recording.last_ns or 0) + stall_ns
-                said = f"neither content nor the end for {limits.stall_s:g} s after {self.recording.content} chunks"
+                said = (
+                    f"neither content nor the end for {limits.stall_s:g} s after {self.recording.content_chunks} chunks"
+                )
                 waits.append((at, Outcome.TIMEOUT_STALL, said))
         at, outcome, said = min(waits)
         if at < now_ns:

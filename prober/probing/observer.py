@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from prober.config.specs import TargetSpec
 from prober.measure.engine_signals import EngineChange, PageReading
-from prober.measure.gpu_reading import Device
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
 from prober.probing.target import Target
 
@@ -56,7 +56,7 @@ class TargetObserver:
     def page_changed(self) -> None:
         """Another page is read from now on, or none: what was read before says nothing of the target any more."""
 
-    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+    def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         """The GPUs that serve the target were read; driver: the version of their driver, "" if it is not known."""
 
     def engine_changed(self, change: EngineChange) -> None:
@@ -139,7 +139,7 @@ class ObservedTarget(TargetObserver):
     def budget_spent(self) -> None:
         self._tell(lambda observer: observer.budget_spent())
 
-    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+    def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         self._tell(lambda observer: observer.gpus_read(devices, driver))
 
     def engine_changed(self, change: EngineChange) -> None:

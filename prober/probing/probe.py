@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from prober.measure.chat import error_message, request_body
-from prober.measure.outcome import ANSWERED, Outcome, Promise, Verdict, classify
+from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Recording, Timeline
 from prober.net.clock import Alarm
@@ -45,7 +45,7 @@ class Flight:
         self._unix_s = time.time() + (due_ns - target.clock.now_ns()) / 1e9
         self._id = f"slo-probe-{uuid.uuid4().hex[:16]}"
         self._draw: Draw = drawer.draw(self._id[10:])
-        self._recording = Recording(streamed=target.spec.stream, keeps_answer=self._draw.expectation is not None)
+        self._recording = Recording(streamed=target.spec.stream, keep_answer=self._draw.expectation is not None)
         self._exchange = Exchange(self._recording)
         self._connection: Connection | None = None
         self._request = b""
@@ -191,7 +191,7 @@ class Flight:
             sampling=draw.sampling,
             salt=None if draw.warm else self._id,
             user="llm-slo-prober",
-            forced=draw.expectation is None,
+            force_length=draw.expectation is None,
         )
 
     def _judge(self, identity: Identity) -> Verdict:
@@ -201,14 +201,16 @@ class Flight:
             said = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag_s * 1e3:g} ms)"
             return Verdict(Outcome.INVALID, said)
         failed = exchange.status is not None and exchange.status >= 300
-        ending = self._recording.ending(
-            broken=exchange.broken,
+        ending = self._recording.observed_end(
+            transport_verdict=exchange.broken,
             status=exchange.status,
             status_detail=error_message(bytes(exchange.body)) if failed else "",
         )
         forces = "ignore_eos" in identity.dialect.force_length and self._draw.expectation is None
         forced = self._draw.output_tokens if forces else None
-        return classify(ending, Promise(spec.stream, identity.dialect.sends_done, forced, self._draw.expectation))
+        return classify(
+            ending, ExpectedAnswer(spec.stream, identity.dialect.sends_done, forced, self._draw.expectation)
+        )
 
     def _held_up(self) -> Verdict | None:
         """Stopped, or kept from its loop: what it stamped, and what it missed, says nothing of the target."""
@@ -251,9 +253,9 @@ class Flight:
             timeline=timeline,
             model=identity.model if identity else "",
             engine=identity.dialect.name if identity else "",
-            asked_prompt_tokens=draw.prompt_tokens,
-            asked_output_tokens=draw.output_tokens,
-            warm_up=ok and target.warm_up.take(target.clock.now_ns()),
+            requested_prompt_tokens=draw.prompt_tokens,
+            requested_output_tokens=draw.output_tokens,
+            warm_up=ok and target.warm_up.record_success(target.clock.now_ns()),
             cached=ok
             and not draw.warm
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
@@ -276,8 +278,8 @@ class Flight:
             outcome=verdict.outcome,
             detail=verdict.detail,
             timeline=timeline,
-            asked_prompt_tokens=draw.prompt_tokens,
-            asked_output_tokens=draw.output_tokens,
+            requested_prompt_tokens=draw.prompt_tokens,
+            requested_output_tokens=draw.output_tokens,
             golden=draw.expectation.kind if draw.expectation else None,
         )
 

@@ -15,8 +15,8 @@ import orjson
 from prober.config.specs import TargetSpec
 from prober.measure.chat import Dialect, error_message
 from prober.measure.engines import DIALECTS, GENERIC, detect
-from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, unreadable
-from prober.measure.warmup import IDLE_NS, WarmUp
+from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
+from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint, endpoint
@@ -79,7 +79,7 @@ class Target:
         self.paused_unix_s: float | None = None  # since when nobody may probe or sweep it
         self.in_flight = 0
         slowest = min((probe.rate_per_s for probe in spec.probes), default=1.0)
-        self.warm_up = WarmUp(spec.warmup, max(IDLE_NS, round(3e9 / slowest)))
+        self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
         self.budgets: dict[str, Budget] = {}
         means = [probe.workload.mean_tokens() for probe in spec.probes]
         tokens, cost = map(max, zip((0.0, 0.0), *(self.amounts(*map(round, mean)) for mean in means), strict=True))
@@ -214,7 +214,7 @@ class Target:
         log.error(
             "target=%s: %s could not be read; please report this: %s", self.spec.name or self.spec.url, sent, trace
         )
-        return unreadable(problem)
+        return reader_failure_verdict(problem)
 
     def amounts(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float]:
         """Tokens and dollars of a request."""
@@ -289,7 +289,7 @@ class Target:
         elif answer.status == 503 and any(word in said for word in ("draining", "shutting down", "shutdown")):
             self.state = "draining"
         elif (answer.status == 503 and ("loading" in said or "starting" in said)) or (
-            answer.status == 503 and dialect.loads_listening and not self._was_ready
+            answer.status == 503 and dialect.listens_while_loading and not self._was_ready
         ):
             self.state = "starting"
         elif self.state in ("starting", "draining"):

@@ -10,8 +10,8 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from prober.config.specs import ProbeSpec, TargetSpec
-from prober.measure.event import Event
-from prober.measure.gpu_reading import Device
+from prober.measure.event import TargetEvent
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -179,7 +179,7 @@ class TargetRunner:
             self._observed.paused()
         text = "paused on request" if unix_s is not None else "resumed on request"
         log.info("target=%s %s", self.name or UNNAMED, text)
-        self._context.events.append(Event(time.time(), self.name or UNNAMED, "state", text))
+        self._context.events.append(TargetEvent(time.time(), self.name or UNNAMED, "state", text))
 
     def record(self, result: ProbeResult, *, is_fault: bool = False) -> None:
         """Hand the result of a scheduled probe to all observers.
@@ -201,7 +201,7 @@ class TargetRunner:
         if result.outcome in BAD or result.outcome in NEUTRAL:
             log.debug("target=%s workload=%s outcome=%s %s", name, result.workload, result.outcome, result.detail)
 
-    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+    def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         """The GPUs that serve the target were read."""
         if self._observed is not None:
             self._observed.gpus_read(devices, driver)
@@ -335,7 +335,7 @@ class TargetRunner:
                 detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
             log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
             text = f"{self.target.state}, was {before}{detail}"
-            self._context.events.append(Event(time.time(), self.name or UNNAMED, "state", text))
+            self._context.events.append(TargetEvent(time.time(), self.name or UNNAMED, "state", text))
         problem = self.target.endpoint.secret.problem if self.target.endpoint.secret else ""
         if problem != self._logged_token_problem:
             self._logged_token_problem = problem

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
-from prober.statistics.sequential_test import Observed, above, below, least
+from prober.statistics.sequential_test import Observations, log_evidence_above, log_evidence_below, min_observations
 
 Verdict = Literal["found", "not_reached", "below_lowest", "not_enough_data"]
 
@@ -17,16 +17,16 @@ LEAST_BAD = 2  # requests; a single bad one proves nothing
 
 @dataclass(frozen=True, slots=True)
 class RateEvents:
-    """The events of one SLO at one rate. observed: one observation a request, as `sequential` takes them; events, bad: counts."""
+    """The events of one SLO at one rate. observed: one observation a request, as `sequential_test` takes them; events, bad: counts."""
 
     rate_per_s: float
-    observed: Observed
+    observed: Observations
     events: int
     bad: int
 
     def plus(self, other: "RateEvents") -> "RateEvents":
         """The events of both, at the rate of `other`."""
-        observed = Observed(self.observed.count + other.observed.count, self.observed.bad + other.observed.bad)
+        observed = Observations(self.observed.count + other.observed.count, self.observed.bad + other.observed.bad)
         return RateEvents(other.rate_per_s, observed, self.events + other.events, self.bad + other.bad)
 
 
@@ -70,17 +70,19 @@ def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
     """The highest rate at which the events show that at most a share `budget` is bad; None: at no rate.
 
     Breaches grow with the rate, so the share at a rate is at most that of all events at it and above, which are pooled. The
-    test is that of `prober gate` (`sequential.below`, an e-process): rates are asked from the highest down, each adds its
+    test is that of `prober gate` (`log_evidence_below`, an e-process): rates are asked from the highest down, each adds its
     events, and by Ville's inequality the chance that any of the answers is wrong is at most `ERROR`. With 99% and no bad event
     it takes 346.
     """
-    held = (each.rate_per_s for each in _pooled(levels) if below(each.observed, budget) >= -math.log(ERROR))
+    held = (
+        each.rate_per_s for each in _pooled(levels) if log_evidence_below(each.observed, budget) >= -math.log(ERROR)
+    )
     return next(held, None)
 
 
 def fails(at: RateEvents, budget: float) -> bool:
     """Whether the events at one rate show that more than a share `budget` is bad: the same test, with at least two bad ones."""
-    return at.bad >= LEAST_BAD and above(at.observed, budget) >= -math.log(ERROR)
+    return at.bad >= LEAST_BAD and log_evidence_above(at.observed, budget) >= -math.log(ERROR)
 
 
 def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
@@ -88,11 +90,11 @@ def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
     pooled = [each for each in _pooled(levels) if each.events]
     if not pooled:
         return None
-    best = max(pooled, key=lambda each: below(each.observed, budget))
+    best = max(pooled, key=lambda each: log_evidence_below(each.observed, budget))
     mean = best.observed.bad / best.observed.count
     needed = None
     if mean < TOO_NEAR * budget:
-        needed = math.ceil(least(budget, ERROR, mean) * best.events / best.observed.count)
+        needed = math.ceil(min_observations(budget, ERROR, mean) * best.events / best.observed.count)
     return Evidence(best.rate_per_s, best.events, best.bad, needed)
 
 
@@ -101,7 +103,7 @@ TOO_NEAR = 0.7  # of the budget; above it, more events of the same kind do not s
 
 def _pooled(levels: Sequence[RateEvents]) -> Iterator[RateEvents]:
     """For each rate, from the highest down: the events at it and above."""
-    pooled = RateEvents(math.inf, Observed(), 0, 0)
+    pooled = RateEvents(math.inf, Observations(), 0, 0)
     for _, at in groupby(sorted(levels, key=lambda each: -each.rate_per_s), key=lambda each: each.rate_per_s):
         for each in at:
             pooled = pooled.plus(each)

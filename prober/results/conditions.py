@@ -8,7 +8,7 @@ Percentiles over different shapes, models, engines or SLOs mean nothing: their p
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from prober.measure.objective import Slo, percent
+from prober.measure.objective import Slo, format_percent
 from prober.results.result import Context, Result, Stage
 
 Conditions = Mapping[str, str | None]
@@ -84,4 +84,4 @@ def _settings(values: Mapping[str, object]) -> str:
 
 def _promise(slo: Slo) -> str:
     within = "" if slo.threshold_s is None else f"<{slo.threshold_s:g}s"
-    return f"{slo.signal}{within}:{percent(slo.objective)}"
+    return f"{slo.signal}{within}:{format_percent(slo.objective)}"

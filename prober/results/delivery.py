@@ -73,7 +73,9 @@ class Deliveries:
         if told is not None:
             return told
         return (
-            self.prompt_ratio * probe.asked_prompt_tokens if self.prompt_ratio and probe.asked_prompt_tokens else None
+            self.prompt_ratio * probe.requested_prompt_tokens
+            if self.prompt_ratio and probe.requested_prompt_tokens
+            else None
         )
 
 
@@ -85,8 +87,8 @@ def deliveries(probes: Sequence[ProbeResult], slos: Sequence[Slo] = ()) -> Deliv
         told = sum(timeline.content_tokens) if timeline.content_tokens else usage.completion_tokens if usage else None
         if told is not None and timeline.content_ns:
             tokens, chunks = tokens + told, chunks + len(timeline.content_ns)
-        if usage and usage.prompt_tokens is not None and each.asked_prompt_tokens:
-            read, asked = read + usage.prompt_tokens, asked + each.asked_prompt_tokens
+        if usage and usage.prompt_tokens is not None and each.requested_prompt_tokens:
+            read, asked = read + usage.prompt_tokens, asked + each.requested_prompt_tokens
     return Deliveries(probes, slos, tokens / chunks if chunks else None, read / asked if asked else None)
 
 

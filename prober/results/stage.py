@@ -5,17 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from prober.measure.engine_signals import Signals
-from prober.measure.gpu_reading import Device
+from prober.measure.engine_signals import EngineSignals
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import events
+from prober.measure.slo_events import count_events
 from prober.results.result import LATENCIES, Request, Stage, Use
 from prober.statistics.clustered_quantiles import clustered_quantiles
-from prober.statistics.quantiles import ENOUGH, Quantile, quantiles
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
 
-QS = (*ENOUGH, 1.0)
+QS = (*MIN_SAMPLES_BY_QUANTILE, 1.0)
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
 
 
@@ -49,8 +49,8 @@ def stage_of(
     begin_ns: int,
     sending_s: float,
     slos: Sequence[Slo] = (),
-    readings: Sequence[Signals] = (),
-    devices: Sequence[Sequence[Device]] = (),
+    readings: Sequence[EngineSignals] = (),
+    devices: Sequence[Sequence[GpuReading]] = (),
     demand_per_s: float | None = None,
     gpus: int | None = None,
     repeat: int = 1,
@@ -148,7 +148,7 @@ def latencies(requests: Iterable[Request]) -> dict[str, tuple[Quantile, ...]]:
     return {latency: tuple(found) for latency in LATENCIES if (found := quantiles_of(latency, rows))}
 
 
-def use_of(readings: Sequence[Signals], devices: Sequence[Sequence[Device]]) -> Use:
+def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuReading]]) -> Use:
     """Summary of readings of the metrics page and the GPUs, both in order of time."""
     power = [_total(each.power_watts for each in reading) for reading in devices]
     gpus = [each for reading in devices for each in reading]
@@ -177,7 +177,7 @@ def _timed(requests: Iterable[Request]) -> Iterator[Request]:
 
 
 def _counted(slo: Slo, probes: Iterable[ProbeResult]) -> tuple[int, int]:
-    pairs = [events(slo, each) for each in probes]
+    pairs = [count_events(slo, each) for each in probes]
     return sum(seen for seen, _ in pairs), sum(bad for _, bad in pairs)
 
 
@@ -185,8 +185,8 @@ def is_good(probe: ProbeResult, slos: Iterable[Slo]) -> bool:
     """Answered, and a bad event of no SLO; of ITL events as many may be bad as its objective allows."""
     if probe.outcome not in ANSWERED:
         return False
-    pairs = [(slo, *events(slo, probe)) for slo in slos]
-    return all(bad <= (seen * slo.budget if slo.signal == "itl" else 0) for slo, seen, bad in pairs)
+    pairs = [(slo, *count_events(slo, probe)) for slo in slos]
+    return all(bad <= (seen * slo.error_budget_ratio if slo.signal == "itl" else 0) for slo, seen, bad in pairs)
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -35,7 +35,7 @@ def kept(slo: Slo, stage: Stage) -> Kept:
     events, bad = stage.slos.get(slo.name, (0, 0))
     if not events:
         return Kept(slo, "no_data", 0, 0)
-    share, budget, z2 = bad / events, float(slo.budget), Z * Z
+    share, budget, z2 = bad / events, float(slo.error_budget_ratio), Z * Z
     centre = (share + z2 / (2 * events)) / (1 + z2 / events)
     spread = Z / (1 + z2 / events) * math.sqrt(share * (1 - share) / events + z2 / (4 * events * events))
     state: State = "met" if centre + spread <= budget else "missed" if centre - spread > budget else "undecided"

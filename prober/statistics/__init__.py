@@ -1,1 +1,1 @@
-"""What samples say, and how sure they are: quantiles with intervals, sequential and paired tests."""
+"""Statistics: quantiles with confidence intervals, sequential and paired tests."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
 
-from prober.measure.event import Event
+from prober.measure.event import TargetEvent
 from prober.measure.result import ProbeResult
 from prober.results.capacity import words
 from prober.results.result import Result
@@ -280,7 +280,7 @@ def of_target(view: TargetView) -> TargetAnswer:
                 "lower": each.lower,
                 "upper": each.upper,
                 "count": each.count,
-                "enough": each.enough,
+                "enough": each.has_enough_samples,
             }
             for (workload, signal), found in view.quantiles.items()
             for each in found
@@ -350,7 +350,7 @@ def of_probe(result: ProbeResult) -> ProbeAnswer:
         "on_request": result.on_request,
         "model": result.model,
         "engine": result.engine,
-        "asked": {"prompt_tokens": result.asked_prompt_tokens, "output_tokens": result.asked_output_tokens},
+        "asked": {"prompt_tokens": result.requested_prompt_tokens, "output_tokens": result.requested_output_tokens},
         "usage": {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
@@ -388,7 +388,7 @@ def of_probe(result: ProbeResult) -> ProbeAnswer:
     }
 
 
-def of_event(event: Event) -> EventAnswer:
+def of_event(event: TargetEvent) -> EventAnswer:
     """An event."""
     return {"unix_s": event.unix_s, "target": event.target, "kind": event.kind, "text": event.text}
 

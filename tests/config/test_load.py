@@ -174,7 +174,7 @@ BAD = [
     (
         "targets: [{url: http://h, decode_bound: {active_parameters: 8e9, bytes_per_weight: 2, kv_bytes_per_token: 131072, "
         "gpu: Abacus}}]",
-        "targets[0].decode_bound.gpu: memory bandwidth of 'Abacus' is not known (it is in no table here): configure it with "
+        "targets[0].decode_bound.gpu: the memory bandwidth of 'Abacus' is unknown (no data sheet entry): configure it with "
         "`memory_bandwidth`, in bytes/s",
     ),
     (

@@ -23,7 +23,7 @@ from prober.features.engines.page_reader import PageReader
 from prober.features.gpu.monitor import GpuMonitor
 from prober.features.slo.monitor import SloMonitor, TargetSlos
 from prober.measure.engines import DIALECTS
-from prober.measure.gpu_reading import Device, Throttle
+from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Recording
@@ -224,9 +224,9 @@ async def test_a_model_that_is_called_like_another_target_does_not_share_its_ser
 async def test_gpus_stand_beside_the_targets_they_serve() -> None:
     """All that are visible beside an only target, none beside many unless it is said; what is gone leaves nothing."""
     first, second = (
-        Device(i, f"GPU-{i}", "H", power_watts=100.0, throttled=frozenset({Throttle.THERMAL})) for i in (0, 1)
+        GpuReading(i, f"GPU-{i}", "H", power_watts=100.0, throttled=frozenset({ThrottleReason.THERMAL})) for i in (0, 1)
     )
-    part = Device(1, "MIG-1", "H", partition=2, parent="GPU-1", memory_used_bytes=5)
+    part = GpuReading(1, "MIG-1", "H", partition=2, parent="GPU-1", memory_used_bytes=5)
     async with running(QUICK) as url, watched() as seen:
         gpus = seen.gpus
         await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
@@ -258,7 +258,7 @@ async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_t
         for version, flag, driver in (("1.1", "fp8", "570.1"), ("1.1", "fp8", "575.2")):
             for change in engine.identity.update({"version": version, "dtype": flag}):
                 engine._observed.engine_changed(change)
-            runner.gpus_read([Device(0, "GPU-0", "H")], driver)
+            runner.gpus_read([GpuReading(0, "GPU-0", "H")], driver)
         changes = [event.text for event in seen.events.latest("a") if event.kind == "engine"]
         assert changes == [
             "driver was 570.1, is 575.2",

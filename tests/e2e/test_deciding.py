@@ -14,7 +14,7 @@ from prober.cli.compare import Cards
 from prober.features.experiments.report import comparison_report
 from prober.features.experiments.result_reader import read_any
 from prober.features.gpu.reader import Reader
-from prober.measure.gpu_reading import Device
+from prober.measure.gpu_reading import GpuReading
 from prober.mock.delays import Constant, Delay, Lognormal
 from prober.mock.engine import Behaviour
 from prober.mock.faults import Fault
@@ -243,8 +243,8 @@ class Card:
 
     warmth_c, clock_hertz = 60.0, 1.9e9
 
-    def read(self) -> list[Device]:
-        return [Device(0, "u", "n", temperature_celsius=self.warmth_c, sm_clock_hertz=self.clock_hertz)]
+    def read(self) -> list[GpuReading]:
+        return [GpuReading(0, "u", "n", temperature_celsius=self.warmth_c, sm_clock_hertz=self.clock_hertz)]
 
 
 def test_heat_and_clocks_are_told_beside_the_figures() -> None:

@@ -1,4 +1,4 @@
-"""The bound that memory bandwidth sets: figures by hand, and refusals instead of guesses."""
+"""Memory-bandwidth bound of decoding: figures computed by hand, and no result where an input is unknown."""
 
 import math
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from prober.measure.bandwidth_bound import (
-    Configured,
-    Model,
-    Refused,
-    bound,
+    DecodeModel,
+    ModelOverrides,
+    UnknownFigure,
+    decode_bound_tokens_per_s,
+    decode_model,
     kv_bytes_per_token,
-    measured_over_bound,
+    measured_to_bound_ratio,
     memory_bandwidth,
-    model_of,
 )
 
 LLAMA_3_8B: dict[str, Any] = {
@@ -40,56 +40,58 @@ MIXTRAL_8X7B: dict[str, Any] = {
 }
 
 
-def known(found: Model | Refused) -> Model:
-    assert isinstance(found, Model), found
-    return found
+def known(model: DecodeModel | UnknownFigure) -> DecodeModel:
+    assert isinstance(model, DecodeModel), model
+    return model
 
 
-def refused(found: object) -> str:
-    assert isinstance(found, Refused), found
-    return found.reason
+def unknown_reason(result: object) -> str:
+    assert isinstance(result, UnknownFigure), result
+    return result.reason
 
 
-def test_llama_3_8b_by_hand() -> None:
-    """Per layer 41,943,040 in attention and 176,160,768 in the MLP, 32 layers, an output of 128,256 × 4,096; 128 KiB of KV."""
-    model = known(model_of(LLAMA_3_8B))
+def test_llama_3_8b_model_matches_a_manual_calculation() -> None:
+    """Per layer 41,943,040 in attention and 176,160,768 in the MLP, 32 layers, output 128,256 × 4,096; 128 KiB of KV per token."""
+    model = known(decode_model(LLAMA_3_8B))
     assert model.active_parameters == 32 * (41_943_040 + 176_160_768) + 525_336_576 == 7_504_658_432
     assert (model.bytes_per_weight, model.kv_bytes_per_token, model.window_tokens) == (2.0, 131_072, None)
 
 
-def test_of_a_mixture_of_experts_those_that_are_chosen_count() -> None:
-    """Mixtral reads 2 of 8 experts: 12.7 billion of its 46.7 billion parameters, with the router and without the embeddings."""
-    model = known(model_of(MIXTRAL_8X7B))
+def test_only_the_routed_experts_of_a_mixture_count() -> None:
+    """Mixtral reads 2 of 8 experts: 12.7 billion of 46.7 billion parameters, including the router, excluding the embeddings."""
+    model = known(decode_model(MIXTRAL_8X7B))
     assert model.active_parameters == 32 * (41_943_040 + 2 * 176_160_768 + 32_768) + 131_072_000
     assert 12.7e9 < model.active_parameters < 12.8e9
 
 
-def test_a_head_size_of_its_own_and_no_grouping_are_followed() -> None:
-    """`head_dim` goes before hidden ÷ heads; without `num_key_value_heads` every head has its own keys."""
+def test_explicit_head_size_and_missing_kv_heads_are_respected() -> None:
+    """`head_dim` overrides hidden ÷ heads; without `num_key_value_heads` every head has its own keys."""
     config = {**LLAMA_3_8B, "head_dim": 64}
-    assert known(model_of(config)).kv_bytes_per_token == kv_bytes_per_token(32, 8, 64, 2.0)
+    assert known(decode_model(config)).kv_bytes_per_token == kv_bytes_per_token(32, 8, 64, 2.0)
     del config["num_key_value_heads"]
-    assert known(model_of(config)).kv_bytes_per_token == 2 * 32 * 32 * 64 * 2
+    assert known(decode_model(config)).kv_bytes_per_token == 2 * 32 * 32 * 64 * 2
 
 
-def test_the_bound_by_hand() -> None:
-    """On 3.35 TB/s an idle Llama-3-8B cannot pass 223 tokens/s a stream; 100,000 tokens of context take it to 119."""
-    model = known(model_of(LLAMA_3_8B))
-    assert bound(model, 3.35e12) == pytest.approx(3.35e12 / 15_009_316_864)
-    assert bound(model, 3.35e12) == pytest.approx(223.2, abs=0.1)
-    assert bound(model, 3.35e12, context_tokens=100_000, sequences=50) == pytest.approx(119.1, abs=0.2)
-    assert bound(model, 3.35e12, gpus=2) == 2 * bound(model, 3.35e12)
-    assert measured_over_bound(0.005, bound(model, 3.35e12)) == pytest.approx(0.896, abs=0.001)
+def test_the_bound_matches_a_manual_calculation() -> None:
+    """With 3.35 TB/s an idle Llama-3-8B is limited to 223 tokens/s per stream; 100,000 tokens of context lower it to 119."""
+    model = known(decode_model(LLAMA_3_8B))
+    assert decode_bound_tokens_per_s(model, 3.35e12) == pytest.approx(3.35e12 / 15_009_316_864)
+    assert decode_bound_tokens_per_s(model, 3.35e12) == pytest.approx(223.2, abs=0.1)
+    assert decode_bound_tokens_per_s(model, 3.35e12, context_tokens=100_000, sequences=50) == pytest.approx(
+        119.1, abs=0.2
+    )
+    assert decode_bound_tokens_per_s(model, 3.35e12, gpus=2) == 2 * decode_bound_tokens_per_s(model, 3.35e12)
+    assert measured_to_bound_ratio(0.005, decode_bound_tokens_per_s(model, 3.35e12)) == pytest.approx(0.896, abs=0.001)
 
 
-def test_what_lies_beyond_a_window_is_not_read() -> None:
-    """A sliding window bounds the context of each sequence; Qwen's counts only where it is switched on."""
-    model = known(model_of({**LLAMA_3_8B, "model_type": "mistral", "sliding_window": 4096}))
-    assert bound(model, 1e12, context_tokens=50_000, sequences=2) == bound(
+def test_context_beyond_a_sliding_window_is_not_counted() -> None:
+    """A sliding window limits the context of each sequence; Qwen's window counts only if it is enabled."""
+    model = known(decode_model({**LLAMA_3_8B, "model_type": "mistral", "sliding_window": 4096}))
+    assert decode_bound_tokens_per_s(model, 1e12, context_tokens=50_000, sequences=2) == decode_bound_tokens_per_s(
         model, 1e12, context_tokens=8_192, sequences=2
     )
     off = {**LLAMA_3_8B, "model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}
-    assert known(model_of(off)).window_tokens is None
+    assert known(decode_model(off)).window_tokens is None
 
 
 @pytest.mark.parametrize(
@@ -105,42 +107,44 @@ def test_what_lies_beyond_a_window_is_not_read() -> None:
         ({"vocab_size": True}, "vocab_size"),
     ],
 )
-def test_what_would_have_to_be_guessed_is_refused(changes: dict[str, Any], word: str) -> None:
-    """An unknown architecture, a quantised or 32-bit checkpoint, sizes that are none: refused, and the reason names it."""
-    assert word in refused(model_of({**LLAMA_3_8B, **changes}))
+def test_unknown_inputs_are_not_guessed(changes: dict[str, Any], word: str) -> None:
+    """An unknown architecture, a quantised or 32-bit checkpoint or an invalid size yields no model; the reason names it."""
+    assert word in unknown_reason(decode_model({**LLAMA_3_8B, **changes}))
 
 
-def test_what_is_configured_goes_first() -> None:
-    """An operator's figures stand for those that are refused, each for its own."""
+def test_configured_values_take_precedence() -> None:
+    """Each configured value replaces the one from config.json, also where that is unknown."""
     unknown = {**LLAMA_3_8B, "model_type": "deepseek_v3"}
-    assert "active parameters" in refused(model_of(unknown, Configured(bytes_per_weight=1, kv_bytes_per_token=70_000)))
-    told = Configured(active_parameters=37e9, bytes_per_weight=1, kv_bytes_per_token=70_000)
-    assert known(model_of(None, told)) == Model(37e9, 1, 70_000)
+    assert "active parameters" in unknown_reason(
+        decode_model(unknown, ModelOverrides(bytes_per_weight=1, kv_bytes_per_token=70_000))
+    )
+    overrides = ModelOverrides(active_parameters=37e9, bytes_per_weight=1, kv_bytes_per_token=70_000)
+    assert known(decode_model(None, overrides)) == DecodeModel(37e9, 1, 70_000)
     awq = {**LLAMA_3_8B, "quantization_config": {"bits": 4}}
-    assert known(model_of(awq, Configured(bytes_per_weight=0.53))).bytes_per_weight == 0.53
-    assert known(model_of(LLAMA_3_8B, Configured(kv_bytes=1))).kv_bytes_per_token == 65_536
+    assert known(decode_model(awq, ModelOverrides(bytes_per_weight=0.53))).bytes_per_weight == 0.53
+    assert known(decode_model(LLAMA_3_8B, ModelOverrides(kv_bytes=1))).kv_bytes_per_token == 65_536
 
 
-def test_a_gpu_is_known_by_its_whole_name_or_not_at_all() -> None:
-    """No part of a name, no partition and no other memory is taken for a listed GPU; an override goes first."""
+def test_a_gpu_is_matched_by_its_exact_name() -> None:
+    """A partial name, a partition or a variant with other memory does not match a listed GPU; an override takes precedence."""
     assert memory_bandwidth("NVIDIA H100 80GB HBM3") == 3.35e12
     assert memory_bandwidth("NVIDIA H100 PCIe") == 2.0e12
     for name in ("NVIDIA H100", "H100", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", ""):
-        assert "configure" in refused(memory_bandwidth(name))
-    assert "partition" in refused(memory_bandwidth("NVIDIA H100 80GB HBM3 MIG 1g.10gb"))
+        assert "configure" in unknown_reason(memory_bandwidth(name))
+    assert "partition" in unknown_reason(memory_bandwidth("NVIDIA H100 80GB HBM3 MIG 1g.10gb"))
     assert memory_bandwidth("NVIDIA H100 80GB HBM3", {"NVIDIA H100 80GB HBM3": 1e12}) == 1e12
 
 
-def test_what_cannot_be_is_an_error() -> None:
-    """Nothing below zero, nothing infinite, no machine of no GPUs."""
-    model = Model(1e9, 2, 1e5)
+def test_impossible_inputs_raise() -> None:
+    """Negative and infinite values and zero GPUs raise ValueError."""
+    model = DecodeModel(1e9, 2, 1e5)
     for bandwidth, gpus, context in ((0, 1, 0), (math.inf, 1, 0), (1e12, 0, 0), (1e12, 1, -1), (1e12, 1, math.inf)):
-        with pytest.raises(ValueError, match="no such machine"):
-            bound(model, bandwidth, gpus=gpus, context_tokens=context)
+        with pytest.raises(ValueError, match="give a finite bandwidth"):
+            decode_bound_tokens_per_s(model, bandwidth, gpus=gpus, context_tokens=context)
     for tpot_s, per_s in ((0, 1), (-1, 1), (1, 0), (math.nan, 1)):
         with pytest.raises(ValueError, match="above 0"):
-            measured_over_bound(tpot_s, per_s)
+            measured_to_bound_ratio(tpot_s, per_s)
     with pytest.raises(ValueError, match="above 0"):
-        Model(0, 2, 1)
+        DecodeModel(0, 2, 1)
     with pytest.raises(ValueError, match="0 or more"):
-        Model(1, 2, -1)
+        DecodeModel(1, 2, -1)

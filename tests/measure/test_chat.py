@@ -1,4 +1,4 @@
-"""What is sent to each engine."""
+"""Request bodies per engine, and parsing of chunks, answers and errors."""
 
 import json
 from typing import Any
@@ -26,13 +26,13 @@ def body(dialect: Dialect, salt: str | None = "n") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_no_seed_is_ever_sent(name: str) -> None:
-    """A seed has killed a real engine."""
+def test_no_seed_is_sent(name: str) -> None:
+    """No request contains a seed: it has crashed a real engine."""
     assert "seed" not in body(DIALECTS[name])
 
 
 @pytest.mark.parametrize(
-    ("name", "sent"),
+    ("name", "fields"),
     [
         ("vllm", {"ignore_eos": True, "min_tokens": 9, "cache_salt": "n"}),
         ("sglang", {"ignore_eos": True, "min_tokens": 9, "cache_salt": "n"}),
@@ -41,8 +41,8 @@ def test_no_seed_is_ever_sent(name: str) -> None:
         ("openai", {}),
     ],
 )
-def test_lengths_are_forced_and_caches_passed_by_as_each_engine_wants(name: str, sent: dict[str, Any]) -> None:
-    """The fields are those the engine knows, and no others."""
+def test_length_and_cache_fields_are_those_of_the_engine(name: str, fields: dict[str, Any]) -> None:
+    """A request contains the fields that the engine supports to force the length and bypass the cache, and no others."""
     extra = set(body(DIALECTS[name])) - {
         "model",
         "temperature",
@@ -52,21 +52,21 @@ def test_lengths_are_forced_and_caches_passed_by_as_each_engine_wants(name: str,
         "stream_options",
         "user",
     }
-    assert {key: body(DIALECTS[name])[key] for key in extra} == sent
+    assert {key: body(DIALECTS[name])[key] for key in extra} == fields
 
 
-def test_a_warm_prompt_is_not_kept_from_the_cache() -> None:
-    """Without a salt the prefix cache may work."""
+def test_without_salt_the_prefix_cache_is_allowed() -> None:
+    """A warm prompt is sent without a cache salt."""
     assert "cache_salt" not in body(DIALECTS["vllm"], salt=None)
 
 
-def test_transformers_gets_nothing_beyond_the_specification() -> None:
-    """It answers 422 to fields it does not know."""
+def test_transformers_receives_only_standard_fields() -> None:
+    """Its server answers 422 to unknown fields."""
     assert set(body(DIALECTS["transformers"])) == {"model", "temperature", "max_tokens", "stream", "messages"}
 
 
-def test_engines_are_told_apart_by_what_they_say() -> None:
-    """By `owned_by`, by a header of their own, else nothing is assumed."""
+def test_engines_are_detected_by_owned_by_or_header() -> None:
+    """An engine is detected by `owned_by` or by its own response header; otherwise the dialect is generic."""
     assert detect("vllm", {}).name == "vllm"
     assert detect("openai", {"x-litellm-version": "1"}).name == "litellm"
     assert detect("somebody", {}) is GENERIC
@@ -97,28 +97,28 @@ def test_engines_are_told_apart_by_what_they_say() -> None:
         ({"choices": [{"delta": {}}], "timings": {"prompt_n": 5, "predicted_n": 3}}, 5, 3, None),
     ],
 )
-def test_usage_is_found_wherever_it_stands(
+def test_usage_is_found_in_every_position(
     document: dict[str, Any], prompt: int, completion: int, cached: int | None
 ) -> None:
-    """Beside no choices, beside an empty delta, beside the finish reason, or as llama.cpp's timings."""
+    """Usage is read without choices, next to an empty delta, next to the finish reason, and from llama.cpp's timings."""
     usage = parse_chunk(json.dumps(document).encode()).usage
     assert usage is not None
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (prompt, completion, cached)
 
 
-def test_a_usage_of_zeros_is_none() -> None:
-    """Ollama's completions carry one on each chunk."""
+def test_a_usage_of_zeros_is_ignored() -> None:
+    """Ollama's completions send one with each chunk."""
     assert parse_chunk(b'{"choices":[{"text":"a"}],"usage":{"prompt_tokens":0,"completion_tokens":0}}').usage is None
 
 
-def test_llama_cpp_counts_the_cached_prompt_apart() -> None:
-    """Its `prompt_n` is what it had to process; the prompt is that and what it found in its cache."""
+def test_llama_cpp_cached_tokens_are_added_to_the_prompt() -> None:
+    """llama.cpp's `prompt_n` counts processed tokens only; the prompt is `prompt_n` + `cache_n`."""
     payload = b'{"choices":[{"delta":{}}],"timings":{"prompt_n":1,"cache_n":99,"predicted_n":3}}'
     assert parse_chunk(payload).usage == Usage(100, 3, 99)
 
 
 @pytest.mark.parametrize(
-    ("delta", "generated", "answer"),
+    ("delta", "has_content", "is_answer"),
     [
         ({"role": "assistant"}, False, False),
         ({"role": "assistant", "content": ""}, False, False),
@@ -132,10 +132,10 @@ def test_llama_cpp_counts_the_cached_prompt_apart() -> None:
         ({"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}, True, True),
     ],
 )
-def test_content_is_told_from_what_is_none(delta: dict[str, Any], generated: bool, answer: bool) -> None:
-    """Roles and empty or null fields are no content; reasoning is content and no answer."""
+def test_content_and_answer_are_recognised(delta: dict[str, Any], has_content: bool, is_answer: bool) -> None:
+    """Roles and empty or null fields are not content; reasoning is content but not answer."""
     chunk = parse_chunk(json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}).encode())
-    assert (chunk.generated, chunk.answer, chunk.finish_reason) == (generated, answer, None)
+    assert (chunk.has_content, chunk.is_answer, chunk.finish_reason) == (has_content, is_answer, None)
 
 
 @pytest.mark.parametrize(
@@ -147,37 +147,37 @@ def test_content_is_told_from_what_is_none(delta: dict[str, Any], generated: boo
         {"object": "error", "message": "died"},
     ],
 )
-def test_an_error_object_is_found_in_every_form(error: dict[str, Any]) -> None:
-    """As an object, as a string, or as the document itself; in a stream, a whole answer and an error's body alike."""
+def test_an_error_object_is_recognised_in_every_form(error: dict[str, Any]) -> None:
+    """An error is an object, a string or the document itself; in a stream, a complete answer and an error response."""
     payload = json.dumps(error).encode()
     assert parse_chunk(payload).error == parse_answer(payload).error == error_message(payload) == "died"
 
 
-def test_an_error_that_is_null_is_none() -> None:
-    """A field that is always there says nothing."""
+def test_a_null_error_is_no_error() -> None:
+    """Some servers always send the field `error`."""
     assert parse_chunk(b'{"error":null,"choices":[{"text":"a"}]}').text == "a"
 
 
 @pytest.mark.parametrize(
     "payload", [b"", b"{", b"[]", b"null", b'{"choices":[1]}', b'{"choices":7}', b'{"choices":[{"delta":"a"}]}']
 )
-def test_what_is_no_chunk_is_refused(payload: bytes) -> None:
-    """Anything but an object of the expected form raises Malformed, and nothing else."""
+def test_an_invalid_chunk_raises_malformed(payload: bytes) -> None:
+    """Anything but an object of the expected form raises Malformed and no other exception."""
     with pytest.raises(Malformed):
         parse_chunk(payload)
 
 
 @pytest.mark.parametrize("payload", [b"", b"[1]", b"7", b'"no"', b"<html>\n no  such page", b"\xff\xfe", b"x" * 5000])
-def test_an_error_body_of_any_kind_is_shown_in_short(payload: bytes) -> None:
-    """What is not an error object is shown as it is, on one line and bounded."""
-    said = error_message(payload)
-    assert len(said) <= 300
-    assert "\n" not in said
+def test_any_error_body_gives_a_short_message(payload: bytes) -> None:
+    """A body that is not an error object is quoted on one line of at most 300 characters."""
+    message = error_message(payload)
+    assert len(message) <= 300
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_a_plain_request_asks_for_no_stream(name: str) -> None:
-    """Without a stream there are no stream options, and completions take one prompt."""
+def test_a_request_without_stream_has_no_stream_options(name: str) -> None:
+    """With `stream: false` there are no stream options; completions get one prompt; sampling cannot override either."""
     raw = request_body(
         DIALECTS[name],
         api="completions",
@@ -196,8 +196,8 @@ def test_a_plain_request_asks_for_no_stream(name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2**63, 2**64 - 1, 10**30, -1, True, 1.5, "7"])
-def test_a_count_that_is_none_is_not_taken(count: Any) -> None:
-    """A number of tokens that no answer has would poison counters and timelines: it counts as not told."""
+def test_an_invalid_token_count_is_ignored(count: Any) -> None:
+    """An impossible number of tokens would corrupt counters and timelines; it is treated as not reported."""
     usage = parse_chunk(
         json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": count}}).encode()
     ).usage
@@ -216,16 +216,16 @@ def test_a_count_that_is_none_is_not_taken(count: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("depth", [255, 1_000])
-def test_what_is_nested_too_deeply_is_malformed(payload: bytes, depth: int) -> None:
-    """A document that can be read but not written again is the server's fault, not the prober's."""
+def test_a_value_nested_too_deeply_is_malformed(payload: bytes, depth: int) -> None:
+    """A document that can be parsed but not serialised is an error of the server and does not crash the prober."""
     document = payload % (b"[" * depth + b"1" + b"]" * depth)
     with pytest.raises(Malformed):
         parse_chunk(document)
     assert len(error_message(document)) <= 300
 
 
-def test_what_a_server_says_of_itself_is_kept_in_short() -> None:
-    """A reason or an error of a megabyte would be kept with every probe."""
+def test_finish_reasons_and_errors_are_shortened() -> None:
+    """They are stored with every probe, so a server must not fill the memory with a finish reason of a megabyte."""
     long = "x" * 1_000_000
     assert (
         len(parse_chunk(json.dumps({"choices": [{"delta": {}, "finish_reason": long}]}).encode()).finish_reason or "")

@@ -1,59 +1,67 @@
-"""The one classifier."""
+"""Classification of a probe's end into an outcome."""
 
 from typing import Any
 
 import pytest
 
-from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Ending, Outcome, Promise, Verdict, classify
+from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, ExpectedAnswer, ObservedEnd, Outcome, Verdict, classify
 
-GOOD = Ending(status=200, finish_reason="stop", done=True, content=5, completion_tokens=5)
+GOOD = ObservedEnd(status=200, finish_reason="stop", done=True, content_chunks=5, completion_tokens=5)
 RESET = Verdict(Outcome.RESET, "broke")
 
 
-def ending(**changes: Any) -> Ending:
-    return Ending(**{**{name: getattr(GOOD, name) for name in GOOD.__slots__}, **changes})
+def end(**changes: Any) -> ObservedEnd:
+    return ObservedEnd(**{**{name: getattr(GOOD, name) for name in GOOD.__slots__}, **changes})
 
 
 CASES = [
-    (GOOD, Promise(), Outcome.OK),
-    (ending(status=404), Promise(), Outcome.HTTP_404),
-    (ending(status=408), Promise(), Outcome.HTTP_408),
-    (ending(status=429), Promise(), Outcome.HTTP_429),
-    (ending(status=500), Promise(), Outcome.HTTP_5XX),
-    (ending(status=503), Promise(), Outcome.HTTP_5XX),
-    *((ending(status=status), Promise(), Outcome.REJECTED) for status in (301, 400, 401, 403, 413, 422)),
-    (ending(error="died"), Promise(), Outcome.ERROR_IN_STREAM),
-    (ending(finish_reason="abort"), Promise(), Outcome.ERROR_IN_STREAM),
-    (ending(malformed="{"), Promise(), Outcome.MALFORMED),
-    (ending(finish_reason=None, done=False), Promise(), Outcome.TRUNCATED),
-    (ending(finish_reason=None), Promise(), Outcome.TRUNCATED),
-    (ending(done=False), Promise(), Outcome.TRUNCATED),
-    (ending(done=False), Promise(sends_done=False), Outcome.OK),
-    (ending(done=False), Promise(streamed=False), Outcome.OK),
-    (ending(content=0), Promise(), Outcome.EMPTY),
-    (GOOD, Promise(forced_tokens=6), Outcome.SHORT),
-    (GOOD, Promise(forced_tokens=5), Outcome.OK),
-    (ending(completion_tokens=None), Promise(forced_tokens=6), Outcome.OK),
-    (ending(broken=RESET, finish_reason=None, done=False), Promise(), Outcome.RESET),
-    (ending(broken=Verdict(Outcome.TIMEOUT_STALL), finish_reason=None, done=False), Promise(), Outcome.TIMEOUT_STALL),
-    # Evidence before circumstance: what the server said explains why the connection broke after it.
-    (ending(broken=RESET, error="died", finish_reason=None, done=False), Promise(), Outcome.ERROR_IN_STREAM),
-    (ending(broken=RESET, status=503), Promise(), Outcome.HTTP_5XX),
-    (ending(broken=RESET), Promise(), Outcome.OK),
-    (ending(broken=Verdict(Outcome.CANCELLED)), Promise(), Outcome.CANCELLED),
-    (Ending(broken=RESET), Promise(), Outcome.RESET),
+    (GOOD, ExpectedAnswer(), Outcome.OK),
+    (end(status=404), ExpectedAnswer(), Outcome.HTTP_404),
+    (end(status=408), ExpectedAnswer(), Outcome.HTTP_408),
+    (end(status=429), ExpectedAnswer(), Outcome.HTTP_429),
+    (end(status=500), ExpectedAnswer(), Outcome.HTTP_5XX),
+    (end(status=503), ExpectedAnswer(), Outcome.HTTP_5XX),
+    *((end(status=status), ExpectedAnswer(), Outcome.REJECTED) for status in (301, 400, 401, 403, 413, 422)),
+    (end(error="died"), ExpectedAnswer(), Outcome.ERROR_IN_STREAM),
+    (end(finish_reason="abort"), ExpectedAnswer(), Outcome.ERROR_IN_STREAM),
+    (end(malformed="{"), ExpectedAnswer(), Outcome.MALFORMED),
+    (end(finish_reason=None, done=False), ExpectedAnswer(), Outcome.TRUNCATED),
+    (end(finish_reason=None), ExpectedAnswer(), Outcome.TRUNCATED),
+    (end(done=False), ExpectedAnswer(), Outcome.TRUNCATED),
+    (end(done=False), ExpectedAnswer(sends_done=False), Outcome.OK),
+    (end(done=False), ExpectedAnswer(streamed=False), Outcome.OK),
+    (end(content_chunks=0), ExpectedAnswer(), Outcome.EMPTY),
+    (GOOD, ExpectedAnswer(forced_tokens=6), Outcome.SHORT),
+    (GOOD, ExpectedAnswer(forced_tokens=5), Outcome.OK),
+    (end(completion_tokens=None), ExpectedAnswer(forced_tokens=6), Outcome.OK),
+    (end(transport_verdict=RESET, finish_reason=None, done=False), ExpectedAnswer(), Outcome.RESET),
+    (
+        end(transport_verdict=Verdict(Outcome.TIMEOUT_STALL), finish_reason=None, done=False),
+        ExpectedAnswer(),
+        Outcome.TIMEOUT_STALL,
+    ),
+    # A status or an error from the server explains why the connection broke afterwards.
+    (
+        end(transport_verdict=RESET, error="died", finish_reason=None, done=False),
+        ExpectedAnswer(),
+        Outcome.ERROR_IN_STREAM,
+    ),
+    (end(transport_verdict=RESET, status=503), ExpectedAnswer(), Outcome.HTTP_5XX),
+    (end(transport_verdict=RESET), ExpectedAnswer(), Outcome.OK),
+    (end(transport_verdict=Verdict(Outcome.CANCELLED)), ExpectedAnswer(), Outcome.CANCELLED),
+    (ObservedEnd(transport_verdict=RESET), ExpectedAnswer(), Outcome.RESET),
 ]
 
 
-@pytest.mark.parametrize(("seen", "promise", "expected"), CASES)
-def test_every_ending_has_its_outcome(seen: Ending, promise: Promise, expected: Outcome) -> None:
-    """Each kind of ending is classified as the method says, and all but `ok` say what was seen."""
-    verdict = classify(seen, promise)
-    assert verdict.outcome is expected
-    assert verdict.detail or expected is Outcome.OK or seen.broken is not None
+@pytest.mark.parametrize(("observed", "expected", "outcome"), CASES)
+def test_every_end_has_its_outcome(observed: ObservedEnd, expected: ExpectedAnswer, outcome: Outcome) -> None:
+    """Each kind of end has the documented outcome, and every outcome but `ok` has a detail."""
+    verdict = classify(observed, expected)
+    assert verdict.outcome is outcome
+    assert verdict.detail or outcome is Outcome.OK or observed.transport_verdict is not None
 
 
-def test_the_list_is_closed_and_parted() -> None:
-    """Every outcome is answered, bad or neutral, and only one of them."""
+def test_every_outcome_has_exactly_one_class() -> None:
+    """Every outcome is exactly one of answered, bad and neutral."""
     assert set(Outcome) == BAD | NEUTRAL | ANSWERED
     assert not BAD & NEUTRAL

@@ -1,14 +1,14 @@
-"""Is the answer right?"""
+"""Checks of answers to golden prompts."""
 
 import pytest
 
-from prober.measure.quality import Expectation, flaw, mistake
+from prober.measure.quality import Expectation, answer_problem, expectation_problem
 
 SCHEMA = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
 
 
 @pytest.mark.parametrize(
-    ("expectation", "answer", "said"),
+    ("expectation", "answer", "message"),
     [
         (Expectation("text", "Paris"), " Paris\n", ""),
         (Expectation("text", "Paris"), "Paris.", "'Paris.' is not 'Paris'"),
@@ -20,19 +20,19 @@ SCHEMA = {"type": "object", "required": ["a"], "properties": {"a": {"type": "int
         (Expectation("text", "x"), "", "'' is not 'x'"),
     ],
 )
-def test_an_answer_is_right_or_it_is_said_why_not(expectation: Expectation, answer: str, said: str) -> None:
-    """White space at the ends means nothing; all else does."""
-    problem = mistake(expectation, answer)
-    assert (said in problem) if said else problem == ""
+def test_a_wrong_answer_is_explained(expectation: Expectation, answer: str, message: str) -> None:
+    """A right answer gives no message, a wrong one the reason; white space at the ends is ignored."""
+    problem = answer_problem(expectation, answer)
+    assert (message in problem) if message else problem == ""
 
 
 def test_a_long_wrong_answer_is_quoted_in_part() -> None:
-    """A message is for people."""
-    assert len(mistake(Expectation("text", "x"), "y" * 10_000)) < 200
+    """The message stays short, however long the answer is."""
+    assert len(answer_problem(Expectation("text", "x"), "y" * 10_000)) < 200
 
 
 @pytest.mark.parametrize(
-    ("expectation", "said"),
+    ("expectation", "message"),
     [
         (Expectation("regex", "("), "is not a regular expression"),
         (Expectation("json_schema", {"type": "number s"}), "is not a JSON Schema"),
@@ -41,13 +41,14 @@ def test_a_long_wrong_answer_is_quoted_in_part() -> None:
         (Expectation("json_schema", SCHEMA), ""),
     ],
 )
-def test_an_expectation_that_cannot_be_judged_is_told(expectation: Expectation, said: str) -> None:
-    """Before it is used, with the reason."""
-    assert said in flaw(expectation) if said else flaw(expectation) == ""
+def test_an_invalid_expectation_is_reported(expectation: Expectation, message: str) -> None:
+    """An expectation that no answer can be checked against is detected before use, with the reason."""
+    problem = expectation_problem(expectation)
+    assert (message in problem) if message else problem == ""
 
 
 @pytest.mark.parametrize("answer", ["[" * 100_000, "[" * 900 + "]" * 900, '{"a": ' * 100_000])
-def test_an_answer_that_is_nested_without_end_is_wrong(answer: str) -> None:
-    """It is the model's mistake, not an exception of the prober."""
-    assert mistake(Expectation("json_schema", SCHEMA), answer)
-    assert len(mistake(Expectation("json_schema", {"items": {"$ref": "#"}}), answer)) < 600
+def test_a_deeply_nested_answer_is_wrong(answer: str) -> None:
+    """It is a wrong answer of the model and raises no exception in the prober."""
+    assert answer_problem(Expectation("json_schema", SCHEMA), answer)
+    assert len(answer_problem(Expectation("json_schema", {"items": {"$ref": "#"}}), answer)) < 600

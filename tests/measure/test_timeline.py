@@ -1,4 +1,4 @@
-"""From stamped bytes to the quantities of the field."""
+"""Timelines: from timestamped bytes to TTFT, TPOT, ITL and E2E."""
 
 import itertools
 import json
@@ -33,9 +33,9 @@ def record(*pieces: tuple[int, bytes], intended_ms: int = 0) -> tuple[Recording,
     return recording, recording.complete(Timeline(intended_ms * MS, end_ns=pieces[-1][0] * MS))
 
 
-def test_the_role_chunk_is_no_token() -> None:
-    """TTFT is that of the first content; role-only and empty chunks, comments and keep-alives are none."""
-    _, seen = record(
+def test_the_role_chunk_is_not_content() -> None:
+    """TTFT ends at the first content; role-only and empty chunks, comments and keep-alives are not content."""
+    _, timeline = record(
         (1, chunk({"role": "assistant"})),
         (2, chunk({"role": "assistant", "content": ""})),
         (3, b": keep-alive\n\n"),
@@ -45,57 +45,57 @@ def test_the_role_chunk_is_no_token() -> None:
         (62, b"data: [DONE]\n\n"),
         intended_ms=10,
     )
-    assert seen.ttft_s == pytest.approx(0.040)
-    assert seen.e2e_s == pytest.approx(0.052)
-    assert seen.tpot_s == pytest.approx(0.010)
+    assert timeline.ttft_s == pytest.approx(0.040)
+    assert timeline.e2e_s == pytest.approx(0.052)
+    assert timeline.tpot_s == pytest.approx(0.010)
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
-def test_reasoning_has_a_ttft_of_its_own(field: str) -> None:
-    """TTFT is that of reasoning, TTFT answer that of the first content that is none."""
-    _, seen = record((5, chunk({field: "hm"})), (9, chunk({"content": "a"})), (9, b"data: [DONE]\n\n"))
-    assert seen.ttft_s == pytest.approx(0.005)
-    assert seen.ttft_answer_s == pytest.approx(0.009)
+def test_ttft_of_reasoning_and_answer_differ(field: str) -> None:
+    """TTFT ends at the first reasoning, the TTFT of the answer at the first content that is not reasoning."""
+    _, timeline = record((5, chunk({field: "hm"})), (9, chunk({"content": "a"})), (9, b"data: [DONE]\n\n"))
+    assert timeline.ttft_s == pytest.approx(0.005)
+    assert timeline.ttft_answer_s == pytest.approx(0.009)
 
 
 def test_a_tool_call_is_content() -> None:
-    """A model that answers with a tool call has answered."""
-    recording, seen = record((5, chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]})))
-    assert recording.content == 1
-    assert seen.ttft_s == seen.ttft_answer_s == pytest.approx(0.005)
+    """A tool call counts as content and as answer."""
+    recording, timeline = record((5, chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]})))
+    assert recording.content_chunks == 1
+    assert timeline.ttft_s == timeline.ttft_answer_s == pytest.approx(0.005)
 
 
-def test_itl_is_divided_by_the_tokens_of_a_chunk_where_told() -> None:
-    """With usage on every chunk ITL is gap ÷ tokens; the raw gap stays."""
-    _, seen = record(
+def test_itl_is_divided_by_the_tokens_of_a_chunk_if_known() -> None:
+    """With usage in every chunk, ITL is gap ÷ tokens; the chunk gap is not divided."""
+    _, timeline = record(
         (10, chunk({"content": "a"}, tokens=1)),
         (40, chunk({"content": "bcd"}, tokens=4)),
         (50, chunk({"content": "e"}, "length", tokens=5)),
         (51, chunk(None, tokens=5)),
     )
-    assert list(seen.content_tokens or ()) == [1, 3, 1]
-    assert seen.itls_s == pytest.approx([0.010, 0.010])
-    assert seen.chunk_gaps_s == pytest.approx([0.030, 0.010])
-    assert seen.tpot_s == pytest.approx(0.040 / 4)
+    assert list(timeline.content_tokens or ()) == [1, 3, 1]
+    assert timeline.itls_s == pytest.approx([0.010, 0.010])
+    assert timeline.chunk_gaps_s == pytest.approx([0.030, 0.010])
+    assert timeline.tpot_s == pytest.approx(0.040 / 4)
 
 
-def test_without_usage_nothing_is_made_up() -> None:
-    """No usage: no n, no TPOT; the gaps are the ITL."""
-    _, seen = record((10, chunk({"content": "a"})), (30, chunk({"content": "b"}, "stop")))
-    assert seen.usage is None
-    assert seen.tpot_s is None
-    assert seen.content_tokens is None
-    assert seen.itls_s == pytest.approx([0.020])
+def test_without_usage_there_is_no_tpot() -> None:
+    """Without usage there is no token count and no TPOT; the gaps are the ITLs."""
+    _, timeline = record((10, chunk({"content": "a"})), (30, chunk({"content": "b"}, "stop")))
+    assert timeline.usage is None
+    assert timeline.tpot_s is None
+    assert timeline.content_tokens is None
+    assert timeline.itls_s == pytest.approx([0.020])
 
 
-def test_tpot_leaves_out_the_tokens_of_the_first_chunk() -> None:
-    """TPOT divides by the tokens that came after the first chunk."""
-    _, seen = record((10, chunk({"content": "abcd"}, tokens=4)), (50, chunk({"content": "e"}, "stop", tokens=8)))
-    assert seen.tpot_s == pytest.approx(0.040 / 4)
+def test_tpot_excludes_the_tokens_of_the_first_chunk() -> None:
+    """TPOT divides by the tokens after the first chunk."""
+    _, timeline = record((10, chunk({"content": "abcd"}, tokens=4)), (50, chunk({"content": "e"}, "stop", tokens=8)))
+    assert timeline.tpot_s == pytest.approx(0.040 / 4)
 
 
-def test_a_cut_inside_an_event_is_no_malformed_event() -> None:
-    """Half an event at the end says that the stream was cut, not that it was wrong."""
+def test_a_stream_cut_inside_an_event_is_not_malformed() -> None:
+    """Half an event at the end means that the stream was cut, not that the data is invalid."""
     recording, _ = record((1, chunk({"content": "a"})), (2, b'data: {"choices":[{"del'))
     assert recording.malformed is None
     assert recording.finish_reason is None
@@ -104,31 +104,31 @@ def test_a_cut_inside_an_event_is_no_malformed_event() -> None:
 @pytest.mark.parametrize(
     "body", [b"data: {broken\n\n", b"data: [1]\n\n", b'data: {"choices": 5}\n\n', b"x" * (2 << 20)]
 )
-def test_what_is_no_chunk_is_malformed(body: bytes) -> None:
-    """Broken JSON, other JSON and an endless line are told."""
+def test_an_invalid_chunk_is_malformed(body: bytes) -> None:
+    """Broken JSON, other JSON and an endless line are malformed."""
     assert record((1, body))[0].malformed
 
 
 @pytest.mark.parametrize(
     "error", ['{"error": {"message": "died"}}', '{"error": "died"}', '{"object":"error","message":"died"}']
 )
-def test_an_error_inside_the_stream_is_kept(error: str) -> None:
-    """An error object is told whatever its form, and what comes after it changes nothing."""
+def test_an_error_inside_the_stream_is_recorded(error: str) -> None:
+    """An error object is recorded in any form, and later data is ignored."""
     recording, _ = record((1, f"data: {error}\n\n".encode()), (2, chunk({"content": "a"})))
     assert recording.error == "died"
-    assert recording.content == 0
+    assert recording.content_chunks == 0
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that never ends is told before it fills the memory."""
+def test_the_number_of_chunks_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endless stream is stopped before it fills the memory."""
     monkeypatch.setattr(module, "MAX_CHUNKS", 3)
     recording, _ = record(*((i, chunk({"content": "a"})) for i in range(6)))
     assert recording.malformed == "more than 3 content chunks in one stream"
-    assert recording.content == 3
+    assert recording.content_chunks == 3
 
 
-def test_a_plain_answer_has_no_ttft() -> None:
-    """With stream: false only E2E is measured."""
+def test_an_answer_without_stream_has_no_ttft() -> None:
+    """With `stream: false` only E2E is measured."""
     recording = Recording(streamed=False)
     answer = {
         "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}],
@@ -136,14 +136,14 @@ def test_a_plain_answer_has_no_ttft() -> None:
     }
     recording.feed(5 * MS, json.dumps(answer).encode())
     recording.finish()
-    seen = recording.complete(Timeline(0, end_ns=5 * MS))
-    assert seen.ttft_s is None
-    assert seen.e2e_s == pytest.approx(0.005)
-    assert (recording.content, recording.finish_reason) == (1, "stop")
+    timeline = recording.complete(Timeline(0, end_ns=5 * MS))
+    assert timeline.ttft_s is None
+    assert timeline.e2e_s == pytest.approx(0.005)
+    assert (recording.content_chunks, recording.finish_reason) == (1, "stop")
 
 
-def test_send_lag_counts_from_the_later_of_due_and_ready() -> None:
-    """Waiting for a slow connection is not the prober's lateness."""
+def test_send_lag_starts_at_the_later_of_intended_and_connected() -> None:
+    """Waiting for a slow connection is not a delay of the prober."""
     assert Timeline(10 * MS, connection=Connection(0, 5 * MS), sent_ns=12 * MS).send_lag_s == pytest.approx(0.002)
     assert Timeline(10 * MS, connection=Connection(0, 30 * MS), sent_ns=31 * MS).send_lag_s == pytest.approx(0.001)
 
@@ -161,35 +161,35 @@ def body_of(path: Path) -> bytes:
         ("litellm_1.106.2_chat.http", None, 15),
     ],
 )
-def test_captured_streams_are_read(name: str, content: int | None, completion: int) -> None:
-    """Streams captured from real servers end properly, with the server's own count of tokens."""
-    recording, seen = record((1, body_of(STREAMS / name)))
+def test_captured_streams_are_parsed(name: str, content: int | None, completion: int) -> None:
+    """Streams captured from real servers end properly, with the server's token count."""
+    recording, timeline = record((1, body_of(STREAMS / name)))
     assert recording.done
     assert recording.finish_reason in ("length", "stop")
-    assert seen.usage is not None
-    assert seen.usage.completion_tokens == completion
-    assert content is None or recording.content == content
+    assert timeline.usage is not None
+    assert timeline.usage.completion_tokens == completion
+    assert content is None or recording.content_chunks == content
 
 
 @pytest.mark.parametrize("at", [0, 40, 200])
-def test_a_line_too_long_does_not_hide_what_came_before(at: int) -> None:
-    """Content and an error before it count, wherever the stream is cut."""
+def test_events_before_a_line_that_is_too_long_count(at: int) -> None:
+    """Content and an error before the line count, wherever the stream is split."""
     first, error = chunk({"content": "a"}), b'data: {"error": {"message": "busy"}}\n\n'
     for before, malformed in ((first, True), (error, False)):
         body = before + b"data: " + b"x" * (1 << 20)
-        recording, seen = record((1, body[:at]), (1, body[at:]))
+        recording, timeline = record((1, body[:at]), (1, body[at:]))
         assert (recording.malformed is not None) == malformed
         assert recording.error == (None if malformed else "busy")
-        assert (seen.first_ns is not None) == malformed
+        assert (timeline.first_ns is not None) == malformed
 
 
-def test_a_token_count_beyond_all_numbers_is_not_told() -> None:
-    """2**63 tokens in every chunk: no exception, no tokens a chunk."""
-    recording, seen = record(
+def test_an_impossible_token_count_is_ignored() -> None:
+    """2**63 tokens in every chunk: no exception, and no tokens per chunk."""
+    recording, timeline = record(
         (1, chunk({"content": "a"}, tokens=2**63)), (2, chunk({"content": "b"}, "stop", tokens=2**64 - 1))
     )
-    assert recording.content == 2
-    assert seen.content_tokens is None
+    assert recording.content_chunks == 2
+    assert timeline.content_tokens is None
 
 
 PARTS = (
@@ -213,23 +213,23 @@ PARTS = (
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=10), st.lists(st.integers(0, 400), max_size=10))
-def test_any_split_of_a_stream_is_recorded_alike(parts: list[bytes], cuts: list[int]) -> None:
-    """Pieces that are kept for later and pieces that are looked at once give the same content, end and verdict."""
+def test_the_recording_does_not_depend_on_the_split(parts: list[bytes], cuts: list[int]) -> None:
+    """Pieces parsed later and pieces split immediately give the same content, end and error."""
     body = b"".join(parts)
     edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     pieces = [body[a:b] for a, b in itertools.pairwise(edges)]
-    found = []
-    for way in ([body], pieces, parts, [body[i : i + 1] for i in range(len(body))]):
-        recording, seen = record(*((1, piece) for piece in way or [b""]))
-        found.append(
-            (recording.done, recording.malformed, recording.finish_reason, recording.text, len(seen.content_ns))
+    results = []
+    for split in ([body], pieces, parts, [body[i : i + 1] for i in range(len(body))]):
+        recording, timeline = record(*((1, piece) for piece in split or [b""]))
+        results.append(
+            (recording.done, recording.malformed, recording.finish_reason, recording.text, len(timeline.content_ns))
         )
-    assert len(set(found)) == 1
+    assert len(set(results)) == 1
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=6), st.lists(st.integers(0, 200), max_size=6))
-def test_done_is_known_when_its_line_has_been_fed(parts: list[bytes], cuts: list[int]) -> None:
-    """Without reading any JSON, wherever the pieces before it were cut, and never before its line has ended."""
+def test_done_is_detected_at_the_end_of_its_line(parts: list[bytes], cuts: list[int]) -> None:
+    """`[DONE]` is detected without parsing JSON, for any split, and never before its line has ended."""
     body = b"".join(parts) + b"\n\n"
     edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     recording, whole = Recording(), Recording()
@@ -240,4 +240,4 @@ def test_done_is_known_when_its_line_has_been_fed(parts: list[bytes], cuts: list
     if not recording.done:
         assert recording.feed(2, b"data: [DONE]") is False
         assert recording.feed(3, b"\n") is True
-    assert recording.content == 0
+    assert recording.content_chunks == 0

@@ -1,26 +1,26 @@
-"""Which successes are warm-up."""
+"""Detection of warm-up probes."""
 
 from prober.measure.warmup import WarmUp
 
 MINUTE = 60 * 10**9
 
 
-def test_the_first_successes_and_those_after_a_restart_or_a_long_silence() -> None:
-    """After start, after a restart and after more than ten minutes without a success the next `count` are warm-up."""
+def test_first_successes_after_start_restart_or_idle_time_are_warm_up() -> None:
+    """After the start, after a restart and after more than ten minutes without a success the next `count` are warm-up."""
     warm = WarmUp(2)
-    assert [warm.take(i * MINUTE) for i in range(4)] == [True, True, False, False]
+    assert [warm.record_success(i * MINUTE) for i in range(4)] == [True, True, False, False]
     warm.restarted()
-    assert [warm.take((5 + i) * MINUTE) for i in range(3)] == [True, True, False]
-    assert [warm.take((18 + i) * MINUTE) for i in range(3)] == [True, True, False]
+    assert [warm.record_success((5 + i) * MINUTE) for i in range(3)] == [True, True, False]
+    assert [warm.record_success((18 + i) * MINUTE) for i in range(3)] == [True, True, False]
 
 
-def test_at_most_ten_an_hour() -> None:
-    """An engine in a crash loop is not in warm-up for ever."""
+def test_at_most_ten_warm_up_probes_per_hour() -> None:
+    """An engine in a crash loop does not stay in warm-up forever."""
     warm = WarmUp(3)
     taken = []
     for i in range(20):
         warm.restarted()
-        taken.append(warm.take(i * MINUTE))
+        taken.append(warm.record_success(i * MINUTE))
     assert taken == [True] * 10 + [False] * 10
     warm.restarted()
-    assert warm.take(61 * MINUTE)
+    assert warm.record_success(61 * MINUTE)

@@ -9,7 +9,7 @@ import pytest
 
 from prober.config.specs import Timeouts
 from prober.measure import chat
-from prober.measure.outcome import Outcome, Promise, Verdict, classify
+from prober.measure.outcome import ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.timeline import Recording, Timeline
 from prober.net import exchange as module
 from prober.net.exchange import Deadlines, Exchange
@@ -98,8 +98,8 @@ class Answer:
     async def verdict(self) -> Verdict:
         async with asyncio.timeout(5):
             await self.exchange.ended
-        ending = self.recording.ending(broken=self.exchange.broken, status=self.exchange.status)
-        return classify(ending, Promise(self.recording.streamed))
+        ending = self.recording.observed_end(transport_verdict=self.exchange.broken, status=self.exchange.status)
+        return classify(ending, ExpectedAnswer(self.recording.streamed))
 
     @property
     def timeline(self) -> Timeline:
@@ -336,7 +336,7 @@ async def test_a_status_that_comes_too_late_is_a_timeout(now: Now) -> None:
         answer.exchange.abort()
 
 
-@pytest.mark.parametrize("function", ["feed", "read", "finish"])
+@pytest.mark.parametrize("function", ["feed", "parse_pending", "finish"])
 @pytest.mark.parametrize("framing", ["chunked", "no length"])
 async def test_an_exception_in_reading_is_raised_to_who_waits(
     now: Now, framing: str, function: str, monkeypatch: pytest.MonkeyPatch

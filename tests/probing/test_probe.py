@@ -119,7 +119,7 @@ async def test_a_good_answer_is_ok_and_counted_by_the_server() -> None:
     timeline = result.timeline
     assert result.outcome is Outcome.OK
     assert timeline.usage is not None
-    assert timeline.usage.completion_tokens == result.asked_output_tokens == len(timeline.content_ns)
+    assert timeline.usage.completion_tokens == result.requested_output_tokens == len(timeline.content_ns)
     assert list(timeline.content_tokens or ()) == [1] * len(timeline.content_ns)
     assert timeline.ttft_s is not None
     assert timeline.ttft_s >= 0.02

@@ -19,7 +19,7 @@ from prober.results.capacity import (
     holds_at,
     words,
 )
-from prober.statistics.sequential_test import Observed
+from prober.statistics.sequential_test import Observations
 
 MODEL = Capacity("a", "found", 9.0, 10.0, 10.0 * 10 / 9, 1_000.0, fit="model")
 ROUGH = Capacity("a", "found", 5.0, 10.0, 20.0)
@@ -68,7 +68,7 @@ def test_headroom_is_what_is_free() -> None:
 
 
 def at(rate_per_s: float, events: int, bad: int) -> RateEvents:
-    return RateEvents(rate_per_s, Observed(events, bad), events, bad)
+    return RateEvents(rate_per_s, Observations(events, bad), events, bad)
 
 
 def test_a_rate_holds_by_its_events_and_those_above() -> None:

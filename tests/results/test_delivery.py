@@ -45,7 +45,7 @@ def streamed(
         content_tokens=told,
         usage=usage,
     )
-    return ProbeResult("t", "w", f"{at_s}", 0.0, outcome, "", timeline, asked_prompt_tokens=50)
+    return ProbeResult("t", "w", f"{at_s}", 0.0, outcome, "", timeline, requested_prompt_tokens=50)
 
 
 def between(probes: list[ProbeResult], begin_s: float, end_s: float) -> Throughput:
@@ -136,7 +136,7 @@ def swept(plan: Plan, rng: Random | None = None) -> tuple[list[ProbeResult], lis
         stamps = tuple(round((CLOCK_S + at_s + each.shown_s) * 1e9) for at_s in each.truth.token_times_s())
         at = round((CLOCK_S + each.truth.request.arrival_s) * 1e9)
         timeline = Timeline(at, first_ns=stamps[0] if stamps else None, content_ns=stamps)
-        cut = ProbeResult("", "", each.id, 0.0, Outcome.CANCELLED, "cut", timeline, asked_prompt_tokens=200)
+        cut = ProbeResult("", "", each.id, 0.0, Outcome.CANCELLED, "cut", timeline, requested_prompt_tokens=200)
         results.append(cut)
     order = driven.orders[-1][1]
     assert isinstance(order, Estimate)

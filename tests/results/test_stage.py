@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from prober.measure.chat import Usage
-from prober.measure.engine_signals import Info, Signals
-from prober.measure.gpu_reading import Device
+from prober.measure.engine_signals import EngineInfo, EngineSignals
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -93,14 +93,16 @@ def test_a_stage_without_requests_has_no_figures() -> None:
 
 def test_what_engine_and_gpus_said() -> None:
     """Means and peaks of what was told; power of all GPUs together; a counter's fall is a new start."""
-    info = Info("vllm")
+    info = EngineInfo("vllm")
     readings = [
-        Signals(info, requests_running=2, requests_waiting=0, kv_cache_usage_ratio_max=0.2, preemptions_total=7),
-        Signals(info, requests_running=4, requests_waiting=6, kv_cache_usage_ratio_max=0.9, preemptions_total=9),
-        Signals(info, requests_running=None, preemptions_total=1),
+        EngineSignals(info, requests_running=2, requests_waiting=0, kv_cache_usage_ratio_max=0.2, preemptions_total=7),
+        EngineSignals(info, requests_running=4, requests_waiting=6, kv_cache_usage_ratio_max=0.9, preemptions_total=9),
+        EngineSignals(info, requests_running=None, preemptions_total=1),
     ]
     gpus = [
-        Device(i, f"u{i}", "GPU", utilization_ratio=0.5, power_watts=300.0, memory_used_bytes=8, memory_total_bytes=10)
+        GpuReading(
+            i, f"u{i}", "GPU", utilization_ratio=0.5, power_watts=300.0, memory_used_bytes=8, memory_total_bytes=10
+        )
         for i in (0, 1)
     ]
     hot = [replace(each, utilization_ratio=1.0, power_watts=350.0) for each in gpus]

@@ -1,4 +1,4 @@
-"""Intervals of samples that come in clusters."""
+"""Confidence intervals of clustered samples."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,14 +12,14 @@ from prober.statistics.clustered_quantiles import clustered_quantiles
 from prober.statistics.quantiles import Quantile, quantiles
 
 QS = (0.5, 0.9, 0.99)
-LEVEL, OWN = 0.3, 0.1  # standard deviations of the log: of an answer's pace, and of its gaps around that
+LEVEL, OWN = 0.3, 0.1  # standard deviations of the log: of the pace of an answer, and of its gaps around that pace
 TIMES = 300
 
 Clusters = list[list[float]]
 
 
 def answers(count: int, gaps: float, level: float, rng: Random) -> Clusters:
-    """Gaps of `count` answers, with about so many gaps each; an answer has a pace of its own."""
+    """Gaps of `count` answers, on average `gaps` each; every answer has its own pace."""
     found = []
     for _ in range(count):
         pace = rng.gauss(0.0, level)
@@ -28,7 +28,7 @@ def answers(count: int, gaps: float, level: float, rng: Random) -> Clusters:
 
 
 def coverage(interval: Callable[[Clusters], Sequence[Quantile]], level: float) -> dict[float, float]:
-    """How often the interval holds the quantile of all gaps, an end that is not known held to be far."""
+    """How often the interval contains the quantile of all gaps; a missing bound counts as infinite."""
     rng, held = Random(7), dict.fromkeys(QS, 0)
     spread = math.hypot(level, OWN)
     for _ in range(TIMES):
@@ -40,12 +40,12 @@ def coverage(interval: Callable[[Clusters], Sequence[Quantile]], level: float) -
 
 
 def by_gap(clusters: Clusters) -> Sequence[Quantile]:
-    """As if every gap was independent."""
+    """Treats all gaps as independent."""
     return quantiles(list(chain.from_iterable(clusters)), QS)
 
 
-def test_of_gaps_that_are_alike_the_interval_is_as_wide_as_it_says() -> None:
-    """95% nominal; taken for independent, gaps of the same answers give intervals that miss the truth most of the time."""
+def test_intervals_of_correlated_gaps_have_the_nominal_coverage() -> None:
+    """Coverage is near 95%; intervals that treat the gaps as independent miss the truth most of the time."""
     clustered = coverage(lambda clusters: clustered_quantiles(clusters, QS), LEVEL)
     alone = coverage(by_gap, LEVEL)
     for q in QS:
@@ -53,8 +53,8 @@ def test_of_gaps_that_are_alike_the_interval_is_as_wide_as_it_says() -> None:
         assert alone[q] < 0.5, (q, alone)
 
 
-def test_of_independent_gaps_it_is_that_of_independent_gaps() -> None:
-    """It is never narrower, so it holds the truth as often, and not needlessly often."""
+def test_intervals_of_independent_gaps_are_hardly_wider() -> None:
+    """The interval is never narrower than that of independent samples, and less than 1.5 times as wide."""
     clustered = coverage(lambda clusters: clustered_quantiles(clusters, QS), 0.0)
     assert all(0.93 <= each <= 1.0 for each in clustered.values()), clustered
     clusters = answers(200, 30, 0.0, Random(3))
@@ -69,8 +69,8 @@ def test_of_independent_gaps_it_is_that_of_independent_gaps() -> None:
         assert one.upper - one.lower < 1.5 * (other.upper - other.lower)
 
 
-def test_of_one_gap_an_answer_it_is_nearly_the_same() -> None:
-    """Clusters of one are independent samples; Student's t costs a little."""
+def test_clusters_of_one_sample_give_nearly_the_plain_interval() -> None:
+    """Clusters of one are independent samples; Student's t widens the interval a little."""
     rng = Random(4)
     values = [rng.random() for _ in range(1_000)]
     (one,), (other,) = clustered_quantiles([[each] for each in values], (0.5,)), quantiles(values, (0.5,))
@@ -79,23 +79,23 @@ def test_of_one_gap_an_answer_it_is_nearly_the_same() -> None:
     assert one.upper == pytest.approx(other.upper, abs=0.003)
 
 
-def test_one_answer_alone_says_nothing_of_others() -> None:
-    """No interval, however many gaps; nothing at all where there are none; answers without gaps do not count."""
+def test_a_single_cluster_has_no_interval() -> None:
+    """One answer has no interval, however many gaps; without gaps there is no result; empty clusters do not count."""
     (found,) = clustered_quantiles([[0.01] * 5_000, []], (0.5,))
     assert (found.estimate, found.lower, found.upper, found.count) == (0.01, None, None, 5_000)
     assert clustered_quantiles([[], []]) == []
 
 
 def test_stalls_of_a_single_answer_are_one_event() -> None:
-    """Twenty slow gaps of one answer in fifty: p99 has no upper bound, where independent gaps would claim one."""
+    """With all slow gaps in one answer of fifty, p98 has no upper bound, although independent gaps would have one."""
     clusters = [[0.01] * 40 for _ in range(49)] + [[1.0] * 40]
     (found,), (alone,) = clustered_quantiles(clusters, (0.98,)), quantiles(list(chain.from_iterable(clusters)), (0.98,))
     assert found.upper is None
     assert alone.upper == 1.0
 
 
-def test_the_maximum_and_equal_gaps_divide_by_nothing() -> None:
-    """A server that sends in bursts has gaps that are all the same."""
+def test_the_maximum_and_equal_gaps_do_not_divide_by_zero() -> None:
+    """A server that sends in bursts has gaps that are all equal."""
     for found in clustered_quantiles([[0.0] * 8, [0.0] * 8, [0.0] * 8], (0.5, 1.0)):
         assert found.estimate == 0.0
         assert found.upper is None

@@ -1,4 +1,4 @@
-"""Quantiles say how sure they are, and trust is lost for cause."""
+"""Confidence intervals of quantiles, and the trust in the prober's own measurements."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ S = 10**9
 
 
 @pytest.mark.parametrize("q", [0.5, 0.9, 0.99])
-def test_the_interval_holds_the_truth_95_times_in_100(q: float) -> None:
-    """Coverage over 600 samples of 1,500 exponentials is at least 93%, and the interval is not everything."""
+def test_the_interval_has_95_percent_coverage(q: float) -> None:
+    """Coverage over 600 samples of 1,500 exponentials is at least 93% and at most 99%."""
     rng, truth, covered = np.random.default_rng(5), -np.log(1 - q), 0
     for _ in range(600):
         (found,) = quantiles(list(rng.exponential(size=1500)), (q,))
@@ -21,15 +21,15 @@ def test_the_interval_holds_the_truth_95_times_in_100(q: float) -> None:
     assert 0.93 <= covered / 600 <= 0.99
 
 
-def test_few_samples_have_no_upper_bound_and_are_not_enough() -> None:
-    """p99 of 50 samples is the worst one: no upper bound, and marked."""
+def test_few_samples_have_no_upper_bound() -> None:
+    """p99 of 50 samples is the largest one, without upper bound, and is marked as not enough samples."""
     (found,) = quantiles([float(i) for i in range(50)], (0.99,))
-    assert (found.estimate, found.upper, found.enough, found.count) == (49.0, None, False, 50)
+    assert (found.estimate, found.upper, found.has_enough_samples, found.count) == (49.0, None, False, 50)
     assert quantiles([]) == []
 
 
-def test_trust_is_lost_for_late_probes_a_late_loop_and_missed_times() -> None:
-    """Each of the three takes trust away, and five minutes without them give it back."""
+def test_invalid_probes_loop_lag_and_missed_due_times_remove_trust() -> None:
+    """Each of the three removes trust; five minutes without them restore it."""
     for spoil in (
         lambda trust: [trust.probe(S, invalid=i < 2) for i in range(100)],
         lambda trust: [trust.lag(S, 0.02 if i < 2 else 0.0) for i in range(100)],
@@ -43,7 +43,7 @@ def test_trust_is_lost_for_late_probes_a_late_loop_and_missed_times() -> None:
 
 
 def test_one_percent_is_tolerated() -> None:
-    """One invalid probe in a hundred is within bounds."""
+    """One invalid probe in a hundred does not remove trust."""
     trust = Trust(0.010)
     for i in range(100):
         trust.probe(S, invalid=i == 0)

@@ -13,7 +13,7 @@ from prober.features.diagnosis.diagnosis import Diagnosis, Finding, RunnerUp
 from prober.features.drift.detector import Shift, Verdict
 from prober.features.slo.status import SloStatus, State
 from prober.measure.chat import Usage
-from prober.measure.event import Event
+from prober.measure.event import TargetEvent
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -72,8 +72,8 @@ def probe(
         timeline,
         model="org/model-70b",
         engine="vllm",
-        asked_prompt_tokens=128,
-        asked_output_tokens=chunks,
+        requested_prompt_tokens=128,
+        requested_output_tokens=chunks,
         text="Once upon a time" if ended else "",
     )
 
@@ -306,18 +306,20 @@ SCENES = {
 }
 
 
-def events(targets: Sequence[TargetView]) -> list[Event]:
+def events(targets: Sequence[TargetView]) -> list[TargetEvent]:
     """Events of the first target."""
     name = targets[0].name
     return [
-        Event(NOW - 60, name, "state", "failing, was ready: connect_refused (127.0.0.1:8000 refused the connection)"),
-        Event(
+        TargetEvent(
+            NOW - 60, name, "state", "failing, was ready: connect_refused (127.0.0.1:8000 refused the connection)"
+        ),
+        TargetEvent(
             NOW - 900,
             name,
             "diagnosis",
             "queueing: requests wait for a place in the batch\n  requests waiting: 7.2 [needed]",
         ),
-        Event(NOW - 90_000, name, "engine", "version was 0.31.0, is 0.32.0"),
+        TargetEvent(NOW - 90_000, name, "engine", "version was 0.31.0, is 0.32.0"),
     ]
 
 

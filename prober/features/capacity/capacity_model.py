@@ -111,7 +111,7 @@ class Ahead:
 
         None if no rate of the sweep's requests meets the objective, or every one does.
         """
-        allowed = log(float(slo.budget))
+        allowed = log(float(slo.error_budget_ratio))
         points: list[tuple[float, float, float]] = []
         rough, fine = round(ROUGH * self.effort), round(FINE * self.effort)
 

@@ -141,7 +141,7 @@ def _by_fractions(record: Record, slo: Slo, judged: Sequence[Asked]) -> Capacity
     knee below every rate that was tried, of which only the prior speaks.
     """
     steps = [_step(slo, stage, [each for each in judged if each.stage == stage.number]) for stage in record.stages]
-    found = knee(steps, float(slo.budget))
+    found = knee(steps, float(slo.error_budget_ratio))
     if found is None or not record.reached or sum(each.bad for each in steps) < BREACHES:
         return None
     lengths = _lengths(record)
@@ -158,7 +158,7 @@ def _by_fractions(record: Record, slo: Slo, judged: Sequence[Asked]) -> Capacity
 
 def _by_events(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity:
     """By nothing but the events: the highest rate at which they show the objective."""
-    budget = float(slo.budget)
+    budget = float(slo.error_budget_ratio)
     held = holds_at(levels, budget)
     if held is None:
         return Capacity(slo.name, "not_enough_data", samples=samples, evidence=evidence(levels, budget))
@@ -193,7 +193,7 @@ def _fails_at_once(record: Record, slo: Slo, levels: Sequence[RateEvents]) -> fl
         return None
     first = _lowest(record)
     at = [level for stage, level in zip(judged, levels, strict=True) if stage.rate_per_s == first.rate_per_s]
-    return first.total_per_s if fails(reduce(RateEvents.plus, at), float(slo.budget)) else None
+    return first.total_per_s if fails(reduce(RateEvents.plus, at), float(slo.error_budget_ratio)) else None
 
 
 def _lowest(record: Record) -> Stage:

@@ -31,8 +31,8 @@ from prober.features.capacity.sweep_runner import Drive, Unmeasurable
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.sweep_store import KEPT_S, SweepArchive, SweepStore
 from prober.measure.engine_signals import EngineChange
-from prober.measure.event import Event
-from prober.measure.gpu_reading import Device
+from prober.measure.event import TargetEvent
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
 from prober.net.prometheus import Unanswered, firing
 from prober.probing.event_log import EventLog
@@ -91,7 +91,7 @@ class _Swept:
     removed: bool = False
     model: tuple[float, Fit] | None = None
     recent: deque[ProbeResult] = field(default_factory=lambda: deque(maxlen=CONTINUOUS))
-    devices: Sequence[Device] = ()
+    devices: Sequence[GpuReading] = ()
     drive: Drive | None = None
 
     @property
@@ -201,7 +201,7 @@ class Sweeps:
         if (swept := self._swept.get(result.target)) is not None:
             swept.recent.append(result)
 
-    def devices(self, name: str, devices: Sequence[Device]) -> None:
+    def devices(self, name: str, devices: Sequence[GpuReading]) -> None:
         """The target's GPUs were read."""
         if (swept := self._swept.get(name)) is not None:
             swept.devices = devices
@@ -393,7 +393,7 @@ class Sweeps:
         target = swept.target
         needs = {kind: need for kind, need in needs_of(target.spec).items() if kind in target.budgets}
         told = [(each, usage) for each in swept.recent if (usage := each.timeline.usage) is not None]
-        asked = [target.amounts(each.asked_prompt_tokens, each.asked_output_tokens) for each, _ in told]
+        asked = [target.amounts(each.requested_prompt_tokens, each.requested_output_tokens) for each, _ in told]
         used = [target.amounts(usage.prompt_tokens or 0, usage.completion_tokens or 0) for _, usage in told]
         for index, kind in enumerate(KINDS):
             before, after = (sum(each[index] for each in amounts) for amounts in (asked, used))
@@ -534,7 +534,7 @@ class Sweeps:
         found = words(finished.capacities)
         text = f"sweep: {finished.verdict}, {found}; why it ended: {ending(finished.reason, finished.detail)}"
         log.info("target=%s %s (%s)", name, text, finished.reason)
-        self._events.append(Event(result.ended_unix_s, name, "sweep", text))
+        self._events.append(TargetEvent(result.ended_unix_s, name, "sweep", text))
 
     # --- what ends it from outside
 
@@ -624,7 +624,7 @@ class TargetSweeps(TargetObserver):
     def probe_ended(self, result: ProbeResult) -> None:
         self._sweeps.probe(result)
 
-    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+    def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         self._sweeps.devices(self._observed.name, devices)
 
     def engine_changed(self, change: EngineChange) -> None:

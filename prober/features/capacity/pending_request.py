@@ -7,7 +7,7 @@ from prober.features.capacity.sweep_record import Asked
 from prober.measure.objective import Slo
 from prober.measure.outcome import BAD, NEUTRAL
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import events
+from prober.measure.slo_events import count_events
 
 # A request breaches an ITL objective with so many times the share of bad gaps that the objective allows.
 ITL_SHARE = 3.0
@@ -74,7 +74,7 @@ class Sent:
             self.gap_s, self.gap_most_s = gaps[len(gaps) // 2], gaps[-1]
         self.failed = result.outcome in BAD
         self.valid = result.outcome not in NEUTRAL
-        self.events = {slo.name: found for slo in slos if (found := events(slo, result))[0]}
+        self.events = {slo.name: found for slo in slos if (found := count_events(slo, result))[0]}
 
     def late(self, at_s: float, slos: Sequence[Slo]) -> bool:
         """It waits for longer than a threshold, and so is a breach already."""
@@ -90,7 +90,7 @@ class Sent:
     def breaches(self, slo: Slo) -> bool:
         """As far as it is known."""
         count, bad = self.events.get(slo.name, (0, 0))
-        return bad > (ITL_SHARE * float(slo.budget) * count if slo.signal == "itl" else 0)
+        return bad > (ITL_SHARE * float(slo.error_budget_ratio) * count if slo.signal == "itl" else 0)
 
     def ttft_s(self, at_s: float) -> float:
         """Or how long it has been waited for."""

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from prober.features.capacity.sweep_record import Record, other_counts
-from prober.measure.engine_signals import Histogram
+from prober.measure.engine_signals import EngineHistogram
 from prober.simulation.engine import Engine
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request, Run, Truth
@@ -91,7 +91,7 @@ def background(record: Record, rng: Random) -> Background:
     return Background(rate, tuple(Pair(p, o) for p, o in zip(prompts, outputs, strict=True)), known=True)
 
 
-def _told(histograms: Sequence[Histogram | None], own: Sequence[int], rng: Random) -> list[int]:
+def _told(histograms: Sequence[EngineHistogram | None], own: Sequence[int], rng: Random) -> list[int]:
     """Lengths as the engine's histogram of all its past has them, less the sweep's own; empty where it tells too little."""
     told = [each for each in histograms if each is not None]
     if not told or told[-1].sum is None or told[-1].counts[-1] - len(own) < FEW:

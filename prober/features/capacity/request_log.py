@@ -7,9 +7,9 @@ from prober.features.capacity.actions import Teller
 from prober.features.capacity.pending_request import Sent
 from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import Other, Record, Stage, entered, other_counts
-from prober.measure.engine_signals import Signals
+from prober.measure.engine_signals import EngineSignals
 
-Reading = tuple[float, Signals]
+Reading = tuple[float, EngineSignals]
 
 
 @dataclass(slots=True)

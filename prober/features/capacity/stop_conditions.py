@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from prober.features.capacity.sweep_plan import Guards
-from prober.measure.engine_signals import COUNTERS, Histogram, Signals
+from prober.measure.engine_signals import COUNTER_SIGNALS, EngineHistogram, EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import events
+from prober.measure.slo_events import count_events
 
 Trip = Literal[
     "waiting", "kv_usage", "preemptions", "production_ttft", "restarted", "replicas_changed", "engine_changed"
@@ -29,8 +29,8 @@ class Guard:
     def __init__(self, guards: Guards, ttft_s: float | None) -> None:
         self._guards = guards
         self._ttft_s = ttft_s
-        self._first: tuple[float, Signals] | None = None
-        self._recent: deque[tuple[float, Signals]] = deque()
+        self._first: tuple[float, EngineSignals] | None = None
+        self._recent: deque[tuple[float, EngineSignals]] = deque()
         self._before_per_s: float | None = None  # preemptions before the sweep
 
     @property
@@ -43,7 +43,7 @@ class Guard:
         self._before_per_s = self._preemptions_per_s(None) or 0.0
 
     def reading(
-        self, at_s: float, signals: Signals, total_per_s: float, own_ttfts: list[tuple[float, float]]
+        self, at_s: float, signals: EngineSignals, total_per_s: float, own_ttfts: list[tuple[float, float]]
     ) -> Trip | None:
         """The page at `at_s`; total_per_s: all requests that come now; own_ttfts: (first token at, TTFT) of the sweep's own."""
         changed = self._changed(signals)
@@ -62,7 +62,7 @@ class Guard:
             return "preemptions"
         return "production_ttft" if self._others_slow(own_ttfts) else None
 
-    def _changed(self, now: Signals) -> Trip | None:
+    def _changed(self, now: EngineSignals) -> Trip | None:
         """It is another engine than at the last reading, or fewer or more of them."""
         if not self._recent:
             return None
@@ -72,13 +72,13 @@ class Guard:
         began, begins = before.start_time_seconds, now.start_time_seconds
         if began is not None and begins is not None and abs(begins - began) > 1.0:
             return "restarted"
-        for name in (*COUNTERS, "uptime_seconds"):
+        for name in (*COUNTER_SIGNALS, "uptime_seconds"):
             was, value = getattr(before, name), getattr(now, name)
             if was is not None and value is not None and value < was:
                 return "restarted"
         return "engine_changed" if now.info != before.info else None
 
-    def _waits(self, signals: Signals, total_per_s: float) -> bool:
+    def _waits(self, signals: EngineSignals, total_per_s: float) -> bool:
         if signals.requests_waiting is None:
             return False
         if self._guards.waiting is not None:
@@ -114,15 +114,15 @@ class Guard:
         return slow >= _FEW and slow > self._guards.production_share * came
 
 
-def _above(histogram: Histogram, bound: float) -> float:
+def _above(histogram: EngineHistogram, bound: float) -> float:
     return histogram.counts[-1] - histogram.counts[histogram.bounds.index(bound)]
 
 
 def burns(probes: Sequence[ProbeResult], slos: Iterable[Slo], rate: float) -> bool:
     """Whether the continuous probes of a sweep's time burn an SLO's budget faster than `rate`, by three bad ones at least."""
     for slo in slos:
-        counts = [events(slo, each) for each in probes]
+        counts = [count_events(slo, each) for each in probes]
         seen, bad = (sum(count[place] for count in counts) for place in (0, 1))
-        if bad >= _FEW and bad > min(rate * float(slo.budget), _MOST_BAD) * seen:
+        if bad >= _FEW and bad > min(rate * float(slo.error_budget_ratio), _MOST_BAD) * seen:
             return True
     return False

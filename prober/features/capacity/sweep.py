@@ -27,11 +27,11 @@ from prober.features.capacity.request_log import Account
 from prober.features.capacity.stop_conditions import VOID, Guard
 from prober.features.capacity.sweep_plan import Plan, Spent
 from prober.features.capacity.sweep_record import UNJUDGED, Other, Phase, Stage, observed
-from prober.measure.engine_signals import Signals
+from prober.measure.engine_signals import EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.results.capacity import ERROR, Capacity, binding
-from prober.statistics.sequential_test import below, least
+from prober.statistics.sequential_test import log_evidence_below, min_observations
 
 # The sending ends when half of so many last requests known are breaches. A grid is walked to see them: one burst does not end it.
 LAST, LAST_OF_GRID, REACH = 8, 32, 500  # reach: how far back they are looked for
@@ -123,7 +123,7 @@ class Sweep:
             smoke = stage.phase == "warm_up" and not stage.answered
             self._stop("smoke_failed" if smoke else "failed", at_s, f"{stage.failed} of {stage.sent}: {result.detail}")
 
-    def page(self, at_s: float, signals: Signals) -> None:
+    def page(self, at_s: float, signals: EngineSignals) -> None:
         """The engine's page was read. Readings from before the sweep make the load that was there better known."""
         if isinstance(self._order, Finished):
             return
@@ -306,13 +306,13 @@ class Sweep:
         if self._plan.mode != "adaptive":
             return False
         stage = self._account.stages[-1]
-        at_best = max(least(float(slo.budget), ERROR) for slo in self._plan.slos)
+        at_best = max(min_observations(float(slo.error_budget_ratio), ERROR) for slo in self._plan.slos)
         if (at_s - stage.began_s) * stage.rate_per_s >= STAYS * at_best:
             return False
         sent = [each for each in self._account.requests.values() if each.stage == stage.number and each.valid]
         for slo in self._plan.slos:
             seen = observed(slo, [(*each.events.get(slo.name, (0, 0)), each.output_tokens) for each in sent])
-            if below(seen, float(slo.budget)) < -log(ERROR):
+            if log_evidence_below(seen, float(slo.error_budget_ratio)) < -log(ERROR):
                 return True
         return False
 
@@ -353,13 +353,13 @@ class Sweep:
         Two of hundreds are what the objective allows. To stop at them tells nothing of a target that breaches a little at any
         rate (prompts of very different lengths).
         """
-        allowed = min(float(each.budget) for each in self._plan.slos)
+        allowed = min(float(each.error_budget_ratio) for each in self._plan.slos)
         odds = ODDS if self._account.readings else ODDS_BLIND
         return self._plan.mode == "gentle" or at_least(breached, sent, allowed) < odds
 
     def _surely(self, breached: int, sent: int) -> bool:
         """More than the strictest objective allows, at odds of a thousand to one."""
-        return at_least(breached, sent, min(float(each.budget) for each in self._plan.slos)) < 1e-3
+        return at_least(breached, sent, min(float(each.error_budget_ratio) for each in self._plan.slos)) < 1e-3
 
     def _near(self, at_s: float) -> bool:
         """Gentle: of the last dozen known and of those that wait too long for it, two or more reach the share."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from prober.measure.engine_signals import Signals
+from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo
-from prober.measure.slo_events import most_a_probe
-from prober.statistics.sequential_test import Observed
+from prober.measure.slo_events import max_events_per_probe
+from prober.statistics.sequential_test import Observations
 
 Phase = Literal["warm_up", "ramp", "rest", "climb", "grid", "sustain"]
 UNJUDGED: frozenset[Phase] = frozenset({"warm_up", "rest"})  # what is sent in them says nothing of their rate
@@ -96,7 +96,7 @@ class Record:
     slos: tuple[Slo, ...]
     asked: tuple[Asked, ...]
     stages: tuple[Stage, ...]
-    readings: tuple[tuple[float, Signals], ...] = ()
+    readings: tuple[tuple[float, EngineSignals], ...] = ()
     others: tuple[Other, ...] | None = None
     lengths: tuple[tuple[int, int], ...] = ()
     reached: bool = True
@@ -124,19 +124,19 @@ class Record:
         return max([*(each.known_s for each in self.asked), *(at_s for at_s, _ in self.readings[-1:])], default=0.0)
 
 
-def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observed:
+def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations:
     """One observation a request, as `sequential` takes them. requests: (events, bad ones, output tokens asked for) of each.
 
     A request of several events (ITL) is budget + (bad − budget · events) ÷ most of them, as in `prober gate`: its gaps need not
     be independent.
     """
     known = [each for each in requests if each[0]]
-    budget = float(slo.budget)
-    most = max((max(count, most_a_probe(slo, asked)) for count, _, asked in known), default=1)
-    return Observed(len(known), sum(budget + (bad - budget * count) / most for count, bad, _ in known))
+    budget = float(slo.error_budget_ratio)
+    most = max((max(count, max_events_per_probe(slo, asked)) for count, _, asked in known), default=1)
+    return Observations(len(known), sum(budget + (bad - budget * count) / most for count, bad, _ in known))
 
 
-def entered(signals: Signals) -> float | None:
+def entered(signals: EngineSignals) -> float | None:
     """Requests that have come to the engine so far, by its own counts: finished, running and waiting."""
     if signals.requests_finished_total is None or signals.requests_running is None:
         return None

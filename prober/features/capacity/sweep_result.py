@@ -10,8 +10,8 @@ from prober import __version__
 from prober.config.specs import SweepSpec, TargetSpec
 from prober.features.capacity.actions import Finished
 from prober.features.capacity.sweep_runner import Driven
-from prober.measure.engine_signals import Signals
-from prober.measure.gpu_reading import Device
+from prober.measure.engine_signals import EngineSignals
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.results.delivery import deliveries
 from prober.results.load_description import describe_load
@@ -30,7 +30,7 @@ def result_of(
     started_unix_s: float,
     ended_unix_s: float,
     told: Mapping[str, object] = MappingProxyType({}),
-    devices: Sequence[Device] = (),
+    devices: Sequence[GpuReading] = (),
 ) -> Result:
     """Of all that is known. told: what the configuration does not say; devices: the GPUs that serve the target."""
     finished = driven.finished
@@ -96,7 +96,7 @@ def without_requests(result: Result) -> Result:
     return replace(result, requests=())
 
 
-def _target(spec: TargetSpec, driven: Driven, last: Signals | None) -> Target:
+def _target(spec: TargetSpec, driven: Driven, last: EngineSignals | None) -> Target:
     parts = urlsplit(spec.url)
     host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
     models = [each.model for _, each in driven.probes if each.model]
@@ -134,7 +134,7 @@ def _prices(spec: TargetSpec) -> Prices:
     )
 
 
-def _context(devices: Sequence[Device]) -> Context:
+def _context(devices: Sequence[GpuReading]) -> Context:
     if not devices:
         return Context()
     memory = {each.memory_total_bytes for each in devices if each.memory_total_bytes}

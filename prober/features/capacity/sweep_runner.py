@@ -19,7 +19,7 @@ from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep
 from prober.features.capacity.sweep_plan import Plan, Spent
 from prober.features.capacity.sweep_progress import Sweeping
 from prober.features.capacity.sweep_record import Record
-from prober.measure.engine_signals import EngineChange, PageReading, Signals
+from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.page_source import OpenPage, PageSource
@@ -53,7 +53,7 @@ class Driven:
     model: Fit | None
     began_ns: int
     probes: tuple[tuple[int, ProbeResult], ...]
-    readings: tuple[tuple[float, Signals], ...]
+    readings: tuple[tuple[float, EngineSignals], ...]
     quiet_s: float = 0.0
 
 
@@ -100,7 +100,7 @@ class Drive:
         self._began_s = self._now_s()
         self._flights: dict[asyncio.Task[None], Flight] = {}
         self._probes: list[tuple[int, ProbeResult]] = []
-        self._readings: list[tuple[float, Signals]] = []
+        self._readings: list[tuple[float, EngineSignals]] = []
 
     def guard(self, name: str) -> None:
         """Something outside speaks against going on: the sweep ends, and what was measured is kept."""
@@ -261,8 +261,8 @@ class Drive:
                 timeline, (prompt, output) = flight.delivered(), flight.asked
                 cut = ProbeResult(
                     *("", "", flight.request_id, 0.0, Outcome.CANCELLED, detail, timeline),
-                    asked_prompt_tokens=prompt,
-                    asked_output_tokens=output,
+                    requested_prompt_tokens=prompt,
+                    requested_output_tokens=output,
                 )
                 self._probes.append((stage, cut))
                 sweep.result(cut, self._now_s())  # else it would be waited for in what follows

@@ -74,7 +74,7 @@ class SweepSeries:
                 ).value = stage.output_tokens_per_s
             for signal, found in stage.latencies.items():
                 for quantile in found:
-                    if quantile.enough or quantile.q == 0.5:
+                    if quantile.has_enough_samples or quantile.q == 0.5:
                         labels = (name, label, signal, f"{quantile.q:g}")
                         self._families[capacity_series.SWEEP_STAGE_LATENCY.name].value(
                             *labels

@@ -12,14 +12,14 @@ from prober.features.diagnosis import series
 from prober.features.diagnosis.clues import Evidence, Seen
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
 from prober.features.diagnosis.window import WARM, Hardware, seen
-from prober.measure.bandwidth_bound import Refused, memory_bandwidth
-from prober.measure.engine_signals import PageReading, Signals, without_buckets
-from prober.measure.event import Event
-from prober.measure.gpu_reading import Device
+from prober.measure.bandwidth_bound import UnknownFigure, memory_bandwidth
+from prober.measure.engine_signals import EngineSignals, PageReading, without_buckets
+from prober.measure.event import TargetEvent
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import events as slo_events
+from prober.measure.slo_events import count_events
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 
@@ -82,8 +82,8 @@ class TargetDiagnosis(TargetObserver):
         self._drifted: set[tuple[str, str]] = set()  # workload, signal
         self._window_began_s = self._now_s()
         self.decode: DecodeSpec | None = None
-        self.readings: deque[tuple[float, Signals]] = deque(maxlen=MOST)
-        self.devices: deque[tuple[float, Sequence[Device]]] = deque(maxlen=MOST)
+        self.readings: deque[tuple[float, EngineSignals]] = deque(maxlen=MOST)
+        self.devices: deque[tuple[float, Sequence[GpuReading]]] = deque(maxlen=MOST)
         self.diagnosis: Diagnosis | None = None
         self.configured()
 
@@ -105,7 +105,7 @@ class TargetDiagnosis(TargetObserver):
         if reading is not None:
             self.readings.append((reading.at_ns / 1e9, without_buckets(reading.signals)))
 
-    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+    def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         if devices:
             self.devices.append((self._now_s(), devices))
 
@@ -144,7 +144,7 @@ class TargetDiagnosis(TargetObserver):
         self._show(found.regime if found else None)
         if found is not None and (self.diagnosis is None or found.regime != self.diagnosis.regime):
             log.info("target=%s diagnosis: %s", self._observed.name, found.regime)
-            self._events.append(Event(unix_s, self._observed.name, "diagnosis", found.text()))
+            self._events.append(TargetEvent(unix_s, self._observed.name, "diagnosis", found.text()))
         self.diagnosis = found
 
     def _show(self, regime: str | None) -> None:
@@ -176,9 +176,9 @@ def _breached(slos: Sequence[Slo], probes: Sequence[ProbeResult]) -> dict[str, f
     """Signal to threshold in s, of the SLOs whose budget these probes burn; the strictest where there are several."""
     found: dict[str, float] = {}
     for slo in slos:
-        counts = [slo_events(slo, each) for each in probes]
+        counts = [count_events(slo, each) for each in probes]
         seen_, bad = (sum(count[place] for count in counts) for place in (0, 1))
-        if bad >= FEWEST_BAD and bad > BURN * float(slo.budget) * seen_ and slo.threshold_s is not None:
+        if bad >= FEWEST_BAD and bad > BURN * float(slo.error_budget_ratio) * seen_ and slo.threshold_s is not None:
             found[slo.signal] = min(slo.threshold_s, found.get(slo.signal, slo.threshold_s))
     return found
 
@@ -191,7 +191,7 @@ def _seen(case: "TargetDiagnosis", probes: Sequence[ProbeResult]) -> Seen:
     return seen(probes, readings, devices, _hardware(case.decode, devices[-1] if devices else ()))
 
 
-def _hardware(decode: DecodeSpec | None, devices: Sequence[Device]) -> Hardware | None:
+def _hardware(decode: DecodeSpec | None, devices: Sequence[GpuReading]) -> Hardware | None:
     """None where it is not configured, or not known what it runs on."""
     if decode is None:
         return None
@@ -199,7 +199,7 @@ def _hardware(decode: DecodeSpec | None, devices: Sequence[Device]) -> Hardware 
     if bandwidth is None:
         names = {device.name for device in devices}
         found = memory_bandwidth(names.pop()) if len(names) == 1 else None
-        if found is None or isinstance(found, Refused):
+        if found is None or isinstance(found, UnknownFigure):
             return None
         bandwidth = found
     return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices)))

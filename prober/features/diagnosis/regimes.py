@@ -25,7 +25,7 @@ Read = Callable[[Seen], float | None]
 
 def at(figures: Figures, q: float) -> float | None:
     """A quantile's estimate; None without enough samples."""
-    return next((each.estimate for each in figures if each.q == q and each.enough), None)
+    return next((each.estimate for each in figures if each.q == q and each.has_enough_samples), None)
 
 
 def _now(name: str, unit: str, read: Read, detail: str = "") -> Figure:

@@ -13,14 +13,14 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from prober.features.diagnosis.clues import Figures, Seen
-from prober.measure.bandwidth_bound import Model, bound, measured_over_bound
-from prober.measure.engine_signals import Histogram, Signals
-from prober.measure.gpu_reading import Device
+from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_s, measured_to_bound_ratio
+from prober.measure.engine_signals import EngineHistogram, EngineSignals
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.statistics.quantiles import ENOUGH, quantiles
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, quantiles
 
-Reading = tuple[float, Signals]
+Reading = tuple[float, EngineSignals]
 
 QS = (0.5, 0.9, 0.99)
 APART = 1.5  # the long third of prompts against the short one: closer, and no slope can be told from noise
@@ -33,7 +33,7 @@ WARM = "_warm"  # the end of the name of a workload's series of warm prompts, as
 class Hardware:
     """What the engine decodes with: see `roofline`. gpus: those that share the weights."""
 
-    model: Model
+    model: DecodeModel
     bandwidth_bytes_per_s: float
     gpus: int = 1
 
@@ -41,7 +41,7 @@ class Hardware:
 def seen(
     probes: Sequence[ProbeResult],
     readings: Sequence[Reading] = (),
-    devices: Sequence[Sequence[Device]] = (),
+    devices: Sequence[Sequence[GpuReading]] = (),
     hardware: Hardware | None = None,
 ) -> Seen:
     """What a window shows.
@@ -66,7 +66,7 @@ def seen(
         itl_s=_figures(gaps),
         tpot_s=_figures([tpot for each in good if (tpot := each.timeline.tpot_s) is not None]),
         send_lag_s=_figures([lag for each in probes if (lag := each.timeline.send_lag_s) is not None]),
-        ttft_mean_s=fmean(ttft for _, ttft in plain) if len(plain) >= ENOUGH[0.5] else None,
+        ttft_mean_s=fmean(ttft for _, ttft in plain) if len(plain) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None,
         step_s=step_s,
         ttft_per_prompt_token_s=per_prompt_token(lengths),
         prompt_tokens=median(length for length, _ in lengths) if lengths else None,
@@ -142,7 +142,7 @@ def _figures(samples: Sequence[float]) -> Figures:
 def _prompt_tokens(probe: ProbeResult) -> int:
     """As the server counts them, else as asked for; 0 if neither is known."""
     usage = probe.timeline.usage
-    return (usage.prompt_tokens if usage else None) or probe.asked_prompt_tokens
+    return (usage.prompt_tokens if usage else None) or probe.requested_prompt_tokens
 
 
 def _gaps(probes: Sequence[ProbeResult]) -> tuple[list[float], bool]:
@@ -162,7 +162,7 @@ def _gaps(probes: Sequence[ProbeResult]) -> tuple[list[float], bool]:
 
 def _step_s(gaps: Sequence[float]) -> float | None:
     """The lower quartile: prefills, preemptions and slow steps of others stand above it."""
-    return (sorted(gaps)[len(gaps) // 4] or None) if len(gaps) >= ENOUGH[0.9] else None
+    return (sorted(gaps)[len(gaps) // 4] or None) if len(gaps) >= MIN_SAMPLES_BY_QUANTILE[0.9] else None
 
 
 def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float | None, float | None]:
@@ -179,7 +179,7 @@ def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float | 
             near = min(cold[max(0, place - 1) : place + 1], key=lambda each: abs(each[0] - length))
             if abs(near[0] - length) <= ALIKE * length:
                 pairs.append((near[1], ttft))
-    if len(pairs) < ENOUGH[0.5]:
+    if len(pairs) < MIN_SAMPLES_BY_QUANTILE[0.5]:
         return None, None
     return median(cold_s for cold_s, _ in pairs), median(warm_s for _, warm_s in pairs)
 
@@ -191,12 +191,12 @@ def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
         for each in probes
         if (connection := each.timeline.connection) is not None and connection.ready_ns is not None
     ]
-    return median(spans) if len(spans) >= ENOUGH[0.5] else None
+    return median(spans) if len(spans) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
 def _late_ratio(probes: Sequence[ProbeResult]) -> float | None:
     late = sum(each.outcome is Outcome.INVALID for each in probes)
-    return late / len(probes) if len(probes) >= ENOUGH[0.5] else None
+    return late / len(probes) if len(probes) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -215,14 +215,14 @@ def _increment(values: Sequence[float]) -> float:
     return sum(max(0.0, after - before) for before, after in pairwise(values))
 
 
-def _rate(readings: Sequence[Reading], of: Callable[[Signals], float | None]) -> float | None:
+def _rate(readings: Sequence[Reading], of: Callable[[EngineSignals], float | None]) -> float | None:
     known = [(when, value) for when, signals in readings if (value := of(signals)) is not None]
     if len(known) < 2 or known[-1][0] <= known[0][0]:
         return None
     return _increment([value for _, value in known]) / (known[-1][0] - known[0][0])
 
 
-def _observed_mean(readings: Sequence[Reading], of: Callable[[Signals], Histogram | None]) -> float | None:
+def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], EngineHistogram | None]) -> float | None:
     """Mean of the observations that an engine's histogram gained."""
     known = [
         (each.counts[-1], each.sum) for _, signals in readings if (each := of(signals)) is not None and each.counts
@@ -249,11 +249,11 @@ def _over_bound(
     """None without the context of the batch: a bound that leaves it out makes a full batch look slow."""
     if hardware is None or not step_s or context is None or running is None:
         return None
-    per_s = bound(
+    per_s = decode_bound_tokens_per_s(
         hardware.model,
         hardware.bandwidth_bytes_per_s,
         gpus=hardware.gpus,
         context_tokens=context,
         sequences=max(1.0, running),
     )
-    return measured_over_bound(step_s, per_s)
+    return measured_to_bound_ratio(step_s, per_s)

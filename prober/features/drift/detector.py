@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from prober.features.drift.baseline import DAY_S, QS, SPREAD_EVERY_S, Baseline, Blocks, fit, learnt, recalled, scores
 from prober.features.drift.evidence import MATERIAL, Mixture, mixture
-from prober.statistics.quantiles import ENOUGH, quantiles
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, quantiles
 
 Phase = Literal["learning", "provisional", "settled"]
 Cause = Literal["regression", "load", "unknown"]
@@ -28,7 +28,7 @@ QUICK = 10  # samples of load, smoothed less: where it leads, the load is moving
 GAP = 20  # mean intervals without a sample: longer, and a sample knows nothing of its predecessor
 DOUBT = 1.0  # standard errors of the model to take off every sample: a load seldom seen proves little
 COARSE_DOUBT = 4.0  # for a provisional one, beside a material change of its level: it has seen a part of a day
-RING = ENOUGH[0.99]  # latest samples kept: enough for every quantile that is shown
+RING = MIN_SAMPLES_BY_QUANTILE[0.99]  # latest samples kept: enough for every quantile that is shown
 RECOVERED = math.log(1e4)  # log evidence against the change that ends an alarm
 THIN = 8  # of a provisional baseline's reference every 8th value is kept: it lives beside the next one's samples
 SEED_CORRELATION = 0.6  # histograms know no order: taken as correlated as the worst case that was tested
@@ -275,7 +275,7 @@ def shifts(state: Drift) -> list[Shift]:
             each.count,
         )
         for each in quantiles(residuals, QS)
-        if each.enough and each.lower is not None and each.upper is not None
+        if each.has_enough_samples and each.lower is not None and each.upper is not None
     ]
 
 

@@ -25,7 +25,7 @@ from prober.features.drift.detector import (
 )
 from prober.features.drift.serialization import dump, restore
 from prober.measure.engine_signals import PageReading
-from prober.measure.event import Event
+from prober.measure.event import TargetEvent
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.probing.event_log import EventLog
@@ -265,7 +265,7 @@ class TargetDrift(TargetObserver):
         if verdict.event:
             text = f"{signal} of {workload}: {verdict.event}" + (f", cause {verdict.cause}" if verdict.active else "")
             log.info("target=%s drift: %s", self.name, text)
-            self._monitor.events.append(Event(unix_s, self.name, "drift", text))
+            self._monitor.events.append(TargetEvent(unix_s, self.name, "drift", text))
 
     def _declare(self, key: SignalKey) -> None:
         registry, labels = self._monitor.registry, (self.name, *key)

@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from prober.measure.engine_signals import COUNTERS, HISTOGRAMS, EngineChange, Histogram, Info, Signals
+from prober.measure.engine_signals import (
+    COUNTER_SIGNALS,
+    HISTOGRAM_SIGNALS,
+    EngineChange,
+    EngineHistogram,
+    EngineInfo,
+    EngineSignals,
+)
 
 STEADY = 10  # readings of one line before a refused page is believed again
 START_TOLERANCE_S = 1.0  # between two start times of one process: some are computed from an uptime
@@ -21,7 +28,7 @@ class ContinuousReading:
     restarted: the engine was restarted, as two readings agree; changes: since the last reading that was believed
     """
 
-    signals: Signals | None
+    signals: EngineSignals | None
     restarted: bool = False
     changes: tuple[EngineChange, ...] = ()
     refused: str | None = None
@@ -65,20 +72,20 @@ class Continuity:
         self.epoch = epoch
         self._gap = False  # readings are missing before the next one
         self._identity = identity or EngineIdentity()
-        self._raw: Signals | None = None  # the last reading, believed or not
-        self._believed: Signals | None = None  # the last one that was
+        self._raw: EngineSignals | None = None  # the last reading, believed or not
+        self._believed: EngineSignals | None = None  # the last one that was
         self._in_doubt = False  # counters fell at the last reading
         self._falls: deque[bool] = deque(maxlen=WITHIN)
         self._refused: str | None = None
         self._steady = 0
-        self._offsets: dict[str, float | Histogram] = {}
+        self._offsets: dict[str, float | EngineHistogram] = {}
         self._totals: dict[str, Any] = {}  # by name of the signal, float or Histogram
 
     def gap(self) -> None:
         """Readings are missing before the next one: its counters continue the last ones only if its start time says so."""
         self._gap = True
 
-    def take(self, now: Signals) -> ContinuousReading:
+    def take(self, now: EngineSignals) -> ContinuousReading:
         """The next reading."""
         before = self._raw
         self._raw = now if before is None else _with_what_went(now, before)
@@ -105,7 +112,7 @@ class Continuity:
             return replace(self._go_on(now), restarted=True)
         return self._go_on(now)
 
-    def _returned(self, now: Signals) -> bool:
+    def _returned(self, now: EngineSignals) -> bool:
         """Whether a reading after a fall is again where it was before it: two engines, not one that restarted."""
         believed = self._believed
         return believed is not None and _step(believed, now) is _Step.ON
@@ -118,7 +125,7 @@ class Continuity:
             "not through a service or gateway that picks one (or the engine restarts every few seconds)"
         )
 
-    def _wait(self, now: Signals, step: _Step) -> ContinuousReading:
+    def _wait(self, now: EngineSignals, step: _Step) -> ContinuousReading:
         self._steady = self._steady + 1 if step is _Step.ON else 0
         if self._steady < STEADY:
             return ContinuousReading(None, refused=self._refused)
@@ -128,7 +135,7 @@ class Continuity:
                 self._offsets[name] = _plus(self._totals[name], raw, -1.0)
         return self._go_on(now)
 
-    def _go_on(self, now: Signals) -> ContinuousReading:
+    def _go_on(self, now: EngineSignals) -> ContinuousReading:
         changes = self._identity.update(_telling(now.info))
         self._believed = self._raw
         totals: dict[str, Any] = {}
@@ -144,56 +151,58 @@ class Continuity:
         return ContinuousReading(replace(now, **totals), changes=changes)
 
 
-def _telling(info: Info) -> dict[str, str]:
+def _telling(info: EngineInfo) -> dict[str, str]:
     named = {"engine": info.engine, "version": info.version, "model": info.model}
     return {what: text for what, text in named.items() if text is not None} | dict(info.flags)
 
 
-def _counting(signals: Signals) -> dict[str, float | Histogram]:
-    found = {name: getattr(signals, name) for name in (*COUNTERS, *HISTOGRAMS)}
+def _counting(signals: EngineSignals) -> dict[str, float | EngineHistogram]:
+    found = {name: getattr(signals, name) for name in (*COUNTER_SIGNALS, *HISTOGRAM_SIGNALS)}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _with_what_went(now: Signals, before: Signals) -> Signals:
+def _with_what_went(now: EngineSignals, before: EngineSignals) -> EngineSignals:
     """A reading with the last raw values of counters that are not on the page now: a lazy engine's after its restart."""
     there: dict[str, Any] = _counting(before) | _counting(now)
     return replace(now, **there)
 
 
-def _level(value: float | Histogram) -> float:
-    return value.counts[-1] if isinstance(value, Histogram) else value
+def _level(value: float | EngineHistogram) -> float:
+    return value.counts[-1] if isinstance(value, EngineHistogram) else value
 
 
-def _alike(one: float | Histogram, other: float | Histogram) -> bool:
+def _alike(one: float | EngineHistogram, other: float | EngineHistogram) -> bool:
     """Whether they can be added: histograms only with the same bounds."""
-    if isinstance(one, Histogram) and isinstance(other, Histogram):
+    if isinstance(one, EngineHistogram) and isinstance(other, EngineHistogram):
         return one.bounds == other.bounds
-    return not isinstance(one, Histogram) and not isinstance(other, Histogram)
+    return not isinstance(one, EngineHistogram) and not isinstance(other, EngineHistogram)
 
 
-def _plus(base: float | Histogram | None, more: float | Histogram, sign: float = 1.0) -> float | Histogram:
+def _plus(
+    base: float | EngineHistogram | None, more: float | EngineHistogram, sign: float = 1.0
+) -> float | EngineHistogram:
     """base + sign × more; `more` alone if they cannot be added: a histogram with new bounds starts anew."""
-    if isinstance(base, Histogram) and isinstance(more, Histogram) and base.bounds == more.bounds:
+    if isinstance(base, EngineHistogram) and isinstance(more, EngineHistogram) and base.bounds == more.bounds:
         counts = tuple(a + sign * b for a, b in zip(base.counts, more.counts, strict=True))
         total = base.sum + sign * more.sum if base.sum is not None and more.sum is not None else None
-        return Histogram(base.bounds, counts, total)
-    if isinstance(base, float | int) and not isinstance(more, Histogram):
+        return EngineHistogram(base.bounds, counts, total)
+    if isinstance(base, float | int) and not isinstance(more, EngineHistogram):
         return base + sign * more
     return more
 
 
-def _is_same_process(before: Signals, now: Signals) -> bool:
+def _is_same_process(before: EngineSignals, now: EngineSignals) -> bool:
     """Whether both readings tell the same start time. An uptime alone may be that of a later process."""
     old, new = before.start_time_seconds, now.start_time_seconds
     return old is not None and new is not None and abs(new - old) <= START_TOLERANCE_S
 
 
-def _is_regrouped(before: Signals, now: Signals) -> bool:
+def _is_regrouped(before: EngineSignals, now: EngineSignals) -> bool:
     """Whether other ranks or another engine were counted: a rank that joins brings all that it has counted so far."""
     return (before.ranks, before.info.engine) != (now.ranks, now.info.engine)
 
 
-def _step(before: Signals, now: Signals) -> _Step:
+def _step(before: EngineSignals, now: EngineSignals) -> _Step:
     """What happened between two readings, by start time and uptime where they are told, else by the counters."""
     old, new = before.start_time_seconds, now.start_time_seconds
     if old is not None and new is not None:

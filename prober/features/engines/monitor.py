@@ -12,8 +12,8 @@ from prober.features.engines import series
 from prober.features.engines.continuity import Continuity, EngineIdentity
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, PageReading
-from prober.measure.event import Event
-from prober.measure.gpu_reading import Device
+from prober.measure.event import TargetEvent
+from prober.measure.gpu_reading import GpuReading
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 
@@ -124,7 +124,7 @@ class TargetEngine(TargetObserver):
         if labels:
             registry.show(series.ENGINE_INFO, 1.0, *labels)
 
-    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+    def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         if devices and driver:
             for change in self.identity.update({"driver": driver}):
                 self._observed.engine_changed(change)
@@ -133,7 +133,7 @@ class TargetEngine(TargetObserver):
         kind = change.kind if change.kind in series.ENGINE_CHANGE_KINDS else "flags"
         self._registry.value(series.ENGINE_CHANGES, self._name, kind).inc()
         log.info("target=%s engine: %s", self._name, change.text())
-        self._monitor.events.append(Event(time.time(), self._name, "engine", change.text()))
+        self._monitor.events.append(TargetEvent(time.time(), self._name, "engine", change.text()))
 
     def _declare(self) -> None:
         if self._spec.metrics is not None:

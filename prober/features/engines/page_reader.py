@@ -18,7 +18,7 @@ from prober.config.specs import MetricsSpec
 from prober.exposition.parse import Page, Parser
 from prober.features.engines.continuity import Continuity
 from prober.features.engines.page_reading import facts, in_slices, recognise, wanted
-from prober.measure.engine_signals import EngineChange, PageReading, Signals, Table
+from prober.measure.engine_signals import EngineChange, EngineSignals, EngineTable, PageReading
 from prober.measure.engines import TABLES, tables
 from prober.net.clock import Clock
 from prober.net.scrape import Fetched, Unreadable, fetch
@@ -51,7 +51,7 @@ class PageReader:
     ) -> None:
         self._target, self._spec, self._clock, self._listener, self._name = target, spec, clock, listener, name
         self._parser = Parser()  # all names, until it is known whose page this is
-        self._table: Table | None = None
+        self._table: EngineTable | None = None
         self._tries = 0
         self._continuity = continuity or Continuity()
         self._facts: dict[str, str] = {}
@@ -117,7 +117,7 @@ class PageReader:
         self._take(replace(signals, kv_cache_capacity_tokens=capacity, context_tokens=context), page, at_ns)
         return True
 
-    def _recognise(self, page: Page, known: tuple[Table, ...]) -> Table:
+    def _recognise(self, page: Page, known: tuple[EngineTable, ...]) -> EngineTable:
         """Whose page this is: each time, as an upgrade may change its names. Raises Unreadable."""
         if self._table is not None:
             known = tables(self._table.engine)
@@ -132,7 +132,7 @@ class PageReader:
                 self._log_once(f"{found.engine}: {found.note}")
         return found
 
-    def _take(self, signals: Signals, page: Page, at_ns: int) -> None:
+    def _take(self, signals: EngineSignals, page: Page, at_ns: int) -> None:
         if self._read_ns is None or at_ns - self._read_ns > GAP_READINGS * self._spec.interval_s * 1e9:
             self._continuity.gap()
         continued = self._continuity.take(signals)
@@ -150,12 +150,12 @@ class PageReader:
         self._read_ns = at_ns
         self._listener.page_read(PageReading(at_ns, self._continuity.epoch, continued.signals))
 
-    def _candidates(self) -> tuple[Table, ...]:
+    def _candidates(self) -> tuple[EngineTable, ...]:
         """The tables of the engine as far as it is known."""
         identity = self._target.identity
         return tables(identity.dialect.name if identity else self._target.spec.engine or "")
 
-    def _url(self, known: tuple[Table, ...]) -> str:
+    def _url(self, known: tuple[EngineTable, ...]) -> str:
         """Where its page is: as configured, or the next place where this engine may have it."""
         if self._spec.url is not None:
             return self._spec.url
@@ -169,7 +169,7 @@ class PageReader:
         host = endpoint.authority if port is None else f"{endpoint.host}:{port}"
         return f"{endpoint.scheme}://{host}{endpoint.base_path.removesuffix('/v1')}"
 
-    async def _know(self, table: Table, now_ns: int) -> None:
+    async def _know(self, table: EngineTable, now_ns: int) -> None:
         """Version, model and the like from the engine's JSON answers, now and then."""
         if self._facts_ns is not None and now_ns - self._facts_ns < FACTS_EVERY_NS:
             return

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from prober.measure.engine_signals import (
-    COUNTERS,
-    HISTOGRAMS,
-    Buckets,
-    Histogram,
-    Info,
-    LabelProduct,
-    Over,
-    Product,
-    Ratio,
-    Signals,
+    COUNTER_SIGNALS,
+    HISTOGRAM_SIGNALS,
+    Aggregation,
+    EngineHistogram,
+    EngineInfo,
+    EngineSignals,
+    EngineTable,
+    HistogramSource,
+    LabelProductSource,
+    ProductSource,
+    RatioSource,
+    SampleSource,
     Source,
-    Sum,
-    Table,
-    Value,
+    SumSource,
 )
 
 
@@ -63,11 +63,11 @@ class Missing:
 class Reading:
     """What one page says. missing: to be reported once by name; the caller remembers what it has said."""
 
-    signals: Signals
+    signals: EngineSignals
     missing: tuple[Missing, ...] = ()
 
 
-def recognise(page: Page, tables: Iterable[Table]) -> Table | None:
+def recognise(page: Page, tables: Iterable[EngineTable]) -> EngineTable | None:
     """The first of `tables` whose shape the page has; None if none fits.
 
     The page must have been parsed with all its names, or with the `wanted` ones of all these tables.
@@ -75,7 +75,7 @@ def recognise(page: Page, tables: Iterable[Table]) -> Table | None:
     return next((table for table in tables if _fits(page, table)), None)
 
 
-def wanted(tables: Iterable[Table]) -> frozenset[str]:
+def wanted(tables: Iterable[EngineTable]) -> frozenset[str]:
     """Every sample name that reading with these tables, and telling them apart, looks at."""
     names: set[str] = set()
     for table in tables:
@@ -90,22 +90,22 @@ def wanted(tables: Iterable[Table]) -> frozenset[str]:
 def metrics(source: Source) -> tuple[str, ...]:
     """The sample names behind a source."""
     match source:
-        case Value(metric=metric) | LabelProduct(metric=metric):
+        case SampleSource(metric=metric) | LabelProductSource(metric=metric):
             return (metric,)
-        case Sum(first=first, others=others):
+        case SumSource(required=first, optional=others):
             return (first.metric, *(other.metric for other in others))
-        case Product(factors=factors):
+        case ProductSource(factors=factors):
             return tuple(factor.metric for factor in factors)
-        case Ratio(part=part, whole=whole):
+        case RatioSource(part=part, whole=whole):
             return (part.metric, whole.metric)
-        case Buckets(family=family):
+        case HistogramSource(family=family):
             return (f"{family}_bucket", f"{family}_sum", f"{family}_count")
     raise TypeError(source)
 
 
 def read(
     page: Page,
-    table: Table,
+    table: EngineTable,
     *,
     version: str | None = None,
     model: str | None = None,
@@ -128,7 +128,7 @@ def read(
 
 def in_slices(
     page: Page,
-    table: Table,
+    table: EngineTable,
     *,
     version: str | None = None,
     model: str | None = None,
@@ -146,19 +146,19 @@ def in_slices(
     if start_time_seconds is not None:
         found.setdefault("start_time_seconds", start_time_seconds)
     missing = tuple(_missing(table, found, release))
-    info = Info(table.engine, version, view.model_name(model), view.flags())
-    return Reading(Signals(info, ranks=view.ranks(), **found), missing)
+    info = EngineInfo(table.engine, version, view.model_name(model), view.flags())
+    return Reading(EngineSignals(info, ranks=view.ranks(), **found), missing)
 
 
-def facts(table: Table, answers: Mapping[str, object]) -> dict[str, str]:
+def facts(table: EngineTable, answers: Mapping[str, object]) -> dict[str, str]:
     """What JSON answers by path tell, by what it says (`version`, `model`, …); the first path that tells it wins."""
     told: dict[str, str] = {}
     for fact in table.facts:
         at = answers.get(fact.path)
-        for step in fact.where:
+        for step in fact.json_path:
             at = _inside(at, step)
         if isinstance(at, str | int | float) and at != "":
-            told.setdefault(fact.says, str(at))
+            told.setdefault(fact.name, str(at))
     return told
 
 
@@ -182,7 +182,7 @@ def _inside(at: object, step: str | int) -> object:
     return None
 
 
-def _fits(page: Page, table: Table) -> bool:
+def _fits(page: Page, table: EngineTable) -> bool:
     shape = table.shape
     if shape is None or (shape.openmetrics is not None and shape.openmetrics != page.eof):
         return False
@@ -217,14 +217,16 @@ def _padded(release: tuple[int, ...]) -> tuple[int, ...]:
     return (*release, 0, 0, 0, 0)[:4]
 
 
-def _missing(table: Table, found: Mapping[str, Any], release: tuple[int, ...] | None) -> Iterator[Missing]:
+def _missing(table: EngineTable, found: Mapping[str, Any], release: tuple[int, ...] | None) -> Iterator[Missing]:
     """What should be there. Of a lazy engine, counters and histograms only once it has worked.
 
     Of an unknown release, only signals that every release has under one name or another.
     """
-    worked = any(found.get(counter, 0.0) > 0.0 for counter in COUNTERS)
+    worked = any(found.get(counter, 0.0) > 0.0 for counter in COUNTER_SIGNALS)
     for signal, sources in table.signals.items():
-        if signal in found or (table.lazy and not worked and (signal in COUNTERS or signal in HISTOGRAMS)):
+        if signal in found or (
+            table.lazy and not worked and (signal in COUNTER_SIGNALS or signal in HISTOGRAM_SIGNALS)
+        ):
             continue
         if release is None:
             due = sources if any(source.since is None for source in sources) else ()
@@ -236,20 +238,20 @@ def _missing(table: Table, found: Mapping[str, Any], release: tuple[int, ...] | 
 
 
 def _shown(source: Source) -> str:
-    if isinstance(source, LabelProduct):
+    if isinstance(source, LabelProductSource):
         return f"{source.metric}{{{', '.join(source.labels)}}}"
-    return source.family if isinstance(source, Buckets) else " with ".join(dict.fromkeys(metrics(source)))
+    return source.family if isinstance(source, HistogramSource) else " with ".join(dict.fromkeys(metrics(source)))
 
 
 class _View:
     """The series of a page that count: of one model, and one of those that say the same."""
 
-    def __init__(self, samples: Mapping[str, Sequence[Sample]], table: Table, model: str | None) -> None:
+    def __init__(self, samples: Mapping[str, Sequence[Sample]], table: EngineTable, model: str | None) -> None:
         self._samples = samples
         self._table = table
         self._models: set[str] = set()
         self._foreign: set[int] = set()  # label mappings of other models, by identity: the parser shares equal ones
-        if table.models:
+        if table.model_labels:
             self._sort_out(model.casefold() if model is not None else None)
 
     def series(self, metric: str, where: Mapping[str, tuple[str, ...]]) -> list[Sample]:
@@ -258,7 +260,7 @@ class _View:
             chosen = [sample for sample in chosen if id(sample.labels) not in self._foreign]
         for label, values in where.items():
             chosen = [sample for sample in chosen if sample.labels.get(label, values[0]) in values]
-        copies = self._table.copies
+        copies = self._table.duplicate_labels
         if len(chosen) < 2 or not any(copy in sample.labels for copy in copies for sample in chosen):
             return chosen
         originals: dict[tuple[tuple[str, str], ...], Sample] = {}
@@ -270,7 +272,7 @@ class _View:
     def ranks(self) -> int | None:
         for source in self._table.signals.get("requests_running", ()):
             for metric in metrics(source)[:1]:
-                where = source.where if isinstance(source, Value) else {}
+                where = source.where if isinstance(source, SampleSource) else {}
                 if series := self.series(metric, where):
                     return len(series)
         return None
@@ -292,7 +294,7 @@ class _View:
     def _sort_out(self, wanted_model: str | None) -> None:
         """Find the models of the page, and, if the one asked for is among them, the series of the others."""
         by_mapping: dict[int, set[str]] = {}
-        labels = self._table.models
+        labels = self._table.model_labels
         for metric in wanted((self._table,)) & self._samples.keys():
             for sample in self._samples[metric]:
                 if id(sample.labels) not in by_mapping:
@@ -308,7 +310,7 @@ def _rank(text: str) -> tuple[int, str]:
     return (int(text), "") if text.isdecimal() else (-1, text)
 
 
-def _first(view: _View, sources: Iterable[Source]) -> float | Histogram | None:
+def _first(view: _View, sources: Iterable[Source]) -> float | EngineHistogram | None:
     for source in sources:
         value = _evaluate(view, source)
         if value is not None:
@@ -316,33 +318,33 @@ def _first(view: _View, sources: Iterable[Source]) -> float | Histogram | None:
     return None
 
 
-def _evaluate(view: _View, source: Source) -> float | Histogram | None:
+def _evaluate(view: _View, source: Source) -> float | EngineHistogram | None:
     match source:
-        case Value():
+        case SampleSource():
             return _value(view, source)
-        case LabelProduct():
+        case LabelProductSource():
             return _label_product(view, source)
-        case Sum(first=first, others=others):
+        case SumSource(required=first, optional=others):
             start = _value(view, first)
             return None if start is None else start + sum(_value(view, other) or 0.0 for other in others)
-        case Product(factors=factors):
+        case ProductSource(factors=factors):
             values = [_value(view, factor) for factor in factors]
             return None if None in values else math.prod(value for value in values if value is not None)
-        case Ratio(part=part, whole=whole):
+        case RatioSource(part=part, whole=whole):
             above, below = _value(view, part), _value(view, whole)
             return above / below if above is not None and below else None
-        case Buckets():
+        case HistogramSource():
             return _histogram(view, source)
     raise TypeError(source)
 
 
-def _value(view: _View, source: Value) -> float | None:
+def _value(view: _View, source: SampleSource) -> float | None:
     values = [sample.value for sample in view.series(source.metric, source.where) if math.isfinite(sample.value)]
-    together = _together(values, source.over)
+    together = _together(values, source.aggregation)
     return None if together is None else max(0.0, together * source.scale + source.offset)
 
 
-def _label_product(view: _View, source: LabelProduct) -> float | None:
+def _label_product(view: _View, source: LabelProductSource) -> float | None:
     values = []
     for sample in view.series(source.metric, {}):
         try:
@@ -352,24 +354,24 @@ def _label_product(view: _View, source: LabelProduct) -> float | None:
         if not math.isfinite(value):
             return None
         values.append(value)
-    return _together(values, source.over)
+    return _together(values, source.aggregation)
 
 
-def _together(values: Sequence[float], over: Over) -> float | None:
+def _together(values: Sequence[float], over: Aggregation) -> float | None:
     if not values:
         return None
     match over:
-        case Over.SUM:
+        case Aggregation.SUM:
             return math.fsum(values)
-        case Over.MAX:
+        case Aggregation.MAX:
             return max(values)
-        case Over.MEAN:
+        case Aggregation.MEAN:
             return math.fsum(values) / len(values)
-        case Over.FIRST:
+        case Aggregation.FIRST:
             return values[0]
 
 
-def _histogram(view: _View, source: Buckets) -> Histogram | None:
+def _histogram(view: _View, source: HistogramSource) -> EngineHistogram | None:
     """Ranks added up. Only bounds that all of them have can be added; the others are left out."""
     buckets: dict[float, list[float]] = {}
     for sample in view.series(f"{source.family}_bucket", source.where):
@@ -386,6 +388,6 @@ def _histogram(view: _View, source: Buckets) -> Histogram | None:
     counts: list[float] = []
     for bound in bounds:
         counts.append(max(math.fsum(buckets[bound]), counts[-1] if counts else 0.0))  # written while it counts
-    total = _value(view, Value(f"{source.family}_sum", where=source.where, scale=source.scale))
+    total = _value(view, SampleSource(f"{source.family}_sum", where=source.where, scale=source.scale))
     scaled = tuple(float(f"{bound * source.scale:.12g}") for bound in bounds[:-1])
-    return Histogram(scaled, tuple(counts), total)
+    return EngineHistogram(scaled, tuple(counts), total)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from prober.results.conditions import lines
 from prober.results.result import OPEN_LOOP, Result, Stage
-from prober.statistics.quantiles import ENOUGH
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 LEAST_RATES = 3
 # Long enough for queues to show. 20% above the knee of a sharp engine, 10 s show a quarter of the breaches of the long run, 40 s two
@@ -51,7 +51,7 @@ def _open_loop(result: Result) -> Answer:
 
 def _tails(result: Result) -> Answer:
     most = max((found.count for stage in result.stages if (found := stage.quantile("ttft", 0.99))), default=0)
-    needed = int(ENOUGH[0.99])
+    needed = int(MIN_SAMPLES_BY_QUANTILE[0.99])
     if most >= needed:
         return True, f"p99 of TTFT rests on up to {most:,} samples"
     return False, f"p99 of TTFT rests on {most:,} samples at most; under {needed:,} it is no more than a hint"

@@ -16,7 +16,7 @@ from prober.measure.outcome import ANSWERED, NEUTRAL, Outcome
 from prober.results.comparison import Compared, Side
 from prober.results.result import NO_REQUESTS, Load, Request, Result, Target
 from prober.results.stage import quantiles_of
-from prober.statistics.paired_test import hodges_lehmann, holm, signed_rank
+from prober.statistics.paired_test import hodges_lehmann, holm_adjusted, wilcoxon_p_value
 from prober.statistics.quantiles import Quantile
 from prober.workload.arrivals import poisson
 
@@ -120,8 +120,8 @@ def compare(rounds: Sequence[Round], error: float = 0.05) -> list[Compared]:
             figures = [figure for each in same if (figure := axis.of(each)) is not None]
             if figures and 2 * len(figures) >= len(same):
                 rows.append((axis, figures, same))
-    ps = [signed_rank(figures) for _, figures, _ in rows]
-    adjusted = holm(ps)
+    ps = [wilcoxon_p_value(figures) for _, figures, _ in rows]
+    adjusted = holm_adjusted(ps)
     return [_compared(*row, p, p_adjusted, error) for row, p, p_adjusted in zip(rows, ps, adjusted, strict=True)]
 
 

@@ -21,10 +21,16 @@ from typing import Literal
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import events, mean_a_probe, most_a_probe
+from prober.measure.slo_events import count_events, max_events_per_probe, mean_events_per_probe
 from prober.results.result import Request
 from prober.statistics.quantiles import quantiles
-from prober.statistics.sequential_test import Observed, above, below, bounds, least
+from prober.statistics.sequential_test import (
+    Observations,
+    confidence_bounds,
+    log_evidence_above,
+    log_evidence_below,
+    min_observations,
+)
 
 State = Literal["ready", "degraded", "not_ready", "not_enough_data"]
 Answer = Literal["met", "missed", "undecided"]
@@ -102,7 +108,7 @@ class Question:
         self.name, self.budget = name, budget
         self._judge, self._most, self._mean = judge, most, mean
         self._events, self._bad, self._spoilt = 0, 0.0, 0
-        self._sure, self._many = Observed(), Observed()
+        self._sure, self._many = Observations(), Observations()
 
     def take(self, result: ProbeResult | None) -> None:
         """Take the next result; None: the engine is loading or shutting down.
@@ -121,7 +127,7 @@ class Question:
     def finding(self, met_error: float, missed_error: float) -> Finding:
         """As it stands, at these errors of either answer."""
         answer = self.answer(met_error, missed_error)
-        lower, upper = bounds(self._sure, met_error)
+        lower, upper = confidence_bounds(self._sure, met_error)
         return Finding(
             self.name,
             answer,
@@ -137,17 +143,23 @@ class Question:
 
     def answer(self, met_error: float, missed_error: float) -> Answer:
         """The same, without the interval, which costs."""
-        if self._spoilt >= LEAST_BAD and above(self._many, self.budget) >= -math.log(missed_error):
+        if self._spoilt >= LEAST_BAD and log_evidence_above(self._many, self.budget) >= -math.log(missed_error):
             return "missed"
-        return "met" if below(self._sure, self.budget) >= -math.log(met_error) else "undecided"
+        return "met" if log_evidence_below(self._sure, self.budget) >= -math.log(met_error) else "undecided"
 
     def error(self, answer: Answer) -> float:
         """The most that this answer errs with."""
-        return math.exp(-(above(self._many, self.budget) if answer == "missed" else below(self._sure, self.budget)))
+        return math.exp(
+            -(
+                log_evidence_above(self._many, self.budget)
+                if answer == "missed"
+                else log_evidence_below(self._sure, self.budget)
+            )
+        )
 
     def least(self, error: float) -> int:
         """The fewest requests that can answer it well."""
-        return least(self.budget, error, self.budget * (1 - self._mean / self._most))
+        return min_observations(self.budget, error, self.budget * (1 - self._mean / self._most))
 
     def _share(self, mean: float) -> float:
         """The share of events that this mean of observations stands for."""
@@ -155,7 +167,10 @@ class Question:
         return min(1.0, max(0.0, self.budget + (mean - self.budget) / weight))
 
     def _more(self, met_error: float, missed_error: float) -> int | None:
-        sides = ((below(self._sure, self.budget), met_error), (above(self._many, self.budget), missed_error))
+        sides = (
+            (log_evidence_below(self._sure, self.budget), met_error),
+            (log_evidence_above(self._many, self.budget), missed_error),
+        )
         grown = [
             self._sure.count * (-math.log(error) / evidence - 1)
             for evidence, error in sides
@@ -310,11 +325,11 @@ def _answered(result: ProbeResult | None) -> Judged:
 
 def _question(slo: Slo, use: JudgedStream) -> Question:
     def judge(result: ProbeResult | None) -> Judged:
-        count, bad = events(slo, result) if result is not None else (0, 0)
+        count, bad = count_events(slo, result) if result is not None else (0, 0)
         return count, bad, bad
 
-    most, mean = most_a_probe(slo, use.most_tokens), mean_a_probe(slo, use.mean_tokens)
-    return Question(slo.name, float(slo.budget), judge, most, min(mean, most))
+    most, mean = max_events_per_probe(slo, use.max_tokens), mean_events_per_probe(slo, use.mean_tokens)
+    return Question(slo.name, float(slo.error_budget_ratio), judge, most, min(mean, most))
 
 
 def _slower(than: Reference) -> Callable[[ProbeResult | None], Judged]:

@@ -19,10 +19,10 @@ from typing import Literal
 
 from prober.config.rows import Row
 from prober.features.experiments.gate import Finding, Judged, Question
-from prober.measure.objective import Slo, percent
+from prober.measure.objective import Slo, format_percent
 from prober.measure.outcome import NEUTRAL
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import events, mean_a_probe, most_a_probe
+from prober.measure.slo_events import count_events, max_events_per_probe, mean_events_per_probe
 from prober.results.load_description import describe_lengths, describe_load, has_varied_prompts
 from prober.results.result import Decision, Load
 from prober.workload.arrivals import poisson
@@ -181,17 +181,19 @@ def shape_of(row: Row, in_flight: int) -> Load:
 
 def _question(slo: Slo, workload: Workload) -> Question:
     def judged(result: ProbeResult | None) -> Judged:
-        count, bad = events(slo, result) if result is not None else (0, 0)
+        count, bad = count_events(slo, result) if result is not None else (0, 0)
         return count, bad, bad
 
     _, tokens = workload.mean_tokens()
-    most = most_a_probe(slo, workload.most_output_tokens)
-    return Question(slo.name, float(slo.budget), judged, most, min(mean_a_probe(slo, tokens), most))
+    most = max_events_per_probe(slo, workload.most_output_tokens)
+    return Question(
+        slo.name, float(slo.error_budget_ratio), judged, most, min(mean_events_per_probe(slo, tokens), most)
+    )
 
 
 def _words(slo: Slo) -> str:
     threshold = "" if slo.threshold_s is None else f"<{slo.threshold_s:g}s"
-    return f"{slo.signal}{threshold}:{percent(slo.objective)}"
+    return f"{slo.signal}{threshold}:{format_percent(slo.objective)}"
 
 
 def _seen(found: Finding) -> str:

@@ -10,7 +10,7 @@ from prober.config.specs import TargetSpec
 from prober.exposition.families import Registry, Series
 from prober.features.gpu import series
 from prober.features.gpu.reader import Reader, open_reader
-from prober.measure.gpu_reading import Device, Throttle
+from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.probing.observer import ObservedTarget, TargetObserver
 
 READ_EVERY_S = 5.0
@@ -48,7 +48,7 @@ class GpuServed(Protocol):
     def spec(self) -> TargetSpec:
         """Its configuration."""
 
-    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+    def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         """The GPUs that serve it were read; driver: version of the GPU driver."""
 
 
@@ -84,7 +84,7 @@ class GpuMonitor:
                 self._thread.submit(reader.close)
             self._thread.shutdown(wait=False)
 
-    def show(self, devices: list[Device], driver: str) -> None:
+    def show(self, devices: list[GpuReading], driver: str) -> None:
         """Hand the devices to the targets that they serve."""
         targets = list(self._targets())
         for target in targets:
@@ -121,12 +121,12 @@ class TargetGpus(TargetObserver):
     def configured(self) -> None:
         self._registry.show(series.GPU_PRICE, self._observed.target.spec.gpus.price_per_hour, self._name)
 
-    def gpus_read(self, devices: Sequence[Device], driver: str) -> None:
+    def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         shown: dict[str, set[tuple[str, ...]]] = {}
 
-        def show(declared: Series, value: float | None, device: Device, *more: str) -> None:
+        def show(declared: Series, value: float | None, device: GpuReading, *more: str) -> None:
             if value is not None:
-                labels = (self._name, device.place, *more)
+                labels = (self._name, device.device_id, *more)
                 self._registry.show(declared, value, *labels)
                 shown.setdefault(declared.name, set()).add(labels)
 
@@ -134,12 +134,12 @@ class TargetGpus(TargetObserver):
             show(series.GPU_INFO, 1.0, device, device.uuid, device.name)
             for declared, field, *more in _VALUES:
                 show(declared, getattr(device, field), device, *more)
-            for reason in Throttle if device.throttled is not None else ():
+            for reason in ThrottleReason if device.throttled is not None else ():
                 show(series.GPU_THROTTLE, float(reason in (device.throttled or ())), device, reason.value)
         for declared in dict.fromkeys((series.GPU_INFO, series.GPU_THROTTLE, *(declared for declared, *_ in _VALUES))):
             self._registry.keep(declared, shown.get(declared.name, ()), self._name)
 
 
-def serves(device: Device, chosen: tuple[int | str, ...]) -> bool:
+def serves(device: GpuReading, chosen: tuple[int | str, ...]) -> bool:
     """`chosen`: indices and UUIDs, or "all"; a partition is chosen with its GPU or by its own UUID."""
     return "all" in chosen or device.index in chosen or device.uuid in chosen or device.parent in chosen

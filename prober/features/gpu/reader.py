@@ -28,20 +28,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prober.features.gpu.nvml import LOST, NO_PERMISSION, UNKNOWN, Cost, Faults, Field, Library, Lost, address
-from prober.measure.gpu_reading import Device, Throttle
+from prober.measure.gpu_reading import GpuReading, ThrottleReason
 
 REOPEN_S = 60.0  # a lost GPU needs the library started afresh; that can take seconds, so it is not done at each read
 
 _ALL_LINKS = 0xFFFFFFFF  # a scope that asks for the sum over all links
 _THROTTLES = {
-    0x002: Throttle.CLOCK_SETTING,
-    0x004: Throttle.POWER_CAP,
-    0x008: Throttle.HARDWARE,
-    0x010: Throttle.SYNC,
-    0x020: Throttle.THERMAL,
-    0x040: Throttle.THERMAL_HARDWARE,
-    0x080: Throttle.POWER_BRAKE,
-    0x100: Throttle.CLOCK_SETTING,  # a display asks for it
+    0x002: ThrottleReason.CLOCK_SETTING,
+    0x004: ThrottleReason.POWER_CAP,
+    0x008: ThrottleReason.HARDWARE,
+    0x010: ThrottleReason.SYNC,
+    0x020: ThrottleReason.THERMAL,
+    0x040: ThrottleReason.THERMAL_HARDWARE,
+    0x080: ThrottleReason.POWER_BRAKE,
+    0x100: ThrottleReason.CLOCK_SETTING,  # a display asks for it
 }
 _GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM = 1, 3, 5, 10  # GPM metrics, in per cent
 _METRICS = (_GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM)
@@ -96,9 +96,9 @@ class Reader:
         cards = [one for card in self._cards for one in (card, *card.partitions.values())]
         return {card.uuid: dict(card.refused) for card in cards}
 
-    def read(self) -> list[Device]:
+    def read(self) -> list[GpuReading]:
         """Every GPU and partition that answers now. Raises nothing that a GPU or driver can bring about."""
-        devices: list[Device] = []
+        devices: list[GpuReading] = []
         try:
             self._ready()
         except (Lost, self._library.nvml.NVMLError) as error:
@@ -189,7 +189,7 @@ class Reader:
 
     # --- what one says
 
-    def _read(self, card: _Card) -> list[Device]:
+    def _read(self, card: _Card) -> list[GpuReading]:
         mode = self._library.ask(card.refused, "nvmlDeviceGetMigMode", card.handle)
         partitioned = mode is not None and mode[0] == 1
         if card.partitioned is not None and partitioned != card.partitioned:
@@ -201,7 +201,7 @@ class Reader:
             used, total = self._memory(partition)  # before GPM: a 535 driver is said to confuse the two
             metrics = self._profile(partition, card)
             devices.append(
-                Device(
+                GpuReading(
                     index=card.index,
                     uuid=partition.uuid,
                     name=partition.name,
@@ -243,14 +243,14 @@ class Reader:
         card.partitions = found
         return list(found.values())
 
-    def _device(self, card: _Card) -> Device:
+    def _device(self, card: _Card) -> GpuReading:
         used, total = self._memory(card)
         sent, received = self._pcie(card)
         link_sent, link_received = self._nvlink(card)
         metrics = self._profile(card, card)
         watched = self._faults is not None and self._faults.watches(card.uuid)
         clock = self._ask(card, "nvmlDeviceGetClockInfo", 1)  # MHz, of the SMs
-        return Device(
+        return GpuReading(
             index=card.index,
             uuid=card.uuid,
             name=card.name,
@@ -295,7 +295,7 @@ class Reader:
             celsius = self._ask(card, "nvmlDeviceGetTemperature", 0)  # older drivers; gone in CUDA 14
         return None if celsius is None else float(celsius)
 
-    def _throttled(self, card: _Card) -> frozenset[Throttle] | None:
+    def _throttled(self, card: _Card) -> frozenset[ThrottleReason] | None:
         bits = self._ask(card, "nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:
             bits = self._ask(card, "nvmlDeviceGetCurrentClocksThrottleReasons")  # before 535; gone in CUDA 14

@@ -16,7 +16,7 @@ from prober.exposition.families import Registry
 from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.marks import Mark, mark
 from prober.features.grafana.client.visit import Came, Order, came_of
-from prober.measure.event import Event
+from prober.measure.event import TargetEvent
 from prober.probing.event_log import EventLog
 from prober.results.result import Result
 
@@ -73,7 +73,7 @@ class Grafana:
         self._spec: GrafanaSpec | None = None
         self._configured = asyncio.Event()
         self._dashboards, self._annotations = _Duty("dashboards"), _Duty("annotations")
-        self._last: Event | None = None
+        self._last: TargetEvent | None = None
         self._marks: deque[Mark] = deque(maxlen=MARKS_KEPT)
         self._made_s: deque[float] = deque()
         self._told: object = None
@@ -125,7 +125,7 @@ class Grafana:
         if spec.annotations:
             self._marks.extend(mark(each, self._began(each)) for each in reversed(new) if each.kind not in NOT_MARKED)
 
-    def _began(self, event: Event) -> float | None:
+    def _began(self, event: TargetEvent) -> float | None:
         """When the sweep that an event tells of began, Unix seconds; None for what is a moment."""
         if event.kind != "sweep":
             return None

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from prober.measure.burn_rate_windows import Pair, pairs, promql
-from prober.measure.objective import JudgedStream, Slo, percent, rate_text
-from prober.measure.slo_events import mean_a_probe, most_a_probe
+from prober.measure.objective import JudgedStream, Slo, format_percent, format_rate
+from prober.measure.slo_events import max_events_per_probe, mean_events_per_probe
 
 # `increase()` extrapolates to the ends of its window, so that it may tell some more events than there were.
 EXTRAPOLATION = Decimal("1.1")
@@ -34,13 +34,13 @@ class Proof:
     @property
     def place(self) -> str:
         """What of the configuration the problem is told of: the objective, where no rate would do."""
-        return f"slos.{self.slo.name}" + (".objective" if self.pair.burn * self.slo.budget >= 1 else "")
+        return f"slos.{self.slo.name}" + (".objective" if self.pair.burn * self.slo.error_budget_ratio >= 1 else "")
 
 
 def guard(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> int:
     """Events that the long window must hold, so that one bad probe alone cannot be a share above burn × budget."""
-    most = max(most_a_probe(slo, use.most_tokens) for use in uses)
-    return math.floor(EXTRAPOLATION * most / (pair.burn * slo.budget)) + 1
+    most = max(max_events_per_probe(slo, use.max_tokens) for use in uses)
+    return math.floor(EXTRAPOLATION * most / (pair.burn * slo.error_budget_ratio)) + 1
 
 
 def proofs(slo: Slo, uses: Sequence[JudgedStream]) -> list[Proof]:
@@ -50,9 +50,9 @@ def proofs(slo: Slo, uses: Sequence[JudgedStream]) -> list[Proof]:
 
 
 def _proof(slo: Slo, use: JudgedStream, pair: Pair, least: int) -> Proof:
-    share = pair.burn * slo.budget
+    share = pair.burn * slo.error_budget_ratio
     probes = [use.rate_per_s * seconds for seconds in (pair.short_s, pair.long_s)]
-    each = mean_a_probe(slo, use.mean_tokens)
+    each = mean_events_per_probe(slo, use.mean_tokens)
     must = math.ceil(least / each)  # probes that hold the guard's events
     # More than this share of all probes bad; and of the fewest probes that pass the guard, so never one.
     bad_short, bad_long = (max(1, math.floor(float(share) * expected) + 1) for expected in probes)
@@ -61,18 +61,19 @@ def _proof(slo: Slo, use: JudgedStream, pair: Pair, least: int) -> Proof:
     if share >= 1:
         lowest = 1 - 1 / pair.burn
         problem = (
-            f"burn rate {pair.burn} of a budget of {percent(slo.budget)} is {percent(share)} of all events, which no outage "
-            f"reaches; use an objective above {percent(lowest)}"
+            f"burn rate {pair.burn} of a budget of {format_percent(slo.error_budget_ratio)} is {format_percent(share)} of all "
+            f"events, which no outage reaches; use an objective above {format_percent(lowest)}"
         )
     elif probes[1] < must:
         problem = (
             f"its {promql(pair.long_s)} hold {probes[1]:.3g} probes, and at least {must} are needed so that one bad probe is "
-            f"not {percent(share)}; use a rate of at least {rate_text(must / pair.long_s)}, a lower objective or a longer window"
+            f"not {format_percent(share)}; use a rate of at least {format_rate(must / pair.long_s)}, a lower objective or a "
+            "longer window"
         )
     elif probes[0] < 1:
         problem = (
             f"its short window of {promql(pair.short_s)} holds {probes[0]:.2g} probes and is mostly empty; use a rate of at "
-            f"least {rate_text(1 / pair.short_s)} or a longer window"
+            f"least {format_rate(1 / pair.short_s)} or a longer window"
         )
     return Proof(slo, use, pair, least, probes[0], probes[1], bad_short, bad_long, problem)
 
@@ -82,12 +83,12 @@ def percentile_events(slo: Slo) -> int:
 
     So 1,000 for p99 and 100,000 for p99.9, as for any quantile shown.
     """
-    return max(PERCENTILE_LEAST, math.ceil((10 if slo.objective <= Decimal("0.99") else 100) / slo.budget))
+    return max(PERCENTILE_LEAST, math.ceil((10 if slo.objective <= Decimal("0.99") else 100) / slo.error_budget_ratio))
 
 
 def judging_events(slo: Slo, uses: Sequence[JudgedStream]) -> int:
     """The same, where the gaps of one probe count as one: they are not independent."""
-    return math.ceil(percentile_events(slo) * min(mean_a_probe(slo, use.mean_tokens) for use in uses))
+    return math.ceil(percentile_events(slo) * min(mean_events_per_probe(slo, use.mean_tokens) for use in uses))
 
 
 def percentile_window(slo: Slo, uses: Sequence[JudgedStream]) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from prober.features.slo import series
 from prober.features.slo.status import SloStatus, slo_status
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import events
+from prober.measure.slo_events import count_events
 from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
 
 
@@ -58,7 +58,7 @@ class TargetSlos(TargetObserver):
         for (workload, slo_name), count in self._counts.items():
             if workload != result.workload:
                 continue
-            seen, bad = events(count.slo, result)
+            seen, bad = count_events(count.slo, result)
             if seen:
                 count.events, count.bad, count.last_ns = (
                     count.events + seen,

@@ -14,7 +14,7 @@ from prober.features.slo import alerts
 from prober.features.slo.alerts import Alert, likely_cause
 from prober.features.slo.firing import guard, percentile_events, percentile_window, silence_s
 from prober.measure.burn_rate_windows import Pair, pairs, promql
-from prober.measure.objective import JudgedStream, Slo, percent
+from prober.measure.objective import JudgedStream, Slo, format_percent
 
 BY = "target, workload, slo"
 LEVEL = "target_workload_slo"
@@ -142,7 +142,7 @@ def _budget(slo: Slo, options: Options) -> dict[str, Any]:
     ratio = f"sum by ({BY}) (increase({bad}[{window}]))\n  /\n  (sum by ({BY}) (increase({events}[{window}])) > 0)"
     return {
         "record": f"{LEVEL}:llmslo_slo_error_budget_remaining:ratio",
-        "expr": f"1 - (\n  {ratio}\n) / {_number(slo.budget)}\n",
+        "expr": f"1 - (\n  {ratio}\n) / {_number(slo.error_budget_ratio)}\n",
         "labels": {"slo": slo.name},
     }
 
@@ -169,7 +169,7 @@ def _states(slo: Slo, uses: Sequence[JudgedStream], options: Options) -> Iterato
 
 
 def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: Options) -> Alert:
-    share = pair.burn * slo.budget
+    share = pair.burn * slo.error_budget_ratio
     long, short = promql(pair.long_s), promql(pair.short_s)
     tests = (
         f"{_ratio_name(pair.long_s, slo)} > {_number(share)}",
@@ -177,7 +177,7 @@ def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: Options) 
         f"{_count_name(pair.long_s, slo)} >= {guard(slo, pair, uses)}",
     )
     known = _count_name(pair.long_s, slo).replace("}", ",target=%q,workload=%q}").replace('"', '\\"')
-    allowed_s = _number(slo.budget * round(slo.window_s))  # of nothing but bad events
+    allowed_s = _number(slo.error_budget_ratio * round(slo.window_s))  # of nothing but bad events
     return Alert(
         "LLMErrorBudgetBurn",
         pair.severity,
@@ -186,7 +186,8 @@ def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: Options) 
         f"{{{{ $labels.target }}}} burns the error budget of SLO {slo.name} {_faster(pair.burn)}",
         f'{{{{ $value | humanizePercentage }}}} of {{{{ range printf "{known}" $labels.target $labels.workload | query }}}}some '
         "{{ printf `%.0f` .Value }}{{ else }}the{{ end }} events of workload {{ $labels.workload }} that are known of the last "
-        f"{long} were bad ({judged(slo)}; {percent(slo.budget)} may be), and of those of the last {short} over {percent(share)}. "
+        f"{long} were bad ({judged(slo)}; {format_percent(slo.error_budget_ratio)} may be), and of those of the last {short} "
+        f"over {format_percent(share)}. "
         f'At this rate a whole budget of {promql(slo.window_s)} lasts {{{{ range printf "{allowed_s} / %.6g" $value | query }}}}'
         f"{{{{ .Value | humanizeDuration }}}}{{{{ end }}}}.{likely_cause(options.selector)}",
         (("slo", slo.name), ("long", long), ("short", short)),
@@ -202,12 +203,12 @@ def _percentile(slo: Slo, window_s: int, events: int, options: Options) -> Alert
     return Alert(
         "LLMPercentileSLOBreach",
         "warning",
-        f"{_ratio_name(window_s, slo)} > {_number(slo.budget)}\nand\n{_count_name(window_s, slo)} >= {events}\n",
+        f"{_ratio_name(window_s, slo)} > {_number(slo.error_budget_ratio)}\nand\n{_count_name(window_s, slo)} >= {events}\n",
         "",
         f"{{{{ $labels.target }}}} misses the percentile of SLO {slo.name}",
         f"{{{{ $value | humanizePercentage }}}} of the events of workload {{{{ $labels.workload }}}} in the last {window} were bad "
-        f"({judged(slo)}; {percent(slo.budget)} may be). There were at least {percentile_events(slo):,} of them, enough to judge "
-        f"this percentile.{likely_cause(options.selector)}",
+        f"({judged(slo)}; {format_percent(slo.error_budget_ratio)} may be). There were at least {percentile_events(slo):,} of "
+        f"them, enough to judge this percentile.{likely_cause(options.selector)}",
         (("slo", slo.name),),
     )
 

@@ -36,7 +36,7 @@ def slo_status(
         why = "no event yet"
     elif quiet_s is not None and quiet_s > silence_s([use]):
         why = f"no event for {quiet_s:.0f} s"
-    elif events < needed and bad <= slo.budget * needed:
+    elif events < needed and bad <= slo.error_budget_ratio * needed:
         why = f"{events:,} of {needed:,} events that it takes to judge"
-    state: State = "no_data" if why else "missed" if bad > slo.budget * events else "met"
+    state: State = "no_data" if why else "missed" if bad > slo.error_budget_ratio * events else "met"
     return SloStatus(slo, use.workload, events, bad, state, why)

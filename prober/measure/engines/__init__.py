@@ -1,7 +1,7 @@
 """The engines this prober knows, one file each: data only."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Table
+from prober.measure.engine_signals import EngineTable
 from prober.measure.engines import (
     aphrodite,
     dynamo,
@@ -44,7 +44,7 @@ DIALECTS: dict[str, Dialect] = {
 }
 # Every table, in the order in which a page's shape is tried: an engine's own names come before those of what stands in front of
 # or around it (a Dynamo worker's page has its engine's too), and names without a prefix come last.
-TABLES: tuple[Table, ...] = tuple(
+TABLES: tuple[EngineTable, ...] = tuple(
     table
     for module in (
         triton,
@@ -70,7 +70,7 @@ TABLES: tuple[Table, ...] = tuple(
 )
 
 
-def tables(engine: str) -> tuple[Table, ...]:
+def tables(engine: str) -> tuple[EngineTable, ...]:
     """The tables of an engine by name, one a generation of its page; none for a name without any (`openai`)."""
     return tuple(table for table in TABLES if table.engine == engine)
 

@@ -1,16 +1,16 @@
 """KServe's predictor. A page only. An LLMInferenceService is vLLM pods behind llm-d: their own tables read those."""
 
-from prober.measure.engine_signals import Buckets, Over, Shape, Table, Value
+from prober.measure.engine_signals import Aggregation, EngineTable, HistogramSource, PageShape, SampleSource
 
 # Names at aaac4e2.
 TABLES = (
-    Table(
+    EngineTable(
         engine="kserve",
-        shape=Shape(names=("request_predict_seconds_count",)),
+        shape=PageShape(names=("request_predict_seconds_count",)),
         signals={
-            "requests_finished_total": (Value("request_predict_seconds_count"),),
-            "e2e_seconds": (Buckets("request_predict_seconds"),),
-            "start_time_seconds": (Value("process_start_time_seconds", Over.FIRST, expected=False),),
+            "requests_finished_total": (SampleSource("request_predict_seconds_count"),),
+            "e2e_seconds": (HistogramSource("request_predict_seconds"),),
+            "start_time_seconds": (SampleSource("process_start_time_seconds", Aggregation.FIRST, expected=False),),
         },
         port=8080,
         lazy=True,

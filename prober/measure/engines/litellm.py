@@ -1,31 +1,35 @@
 """LiteLLM's proxy. The usage chunk has a choice with an empty delta; it is told by its own response header."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Buckets, Over, Shape, Table, Value
+from prober.measure.engine_signals import Aggregation, EngineTable, HistogramSource, PageShape, SampleSource
 
 DIALECT = Dialect(name="litellm", header="x-litellm-version", health="/health/liveliness")
 
 # Names from 1.109.1; 1.106.2 also seen live. Counters declared *_metric stand on the page as *_metric_total. The requests in
 # flight are those of one worker, and one of them is the scrape itself.
 TABLES = (
-    Table(
+    EngineTable(
         engine="litellm",
-        shape=Shape(prefixes=("litellm_",)),
+        shape=PageShape(prefixes=("litellm_",)),
         signals={
-            "requests_running": (Value("litellm_in_flight_requests", offset=-1.0),),
-            "prefix_cache_queries_tokens_total": (Value("litellm_input_tokens_metric_total", expected=False),),
-            "prefix_cache_hits_tokens_total": (Value("litellm_input_cached_tokens_metric_total", expected=False),),
-            "prompt_tokens_total": (Value("litellm_input_tokens_metric_total"),),
-            "generation_tokens_total": (Value("litellm_output_tokens_metric_total"),),
-            "requests_finished_total": (Value("litellm_proxy_total_requests_metric_total"),),
-            "ttft_seconds": (Buckets("litellm_llm_api_time_to_first_token_metric", expected=False),),  # streaming only
-            "tpot_seconds": (Buckets("litellm_deployment_latency_per_output_token"),),
-            "queue_seconds": (Buckets("litellm_request_queue_time_seconds"),),
-            "e2e_seconds": (Buckets("litellm_request_total_latency_metric"),),
-            "start_time_seconds": (Value("process_start_time_seconds", Over.FIRST, expected=False),),
+            "requests_running": (SampleSource("litellm_in_flight_requests", offset=-1.0),),
+            "prefix_cache_queries_tokens_total": (SampleSource("litellm_input_tokens_metric_total", expected=False),),
+            "prefix_cache_hits_tokens_total": (
+                SampleSource("litellm_input_cached_tokens_metric_total", expected=False),
+            ),
+            "prompt_tokens_total": (SampleSource("litellm_input_tokens_metric_total"),),
+            "generation_tokens_total": (SampleSource("litellm_output_tokens_metric_total"),),
+            "requests_finished_total": (SampleSource("litellm_proxy_total_requests_metric_total"),),
+            "ttft_seconds": (
+                HistogramSource("litellm_llm_api_time_to_first_token_metric", expected=False),
+            ),  # streaming only
+            "tpot_seconds": (HistogramSource("litellm_deployment_latency_per_output_token"),),
+            "queue_seconds": (HistogramSource("litellm_request_queue_time_seconds"),),
+            "e2e_seconds": (HistogramSource("litellm_request_total_latency_metric"),),
+            "start_time_seconds": (SampleSource("process_start_time_seconds", Aggregation.FIRST, expected=False),),
         },
         paths=("/metrics/", "/metrics"),
-        models=("requested_model", "model_group", "model"),
+        model_labels=("requested_model", "model_group", "model"),
         lazy=True,
         needs='litellm_settings.callbacks: ["prometheus"], and a proxy key as bearer token',
     ),

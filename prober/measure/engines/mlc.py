@@ -1,7 +1,7 @@
 """MLC LLM. Forces a length only through its debug switch."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Over, Shape, Table, Value
+from prober.measure.engine_signals import Aggregation, EngineTable, PageShape, SampleSource
 
 DIALECT = Dialect(
     name="mlc",
@@ -12,13 +12,13 @@ DIALECT = Dialect(
 
 # Names from 79d603f. Its text is its own: tabs, values of labels without quotes; only the first model is on it.
 TABLES = (
-    Table(
+    EngineTable(
         engine="mlc",
-        shape=Shape(names=("engine_decode_time_sum", "completion_tokens_sum")),
+        shape=PageShape(names=("engine_decode_time_sum", "completion_tokens_sum")),
         signals={
-            "prompt_tokens_total": (Value("prompt_tokens_sum", Over.FIRST),),
-            "generation_tokens_total": (Value("completion_tokens_sum", Over.FIRST),),
+            "prompt_tokens_total": (SampleSource("prompt_tokens_sum", Aggregation.FIRST),),
+            "generation_tokens_total": (SampleSource("completion_tokens_sum", Aggregation.FIRST),),
         },
-        models=(),
+        model_labels=(),
     ),
 )

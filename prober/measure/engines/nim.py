@@ -2,35 +2,43 @@
 
 from dataclasses import replace
 
-from prober.measure.engine_signals import Buckets, Fact, Over, Shape, Table, Value, latest
+from prober.measure.engine_signals import (
+    Aggregation,
+    EngineTable,
+    HistogramSource,
+    JsonFact,
+    PageShape,
+    SampleSource,
+    latest_release,
+)
 from prober.measure.engines import vllm
 
 # Names of 1.x from its documentation. Its "ITL" is one observation a request, so a TPOT, and it has no ITL.
 _PATHS = ("/v1/metrics", "/metrics")
 _FACTS = (
-    Fact("version", "/v1/version", ("release",)),
-    Fact("context_tokens", "/v1/models", ("data", 0, "max_model_len")),
+    JsonFact("version", "/v1/version", ("release",)),
+    JsonFact("context_tokens", "/v1/models", ("data", 0, "max_model_len")),
 )
-_V1 = Table(
+_V1 = EngineTable(
     engine="nim",
-    shape=Shape(names=("num_request_max", "num_requests_running")),
+    shape=PageShape(names=("num_request_max", "num_requests_running")),
     signals={
-        "requests_running": (Value("num_requests_running"),),
-        "requests_waiting": (Value("num_requests_waiting"),),
-        "kv_cache_usage_ratio_max": (Value("gpu_cache_usage_perc", Over.MAX),),
-        "kv_cache_usage_ratio_mean": (Value("gpu_cache_usage_perc", Over.MEAN),),
-        "prompt_tokens_total": (Value("prompt_tokens_total"),),
-        "generation_tokens_total": (Value("generation_tokens_total"),),
-        "requests_finished_total": (Value("request_finish_total"), Value("request_success_total")),
-        "ttft_seconds": (Buckets("time_to_first_token_seconds"),),
-        "tpot_seconds": (Buckets("time_per_output_token_seconds"),),
-        "e2e_seconds": (Buckets("e2e_request_latency_seconds"),),
-        "start_time_seconds": (Value("process_start_time_seconds", Over.FIRST, expected=False),),
+        "requests_running": (SampleSource("num_requests_running"),),
+        "requests_waiting": (SampleSource("num_requests_waiting"),),
+        "kv_cache_usage_ratio_max": (SampleSource("gpu_cache_usage_perc", Aggregation.MAX),),
+        "kv_cache_usage_ratio_mean": (SampleSource("gpu_cache_usage_perc", Aggregation.MEAN),),
+        "prompt_tokens_total": (SampleSource("prompt_tokens_total"),),
+        "generation_tokens_total": (SampleSource("generation_tokens_total"),),
+        "requests_finished_total": (SampleSource("request_finish_total"), SampleSource("request_success_total")),
+        "ttft_seconds": (HistogramSource("time_to_first_token_seconds"),),
+        "tpot_seconds": (HistogramSource("time_per_output_token_seconds"),),
+        "e2e_seconds": (HistogramSource("e2e_request_latency_seconds"),),
+        "start_time_seconds": (SampleSource("process_start_time_seconds", Aggregation.FIRST, expected=False),),
     },
     paths=_PATHS,
     lazy=True,
     facts=_FACTS,
 )
 # A page of 2.x cannot be told from vLLM's; this table is for a target that is said to be NIM. Its numbers are not vLLM's.
-_V2 = replace(latest(vllm.V1), engine="nim", paths=_PATHS, facts=_FACTS)
+_V2 = replace(latest_release(vllm.V1), engine="nim", paths=_PATHS, facts=_FACTS)
 TABLES = (_V1, _V2)

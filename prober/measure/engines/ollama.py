@@ -1,15 +1,15 @@
 """Ollama. Unknown fields are dropped; a cold model is loaded inside the request; completions carry a usage of zeros on each chunk."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Fact, Table
+from prober.measure.engine_signals import EngineTable, JsonFact
 
 DIALECT = Dialect(name="ollama", owned_by="library", health=None)
 
 TABLES = (
-    Table(
+    EngineTable(
         engine="ollama",
         paths=(),
-        facts=(Fact("version", "/api/version", ("version",)),),
+        facts=(JsonFact("version", "/api/version", ("version",)),),
         note="Ollama has no metrics page (none in 0.33)",
     ),
 )

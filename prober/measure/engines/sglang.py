@@ -1,7 +1,17 @@
 """SGLang (0.5). It listens while it loads its model and answers 503 on /health; named events carry token ids."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Buckets, Fact, LabelProduct, Over, Product, Shape, Sum, Table, Value
+from prober.measure.engine_signals import (
+    Aggregation,
+    EngineTable,
+    HistogramSource,
+    JsonFact,
+    LabelProductSource,
+    PageShape,
+    ProductSource,
+    SampleSource,
+    SumSource,
+)
 
 DIALECT = Dialect(
     name="sglang",
@@ -9,7 +19,7 @@ DIALECT = Dialect(
     force_length={"ignore_eos": True, "min_tokens": Dialect.TOKENS},
     cache_bypass={"cache_salt": Dialect.SALT},
     continuous_usage=True,
-    loads_listening=True,
+    listens_while_loading=True,
 )
 
 # Names from the wheels 0.4.0 to 0.5.23. `cache_hit_rate` is that of the last prefill only and not read. Counters move when a
@@ -18,68 +28,72 @@ _TOTAL = {"priority": ("",)}
 _TIERS = {"cache_source": ("device", "host", "storage")}  # and not their total
 _PREFILL = {"mode": ("prefill_cache", "prefill_compute")}
 SIGNALS = {
-    "requests_running": (Value("sglang:num_running_reqs", where=_TOTAL),),
+    "requests_running": (SampleSource("sglang:num_running_reqs", where=_TOTAL),),
     "requests_waiting": (
-        Sum(
-            Value("sglang:num_queue_reqs", where=_TOTAL),
+        SumSource(
+            SampleSource("sglang:num_queue_reqs", where=_TOTAL),
             (
-                Value("sglang:num_grammar_queue_reqs", where=_TOTAL),
-                Value("sglang:num_prefill_bootstrap_queue_reqs", where=_TOTAL),
-                Value("sglang:num_decode_prealloc_queue_reqs", where=_TOTAL),
-                Value("sglang:num_decode_transfer_queue_reqs", where=_TOTAL),
+                SampleSource("sglang:num_grammar_queue_reqs", where=_TOTAL),
+                SampleSource("sglang:num_prefill_bootstrap_queue_reqs", where=_TOTAL),
+                SampleSource("sglang:num_decode_prealloc_queue_reqs", where=_TOTAL),
+                SampleSource("sglang:num_decode_transfer_queue_reqs", where=_TOTAL),
             ),
         ),
     ),
-    "requests_waiting_for_capacity": (Value("sglang:num_queue_reqs", where=_TOTAL),),
+    "requests_waiting_for_capacity": (SampleSource("sglang:num_queue_reqs", where=_TOTAL),),
     # Tokens that only the prefix cache holds are free.
-    "kv_cache_usage_ratio_max": (Value("sglang:token_usage", Over.MAX, _TOTAL),),
-    "kv_cache_usage_ratio_mean": (Value("sglang:token_usage", Over.MEAN, _TOTAL),),
+    "kv_cache_usage_ratio_max": (SampleSource("sglang:token_usage", Aggregation.MAX, _TOTAL),),
+    "kv_cache_usage_ratio_mean": (SampleSource("sglang:token_usage", Aggregation.MEAN, _TOTAL),),
     "kv_cache_capacity_tokens": (
-        Value("sglang:max_total_num_tokens", since="0.5.6"),
-        Product((Value("sglang:num_pages"), Value("sglang:page_size", Over.FIRST)), since="0.5.12", expected=False),
-        LabelProduct(
+        SampleSource("sglang:max_total_num_tokens", since="0.5.6"),
+        ProductSource(
+            (SampleSource("sglang:num_pages"), SampleSource("sglang:page_size", Aggregation.FIRST)),
+            since="0.5.12",
+            expected=False,
+        ),
+        LabelProductSource(
             "sglang:cache_config_info", ("num_pages", "page_size"), since="0.5.9", until="0.5.12", expected=False
         ),
     ),
-    "preemptions_total": (Value("sglang:num_retracted_requests_total", since="0.5.7"),),
+    "preemptions_total": (SampleSource("sglang:num_retracted_requests_total", since="0.5.7"),),
     "prefix_cache_queries_tokens_total": (
-        Value("sglang:realtime_tokens_total", where=_PREFILL, since="0.5.7"),
-        Value("sglang:prompt_tokens_total", since="0.4.4", until="0.5.7"),
+        SampleSource("sglang:realtime_tokens_total", where=_PREFILL, since="0.5.7"),
+        SampleSource("sglang:prompt_tokens_total", since="0.4.4", until="0.5.7"),
     ),
     "prefix_cache_hits_tokens_total": (
-        Value("sglang:realtime_tokens_total", where={"mode": ("prefill_cache",)}, since="0.5.7"),
-        Value("sglang:cached_tokens_total", where=_TIERS, since="0.4.4", until="0.5.7"),
+        SampleSource("sglang:realtime_tokens_total", where={"mode": ("prefill_cache",)}, since="0.5.7"),
+        SampleSource("sglang:cached_tokens_total", where=_TIERS, since="0.4.4", until="0.5.7"),
     ),
-    "prompt_tokens_total": (Value("sglang:prompt_tokens_total"),),
-    "generation_tokens_total": (Value("sglang:generation_tokens_total"),),
-    "requests_finished_total": (Value("sglang:num_requests_total"),),
-    "ttft_seconds": (Buckets("sglang:time_to_first_token_seconds"),),
-    "itl_seconds": (Buckets("sglang:inter_token_latency_seconds", since="0.4.4"),),
+    "prompt_tokens_total": (SampleSource("sglang:prompt_tokens_total"),),
+    "generation_tokens_total": (SampleSource("sglang:generation_tokens_total"),),
+    "requests_finished_total": (SampleSource("sglang:num_requests_total"),),
+    "ttft_seconds": (HistogramSource("sglang:time_to_first_token_seconds"),),
+    "itl_seconds": (HistogramSource("sglang:inter_token_latency_seconds", since="0.4.4"),),
     "tpot_seconds": (
-        Buckets("sglang:request_time_per_output_token_seconds", since="0.5.22"),
-        Buckets("sglang:time_per_output_token_seconds", until="0.4.5"),
+        HistogramSource("sglang:request_time_per_output_token_seconds", since="0.5.22"),
+        HistogramSource("sglang:time_per_output_token_seconds", until="0.4.5"),
     ),
     "queue_seconds": (
-        Buckets("sglang:queue_time_seconds", since="0.5.3"),
-        Buckets("sglang:queue_time_s", since="0.5.2", until="0.5.3"),
+        HistogramSource("sglang:queue_time_seconds", since="0.5.3"),
+        HistogramSource("sglang:queue_time_s", since="0.5.2", until="0.5.3"),
     ),
-    "e2e_seconds": (Buckets("sglang:e2e_request_latency_seconds"),),
+    "e2e_seconds": (HistogramSource("sglang:e2e_request_latency_seconds"),),
 }
 TABLES = (
-    Table(
+    EngineTable(
         engine="sglang",
-        shape=Shape(prefixes=("sglang:",)),
+        shape=PageShape(prefixes=("sglang:",)),
         signals=SIGNALS,
-        copies=("tp_rank", "pp_rank", "moe_ep_rank"),
+        duplicate_labels=("tp_rank", "pp_rank", "moe_ep_rank"),
         lazy=True,
         facts=(
-            Fact("version", "/server_info", ("version",)),
-            Fact("version", "/get_server_info", ("version",)),
-            Fact("model", "/get_model_info", ("model_path",)),
-            Fact("context_tokens", "/server_info", ("context_length",)),
-            Fact("context_tokens", "/v1/models", ("data", 0, "max_model_len")),
-            Fact("capacity_tokens", "/server_info", ("max_total_num_tokens",)),
-            Fact("requests_max", "/server_info", ("max_running_requests",)),
+            JsonFact("version", "/server_info", ("version",)),
+            JsonFact("version", "/get_server_info", ("version",)),
+            JsonFact("model", "/get_model_info", ("model_path",)),
+            JsonFact("context_tokens", "/server_info", ("context_length",)),
+            JsonFact("context_tokens", "/v1/models", ("data", 0, "max_model_len")),
+            JsonFact("capacity_tokens", "/server_info", ("max_total_num_tokens",)),
+            JsonFact("requests_max", "/server_info", ("max_running_requests",)),
         ),
         needs="start the server with --enable-metrics",
     ),

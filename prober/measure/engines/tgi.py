@@ -1,36 +1,46 @@
 """Text Generation Inference. Every error, overload too, arrives inside a 200; its OpenAI route cannot force a length."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Buckets, Fact, Over, Ratio, Shape, Table, Value
+from prober.measure.engine_signals import (
+    Aggregation,
+    EngineTable,
+    HistogramSource,
+    JsonFact,
+    PageShape,
+    RatioSource,
+    SampleSource,
+)
 
 DIALECT = Dialect(name="tgi")
 
 # Names from 3.3.7, in maintenance. Counters have no _total. The usage is of tokens set aside for the batch, at their worst.
-_USAGE = Ratio(Value("tgi_batch_current_max_tokens"), Value("tgi_batch_max_total_tokens"), since="3.0.0")
+_USAGE = RatioSource(
+    SampleSource("tgi_batch_current_max_tokens"), SampleSource("tgi_batch_max_total_tokens"), since="3.0.0"
+)
 TABLES = (
-    Table(
+    EngineTable(
         engine="tgi",
-        shape=Shape(prefixes=("tgi_",)),
+        shape=PageShape(prefixes=("tgi_",)),
         signals={
-            "requests_running": (Value("tgi_batch_current_size"),),
-            "requests_waiting": (Value("tgi_queue_size"),),
+            "requests_running": (SampleSource("tgi_batch_current_size"),),
+            "requests_waiting": (SampleSource("tgi_queue_size"),),
             "kv_cache_usage_ratio_max": (_USAGE,),
             "kv_cache_usage_ratio_mean": (_USAGE,),
-            "kv_cache_capacity_tokens": (Value("tgi_batch_max_total_tokens", Over.FIRST, since="3.0.0"),),
-            "prompt_tokens_total": (Value("tgi_request_input_length_sum"),),
-            "generation_tokens_total": (Value("tgi_request_generated_tokens_sum"),),
-            "requests_finished_total": (Value("tgi_request_success"),),
-            "tpot_seconds": (Buckets("tgi_request_mean_time_per_token_duration"),),
-            "queue_seconds": (Buckets("tgi_request_queue_duration"),),
-            "e2e_seconds": (Buckets("tgi_request_duration"),),
+            "kv_cache_capacity_tokens": (SampleSource("tgi_batch_max_total_tokens", Aggregation.FIRST, since="3.0.0"),),
+            "prompt_tokens_total": (SampleSource("tgi_request_input_length_sum"),),
+            "generation_tokens_total": (SampleSource("tgi_request_generated_tokens_sum"),),
+            "requests_finished_total": (SampleSource("tgi_request_success"),),
+            "tpot_seconds": (HistogramSource("tgi_request_mean_time_per_token_duration"),),
+            "queue_seconds": (HistogramSource("tgi_request_queue_duration"),),
+            "e2e_seconds": (HistogramSource("tgi_request_duration"),),
         },
-        models=(),
+        model_labels=(),
         lazy=True,
         facts=(
-            Fact("version", "/info", ("version",)),
-            Fact("model", "/info", ("model_id",)),
-            Fact("context_tokens", "/info", ("max_total_tokens",)),
-            Fact("requests_max", "/info", ("max_concurrent_requests",)),
+            JsonFact("version", "/info", ("version",)),
+            JsonFact("model", "/info", ("model_id",)),
+            JsonFact("context_tokens", "/info", ("max_total_tokens",)),
+            JsonFact("requests_max", "/info", ("max_concurrent_requests",)),
         ),
     ),
 )

@@ -3,8 +3,8 @@
 It answers 422 to fields it does not know, so nothing beyond the specification is sent."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Table
+from prober.measure.engine_signals import EngineTable
 
 DIALECT = Dialect(name="transformers", sends_done=False, stream_options=False, user=False)
 
-TABLES = (Table(engine="transformers", paths=(), note="transformers serve has no metrics page (none in 5.23)"),)
+TABLES = (EngineTable(engine="transformers", paths=(), note="transformers serve has no metrics page (none in 5.23)"),)

@@ -1,6 +1,14 @@
 """Triton with TensorRT-LLM. A page only, on a port of its own."""
 
-from prober.measure.engine_signals import Buckets, Over, Product, Ratio, Shape, Table, Value
+from prober.measure.engine_signals import (
+    Aggregation,
+    EngineTable,
+    HistogramSource,
+    PageShape,
+    ProductSource,
+    RatioSource,
+    SampleSource,
+)
 
 # Names from the backend's README at 0b9d7d5. Its `fraction` disagrees with used ÷ max there, so the latter is read. An ensemble
 # and its parts each count a request: only the part that generates is read. Latencies are means in microseconds, no histograms,
@@ -8,32 +16,33 @@ from prober.measure.engine_signals import Buckets, Over, Product, Ratio, Shape, 
 _ENGINE = {"model": ("tensorrt_llm",)}
 _BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 _REQUESTS = "nv_trt_llm_request_metrics"
-_USAGE = Ratio(
-    Value(_BLOCKS, where={"kv_cache_block_type": ("used",)}), Value(_BLOCKS, where={"kv_cache_block_type": ("max",)})
+_USAGE = RatioSource(
+    SampleSource(_BLOCKS, where={"kv_cache_block_type": ("used",)}),
+    SampleSource(_BLOCKS, where={"kv_cache_block_type": ("max",)}),
 )
 TABLES = (
-    Table(
+    EngineTable(
         engine="triton",
-        shape=Shape(prefixes=("nv_trt_llm_",)),
+        shape=PageShape(prefixes=("nv_trt_llm_",)),
         signals={
-            "requests_running": (Value(_REQUESTS, where={"request_type": ("scheduled",)}),),
-            "requests_waiting": (Value(_REQUESTS, where={"request_type": ("waiting",)}),),
+            "requests_running": (SampleSource(_REQUESTS, where={"request_type": ("scheduled",)}),),
+            "requests_waiting": (SampleSource(_REQUESTS, where={"request_type": ("waiting",)}),),
             "kv_cache_usage_ratio_max": (_USAGE,),
             "kv_cache_usage_ratio_mean": (_USAGE,),
             "kv_cache_capacity_tokens": (
-                Product(
+                ProductSource(
                     (
-                        Value(_BLOCKS, where={"kv_cache_block_type": ("max",)}),
-                        Value(_BLOCKS, Over.FIRST, where={"kv_cache_block_type": ("tokens_per",)}),
+                        SampleSource(_BLOCKS, where={"kv_cache_block_type": ("max",)}),
+                        SampleSource(_BLOCKS, Aggregation.FIRST, where={"kv_cache_block_type": ("tokens_per",)}),
                     )
                 ),
             ),
-            "requests_finished_total": (Value("nv_inference_request_success", where=_ENGINE, expected=False),),
+            "requests_finished_total": (SampleSource("nv_inference_request_success", where=_ENGINE, expected=False),),
             "ttft_seconds": (
-                Buckets("nv_inference_first_response_histogram_ms", where=_ENGINE, scale=0.001, expected=False),
+                HistogramSource("nv_inference_first_response_histogram_ms", where=_ENGINE, scale=0.001, expected=False),
             ),
         },
         port=8002,
-        models=(),
+        model_labels=(),
     ),
 )

@@ -1,7 +1,15 @@
 """TensorRT-LLM's trtllm-serve. Puts a space behind the JSON of a chunk; sends chunks with empty content for unflushed text."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Buckets, Fact, Over, Product, Shape, Table, Value
+from prober.measure.engine_signals import (
+    Aggregation,
+    EngineTable,
+    HistogramSource,
+    JsonFact,
+    PageShape,
+    ProductSource,
+    SampleSource,
+)
 
 DIALECT = Dialect(
     name="trtllm",
@@ -15,35 +23,35 @@ DIALECT = Dialect(
 # that is gone leaves its own behind, so they are not added up. The JSON under /metrics is never asked for: it is a queue, and
 # whoever reads it takes the figures away from everybody else.
 TABLES = (
-    Table(
+    EngineTable(
         engine="trtllm",
-        shape=Shape(prefixes=("trtllm_",)),
+        shape=PageShape(prefixes=("trtllm_",)),
         signals={
-            "requests_running": (Value("trtllm_num_requests_running", Over.MAX),),
-            "requests_waiting": (Value("trtllm_num_requests_waiting", Over.MAX),),
-            "kv_cache_usage_ratio_max": (Value("trtllm_kv_cache_utilization", Over.MAX),),
-            "kv_cache_usage_ratio_mean": (Value("trtllm_kv_cache_utilization", Over.MEAN),),
+            "requests_running": (SampleSource("trtllm_num_requests_running", Aggregation.MAX),),
+            "requests_waiting": (SampleSource("trtllm_num_requests_waiting", Aggregation.MAX),),
+            "kv_cache_usage_ratio_max": (SampleSource("trtllm_kv_cache_utilization", Aggregation.MAX),),
+            "kv_cache_usage_ratio_mean": (SampleSource("trtllm_kv_cache_utilization", Aggregation.MEAN),),
             "kv_cache_capacity_tokens": (
-                Product(
+                ProductSource(
                     (
-                        Value("trtllm_kv_cache_max_blocks", Over.MAX),
-                        Value("trtllm_kv_cache_tokens_per_block", Over.MAX),
+                        SampleSource("trtllm_kv_cache_max_blocks", Aggregation.MAX),
+                        SampleSource("trtllm_kv_cache_tokens_per_block", Aggregation.MAX),
                     )
                 ),
             ),
-            "prefix_cache_queries_tokens_total": (Value("trtllm_prompt_tokens_total"),),
-            "prefix_cache_hits_tokens_total": (Value("trtllm_prompt_cached_tokens_total"),),
-            "prompt_tokens_total": (Value("trtllm_prompt_tokens_total"),),
-            "generation_tokens_total": (Value("trtllm_generation_tokens_total"),),
-            "requests_finished_total": (Value("trtllm_request_success_total"),),
-            "ttft_seconds": (Buckets("trtllm_time_to_first_token_seconds"),),
-            "tpot_seconds": (Buckets("trtllm_time_per_output_token_seconds"),),
-            "queue_seconds": (Buckets("trtllm_request_queue_time_seconds"),),
-            "e2e_seconds": (Buckets("trtllm_e2e_request_latency_seconds"),),
+            "prefix_cache_queries_tokens_total": (SampleSource("trtllm_prompt_tokens_total"),),
+            "prefix_cache_hits_tokens_total": (SampleSource("trtllm_prompt_cached_tokens_total"),),
+            "prompt_tokens_total": (SampleSource("trtllm_prompt_tokens_total"),),
+            "generation_tokens_total": (SampleSource("trtllm_generation_tokens_total"),),
+            "requests_finished_total": (SampleSource("trtllm_request_success_total"),),
+            "ttft_seconds": (HistogramSource("trtllm_time_to_first_token_seconds"),),
+            "tpot_seconds": (HistogramSource("trtllm_time_per_output_token_seconds"),),
+            "queue_seconds": (HistogramSource("trtllm_request_queue_time_seconds"),),
+            "e2e_seconds": (HistogramSource("trtllm_e2e_request_latency_seconds"),),
         },
         paths=("/prometheus/metrics",),
         lazy=True,
-        facts=(Fact("version", "/version", ("version",)),),
+        facts=(JsonFact("version", "/version", ("version",)),),
         needs="return_perf_metrics: true, and enable_iter_perf_stats: true for requests and KV cache, in the LLM arguments",
     ),
 )

@@ -3,7 +3,15 @@
 `cache_salt` since 0.9; older releases ignore fields they do not know."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Buckets, Fact, LabelProduct, Over, Shape, Table, Value
+from prober.measure.engine_signals import (
+    Aggregation,
+    EngineTable,
+    HistogramSource,
+    JsonFact,
+    LabelProductSource,
+    PageShape,
+    SampleSource,
+)
 
 DIALECT = Dialect(
     name="vllm",
@@ -16,54 +24,58 @@ DIALECT = Dialect(
 # Names from the wheels 0.4.3 to 0.33.0; 0.32.0 also seen live. All `_perc` are 0 to 1. A client that disconnects is counted
 # nowhere. `iteration_tokens_total` is a histogram, `lora_requests_info` has a time as its value: neither is read.
 _SIGNALS = {
-    "requests_running": (Value("vllm:num_requests_running"),),
-    "requests_waiting": (Value("vllm:num_requests_waiting"),),  # with those deferred for LoRA, KV transfer or grammar
+    "requests_running": (SampleSource("vllm:num_requests_running"),),
+    "requests_waiting": (
+        SampleSource("vllm:num_requests_waiting"),
+    ),  # with those deferred for LoRA, KV transfer or grammar
     "requests_waiting_for_capacity": (
-        Value("vllm:num_requests_waiting_by_reason", where={"reason": ("capacity",)}, since="0.20.0"),
+        SampleSource("vllm:num_requests_waiting_by_reason", where={"reason": ("capacity",)}, since="0.20.0"),
     ),
     # Blocks that only the prefix cache holds count as free.
     "kv_cache_usage_ratio_max": (
-        Value("vllm:kv_cache_usage_perc", Over.MAX, since="0.9.2"),
-        Value("vllm:gpu_cache_usage_perc", Over.MAX, until="0.12.0"),
+        SampleSource("vllm:kv_cache_usage_perc", Aggregation.MAX, since="0.9.2"),
+        SampleSource("vllm:gpu_cache_usage_perc", Aggregation.MAX, until="0.12.0"),
     ),
     "kv_cache_usage_ratio_mean": (
-        Value("vllm:kv_cache_usage_perc", Over.MEAN, since="0.9.2"),
-        Value("vllm:gpu_cache_usage_perc", Over.MEAN, until="0.12.0"),
+        SampleSource("vllm:kv_cache_usage_perc", Aggregation.MEAN, since="0.9.2"),
+        SampleSource("vllm:gpu_cache_usage_perc", Aggregation.MEAN, until="0.12.0"),
     ),
     "kv_cache_capacity_tokens": (
-        LabelProduct("vllm:cache_config_info", ("kv_cache_size_tokens",), since="0.24.0"),
-        LabelProduct("vllm:cache_config_info", ("num_gpu_blocks", "block_size"), until="0.24.0"),  # wrong for hybrids
+        LabelProductSource("vllm:cache_config_info", ("kv_cache_size_tokens",), since="0.24.0"),
+        LabelProductSource(
+            "vllm:cache_config_info", ("num_gpu_blocks", "block_size"), until="0.24.0"
+        ),  # wrong for hybrids
     ),
-    "preemptions_total": (Value("vllm:num_preemptions_total"),),
+    "preemptions_total": (SampleSource("vllm:num_preemptions_total"),),
     "prefix_cache_queries_tokens_total": (
-        Value("vllm:prefix_cache_queries_total", since="0.9.2"),
-        Value("vllm:gpu_prefix_cache_queries_total", until="0.12.0"),
+        SampleSource("vllm:prefix_cache_queries_total", since="0.9.2"),
+        SampleSource("vllm:gpu_prefix_cache_queries_total", until="0.12.0"),
     ),
     "prefix_cache_hits_tokens_total": (
-        Value("vllm:prefix_cache_hits_total", since="0.9.2"),
-        Value("vllm:gpu_prefix_cache_hits_total", until="0.12.0"),
+        SampleSource("vllm:prefix_cache_hits_total", since="0.9.2"),
+        SampleSource("vllm:gpu_prefix_cache_hits_total", until="0.12.0"),
     ),
-    "prompt_tokens_total": (Value("vllm:prompt_tokens_total"),),
-    "generation_tokens_total": (Value("vllm:generation_tokens_total"),),
-    "requests_finished_total": (Value("vllm:request_success_total"),),
-    "ttft_seconds": (Buckets("vllm:time_to_first_token_seconds"),),
+    "prompt_tokens_total": (SampleSource("vllm:prompt_tokens_total"),),
+    "generation_tokens_total": (SampleSource("vllm:generation_tokens_total"),),
+    "requests_finished_total": (SampleSource("vllm:request_success_total"),),
+    "ttft_seconds": (HistogramSource("vllm:time_to_first_token_seconds"),),
     # What was called time per output token was an observation a step all along.
     "itl_seconds": (
-        Buckets("vllm:inter_token_latency_seconds", since="0.10.2"),
-        Buckets("vllm:time_per_output_token_seconds", until="0.15.0"),
+        HistogramSource("vllm:inter_token_latency_seconds", since="0.10.2"),
+        HistogramSource("vllm:time_per_output_token_seconds", until="0.15.0"),
     ),
-    "tpot_seconds": (Buckets("vllm:request_time_per_output_token_seconds", since="0.11.0"),),
-    "queue_seconds": (Buckets("vllm:request_queue_time_seconds"),),
-    "e2e_seconds": (Buckets("vllm:e2e_request_latency_seconds"),),
-    "prompt_tokens": (Buckets("vllm:request_prompt_tokens", expected=False),),
-    "output_tokens": (Buckets("vllm:request_generation_tokens", expected=False),),
+    "tpot_seconds": (HistogramSource("vllm:request_time_per_output_token_seconds", since="0.11.0"),),
+    "queue_seconds": (HistogramSource("vllm:request_queue_time_seconds"),),
+    "e2e_seconds": (HistogramSource("vllm:e2e_request_latency_seconds"),),
+    "prompt_tokens": (HistogramSource("vllm:request_prompt_tokens", expected=False),),
+    "output_tokens": (HistogramSource("vllm:request_generation_tokens", expected=False),),
     # Absent with several API servers: their registries are merged.
-    "start_time_seconds": (Value("process_start_time_seconds", Over.FIRST, expected=False),),
+    "start_time_seconds": (SampleSource("process_start_time_seconds", Aggregation.FIRST, expected=False),),
 }
 _FACTS = (
-    Fact("version", "/version", ("version",)),
-    Fact("model", "/v1/models", ("data", 0, "id")),
-    Fact("context_tokens", "/v1/models", ("data", 0, "max_model_len")),
+    JsonFact("version", "/version", ("version",)),
+    JsonFact("model", "/v1/models", ("data", 0, "id")),
+    JsonFact("context_tokens", "/v1/models", ("data", 0, "max_model_len")),
 )
 # Not num_gpu_blocks and the like: memory profiling makes them new at each start.
 _FLAGS = (
@@ -79,18 +91,18 @@ _FLAGS = (
     "prefix_caching_hash_algo",
     "sliding_window",
 )
-V1 = Table(
+V1 = EngineTable(
     engine="vllm",
-    shape=Shape(prefixes=("vllm:",), with_label="engine"),  # the index of the data-parallel rank
+    shape=PageShape(prefixes=("vllm:",), with_label="engine"),  # the index of the data-parallel rank
     signals=_SIGNALS,
     flags=(("vllm:cache_config_info", _FLAGS),),
     facts=_FACTS,
     needs="start the server without --disable-log-stats",
 )
 # The Rust frontend (VLLM_USE_RUST_FRONTEND=1, 0.33) writes OpenMetrics, and tells neither capacity nor its start.
-RUST = Table(
+RUST = EngineTable(
     engine="vllm",
-    shape=Shape(prefixes=("vllm:",), with_label="engine", openmetrics=True),
+    shape=PageShape(prefixes=("vllm:",), with_label="engine", openmetrics=True),
     signals={
         name: sources
         for name, sources in _SIGNALS.items()
@@ -100,29 +112,29 @@ RUST = Table(
     lazy=True,
 )
 # V0, gone from 0.11 on. Its prefix cache tells a rate only, so no counters.
-V0 = Table(
+V0 = EngineTable(
     engine="vllm",
-    shape=Shape(prefixes=("vllm:",), without_label="engine"),
+    shape=PageShape(prefixes=("vllm:",), without_label="engine"),
     signals={
-        "requests_running": (Value("vllm:num_requests_running"),),
-        "requests_waiting": (Value("vllm:num_requests_waiting"),),
-        "kv_cache_usage_ratio_max": (Value("vllm:gpu_cache_usage_perc", Over.MAX),),
-        "kv_cache_usage_ratio_mean": (Value("vllm:gpu_cache_usage_perc", Over.MEAN),),
-        "kv_cache_capacity_tokens": (LabelProduct("vllm:cache_config_info", ("num_gpu_blocks", "block_size")),),
-        "preemptions_total": (Value("vllm:num_preemptions_total"),),
-        "prompt_tokens_total": (Value("vllm:prompt_tokens_total"),),
-        "generation_tokens_total": (Value("vllm:generation_tokens_total"),),
-        "requests_finished_total": (Value("vllm:request_success_total"),),
-        "ttft_seconds": (Buckets("vllm:time_to_first_token_seconds"),),
-        "itl_seconds": (Buckets("vllm:time_per_output_token_seconds"),),
+        "requests_running": (SampleSource("vllm:num_requests_running"),),
+        "requests_waiting": (SampleSource("vllm:num_requests_waiting"),),
+        "kv_cache_usage_ratio_max": (SampleSource("vllm:gpu_cache_usage_perc", Aggregation.MAX),),
+        "kv_cache_usage_ratio_mean": (SampleSource("vllm:gpu_cache_usage_perc", Aggregation.MEAN),),
+        "kv_cache_capacity_tokens": (LabelProductSource("vllm:cache_config_info", ("num_gpu_blocks", "block_size")),),
+        "preemptions_total": (SampleSource("vllm:num_preemptions_total"),),
+        "prompt_tokens_total": (SampleSource("vllm:prompt_tokens_total"),),
+        "generation_tokens_total": (SampleSource("vllm:generation_tokens_total"),),
+        "requests_finished_total": (SampleSource("vllm:request_success_total"),),
+        "ttft_seconds": (HistogramSource("vllm:time_to_first_token_seconds"),),
+        "itl_seconds": (HistogramSource("vllm:time_per_output_token_seconds"),),
         "queue_seconds": (
-            Buckets("vllm:request_queue_time_seconds", since="0.6.6"),
-            Buckets("vllm:time_in_queue_requests", since="0.6.6", expected=False),
+            HistogramSource("vllm:request_queue_time_seconds", since="0.6.6"),
+            HistogramSource("vllm:time_in_queue_requests", since="0.6.6", expected=False),
         ),
-        "e2e_seconds": (Buckets("vllm:e2e_request_latency_seconds"),),
-        "prompt_tokens": (Buckets("vllm:request_prompt_tokens", expected=False),),
-        "output_tokens": (Buckets("vllm:request_generation_tokens", expected=False),),
-        "start_time_seconds": (Value("process_start_time_seconds", Over.FIRST, expected=False),),
+        "e2e_seconds": (HistogramSource("vllm:e2e_request_latency_seconds"),),
+        "prompt_tokens": (HistogramSource("vllm:request_prompt_tokens", expected=False),),
+        "output_tokens": (HistogramSource("vllm:request_generation_tokens", expected=False),),
+        "start_time_seconds": (SampleSource("process_start_time_seconds", Aggregation.FIRST, expected=False),),
     },
     flags=(("vllm:cache_config_info", _FLAGS),),
     facts=_FACTS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from prober.measure.outcome import ANSWERED, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.measure.timeline_text import ms
+from prober.measure.timeline_text import format_duration
 from prober.web.page.view import RECENT, Kind
 
 WIDTH, HEIGHT = 360, 16  # of a timeline
@@ -63,7 +63,7 @@ def timeline(probe: ProbeResult, span_ns: int) -> Drawing:
         paths.append((f"end {probe_kind(probe)}", f"M{min(x(end) + 2, WIDTH - 9)} 4l8 8m0-8l-8 8"))
     if overrun_s(t, span_ns) is not None:
         paths += [("gap", f"M{WIDTH - 19} 15l4-14"), ("break", f"M{WIDTH - 21} 15l4-14m4 0l-4 14")]
-    label = f"{probe.outcome.value}: TTFT {ms(t.ttft_s)}, TPOT {ms(t.tpot_s)}, E2E {ms(t.e2e_s)}"
+    label = f"{probe.outcome.value}: TTFT {format_duration(t.ttft_s)}, TPOT {format_duration(t.tpot_s)}, E2E {format_duration(t.e2e_s)}"
     return Drawing(WIDTH, HEIGHT, label, paths)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from urllib.parse import quote
 
 from prober.features.slo.status import SloStatus, State
-from prober.measure.objective import percent
+from prober.measure.objective import format_percent
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.measure.timeline_text import ms
+from prober.measure.timeline_text import format_duration
 from prober.results.capacity import binding, words
 from prober.results.stop_reason import ending
 from prober.statistics.quantiles import Quantile
@@ -80,7 +80,7 @@ def clock_time(unix_s: float, now_unix_s: float) -> str:
 
 def bound(seconds: float | None) -> str:
     """A bound of an interval: a duration that is not broken before its unit, `?` if the samples give none."""
-    return "?" if seconds is None else ms(seconds).replace(" ", "\N{NO-BREAK SPACE}")
+    return "?" if seconds is None else format_duration(seconds).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def amount(value: float) -> str:
@@ -142,13 +142,17 @@ def connection_phases(t: Timeline) -> str:
     if t.connection is None:
         return ""
     phases = [(name, getattr(t.connection, f"{name}_s")) for name in ("dns", "tcp", "proxy", "tls")]
-    return ", ".join(f"{name} {ms(seconds)}" for name, seconds in phases if seconds is not None)
+    return ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in phases if seconds is not None)
 
 
 def itl_summary(t: Timeline) -> str:
     """Median and maximum of a probe's ITLs, and how many there are."""
     gaps = sorted(t.itls_s)
-    return f"median {ms(gaps[len(gaps) // 2])}, maximum {ms(gaps[-1])}, {len(gaps):,} values" if gaps else ""
+    return (
+        f"median {format_duration(gaps[len(gaps) // 2])}, maximum {format_duration(gaps[-1])}, {len(gaps):,} values"
+        if gaps
+        else ""
+    )
 
 
 def probe_notes(probe: ProbeResult) -> str:
@@ -201,11 +205,11 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "count": "{:,}".format,
     "cut": cut,
     "dollars": "${:.2f}".format,
-    "duration": ms,
+    "duration": format_duration,
     "in_reading_order": in_reading_order,
     "iso_time": iso_time,
     "itl_summary": itl_summary,
-    "objective": percent,
+    "objective": format_percent,
     "overrun_s": drawings.overrun_s,
     "percentage": percentage,
     "percentile_name": lambda q: f"p{q * 100:g}",

@@ -11,8 +11,8 @@ from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.detector import Shift, Verdict
 from prober.features.slo.status import SloStatus
 from prober.measure.burn_rate_windows import promql
-from prober.measure.event import Event
-from prober.measure.objective import percent
+from prober.measure.event import TargetEvent
+from prober.measure.objective import format_percent
 from prober.measure.outcome import BAD
 from prober.measure.result import ProbeResult
 from prober.results.capacity import Capacity
@@ -179,7 +179,7 @@ class PageView:
     concerns: Sequence[tuple[str, str, Concern]]
     total: int
     matching: int
-    events: Sequence[Event]
+    events: Sequence[TargetEvent]
     probes: Sequence[ProbeResult]
     trusted: bool = True
     admin: bool = False
@@ -212,7 +212,7 @@ def concern(view: TargetView) -> Concern:
         return Concern(0, "bad", "failing", last_failure)
     if missed:
         worst = max(missed, key=lambda standing: standing.bad / max(1, standing.events))
-        share = f"{worst.bad / max(1, worst.events):.2%} bad, {percent(worst.slo.budget)} allowed"
+        share = f"{worst.bad / max(1, worst.events):.2%} bad, {format_percent(worst.slo.error_budget_ratio)} allowed"
         return Concern(1, "bad", f"SLO missed: {_slo_names(missed)}", "; ".join(filter(None, (share, cause))))
     if drifted:
         signals = ", ".join(dict.fromkeys(SIGNALS.get(drift.signal, drift.signal) for drift in drifted))

@@ -15,7 +15,7 @@ from prober.features.capacity.estimate import estimate
 from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_plan import Plan
 from prober.measure.chat import Usage
-from prober.measure.engine_signals import Info, Signals
+from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -157,9 +157,9 @@ def _cut(name: str) -> ProbeResult:
     return ProbeResult("t", "w", name, 0.0, Outcome.CANCELLED, "cut", Timeline(0))
 
 
-def _page(in_flight: int, finished: int) -> Signals:
-    return Signals(
-        Info("vllm", "1"),
+def _page(in_flight: int, finished: int) -> EngineSignals:
+    return EngineSignals(
+        EngineInfo("vllm", "1"),
         ranks=1,
         requests_running=float(in_flight),
         requests_waiting=0.0,

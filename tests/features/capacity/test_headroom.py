@@ -3,7 +3,7 @@
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.capacity.headroom import Headroom
-from prober.measure.engine_signals import Info, PageReading, Signals
+from prober.measure.engine_signals import EngineInfo, EngineSignals, PageReading
 from prober.results.capacity import Capacity
 
 FOUND = Capacity("ttft", "found", lower=8.0, estimate=10.0, upper=12.0, tokens_per_s=5_000.0)
@@ -16,8 +16,8 @@ class Shown:
         self.epoch = 0
 
     def read(self, at_s: float, requests: float, tokens: float | None) -> None:
-        said = Signals(
-            Info("vllm"),
+        said = EngineSignals(
+            EngineInfo("vllm"),
             requests_finished_total=requests,
             prompt_tokens_total=tokens,
             generation_tokens_total=None if tokens is None else 0.0,
@@ -284,5 +284,5 @@ def test_another_page_takes_nothing_from_a_demand_that_is_told() -> None:
     assert shown.value("llmslo_demand_requests_per_second") is None, "and at once when nobody tells it any more"
 
 
-def tokens(total: float) -> Signals:
-    return Signals(Info("vllm"), prompt_tokens_total=total, generation_tokens_total=0.0)
+def tokens(total: float) -> EngineSignals:
+    return EngineSignals(EngineInfo("vllm"), prompt_tokens_total=total, generation_tokens_total=0.0)

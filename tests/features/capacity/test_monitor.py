@@ -25,7 +25,7 @@ from prober.features.capacity.series import SWEEP_REFUSALS
 from prober.features.capacity.sweep_runner import Drive, Unmeasurable
 from prober.features.engines.page_reader import PageReader
 from prober.measure.chat import Usage
-from prober.measure.engine_signals import EngineChange, Info, PageReading, Signals
+from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -352,12 +352,14 @@ async def test_retry_after_ends_a_sweep_and_is_kept_by_the_next_ones() -> None:
 async def test_a_refused_sweep_leaves_the_demand_alone() -> None:
     """It added nothing: what was counted before it still counts."""
     async with running(SLOTS) as url, staged(url) as stage:
-        stage.observed.page_read(PageReading(round(0.0 * 1e9), 0, Signals(Info("vllm"), requests_finished_total=0.0)))
+        stage.observed.page_read(
+            PageReading(round(0.0 * 1e9), 0, EngineSignals(EngineInfo("vllm"), requests_finished_total=0.0))
+        )
         with Lock(stage.target.spec.url):
             stage.sweeps.ask("t", "request")
             await until(lambda: stage.refused() and not stage.sweeps.under_way)
         stage.observed.page_read(
-            PageReading(round(100.0 * 1e9), 0, Signals(Info("vllm"), requests_finished_total=400.0))
+            PageReading(round(100.0 * 1e9), 0, EngineSignals(EngineInfo("vllm"), requests_finished_total=400.0))
         )
         assert stage.value("llmslo_demand_requests_per_second") == 4
 
@@ -386,7 +388,7 @@ async def test_a_target_whose_sweep_is_taken_out_of_the_configuration_in_mid_swe
         stage.observed.retarget(stage.target)
         await until(lambda: not stage.sweeps.under_way)
         for at_s in (0.0, 100.0):
-            said = Signals(Info("vllm"), requests_finished_total=4 * at_s)
+            said = EngineSignals(EngineInfo("vllm"), requests_finished_total=4 * at_s)
             stage.observed.page_read(PageReading(round(at_s * 1e9), 0, said))
         assert stage.value("llmslo_demand_requests_per_second") == 4
 
@@ -541,7 +543,7 @@ async def test_probes_that_take_more_than_was_asked_for_need_more() -> None:
         timeline = Timeline(now, end_ns=now + 10**9, usage=Usage(116, 4, None))
         probe = ProbeResult("t", "tiny", "i", 0.0, Outcome.OK, "", timeline)
         for _ in range(5):
-            stage.observed.probe_ended(replace(probe, asked_prompt_tokens=20, asked_output_tokens=4))
+            stage.observed.probe_ended(replace(probe, requested_prompt_tokens=20, requested_output_tokens=4))
         with pytest.raises(Refused, match="raise the budget"):
             stage.sweeps.ask("t", "request")
 

@@ -18,7 +18,7 @@ from prober.features.capacity.fitting import Fit, Prior, Trouble, fit, solved
 from prober.features.capacity.replay import Background, Pair, background, replay, scene
 from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import Asked, Record, Stage
-from prober.measure.engine_signals import Histogram, Info, Signals
+from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.simulation.parameters import Parameters
 from prober.workload.shapes import Lognormal
@@ -62,13 +62,13 @@ def test_lengths_of_others_are_drawn_from_the_engine_s_histograms() -> None:
     bounds = (100.0, 200.0, 500.0, 1_000.0, 5_000.0, 10_000.0)
     own = tuple(Asked(float(i), 150, 20, 1, i + 0.1, i + 0.2, i + 0.2) for i in range(10))
 
-    def page(at_s: float, requests: float) -> tuple[float, Signals]:
-        prompts = Histogram(
+    def page(at_s: float, requests: float) -> tuple[float, EngineSignals]:
+        prompts = EngineHistogram(
             bounds, (0.0, 910.0, 910.0, 910.0, 1_010.0, 1_010.0, 1_010.0), 900 * 150.0 + 10 * 150 + 100 * 3_000
         )
-        outputs = Histogram(bounds, (1_010.0,) * 7, 1_010 * 20.0)
-        return at_s, Signals(
-            Info("vllm"),
+        outputs = EngineHistogram(bounds, (1_010.0,) * 7, 1_010 * 20.0)
+        return at_s, EngineSignals(
+            EngineInfo("vllm"),
             requests_running=0.0,
             requests_finished_total=requests,
             prompt_tokens_total=300 * requests,

@@ -12,7 +12,7 @@ from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_plan import Budget, Guards, Plan
 from prober.features.capacity.sweep_record import Other, Record, other_counts
 from prober.measure.chat import Usage
-from prober.measure.engine_signals import Histogram, Info, Signals
+from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Signal, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -23,8 +23,8 @@ from prober.simulation.parameters import Parameters
 from prober.workload.shapes import Lognormal
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 3_600.0)
-PAGE = Signals(
-    Info("vllm", "1"),
+PAGE = EngineSignals(
+    EngineInfo("vllm", "1"),
     ranks=1,
     requests_running=0.0,
     requests_waiting=0.0,
@@ -49,7 +49,9 @@ def result(
     ok = outcome is Outcome.OK
     timeline = Timeline(begin, sent_ns=begin, first_ns=stamps[0] if ok else None, content_ns=stamps if ok else ())
     timeline = replace(timeline, end_ns=stamps[-1] if ok else None, usage=Usage(100, 5) if ok else None)
-    return ProbeResult("t", "w", name, 0.0, outcome, "told", timeline, asked_prompt_tokens=100, asked_output_tokens=5)
+    return ProbeResult(
+        "t", "w", name, 0.0, outcome, "told", timeline, requested_prompt_tokens=100, requested_output_tokens=5
+    )
 
 
 class Hand:
@@ -218,7 +220,7 @@ def test_the_engines_page_ends_the_sending(change: dict[str, float], reason: Rea
         ({"start_time_seconds": 200.0}, "restarted"),
         ({"prompt_tokens_total": 1.0}, "restarted"),
         ({"ranks": 2}, "replicas_changed"),
-        ({"info": Info("vllm", "2")}, "engine_changed"),
+        ({"info": EngineInfo("vllm", "2")}, "engine_changed"),
     ],
 )
 def test_another_engine_voids_the_sweep(change: dict[str, object], reason: Reason) -> None:
@@ -240,8 +242,10 @@ def test_productions_own_ttft_ends_the_sending() -> None:
     """By the engine's histogram, the sweep's own requests taken off it."""
     hand = Hand(plan(guards=Guards(production_ttft_s=0.5)))
 
-    def page(fast: float, slow: float) -> Signals:
-        return replace(PAGE, ttft_seconds=Histogram((0.25, 0.5, 1.0), (fast, fast, fast + slow, fast + slow), None))
+    def page(fast: float, slow: float) -> EngineSignals:
+        return replace(
+            PAGE, ttft_seconds=EngineHistogram((0.25, 0.5, 1.0), (fast, fast, fast + slow, fast + slow), None)
+        )
 
     hand.sweep.page(0.0, page(10, 0))
     hand.sweep.page(0.5, page(20, 1))

@@ -10,8 +10,8 @@ from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.monitor import BURN, FEWEST, WINDOW_S, DiagnosisMonitor, TargetDiagnosis
-from prober.measure.engine_signals import Histogram, Info, PageReading, Signals
-from prober.measure.gpu_reading import Device
+from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals, PageReading
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -24,8 +24,8 @@ defaults: {rate: 0.2/s}
 targets: [{name: t, url: 'http://h', probes: [{workload: probe}], decode_bound: {active_parameters: 8e9, bytes_per_weight: 2,
   kv_bytes_per_token: 131072}}]
 """
-CALM = Signals(
-    Info("vllm", "0.32.0", "m"),
+CALM = EngineSignals(
+    EngineInfo("vllm", "0.32.0", "m"),
     requests_running=4.0,
     requests_waiting=0.0,
     kv_cache_usage_ratio_max=0.3,
@@ -33,7 +33,7 @@ CALM = Signals(
     kv_cache_capacity_tokens=100_000.0,
     preemptions_total=0.0,
 )
-GPU = Device(0, "GPU-0", "NVIDIA H100 80GB HBM3", utilization_ratio=0.9, sm_clock_hertz=1.9e9)
+GPU = GpuReading(0, "GPU-0", "NVIDIA H100 80GB HBM3", utilization_ratio=0.9, sm_clock_hertz=1.9e9)
 
 
 def spec(text: str = TEXT) -> TargetSpec:
@@ -67,8 +67,8 @@ class Told:
             self.target.probe_ended(probe)
             count, total = self.queued[0] + 5, self.queued[1] + 5 * queue_s
             self.queued = count, total
-            queue = Histogram((1.0,), (count, count), total)
-            first = Histogram((1.0,), (count, count), total + ttft_s * count)
+            queue = EngineHistogram((1.0,), (count, count), total)
+            first = EngineHistogram((1.0,), (count, count), total + ttft_s * count)
             page = replace(CALM, requests_waiting=waiting, queue_seconds=queue, ttft_seconds=first)
             self.target.page_read(PageReading(round(self.now_s * 1e9), 0, page))
             self.target.gpus_read([GPU], "")
@@ -89,7 +89,7 @@ class Told:
         first = due + round(ttft_s * self.rng.uniform(0.9, 1.1) * 1e9)
         stamps = tuple(first + round(itl_s * 1e9) * i for i in range(32))
         timeline = Timeline(due, sent_ns=due, first_ns=first, content_ns=stamps, end_ns=stamps[-1])
-        return ProbeResult("t", "probe", "id", self.now_s, Outcome.OK, "", timeline, asked_prompt_tokens=128)
+        return ProbeResult("t", "probe", "id", self.now_s, Outcome.OK, "", timeline, requested_prompt_tokens=128)
 
     def regimes(self) -> set[str]:
         children: Iterable[tuple[tuple[str, ...], object]] = self.families["llmslo_regime_active"].children.items()

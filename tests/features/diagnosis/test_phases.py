@@ -5,9 +5,9 @@ import pytest
 from prober.features.diagnosis.diagnosis import diagnose
 from prober.features.diagnosis.phases import PHASES, SHARED, SHORT, Phase, evidence, rows
 from prober.features.diagnosis.window import Hardware, Reading
-from prober.measure.bandwidth_bound import Model
+from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chat import Usage
-from prober.measure.engine_signals import Histogram, Info, Signals
+from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -19,7 +19,7 @@ def probe(phase: Phase, ttft_s: float, itl_s: float, outcome: Outcome = Outcome.
     prompt = phase.workload.prompt_tokens.maximum
     usage = Usage(prompt, tokens, None)
     timeline = Timeline(0, sent_ns=0, first_ns=first, content_ns=stamps, end_ns=stamps[-1], usage=usage)
-    return ProbeResult("t", phase.workload.series[0], "id", 0.0, outcome, "", timeline, asked_prompt_tokens=prompt)
+    return ProbeResult("t", phase.workload.series[0], "id", 0.0, outcome, "", timeline, requested_prompt_tokens=prompt)
 
 
 def matrix(token_s: float, warm_s: float, itl_s: float) -> list[ProbeResult]:
@@ -33,9 +33,9 @@ def page(queue_s: float, running: float = 1.0) -> list[Reading]:
     """Two readings, ten requests between them."""
     found = []
     for count in (0.0, 10.0):
-        queue = Histogram((1.0,), (count, count), count * queue_s)
-        signals = Signals(
-            Info("vllm"),
+        queue = EngineHistogram((1.0,), (count, count), count * queue_s)
+        signals = EngineSignals(
+            EngineInfo("vllm"),
             requests_running=running,
             requests_waiting=0.0,
             kv_cache_usage_ratio_max=0.1,
@@ -71,7 +71,7 @@ def test_the_cost_of_a_prompt_is_the_slope_between_short_and_long() -> None:
 
 def test_what_is_missed_is_explained_without_a_baseline() -> None:
     """A long prefill breaches its threshold alone; slow steps far from the bound theirs; nothing is missed, nothing named."""
-    hardware = Hardware(Model(8e9, 2.0, 131_072), 2e12)
+    hardware = Hardware(DecodeModel(8e9, 2.0, 131_072), 2e12)
     slow_prompts = evidence(matrix(2e-4, 0.1, 0.01), page(0.001), hardware, {"ttft": 0.3}, "vllm")
     assert diagnose(slow_prompts).regime == "prefill_bound"
     slow_steps = evidence(matrix(1e-5, 0.02, 0.06), page(0.001), hardware, {"tpot": 0.03}, "vllm")

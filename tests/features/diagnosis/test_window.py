@@ -7,16 +7,16 @@ import pytest
 
 from prober.features.diagnosis.clues import Seen
 from prober.features.diagnosis.window import Hardware, Reading, per_prompt_token, seen
-from prober.measure.bandwidth_bound import Model
+from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chat import Usage
-from prober.measure.engine_signals import Histogram, Info, Signals, without_buckets
-from prober.measure.gpu_reading import Device, Throttle
+from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals, without_buckets
+from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 
 MS = 10**6
-PAGE = Signals(Info("vllm"))
+PAGE = EngineSignals(EngineInfo("vllm"))
 
 
 def probe(
@@ -79,7 +79,7 @@ def test_few_probes_give_no_figure() -> None:
     """Below twenty probes there is no mean, no share of late ones, no connect time; quantiles say that they are not enough."""
     found = seen([probe() for _ in range(19)])
     assert (found.ttft_mean_s, found.late_ratio, found.connect_s) == (None, None, None)
-    assert not any(each.enough for each in found.ttft_s)
+    assert not any(each.has_enough_samples for each in found.ttft_s)
     assert seen([probe() for _ in range(20)]).connect_s == pytest.approx(0.003)
 
 
@@ -131,7 +131,7 @@ def test_counters_are_increments_and_a_restart_is_no_fall() -> None:
 
 def test_one_bucket_is_enough() -> None:
     """What is kept of readings without their buckets shows the same."""
-    grows = Histogram((0.1, 1.0), (2.0, 5.0, 9.0), 4.0), Histogram((0.1, 1.0), (3.0, 9.0, 19.0), 9.0)
+    grows = EngineHistogram((0.1, 1.0), (2.0, 5.0, 9.0), 4.0), EngineHistogram((0.1, 1.0), (3.0, 9.0, 19.0), 9.0)
     readings = [
         (5.0 * at, replace(PAGE, requests_running=2.0, ttft_seconds=each, itl_seconds=each, queue_seconds=each))
         for at, each in enumerate(grows)
@@ -152,8 +152,8 @@ def test_an_engine_that_looks_nothing_up_has_no_hit_ratio() -> None:
 def test_means_of_the_engines_histograms_are_of_the_window() -> None:
     """(sum after − before) ÷ (count after − before); none without observations or without a sum; TPOT where ITL is not told."""
 
-    def told(count: float, total: float | None) -> Signals:
-        each = Histogram((0.1,), (count / 2, count), total)
+    def told(count: float, total: float | None) -> EngineSignals:
+        each = EngineHistogram((0.1,), (count / 2, count), total)
         return replace(PAGE, ttft_seconds=each, tpot_seconds=each)
 
     found = seen([], [(0.0, told(10, 100.0)), (5.0, told(14, 102.0))])
@@ -174,17 +174,17 @@ def test_gauges_are_means_and_the_cache_its_90th_percentile() -> None:
 def test_gpus_are_means_and_idle_reasons_are_none() -> None:
     """A reading without reasons is free, one whose reasons are not told does not count."""
 
-    def card(throttled: frozenset[Throttle] | None) -> list[Device]:
-        return [Device(0, "u", "n", sm_clock_hertz=1e9, throttled=throttled)]
+    def card(throttled: frozenset[ThrottleReason] | None) -> list[GpuReading]:
+        return [GpuReading(0, "u", "n", sm_clock_hertz=1e9, throttled=throttled)]
 
-    found = seen([], (), [card(frozenset()), card(frozenset({Throttle.THERMAL})), card(None)])
+    found = seen([], (), [card(frozenset()), card(frozenset({ThrottleReason.THERMAL})), card(None)])
     assert (found.gpu_throttled_ratio, found.gpu_clock_hertz, found.gpu_utilization_ratio) == (0.5, 1e9, None)
     assert seen([], (), [card(None)]).gpu_throttled_ratio is None
 
 
 def test_the_bound_needs_the_context_of_the_batch() -> None:
     """16 GB at 2 TB/s and 16,000 tokens of 125 kB: 9 ms a step, so 10 ms is 0.9 of it; without the context none is told."""
-    hardware = Hardware(Model(8e9, 2, 125_000), 2e12)
+    hardware = Hardware(DecodeModel(8e9, 2, 125_000), 2e12)
     page = replace(
         PAGE,
         requests_running=4.0,

@@ -12,7 +12,7 @@ from prober.config.specs import DriftSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.drift.monitor import DriftMonitor
-from prober.measure.engine_signals import Info, PageReading, Signals
+from prober.measure.engine_signals import EngineInfo, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -54,7 +54,7 @@ class Watched:
         stamps = tuple(round((t - at_s) * 1e9) for t in truth.token_times_s())
         timeline = Timeline(0, first_ns=stamps[0], content_ns=stamps, end_ns=stamps[-1])
         if load is not None:
-            self.target.page_read(PageReading(0, 0, Signals(Info("vllm"), requests_running=load)))
+            self.target.page_read(PageReading(0, 0, EngineSignals(EngineInfo("vllm"), requests_running=load)))
         self.target.probe_ended(ProbeResult("t", "probe", "id", at_s, Outcome.OK, "", timeline))
         if self.settled_s is None and self._shown("llmslo_drift_phase", "settled"):
             self.settled_s = at_s

@@ -15,30 +15,30 @@ import pytest
 from prober.exposition.parse import Parser
 from prober.features.engines.page_reading import facts, metrics, read, recognise, release_of, wanted
 from prober.measure.engine_signals import (
-    Buckets,
-    Histogram,
-    LabelProduct,
-    Product,
-    Ratio,
-    Signals,
+    EngineHistogram,
+    EngineSignals,
+    EngineTable,
+    HistogramSource,
+    LabelProductSource,
+    ProductSource,
+    RatioSource,
+    SampleSource,
     Source,
-    Sum,
-    Table,
-    Value,
+    SumSource,
 )
 from prober.measure.engines import DIALECTS, TABLES, tables
 
 PAGES = Path(__file__).parents[2] / "pages"
-FIELDS = {field.name for field in fields(Signals)} - {"info"}
+FIELDS = {field.name for field in fields(EngineSignals)} - {"info"}
 NAMES = sorted(path.stem for path in PAGES.glob("*.prom"))
 
 
-def said(signals: Signals) -> dict[str, Any]:
+def said(signals: EngineSignals) -> dict[str, Any]:
     """What is not None, as the expectation writes it."""
     found: dict[str, Any] = {}
     for name in FIELDS:
         value = getattr(signals, name)
-        if isinstance(value, Histogram):
+        if isinstance(value, EngineHistogram):
             found[name] = {"bounds": list(value.bounds), "counts": list(value.counts), "sum": pytest.approx(value.sum)}
         elif value is not None:
             found[name] = pytest.approx(value)
@@ -109,17 +109,17 @@ def test_sglang_under_ray_is_sglang_with_another_prefix() -> None:
 def parts(source: Source) -> list[tuple[str, Any]]:
     """Names a source reads, with the labels it keeps to and how it adds them up."""
     match source:
-        case Value():
-            return [(source.metric, (sorted(source.where.items()), source.over))]
-        case LabelProduct():
+        case SampleSource():
+            return [(source.metric, (sorted(source.where.items()), source.aggregation))]
+        case LabelProductSource():
             return [(source.metric, source.labels)]
-        case Buckets():
+        case HistogramSource():
             return [(source.family, sorted(source.where.items()))]
-        case Sum():
-            return [part for value in (source.first, *source.others) for part in parts(value)]
-        case Product():
+        case SumSource():
+            return [part for value in (source.required, *source.optional) for part in parts(value)]
+        case ProductSource():
             return [part for value in source.factors for part in parts(value)]
-        case Ratio():
+        case RatioSource():
             return [*parts(source.part), *parts(source.whole)]
     raise TypeError(source)
 
@@ -132,7 +132,7 @@ def overlap(one: Source, other: Source) -> bool:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.engine}-{table.shape and table.shape.prefixes}")
-def test_no_table_names_a_metric_twice_for_one_release(table: Table) -> None:
+def test_no_table_names_a_metric_twice_for_one_release(table: EngineTable) -> None:
     """A signal reads no series twice, whether in one source or in two that apply to the same release."""
     for signal, sources in table.signals.items():
         assert signal in FIELDS

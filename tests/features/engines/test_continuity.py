@@ -8,17 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prober.features.engines.continuity import STEADY, Continuity, ContinuousReading
-from prober.measure.engine_signals import COUNTERS, EngineChange, Histogram, Info, Signals
+from prober.measure.engine_signals import COUNTER_SIGNALS, EngineChange, EngineHistogram, EngineInfo, EngineSignals
 
-INFO = Info("vllm", "1.0", "tiny", {"dtype": "auto"})
+INFO = EngineInfo("vllm", "1.0", "tiny", {"dtype": "auto"})
 
 
-def signals(tokens: float | None, *, start: float | None = None, finished: float | None = None, **more: Any) -> Signals:
+def signals(
+    tokens: float | None, *, start: float | None = None, finished: float | None = None, **more: Any
+) -> EngineSignals:
     """A reading with two counters and a histogram that goes with them."""
     if tokens is not None:
-        more.setdefault("ttft_seconds", Histogram((0.1, 1.0), (tokens, tokens, 2 * tokens), tokens / 4))
+        more.setdefault("ttft_seconds", EngineHistogram((0.1, 1.0), (tokens, tokens, 2 * tokens), tokens / 4))
         finished = tokens / 10 if finished is None else finished
-    return Signals(
+    return EngineSignals(
         more.pop("info", INFO),
         generation_tokens_total=tokens,
         requests_finished_total=finished,
@@ -27,7 +29,7 @@ def signals(tokens: float | None, *, start: float | None = None, finished: float
     )
 
 
-def told(continuity: Continuity, *readings: Signals) -> list[ContinuousReading]:
+def told(continuity: Continuity, *readings: EngineSignals) -> list[ContinuousReading]:
     return [continuity.take(reading) for reading in readings]
 
 
@@ -58,7 +60,7 @@ def test_counters_go_on_over_a_restart(starts: tuple[float | None, float | None]
     assert [step.restarted for step in story] == [False, False, True, False]
     last = story[-1].signals
     assert last is not None
-    assert last.ttft_seconds == Histogram((0.1, 1.0), (120.0, 120.0, 240.0), 30.0)
+    assert last.ttft_seconds == EngineHistogram((0.1, 1.0), (120.0, 120.0, 240.0), 30.0)
     assert last.requests_finished_total == 12.0
 
 
@@ -114,7 +116,7 @@ def test_a_histogram_with_new_bounds_starts_anew() -> None:
     """Old counts cannot be added to other buckets."""
     continuity = Continuity()
     told(continuity, signals(100.0), signals(1.0))
-    new = Histogram((0.5,), (1.0, 2.0), 1.0)
+    new = EngineHistogram((0.5,), (1.0, 2.0), 1.0)
     step = continuity.take(signals(2.0, ttft_seconds=new))
     assert step.signals is not None
     assert step.signals.ttft_seconds == new
@@ -167,7 +169,7 @@ def test_a_few_restarts_far_apart_are_restarts() -> None:
 
 def test_changes_are_told_with_old_and_new() -> None:
     """Version, model and flags, once each, when the restart that brought them is sure; finding one out is no change."""
-    new = Info("vllm", "1.1", "tiny", {"dtype": "fp8", "block": "16"})
+    new = EngineInfo("vllm", "1.1", "tiny", {"dtype": "fp8", "block": "16"})
     unknown = replace(INFO, version=None)
     story = told(
         Continuity(),
@@ -198,14 +200,14 @@ def test_no_total_ever_falls(readings: list[tuple[int, int, float | None]]) -> N
         if step.signals is None:
             assert step.refused
             continue
-        for name in COUNTERS:
+        for name in COUNTER_SIGNALS:
             value = getattr(step.signals, name)
             if value is not None:
                 assert value >= highest.get(name, 0.0) - 1e-9
                 highest[name] = value
 
 
-def epochs(*readings: Signals) -> list[int]:
+def epochs(*readings: EngineSignals) -> list[int]:
     """The epoch at each reading."""
     continuity, found = Continuity(), []
     for reading in readings:
@@ -234,7 +236,7 @@ def test_totals_are_of_one_epoch_while_they_say_what_the_engine_did() -> None:
         (signals(1000.0, start=100.0), signals(500.0, start=200.0), signals(1001.0, start=100.0)),  # two pods
     ],
 )
-def test_totals_that_do_not_say_it_begin_an_epoch(readings: tuple[Signals, ...]) -> None:
+def test_totals_that_do_not_say_it_begin_an_epoch(readings: tuple[EngineSignals, ...]) -> None:
     """The difference over a restart, a rank or another engine is nobody's rate."""
     found = epochs(*readings)
     assert found[0] < found[1]

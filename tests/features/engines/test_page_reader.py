@@ -11,7 +11,7 @@ from aiohttp import web
 from prober.config.load import load
 from prober.config.specs import MetricsSpec
 from prober.features.engines.page_reader import PageReader
-from prober.measure.engine_signals import EngineChange, PageReading, Signals
+from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.probing.target import Identity, Target
@@ -66,7 +66,7 @@ class Engine:
 
 class Heard:
     def __init__(self) -> None:
-        self.now: Signals | None = None
+        self.now: EngineSignals | None = None
         self.changes: list[str] = []
 
     def page_read(self, reading: PageReading | None) -> None:

@@ -8,17 +8,17 @@ import pytest
 
 from prober.features.engines.page_reading import in_slices, read, recognise
 from prober.measure.engine_signals import (
-    Buckets,
-    Histogram,
-    LabelProduct,
-    Over,
-    Product,
-    Ratio,
-    Shape,
+    Aggregation,
+    EngineHistogram,
+    EngineTable,
+    HistogramSource,
+    LabelProductSource,
+    PageShape,
+    ProductSource,
+    RatioSource,
+    SampleSource,
     Source,
-    Sum,
-    Table,
-    Value,
+    SumSource,
 )
 
 
@@ -38,8 +38,8 @@ def page(**samples: list[One] | float) -> Lines:
     return Lines({name: found if isinstance(found, list) else [One(found)] for name, found in samples.items()})
 
 
-def table(*sources: Source, signal: str = "requests_waiting", **more: Any) -> Table:
-    return Table(engine="x", signals={signal: sources}, **more)
+def table(*sources: Source, signal: str = "requests_waiting", **more: Any) -> EngineTable:
+    return EngineTable(engine="x", signals={signal: sources}, **more)
 
 
 def waiting(samples: Lines, *sources: Source, **more: Any) -> float | None:
@@ -49,38 +49,41 @@ def waiting(samples: Lines, *sources: Source, **more: Any) -> float | None:
 RANKS = [One(1.0, {"rank": "0"}), One(3.0, {"rank": "1"}), One(float("nan"), {"rank": "2"})]
 
 
-@pytest.mark.parametrize(("over", "value"), [(Over.SUM, 4.0), (Over.MAX, 3.0), (Over.MEAN, 2.0), (Over.FIRST, 1.0)])
-def test_ranks_become_one_value(over: Over, value: float) -> None:
+@pytest.mark.parametrize(
+    ("over", "value"),
+    [(Aggregation.SUM, 4.0), (Aggregation.MAX, 3.0), (Aggregation.MEAN, 2.0), (Aggregation.FIRST, 1.0)],
+)
+def test_ranks_become_one_value(over: Aggregation, value: float) -> None:
     """Each way of taking ranks together; a rank that says NaN says nothing."""
-    assert waiting(page(a=RANKS), Value("a", over)) == value
-    assert waiting(page(a=[One(float("inf"))]), Value("a", over)) is None
+    assert waiting(page(a=RANKS), SampleSource("a", over)) == value
+    assert waiting(page(a=[One(float("inf"))]), SampleSource("a", over)) is None
 
 
 def test_labels_choose_series_and_a_series_without_the_label_passes() -> None:
     """A label that older releases do not have keeps nobody out."""
     split = page(a=[One(1.0, {"reason": "capacity"}), One(5.0, {"reason": "deferred"})])
-    assert waiting(split, Value("a", where={"reason": ("capacity",)})) == 1.0
-    assert waiting(page(a=7.0), Value("a", where={"reason": ("capacity",)})) == 7.0
-    assert waiting(split, Value("a", where={"reason": ("other",)})) is None
+    assert waiting(split, SampleSource("a", where={"reason": ("capacity",)})) == 1.0
+    assert waiting(page(a=7.0), SampleSource("a", where={"reason": ("capacity",)})) == 7.0
+    assert waiting(split, SampleSource("a", where={"reason": ("other",)})) is None
 
 
 def test_absent_is_none_and_never_zero() -> None:
     """No expression makes up a value for what the page does not say."""
-    a, b = Value("a"), Value("b")
+    a, b = SampleSource("a"), SampleSource("b")
     only_a, only_b = page(a=2.0), page(b=0.0)
     assert waiting(only_b, a) is None
-    assert (waiting(only_a, Sum(a, (b,))), waiting(only_b, Sum(a, (b,)))) == (2.0, None)
-    assert (waiting(only_a, Product((a, b))), waiting(page(a=2.0, b=3.0), Product((a, b)))) == (None, 6.0)
-    assert (waiting(only_a, Ratio(a, b)), waiting(page(a=2.0, b=0.0), Ratio(a, b))) == (None, None)
-    assert waiting(page(a=2.0, b=8.0), Ratio(a, b)) == 0.25
+    assert (waiting(only_a, SumSource(a, (b,))), waiting(only_b, SumSource(a, (b,)))) == (2.0, None)
+    assert (waiting(only_a, ProductSource((a, b))), waiting(page(a=2.0, b=3.0), ProductSource((a, b)))) == (None, 6.0)
+    assert (waiting(only_a, RatioSource(a, b)), waiting(page(a=2.0, b=0.0), RatioSource(a, b))) == (None, None)
+    assert waiting(page(a=2.0, b=8.0), RatioSource(a, b)) == 0.25
     assert waiting(page(a=[]), a) is None
 
 
 def test_units_and_what_counts_itself() -> None:
     """A scale turns the page's unit into ours; an offset takes out the scrape itself, and nothing is below 0."""
-    assert waiting(page(a=1500.0), Value("a", scale=0.001)) == 1.5
-    assert waiting(page(a=1.0), Value("a", offset=-1.0)) == 0.0
-    assert waiting(page(a=0.0), Value("a", offset=-1.0)) == 0.0
+    assert waiting(page(a=1500.0), SampleSource("a", scale=0.001)) == 1.5
+    assert waiting(page(a=1.0), SampleSource("a", offset=-1.0)) == 0.0
+    assert waiting(page(a=0.0), SampleSource("a", offset=-1.0)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_units_and_what_counts_itself() -> None:
 def test_numbers_in_labels(labels: dict[str, str], value: float | None) -> None:
     """Two ranks' capacities are added; what is no number is not guessed."""
     info = page(info=[One(1.0, {**labels, "engine": str(rank)}) for rank in range(2)])
-    assert waiting(info, LabelProduct("info", ("blocks", "size"))) == value
+    assert waiting(info, LabelProductSource("info", ("blocks", "size"))) == value
 
 
 def test_series_that_say_the_same_count_once() -> None:
@@ -105,8 +108,8 @@ def test_series_that_say_the_same_count_once() -> None:
         One(4.0, {"tp": "2", "dp": "0"}),
         One(7.0, {"tp": "11", "dp": "1"}),
     ]
-    assert waiting(page(a=series), Value("a"), copies=("tp",)) == 11.0
-    reading = read(page(a=series), table(Value("a"), signal="requests_running", copies=("tp",)))
+    assert waiting(page(a=series), SampleSource("a"), duplicate_labels=("tp",)) == 11.0
+    reading = read(page(a=series), table(SampleSource("a"), signal="requests_running", duplicate_labels=("tp",)))
     assert reading.signals.ranks == 2
 
 
@@ -120,14 +123,15 @@ def test_histograms_of_ranks_are_added() -> None:
     both += [bucket("100", 1, "1"), bucket("500.0", 4, "1"), bucket("+Inf", 4, "1"), bucket("200", 3, "1")]
     both += [One(1.0, {"le": "x"}), One(1.0, {})]
     found = read(
-        Lines({"h_bucket": both, "h_sum": [One(3000.0)]}), table(Buckets("h", scale=0.001), signal="ttft_seconds")
+        Lines({"h_bucket": both, "h_sum": [One(3000.0)]}),
+        table(HistogramSource("h", scale=0.001), signal="ttft_seconds"),
     )
-    assert found.signals.ttft_seconds == Histogram((0.1, 0.5), (3.0, 5.0, 13.0), 3.0)
+    assert found.signals.ttft_seconds == EngineHistogram((0.1, 0.5), (3.0, 5.0, 13.0), 3.0)
     without = Lines({"h_bucket": [bucket("100", 1, "0")], "h_sum": [One(1.0)]})
-    assert read(without, table(Buckets("h"), signal="ttft_seconds")).signals.ttft_seconds is None
+    assert read(without, table(HistogramSource("h"), signal="ttft_seconds")).signals.ttft_seconds is None
 
 
-RENAMED = (Value("new", since="2.0"), Value("old", until="3.0"))
+RENAMED = (SampleSource("new", since="2.0"), SampleSource("old", until="3.0"))
 
 
 @pytest.mark.parametrize(
@@ -151,22 +155,22 @@ def test_what_a_release_should_have_is_missed_by_name(version: str | None, misse
 
 def test_what_need_not_be_there_is_not_missed() -> None:
     """Signals of later releases, those behind a switch, and, of an unknown release, those that not every release has."""
-    later = table(Value("a", since="2.0"))
+    later = table(SampleSource("a", since="2.0"))
     assert read(page(), later, version="1.9").missing == ()
     assert read(page(), later).missing == ()
     assert len(read(page(), later, version="2.0").missing) == 1
-    assert read(page(), table(Value("a", expected=False)), version="2.0").missing == ()
+    assert read(page(), table(SampleSource("a", expected=False)), version="2.0").missing == ()
 
 
 def test_a_lazy_engine_lacks_counters_only_once_it_has_worked() -> None:
     """Counters and histograms that come with the first request are not missed before it; gauges always are."""
     signals: dict[str, tuple[Source, ...]] = {
-        "requests_running": (Value("running"),),
-        "prompt_tokens_total": (Value("prompt"),),
-        "requests_finished_total": (Value("finished"),),
-        "ttft_seconds": (Buckets("ttft"),),
+        "requests_running": (SampleSource("running"),),
+        "prompt_tokens_total": (SampleSource("prompt"),),
+        "requests_finished_total": (SampleSource("finished"),),
+        "ttft_seconds": (HistogramSource("ttft"),),
     }
-    lazy = Table(engine="x", signals=signals, lazy=True)
+    lazy = EngineTable(engine="x", signals=signals, lazy=True)
     assert [missing.signal for missing in read(page(), lazy).missing] == ["requests_running"]
     assert read(page(running=1.0, finished=0.0), lazy).missing == ()
     late = read(page(running=1.0, finished=2.0), lazy)
@@ -186,7 +190,7 @@ def test_only_the_target_s_model_counts() -> None:
     series = page(
         a=[One(1.0, {"model": "org/tiny"}), One(2.0, {"model": "other"}), One(4.0)], b=[One(8.0, {"model": "x"})]
     )
-    models = table(Value("a"), models=("model",))
+    models = table(SampleSource("a"), model_labels=("model",))
     assert read(series, models, model="Org/Tiny").signals.requests_waiting == 5.0
     assert read(series, models, model="alias").signals.requests_waiting == 7.0
     assert read(series, models, model="alias").signals.info.model == "alias"
@@ -197,20 +201,22 @@ def test_only_the_target_s_model_counts() -> None:
 def test_flags_of_ranks_that_differ_are_shown_together() -> None:
     """Only the labels that are settings."""
     info = page(info=[One(1.0, {"block": "16", "n": "1"}), One(1.0, {"block": "32", "n": "2"})])
-    reading = read(info, table(Value("a"), flags=(("info", ("block", "absent")),)))
+    reading = read(info, table(SampleSource("a"), flags=(("info", ("block", "absent")),)))
     assert reading.signals.info.flags == {"block": "16|32"}
 
 
 def test_the_start_time_may_come_from_a_header() -> None:
     """The page's own is preferred."""
-    start = table(Value("start"), signal="start_time_seconds")
+    start = table(SampleSource("start"), signal="start_time_seconds")
     assert read(page(), start, start_time_seconds=5.0).signals.start_time_seconds == 5.0
     assert read(page(start=6.0), start, start_time_seconds=5.0).signals.start_time_seconds == 6.0
 
 
 def test_reading_can_be_interrupted() -> None:
     """A slice a signal, and the same reading."""
-    many = Table(engine="x", signals={"requests_running": (Value("a"),), "requests_waiting": (Value("b"),)})
+    many = EngineTable(
+        engine="x", signals={"requests_running": (SampleSource("a"),), "requests_waiting": (SampleSource("b"),)}
+    )
     slices = in_slices(page(a=1.0, b=2.0), many)
     assert [next(slices), next(slices)] == [None, None]
     with pytest.raises(StopIteration) as stop:
@@ -221,15 +227,15 @@ def test_reading_can_be_interrupted() -> None:
 def test_a_shape_is_a_prefix_with_or_without_a_label_or_a_set_of_names() -> None:
     """The first table that fits wins; OpenMetrics' end can tell two apart."""
 
-    def shaped(engine: str, **shape: Any) -> Table:
-        return Table(engine=engine, shape=Shape(**shape))
+    def shaped(engine: str, **shape: Any) -> EngineTable:
+        return EngineTable(engine=engine, shape=PageShape(**shape))
 
     tables = (
         shaped("open", prefixes=("v:",), openmetrics=True),
         shaped("ranked", prefixes=("v:",), with_label="engine"),
         shaped("plain", prefixes=("v:",), without_label="engine"),
         shaped("named", names=("x", "y")),
-        Table(engine="nothing"),
+        EngineTable(engine="nothing"),
     )
 
     def engine(lines: Lines) -> str | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prober.features.gpu.reader import Reader, open_reader
-from prober.measure.gpu_reading import Device
+from prober.measure.gpu_reading import GpuReading
 
 
 class Machine:
@@ -69,7 +69,7 @@ class Machine:
         self.reader.close()
 
 
-def plain(device: Device) -> dict[str, Any]:
+def plain(device: GpuReading) -> dict[str, Any]:
     told = {key: value for key, value in dataclasses.asdict(device).items() if value is not None}
     if "throttled" in told:
         told["throttled"] = sorted(told["throttled"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from prober.measure.gpu_reading import Device, Throttle
+from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from tests.conftest import absent
 
 HERE = Path(__file__).parent
@@ -107,8 +107,8 @@ def test_two_gpus_tell_their_figures(play: Play) -> None:
 
 def test_a_device_names_its_place() -> None:
     """A partition's place holds its device's, as the vendor's tools write it."""
-    assert Device(3, "u", "n").place == "3"
-    assert Device(3, "u", "n", partition=1).place == "3:1"
+    assert GpuReading(3, "u", "n").device_id == "3"
+    assert GpuReading(3, "u", "n", partition=1).device_id == "3:1"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_every_throttle_reason_has_its_name_and_idling_is_none(play: Play) -> No
     """All reasons at once give the closed list; idle, and bits of a later driver, give none."""
     steps = [["set", {"reasons.0": 0x1FF, "reasons.1": 0x8001}], ["open"], ["read"], ["close"]]
     _, (first, second) = play(*steps)
-    assert first["throttled"] == sorted(Throttle)
+    assert first["throttled"] == sorted(ThrottleReason)
     assert second["throttled"] == []
 
 

@@ -16,7 +16,7 @@ from prober.features.grafana.client.marks import Mark, annotate, mark
 from prober.features.grafana.client.push import Report, State, Wish, push
 from prober.features.grafana.client.server import Refused, Server
 from prober.features.grafana.dashboards import files
-from prober.measure.event import Event
+from prober.measure.event import TargetEvent
 from tests.features.grafana.grafana_server import (
     LOGIN,
     LOKI,
@@ -397,8 +397,8 @@ def test_a_difference_stays_short() -> None:
 
 # --- marks
 
-SWEPT = Event(1_700_000_600.25, "a/llama <70b>", "sweep", "sweep: found, 12/s")
-CHANGED = Event(1_700_000_700.5, "b", "engine", "version was 1, is 2")
+SWEPT = TargetEvent(1_700_000_600.25, "a/llama <70b>", "sweep", "sweep: found, 12/s")
+CHANGED = TargetEvent(1_700_000_700.5, "b", "engine", "version was 1, is 2")
 
 
 def test_an_event_is_marked_once(grafana: Grafana) -> None:
@@ -409,8 +409,8 @@ def test_an_event_is_marked_once(grafana: Grafana) -> None:
         assert annotate(server, [*marks, *marks]) == 0
         grafana.faults["POST", "/api/annotations"] = Fault(lost=True, times=1)
         later = [
-            mark(Event(1_700_000_800.0, "b", "drift", "ttft of probe: alarm")),
-            mark(Event(1_700_000_900.0, "b", "engine", "x")),
+            mark(TargetEvent(1_700_000_800.0, "b", "drift", "ttft of probe: alarm")),
+            mark(TargetEvent(1_700_000_900.0, "b", "engine", "x")),
         ]
         with pytest.raises(Refused):
             annotate(server, later)
@@ -428,12 +428,12 @@ def test_no_marks_ask_nothing(grafana: Grafana) -> None:
     with Server(grafana.url, TOKEN) as server:
         assert annotate(server, []) == 0
         assert grafana.asked == []
-        assert annotate(server, [mark(Event(1.0, "x" * 200, "engine", "restart"))]) == 1
+        assert annotate(server, [mark(TargetEvent(1.0, "x" * 200, "engine", "restart"))]) == 1
 
 
 def test_a_mark_is_plain_data() -> None:
     """A moment has no end."""
-    assert mark(Event(2.0, "t", "drift", "e2e: recovered")) == Mark(
+    assert mark(TargetEvent(2.0, "t", "drift", "e2e: recovered")) == Mark(
         2000, None, ("llm-slo-prober", "t", "drift"), "t: e2e: recovered"
     )
 

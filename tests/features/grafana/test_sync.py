@@ -20,7 +20,7 @@ from prober.daemon.registry import registry
 from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.visit import Came, Order, order_of
 from prober.features.grafana.sync import LONGEST_RETRY_S, MARKS_AN_HOUR, MARKS_EVERY_S, MARKS_KEPT, Grafana
-from prober.measure.event import Event
+from prober.measure.event import TargetEvent
 from prober.probing.event_log import EventLog
 from prober.results.result import Result
 
@@ -52,7 +52,7 @@ class Here:
         return self.came
 
     def happened(self, unix_s: float, kind: Any = "engine", text: str = "restart") -> None:
-        self.event_log.append(Event(unix_s, "one", kind, text))
+        self.event_log.append(TargetEvent(unix_s, "one", kind, text))
 
     def value(self, declared: Any, *labels: str) -> float:
         return self.families[declared.name].value(*labels).value

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from prober.features.slo.firing import guard, percentile_events, percentile_window, proofs, silence_s
 from prober.measure.burn_rate_windows import DAY_S, SHORTEST_SLO_WINDOW_S, pairs, promql
-from prober.measure.objective import JudgedStream, Slo, rate_text
+from prober.measure.objective import JudgedStream, Slo, format_rate
 
 
 def slo(objective: str = "0.99", window_s: float = 30 * DAY_S, signal: str = "ttft") -> Slo:
@@ -46,8 +46,8 @@ def test_one_bad_probe_never_fires(objective: str, signal: str, tokens: int) -> 
     for pair in pairs(judged.window_s):
         least = guard(judged, pair, [use(tokens=tokens)])
         most = max(1, tokens) if signal == "itl" else 1
-        assert Decimal(most) / least < pair.burn * judged.budget
-        assert Decimal(most) / (least * Decimal("0.9")) <= pair.burn * judged.budget * Decimal("1.12")
+        assert Decimal(most) / least < pair.burn * judged.error_budget_ratio
+        assert Decimal(most) / (least * Decimal("0.9")) <= pair.burn * judged.error_budget_ratio * Decimal("1.12")
 
 
 @given(st.sampled_from(["0.95", "0.99", "0.999"]), st.floats(0.002, 5))
@@ -57,7 +57,7 @@ def test_the_bad_probes_told_are_the_fewest_that_fire(objective: str, rate: floa
     for proof in proofs(judged, [use(rate)]):
         if proof.problem:
             continue
-        share = proof.pair.burn * judged.budget
+        share = proof.pair.burn * judged.error_budget_ratio
         for expected, told in ((proof.probes_long, proof.bad_long), (proof.probes_short, proof.bad_short)):
             fewest = next(bad for bad in range(1, int(expected) + 2) if bad > float(share) * expected)
             assert told in (fewest, 2)
@@ -116,7 +116,7 @@ def test_silence_is_longer_than_chance() -> None:
 @given(st.floats(1e-4, 10))
 def test_a_rate_is_written_no_lower_than_it_is(per_s: float) -> None:
     """Rounded up, in the unit a person would take."""
-    amount, unit = rate_text(per_s).split("/")
+    amount, unit = format_rate(per_s).split("/")
     assert float(amount) / {"s": 1, "min": 60, "h": 3600}[unit] >= per_s * (1 - 1e-9)
 
 

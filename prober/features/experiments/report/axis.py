@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from prober.measure.timeline_text import ms
+from prober.measure.timeline_text import format_duration
 
 Form = Literal["linear", "log", "tail"]
 TAIL = (0.5, 0.9, 0.99, 0.999)
@@ -37,7 +37,7 @@ class Scale:
     def _label(self, value: float) -> str:
         if self.form == "tail":
             return f"p{value * 100:g}"
-        return ms(value) if self.seconds else f"{value:,.10g}"
+        return format_duration(value) if self.seconds else f"{value:,.10g}"
 
     def _linear(self) -> list[float]:
         step = 10 ** math.floor(math.log10((self.high - self.low) / 2)) if self.high > self.low else 1.0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from prober.features.experiments.report.document import UNKNOWN, Cell, Code, Note, Section, Table, as_html, as_markdown
-from prober.measure.timeline_text import ms
+from prober.measure.timeline_text import format_duration
 from prober.results.comparison import Compared, Comparison
 from prober.statistics.quantiles import Quantile
 
@@ -89,4 +89,4 @@ def _facts(found: Comparison) -> Table:
 
 
 def _quantile(found: Quantile | None) -> str:
-    return "" if found is None else ms(found.estimate) + ("" if found.enough else "*")
+    return "" if found is None else format_duration(found.estimate) + ("" if found.has_enough_samples else "*")

@@ -6,7 +6,7 @@ from itertools import groupby
 from prober.features.experiments.report.axis import Scale, around
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.svg_chart import Canvas, colour, shade
-from prober.measure.timeline_text import ms
+from prober.measure.timeline_text import format_duration
 from prober.results.capacity import Capacity
 from prober.results.conditions import Line, contracted, lines
 from prober.results.result import LATENCIES, Request, Result, Stage
@@ -126,8 +126,8 @@ def _extent(found: Quantile) -> tuple[float, ...]:
 def _point(canvas: Canvas, x: float, found: Quantile, colour: str, stage: Stage, latency: str) -> None:
     if found.lower is not None and found.upper is not None:
         canvas.whisker(x, found.lower, found.upper, colour)
-    title = f"{stage.name}: {NAMES[latency]} p{found.q * 100:g} {ms(found.estimate)} of {found.count:,} samples"
-    canvas.dot(x, found.estimate, colour, title, hollow=not found.enough)
+    title = f"{stage.name}: {NAMES[latency]} p{found.q * 100:g} {format_duration(found.estimate)} of {found.count:,} samples"
+    canvas.dot(x, found.estimate, colour, title, hollow=not found.has_enough_samples)
 
 
 def _thresholds(drawn: Sequence[Line], latency: str) -> list[tuple[float, str]]:
@@ -136,7 +136,7 @@ def _thresholds(drawn: Sequence[Line], latency: str) -> list[tuple[float, str]]:
     for place, line in enumerate(drawn):
         for slo in {slo.name: slo for stage in line.stages for slo in contracted(line.result, stage)}.values():
             if slo.signal == latency and slo.threshold_s is not None:
-                said = f"{slo.name}: {_percent(float(slo.objective))} within {ms(slo.threshold_s)}"
+                said = f"{slo.name}: {_percent(float(slo.objective))} within {format_duration(slo.threshold_s)}"
                 held.setdefault((slo.threshold_s, said), set()).add(place)
     return [
         (
@@ -180,7 +180,7 @@ def _frontier(results: Named, latency: str) -> Figure | None:
         canvas.line([(x, p99.estimate) for _, _, x, p99 in group], colour(place), "thin")
     for place, stage, x, p99 in points:
         beaten = any(ox >= x and o.estimate < p99.estimate for op, _, ox, o in points if op == place)
-        title = f"{stage.name}: {x:,.4g} tokens/s, {NAMES[latency]} p99 {ms(p99.estimate)}"
+        title = f"{stage.name}: {x:,.4g} tokens/s, {NAMES[latency]} p99 {format_duration(p99.estimate)}"
         canvas.dot(x, p99.estimate, colour(place), title, hollow=beaten)
         if len(points) <= 12:
             canvas.label(x, p99.estimate, stage.name)

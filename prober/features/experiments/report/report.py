@@ -23,8 +23,8 @@ from prober.features.experiments.report.document import (
     as_markdown,
 )
 from prober.features.experiments.report.stage_tables import Row, number
-from prober.measure.objective import Slo, percent
-from prober.measure.timeline_text import ms
+from prober.measure.objective import Slo, format_percent
+from prober.measure.timeline_text import format_duration
 from prober.results.capacity import Capacity, binding, words
 from prober.results.conditions import contracted
 from prober.results.result import Context, Result, Use
@@ -204,8 +204,8 @@ def _contract(result: Result) -> Table | None:
 
 
 def _promise(slo: Slo) -> str:
-    within = f" within {ms(slo.threshold_s)}" if slo.threshold_s is not None else ""
-    return f"{slo.name}: {percent(slo.objective)} of {slo.signal}{within}"
+    within = f" within {format_duration(slo.threshold_s)}" if slo.threshold_s is not None else ""
+    return f"{slo.name}: {format_percent(slo.objective)} of {slo.signal}{within}"
 
 
 def _kept(found: Kept) -> Cell:

@@ -6,7 +6,7 @@ from statistics import median
 from prober.features.experiments.instance_sizing import HOUR_S, MILLION
 from prober.features.experiments.report import plots
 from prober.features.experiments.report.document import UNKNOWN, Cell, Table
-from prober.measure.timeline_text import ms
+from prober.measure.timeline_text import format_duration
 from prober.results.conditions import Line, differing, lines
 from prober.results.result import LATENCIES, Result, Stage, Use
 from prober.statistics.quantiles import Quantile
@@ -48,10 +48,14 @@ def _quantile(found: Quantile | None) -> Cell:
     if found is None:
         return UNKNOWN
     if found.q == 1.0:
-        return Cell(ms(found.estimate))
-    low, high = ("?" if bound is None else ms(bound) for bound in (found.lower, found.upper))
+        return Cell(format_duration(found.estimate))
+    low, high = ("?" if bound is None else format_duration(bound) for bound in (found.lower, found.upper))
     aside = "" if found.lower is None and found.upper is None else f"[{low}, {high}]"
-    return Cell(ms(found.estimate), "", aside) if found.enough else Cell(f"{ms(found.estimate)} *", "few", aside)
+    return (
+        Cell(format_duration(found.estimate), "", aside)
+        if found.has_enough_samples
+        else Cell(f"{format_duration(found.estimate)} *", "few", aside)
+    )
 
 
 def throughput(result: Result) -> Table | None:

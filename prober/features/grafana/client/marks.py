@@ -4,7 +4,7 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from prober.measure.event import Event
+from prober.measure.event import TargetEvent
 
 if TYPE_CHECKING:
     from prober.features.grafana.client.server import Server
@@ -23,7 +23,7 @@ class Mark:
     text: str
 
 
-def mark(event: Event, began_unix_s: float | None = None) -> Mark:
+def mark(event: TargetEvent, began_unix_s: float | None = None) -> Mark:
     """An event as Grafana shows it; began_unix_s makes it a span that ends with the event. The text is HTML there."""
     end_ms = round(event.unix_s * 1e3)
     time_ms = end_ms if began_unix_s is None else round(began_unix_s * 1e3)
