@@ -22,7 +22,7 @@ from prober.daemon.state_persistence import DRIFT
 from prober.features.drift.detector import Observation, Settings, fresh, step
 from prober.features.drift.serialization import dump
 from prober.storage.store import FILE, Store
-from prober.workload.budget import AHEAD
+from prober.workload.budget import CHECKPOINT_MARGIN_RATIO
 from tests.faults.endpoint import Endpoint
 from tests.processes import Program, asked, free_port, get
 
@@ -221,7 +221,12 @@ def main() -> None:
             goal("sweep results told and lost", sum(each.sweeps_lost for each in counts), 0, "results"),
             goal("baselines told and lost", sum(each.baselines_lost for each in counts), 0, "baselines"),
             goal("tokens spent and not counted after a kill", max(each.short for each in counts), 0, "tokens"),
-            goal("tokens counted and not spent, by a kill", max(steps, default=0), AHEAD * LIMIT + IN_FLIGHT, "tokens"),
+            goal(
+                "tokens counted and not spent, by a kill",
+                max(steps, default=0),
+                CHECKPOINT_MARGIN_RATIO * LIMIT + IN_FLIGHT,
+                "tokens",
+            ),
             goal("stores damaged", sum(each.damaged for each in counts), 0, "stores"),
             goal("exceptions in the logs", sum(each.faults for each in counts), 0, "lines"),
         ],
@@ -230,7 +235,7 @@ def main() -> None:
         lost=[each for count in counts for each in count.lost],
         sweeps_told=sum(each.sweeps_told for each in counts),
         baselines_held_against_the_next_life=sum(each.baselines_told for each in counts),
-        reserve_tokens=AHEAD * LIMIT,
+        reserve_tokens=CHECKPOINT_MARGIN_RATIO * LIMIT,
         start_to_page_s=round(percentile(starts, 0.5), 3),
     )
 

@@ -51,7 +51,7 @@ from prober.results.result import Request
 from prober.results.result import Target as Described
 from prober.results.stage import request_of
 from prober.statistics.paired_test import min_pairs
-from prober.workload.workloads import Drawer
+from prober.workload.workloads import RequestGenerator
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 WARMER_C, SLOWER = 5.0, 0.02  # apart by more than this, clocks and heat are told beside the figures
@@ -285,14 +285,14 @@ async def _measured(
 async def _turn(session: Session, half: Half, warm_up: int) -> list[Request]:
     """A turn of one side: warm-up, then the requests of the round in an open loop."""
     workload = session.spec.probes[0].workload
-    async with aclosing(session.warm_up(Drawer(workload, Random()), warm_up)) as first:
+    async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up)) as first:
         warm = [each async for each in first]
     if not any(each is not None and each.outcome in ANSWERED for each in warm) and half.round == 0:
         last = warm[-1]
         why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
         raise Unanswered(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead_s * 1e9)
-    drawer = Drawer(workload, Random(half.seed))
+    drawer = RequestGenerator(workload, Random(half.seed))
     async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
         return [_row(each, start_ns) async for each in results]
 

@@ -30,7 +30,7 @@ from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
-from prober.workload.workloads import Drawer
+from prober.workload.workloads import RequestGenerator
 
 
 @expand_options
@@ -101,12 +101,12 @@ async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult],
         if spec.metrics is not None:
             reader = PageReader(target_, spec.metrics, clock, heard, lambda: spec.url)
             page = asyncio.create_task(reader.run())
-        await run_probe(target_, Drawer(PHASES[0].workload, rng), clock.now_ns() + 200_000_000)
+        await run_probe(target_, RequestGenerator(PHASES[0].workload, rng), clock.now_ns() + 200_000_000)
         results: list[ProbeResult] = []
         for phase in PHASES:
             if not quiet:
                 print(f"{phase.probes} × {phase.workload.name}: {phase.tells}", file=sys.stderr, flush=True)
-            drawer = Drawer(phase.workload, rng)
+            drawer = RequestGenerator(phase.workload, rng)
             for _ in range(phase.probes):
                 result = await run_probe(target_, drawer, clock.now_ns() + 50_000_000)
                 results += [result] if result is not None else []

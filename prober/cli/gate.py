@@ -36,7 +36,7 @@ from prober.results.load_description import describe_load
 from prober.results.result import NO_REQUESTS, Decision, Load, Request, Result, WarmUp
 from prober.results.result_file import to_json
 from prober.results.stage import stage_of
-from prober.workload.workloads import Drawer
+from prober.workload.workloads import RequestGenerator
 
 EXIT: dict[State, ExitCode] = {
     "ready": ExitCode.OK,
@@ -190,7 +190,7 @@ async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Resul
     origin_ns = clock.now_ns()
     session = Session(spec, clock)
     probe = spec.probes[0]
-    drawer = Drawer(probe.workload, rng)
+    drawer = RequestGenerator(probe.workload, rng)
     try:
         await session.start()
         warm, verdict = await _fed(judge, session.warm_up(drawer, min(most, spec.warmup)))

@@ -22,7 +22,7 @@ from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.web.api_types import of_probe
-from prober.workload.workloads import Drawer
+from prober.workload.workloads import RequestGenerator
 
 
 @expand_options
@@ -51,7 +51,7 @@ async def _send(spec: TargetSpec) -> ProbeResult | None:
         target = Target(spec, clock)
         await target.identify()  # so that finding out the model is not in the probe's time
         due = clock.now_ns() + 200_000_000
-        result = await run_probe(target, Drawer(spec.probes[0].workload, Random()), due)
+        result = await run_probe(target, RequestGenerator(spec.probes[0].workload, Random()), due)
         await asyncio.sleep(0)
         return result
     finally:

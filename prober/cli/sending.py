@@ -16,7 +16,7 @@ from prober.measure.timeline import Timeline
 from prober.net.clock import Clock
 from prober.probing.pacer import pace
 from prober.probing.probe import run_probe
-from prober.workload.workloads import Drawer
+from prober.workload.workloads import RequestGenerator
 
 PAUSE_S = 0.1  # pause of a closed loop after an unanswered request, to spare a target that is down
 
@@ -45,7 +45,7 @@ class Sending:
     def __init__(self, session: Watched, row: Row, rng: Random, heard: Callable[[], None]) -> None:
         self._session, self._row, self._rng, self._heard = session, row, rng, heard
         self._clock = session.clock
-        self._drawer = Drawer(row.workload, rng)
+        self._drawer = RequestGenerator(row.workload, rng)
         self._begun = 0
         self.begin_ns: int | None = None
         self.end_ns = 0
@@ -55,7 +55,7 @@ class Sending:
 
     async def run(self) -> None:
         """Warm up and send. If cancelled, it keeps the results so far and leaves no request in flight."""
-        warm = Drawer(warming(self._row.workload), self._rng)
+        warm = RequestGenerator(warming(self._row.workload), self._rng)
         async with aclosing(self._session.warm_up(warm, self._session.spec.warmup)) as first:
             async for result in first:
                 self.warmed += result is not None

@@ -16,7 +16,7 @@ from prober.probing.pacer import pace
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.results.result import Target as Described
-from prober.workload.workloads import Drawer
+from prober.workload.workloads import RequestGenerator
 
 PAGE_WAIT_S = 2.0
 SHORT_LEAD_NS = 100_000_000
@@ -72,12 +72,14 @@ class Session:
             said = replace(said, engine=info.engine, engine_version=info.version, flags=dict(info.flags))
         return said
 
-    async def warm_up(self, drawer: Drawer, count: int) -> AsyncGenerator[ProbeResult | None, None]:
+    async def warm_up(self, drawer: RequestGenerator, count: int) -> AsyncGenerator[ProbeResult | None, None]:
         """Results of `count` probes sent one after the other, so that a cold engine delays only one request."""
         for _ in range(count):
             yield await run_probe(self.target, drawer, self.clock.now_ns() + min(self._lead_ns, SHORT_LEAD_NS))
 
-    async def ordered(self, drawer: Drawer, due_times: Iterable[int]) -> AsyncGenerator[ProbeResult | None, None]:
+    async def ordered(
+        self, drawer: RequestGenerator, due_times: Iterable[int]
+    ) -> AsyncGenerator[ProbeResult | None, None]:
         """Send at the due times in an open loop and yield results in that order. Closing it cancels requests in flight."""
         begun: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
 

@@ -9,9 +9,9 @@ from prober.config.specs import DAY_S, BudgetSpec, SweepSpec, TargetSpec, estima
 from prober.config.units import counted
 from prober.features.capacity.cron import most_rings
 from prober.features.capacity.sweep_plan import WARM_UP, plan_of
-from prober.workload.budget import HOURS
+from prober.workload.budget import WINDOW_HOURS
 
-WINDOW_S = (HOURS + 1) * 3600  # for as long an amount may count, as a budget is kept in whole hours
+WINDOW_S = (WINDOW_HOURS + 1) * 3600  # for as long an amount may count, as a budget is kept in whole hours
 UNITS = {"tokens": "{:,.0f} tokens", "cost": "${:,.2f}"}
 
 
@@ -110,7 +110,8 @@ class SweepCost:
             if most * amount > left:
                 enough = _budget(self.spec.budget, kind) - left + most * amount
                 yield (
-                    f"{self.place}.sweep.limits: a budget counts whole hours, so what was spent counts for up to {HOURS + 1} hours: "
+                    f"{self.place}.sweep.limits: a budget counts whole hours, so what was spent counts for up to "
+                    f"{WINDOW_HOURS + 1} hours: "
                     f"{counted(most, 'sweep')} fall into them and may take {said(left / most)} each, not {said(amount)}, or end by "
                     f"the budget; raise budget.{kind}_per_day to {said(enough)}"
                 )
@@ -128,7 +129,7 @@ def _limits(sweep: SweepSpec, spec: TargetSpec, prompt: float, completion: float
 
 def _left(spec: TargetSpec) -> dict[str, float]:
     """What the probes leave of each budget in the hours for which it counts, as the daemon computes it."""
-    return {kind: _budget(spec.budget, kind) - need.within(WINDOW_S) for kind, need in needs_of(spec).items()}
+    return {kind: _budget(spec.budget, kind) - need.max_over(WINDOW_S) for kind, need in needs_of(spec).items()}
 
 
 def _budget(budget: BudgetSpec | None, kind: str) -> float:

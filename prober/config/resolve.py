@@ -24,8 +24,8 @@ from prober.config.variables import Variables
 from prober.measure.burn_rate_windows import SHORTEST_SLO_WINDOW_S, promql
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, SIGNALS_WITHOUT_THRESHOLD, Slo
 from prober.measure.quality import Expectation, expectation_problem
-from prober.workload.prompts import BadPrompts, Golden, parse_prompts
-from prober.workload.shapes import Empirical, Fixed, Lognormal, Shape, Uniform
+from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
+from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
 from prober.workload.workloads import BUILT_IN, Mix, Prefix, Workload
 
@@ -171,8 +171,8 @@ def _with_texts(
     return workload
 
 
-def _golden(prompts: list[models.GoldenPrompt], path: str, problems: Problems) -> tuple[Golden, ...]:
-    found: list[Golden] = []
+def _golden(prompts: list[models.GoldenPrompt], path: str, problems: Problems) -> tuple[GoldenPrompt, ...]:
+    found: list[GoldenPrompt] = []
     if not prompts:
         problems.add(path, "is empty; give it prompts, such as [{prompt: What is 2 + 2?, expect: {regex: '4'}}]")
     for index, block in enumerate(prompts):
@@ -188,7 +188,7 @@ def _golden(prompts: list[models.GoldenPrompt], path: str, problems: Problems) -
         expectation = Expectation(cast(Literal["text", "regex", "json_schema"], kind), wanted)
         if problem := expectation_problem(expectation):
             problems.add(f"{place}.{kind}", problem)
-        found.append(Golden(block.prompt, expectation))
+        found.append(GoldenPrompt(block.prompt, expectation))
     return tuple(found)
 
 
@@ -198,8 +198,8 @@ def _prefix(block: models.PrefixBlock | None) -> Prefix | None:
     return Prefix(block.tokens, block.reuse)
 
 
-def _shape(length: models.Length | None, path: str, problems: Problems) -> Shape:
-    shape: Shape = Fixed(1)
+def _shape(length: models.Length | None, path: str, problems: Problems) -> LengthDistribution:
+    shape: LengthDistribution = Fixed(1)
     match length:
         case None:
             return shape

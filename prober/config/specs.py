@@ -11,9 +11,9 @@ from typing import Literal
 from prober.config.relabel import Rule
 from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.objective import JudgedStream, Slo
-from prober.workload.blackout import Span
-from prober.workload.budget import Need
-from prober.workload.workloads import Mix, Workload, lengths
+from prober.workload.blackout import WeeklySpan
+from prober.workload.budget import BudgetDemand
+from prober.workload.workloads import Mix, Workload, sample_lengths
 
 DAY_S = 86400
 DRAWS = 300  # of a workload, for the variance of its lengths
@@ -109,7 +109,7 @@ class SweepSpec:
     max_rate: float
     max_in_flight: int
     min_gap_s: float
-    blackout: tuple[Span, ...]
+    blackout: tuple[WeeklySpan, ...]
     after_change: bool
     guard_waiting: float | None
     guard_kv_usage: float
@@ -173,7 +173,7 @@ class TargetSpec:
         for probe in self.probes:
             for series, workload, rate, slos in probe.judged():
                 _, mean = workload.mean_tokens()
-                use = JudgedStream(self.name or self.key, series, rate, mean, workload.most_output_tokens)
+                use = JudgedStream(self.name or self.key, series, rate, mean, workload.max_output_tokens)
                 for slo in slos:
                     yield slo, use
 
@@ -321,9 +321,9 @@ def estimate_per_day(target: TargetSpec) -> Estimate:
     return Estimate(prompt, completion, (prompt * budget.prompt_price + completion * budget.completion_price) / 1e6)
 
 
-def needs_of(target: TargetSpec) -> dict[str, Need]:
+def needs_of(target: TargetSpec) -> dict[str, BudgetDemand]:
     """What the scheduled probes of `target` take of each of its daily budgets, "tokens" and "cost"."""
-    budget, found = target.budget, dict[str, Need]()
+    budget, found = target.budget, dict[str, BudgetDemand]()
     if budget is not None and budget.tokens_per_day is not None:
         found["tokens"] = _need(target, lambda prompt, output: prompt + output)
     if budget is not None and budget.cost_per_day is not None:
@@ -331,11 +331,11 @@ def needs_of(target: TargetSpec) -> dict[str, Need]:
     return found
 
 
-def _need(target: TargetSpec, amount: Callable[[float, float], float]) -> Need:
+def _need(target: TargetSpec, amount: Callable[[float, float], float]) -> BudgetDemand:
     """Of Poisson arrivals: rate x mean, and a variance of rate x mean square. amount: of (prompt, output) tokens."""
     mean = variance = 0.0
     for probe in target.probes:
-        draws = lengths(probe.workload, Random(0), DRAWS)
+        draws = sample_lengths(probe.workload, Random(0), DRAWS)
         mean += probe.rate_per_s * amount(*probe.workload.mean_tokens())
         variance += probe.rate_per_s * sum(amount(*draw) ** 2 for draw in draws) / len(draws)
-    return Need(mean, variance)
+    return BudgetDemand(mean, variance)

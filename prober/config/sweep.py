@@ -6,7 +6,7 @@ from prober.config import models
 from prober.config.problems import Problems, no_such
 from prober.config.specs import SweepSpec, TargetSpec
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, Slo
-from prober.workload.blackout import Span, span
+from prober.workload.blackout import WeeklySpan, parse_weekly_span
 from prober.workload.workloads import Mix, Workload
 
 ASKED = ("ttft", "ttft_answer", "tpot", "itl", "e2e")
@@ -88,11 +88,11 @@ def _slos(
     return chosen
 
 
-def _blackout(texts: list[str], path: str, problems: Problems) -> tuple[Span, ...]:
-    found: list[Span] = []
+def _blackout(texts: list[str], path: str, problems: Problems) -> tuple[WeeklySpan, ...]:
+    found: list[WeeklySpan] = []
     for index, text in enumerate(texts):
         try:
-            found.append(span(text))
+            found.append(parse_weekly_span(text))
         except ValueError as problem:
             problems.add(f"{path}[{index}]", str(problem))
     return tuple(found)

@@ -13,7 +13,7 @@ from prober.net.clock import Alarm
 from prober.net.connection import Broken, cert_expiry, connect
 from prober.net.exchange import Deadlines, Exchange
 from prober.probing.target import Identity, Target
-from prober.workload.workloads import Draw, Drawer
+from prober.workload.workloads import DrawnRequest, RequestGenerator
 
 CACHED_SHARE = 0.10
 HELD_UP = 10  # times max_send_lag: the event loop this late at any time of a probe, and its stamps are not the target's
@@ -22,7 +22,7 @@ MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests
 MAX_RETRY_AFTER_S = 366 * 86_400
 
 
-async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult | None:
+async def run_probe(target: Target, drawer: RequestGenerator, due_ns: int) -> ProbeResult | None:
     """Send one probe, due at `due_ns`, and say how it ended. None while the engine says it is loading or draining.
 
     The connection is begun at once; the request leaves at the due time, or as soon as the connection is ready if that is
@@ -39,12 +39,14 @@ async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult 
 class Flight:
     """The probe while it is under way. may: asked when the request is to leave; if not, it never does."""
 
-    def __init__(self, target: Target, drawer: Drawer, due_ns: int, may: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self, target: Target, drawer: RequestGenerator, due_ns: int, may: Callable[[], bool] = lambda: True
+    ) -> None:
         self._target, self._may = target, may
         self._due_ns = due_ns
         self._unix_s = time.time() + (due_ns - target.clock.now_ns()) / 1e9
         self._id = f"slo-probe-{uuid.uuid4().hex[:16]}"
-        self._draw: Draw = drawer.draw(self._id[10:])
+        self._draw: DrawnRequest = drawer.draw(self._id[10:])
         self._recording = Recording(streamed=target.spec.stream, keep_answer=self._draw.expectation is not None)
         self._exchange = Exchange(self._recording)
         self._connection: Connection | None = None

@@ -21,7 +21,7 @@ from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint, endpoint
 from prober.net.exchange import Deadlines, Exchange
-from prober.workload.budget import Budget, Need
+from prober.workload.budget import Budget, BudgetDemand
 
 HEALTH_EVERY_NS = 1_000_000_000
 HEALTH_TIMEOUT_S = 2.0
@@ -87,7 +87,7 @@ class Target:
             self.budgets["tokens"] = Budget(spec.budget.tokens_per_day, tokens)
         if spec.budget and spec.budget.cost_per_day:
             self.budgets["cost"] = Budget(spec.budget.cost_per_day, cost)
-        self.others: Mapping[str, Need] = {}  # by budget: what a reservation must leave for
+        self.others: Mapping[str, BudgetDemand] = {}  # by budget: what a reservation must leave for
         self.ledger: Keeps | None = None
         self.known: Identity | None = None  # the last identity, also while it is asked for anew
         self._bad_in_a_row = 0
@@ -187,13 +187,15 @@ class Target:
         """Which budget has too little for such a request, "tokens" or "cost"; None: they have enough."""
         now = self.clock.now_ns()
         for kind, amount in zip(("tokens", "cost"), self.amounts(prompt_tokens, output_tokens), strict=True):
-            if kind in self.budgets and amount > self.budgets[kind].spare(now, self.others.get(kind, Need())):
+            if kind in self.budgets and amount > self.budgets[kind].available(
+                now, self.others.get(kind, BudgetDemand())
+            ):
                 return kind
         return None
 
     async def covered(self, until_ns: int) -> None:
         """Return once all that is set aside is kept, or cannot be; at `until_ns` at the latest."""
-        while self.ledger is not None and not all(budget.covered for budget in self.budgets.values()):
+        while self.ledger is not None and not all(budget.is_durable for budget in self.budgets.values()):
             left_s = (until_ns - self.clock.now_ns()) / 1e9
             if left_s <= 0 or not await self.ledger.written(left_s):
                 return
@@ -223,7 +225,7 @@ class Target:
         return float(prompt_tokens + output_tokens), cost
 
     def _tell_ledger(self) -> None:
-        if self.ledger is not None and any(budget.low for budget in self.budgets.values()):
+        if self.ledger is not None and any(budget.needs_checkpoint for budget in self.budgets.values()):
             self.ledger.low(self.spec.key)
 
     async def _ask_health(self) -> None:

@@ -23,7 +23,7 @@ from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.probing.trust import Trust
 from prober.workload.arrivals import derive_seed
-from prober.workload.workloads import Drawer
+from prober.workload.workloads import RequestGenerator
 
 UNNAMED = "undiscovered"  # name of the series of a target whose model is not known yet
 FIRST_ANSWER_INTERVAL_S = 2.0  # how often a target is asked that refuses connections and has never answered
@@ -229,7 +229,7 @@ class TargetRunner:
         self.target.paused_unix_s = before.target.paused_unix_s
         for kind, budget in self.target.budgets.items():
             if kind in before.target.budgets:
-                self.target.budgets[kind] = before.target.budgets[kind].limited(budget.limit)
+                self.target.budgets[kind] = before.target.budgets[kind].with_limit(budget.limit)
         if before.target.spec.url == self.target.spec.url:
             self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
             self.target.state = before.target.state
@@ -275,7 +275,7 @@ class TargetRunner:
     async def _run(self, probe: ProbeSpec) -> None:
         clock, trust = self._context.clock, self._context.trust
         rng = Random(derive_seed(self._context.instance, self.target.spec.key, probe.workload.name))
-        drawer = Drawer(probe.workload, rng)
+        drawer = RequestGenerator(probe.workload, rng)
         start = clock.now_ns()
         schedule: Iterable[int] = due_times(probe, rng, start)
         if self.target.state == "pending":
@@ -299,7 +299,7 @@ class TargetRunner:
         self._launches.append(launch)
         await pace(schedule, clock, round(self.target.spec.connect_lead_s * 1e9), launch, missed)
 
-    async def _probe(self, probe: ProbeSpec, drawer: Drawer, due_ns: int) -> None:
+    async def _probe(self, probe: ProbeSpec, drawer: RequestGenerator, due_ns: int) -> None:
         is_fault = False
         try:
             result = await run_probe(self.target, drawer, due_ns)

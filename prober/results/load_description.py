@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from prober.results.result import Load
-from prober.workload.shapes import Empirical, Fixed, Lognormal, Shape, Uniform
+from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import Mix, Workload
 
 _SHAPES = {shape.__name__: shape for shape in (Fixed, Uniform, Lognormal, Empirical)}
@@ -25,7 +25,7 @@ _REPR = re.compile(rf"\b({_NAMES})\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
 _BETWEEN = re.compile(rf"\), (?=(?:{_NAMES})\()")  # between the parts of a mix
 
 
-def describe_lengths(shape: Shape) -> str:
+def describe_lengths(shape: LengthDistribution) -> str:
     """The distribution as text."""
     match shape:
         case Fixed(tokens):

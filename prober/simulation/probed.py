@@ -11,7 +11,7 @@ from prober.simulation.faults import Fault
 from prober.simulation.load import Load
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import End, Request, Truth
-from prober.workload.shapes import Lognormal, Shape, Uniform
+from prober.workload.shapes import LengthDistribution, Lognormal, Uniform
 
 # As the built-in workload `probe`.
 PROMPT = Lognormal(128, 0.5, 32, 512)
@@ -36,8 +36,8 @@ def probed(
     duration_s: float,
     probe_rate_per_s: float = 0.2,
     faults: Iterable[Fault] = (),
-    prompt_tokens: Shape = PROMPT,
-    output_tokens: Shape = OUTPUT,
+    prompt_tokens: LengthDistribution = PROMPT,
+    output_tokens: LengthDistribution = OUTPUT,
 ) -> Iterator[Probed]:
     """The probes of `duration_s` of virtual time in the order they were sent, each once it is over.
 
@@ -59,7 +59,9 @@ def probed(
     yield from _over(engine, underway, start_unix_s)
 
 
-def _probes(rng: Random, rate_per_s: float, duration_s: float, prompt: Shape, output: Shape) -> Iterator[Request]:
+def _probes(
+    rng: Random, rate_per_s: float, duration_s: float, prompt: LengthDistribution, output: LengthDistribution
+) -> Iterator[Request]:
     at_s = rng.expovariate(rate_per_s)
     while at_s < duration_s:
         yield Request(at_s, prompt.draw(rng), max(2, output.draw(rng)))

@@ -58,10 +58,7 @@ def _effective_sample_size(value: float, rows: Sequence[Sequence[float]], n: int
 
 
 def _student_t_975(freedom: int) -> float:
-    """Returns the 97.5% quantile of Student's t by Abramowitz and Stegun 26.7.5.
-
-    It is 3% too low at 2 degrees of freedom, and exact in the limit.
-    """
+    """Returns the 97.5% quantile of Student's t (Abramowitz and Stegun 26.7.5; 3% too low at 2 degrees of freedom)."""
     return (
         Z_95
         + (Z_95**3 + Z_95) / (4 * freedom)

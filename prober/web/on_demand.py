@@ -19,8 +19,8 @@ from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.probing.target_runner import TargetRunner
 from prober.web.token_bucket import Rates
-from prober.workload.budget import Need
-from prober.workload.workloads import Drawer
+from prober.workload.budget import BudgetDemand
+from prober.workload.workloads import RequestGenerator
 
 PER_S, BURST = 1.0, 5
 MAX_IN_FLIGHT, MAX_IN_FLIGHT_PER_TARGET = 16, 2
@@ -43,7 +43,9 @@ class OnRequest:
         self._fleet = fleet
         self._rate = Rates(PER_S, BURST)
         self._in_flight: Counter[str] = Counter()  # by the target's key
-        self._needs: WeakKeyDictionary[Target, dict[str, Need]] = WeakKeyDictionary()  # of each target's schedule
+        self._needs: WeakKeyDictionary[Target, dict[str, BudgetDemand]] = (
+            WeakKeyDictionary()
+        )  # of each target's schedule
 
     async def probe(self, runner: TargetRunner, limit_s: float | None) -> ProbeResult | None:
         """Send one probe of a target's first workload; None if it did not end in time, or the engine is loading or draining.
@@ -70,7 +72,7 @@ class OnRequest:
     async def _send(self, target: Target, limit_s: float | None) -> ProbeResult | None:
         beside = target.beside()
         beside.others = self._needs_of(target)
-        drawer = Drawer(target.spec.probes[0].workload, self._fleet.rng)
+        drawer = RequestGenerator(target.spec.probes[0].workload, self._fleet.rng)
         due = self._fleet.context.clock.now_ns() + round(min(target.spec.connect_lead_s, 0.1) * 1e9)
         limit = limit_s if limit_s is not None else target.spec.timeouts.total_s + target.spec.timeouts.connect_s
         try:
@@ -81,7 +83,7 @@ class OnRequest:
             return replace(result, detail=OVER_BUDGET)
         return result
 
-    def _needs_of(self, target: Target) -> dict[str, Need]:
+    def _needs_of(self, target: Target) -> dict[str, BudgetDemand]:
         """What the target's schedule needs of each of its budgets."""
         needs = self._needs.get(target)
         if needs is None:

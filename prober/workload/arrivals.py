@@ -1,6 +1,6 @@
-"""Due times of an open loop: absolute, in nanoseconds, never moved by what becomes of the requests.
+"""Due times of an open loop: absolute, in nanoseconds, independent of how requests end.
 
-Times are accumulated as floats of nanoseconds since `start_ns` and rounded one by one, so rounding never adds up.
+Times are accumulated as floats of nanoseconds since `start_ns` and rounded individually, so rounding errors do not add up.
 """
 
 import hashlib
@@ -10,13 +10,13 @@ from random import Random
 
 
 def derive_seed(*parts: str) -> int:
-    """A seed of its own for each instance, target and workload (64 bits of SHA-256 over the length-prefixed parts)."""
+    """Returns a distinct seed per instance, target and workload (64 bits of SHA-256 over the length-prefixed parts)."""
     text = "".join(f"{len(part)}:{part}" for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 
 def poisson(rate_per_s: float, rng: Random, start_ns: int) -> Iterator[int]:
-    """A Poisson process: independent exponential gaps with mean 1/rate."""
+    """Yields due times of a Poisson process: independent exponential gaps with mean 1/rate."""
     mean_ns, at = 1e9 / rate_per_s, 0.0
     while True:
         at -= mean_ns * math.log(1.0 - rng.random())
@@ -24,7 +24,7 @@ def poisson(rate_per_s: float, rng: Random, start_ns: int) -> Iterator[int]:
 
 
 def constant(rate_per_s: float, start_ns: int) -> Iterator[int]:
-    """Equal gaps of 1/rate."""
+    """Yields due times with equal gaps of 1/rate."""
     count = 0
     while True:
         count += 1
@@ -32,7 +32,10 @@ def constant(rate_per_s: float, start_ns: int) -> Iterator[int]:
 
 
 def gamma(rate_per_s: float, shape: float, rng: Random, start_ns: int) -> Iterator[int]:
-    """Gamma-distributed gaps with mean 1/rate; squared coefficient of variation 1/shape, so below 1 is bursty."""
+    """Yields due times with gamma-distributed gaps of mean 1/rate and squared coefficient of variation 1/shape.
+
+    A `shape` below 1 is burstier than Poisson.
+    """
     scale_ns, at = 1e9 / rate_per_s / shape, 0.0
     while True:
         at += rng.gammavariate(shape, scale_ns)
@@ -40,7 +43,7 @@ def gamma(rate_per_s: float, shape: float, rng: Random, start_ns: int) -> Iterat
 
 
 def replay(offsets_ns: Sequence[int], start_ns: int, speed: float = 1.0) -> Iterator[int]:
-    """The recorded times, over and over; a lap lasts the trace's span and one mean gap, gaps are divided by `speed`."""
+    """Yields recorded times in an endless loop. Laps are one mean gap apart; all gaps are divided by `speed`."""
     first, last = offsets_ns[0], offsets_ns[-1]
     lap_ns = (last - first) + max(1, (last - first) // max(1, len(offsets_ns) - 1))
     lap = 0

@@ -1,7 +1,7 @@
-"""Texts of about a given number of tokens, and prompts from a file.
+"""Filler text of about a given number of tokens, and prompts from a file.
 
-A word of the pool is one token in the common byte-pair vocabularies when a space stands before it, so N words are about N
-tokens; the count that is recorded is the server's own. Slices of one pre-made text keep composing far below a millisecond.
+With a leading space, a word of the pool is one token in the common byte-pair vocabularies, so N words are about N tokens; the
+recorded count is that of the server. Slices of one prepared text keep composing a prompt far below a millisecond.
 """
 
 import json
@@ -27,20 +27,20 @@ police mind price report decision son view relationship town road arm difference
 society tax director position player record paper space ground form event official matter center couple site
 project activity star table need court oil situation cost industry figure street image phone data picture
 practice piece land product doctor wall patient worker news test movie north love support technology
-""".split()  # noqa: SIM905 - a list of words is read best as text
+""".split()  # noqa: SIM905 - a list of words is most readable as text
 _POOL_WORDS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Golden:
-    """A prompt whose right answer is known."""
+class GoldenPrompt:
+    """A prompt with a known right answer."""
 
     prompt: str
     expectation: Expectation
 
 
 class TextPool:
-    """Deterministic filler text; `words(n, at)` is a slice of it."""
+    """Deterministic filler text."""
 
     def __init__(self, rng: Random) -> None:
         words = rng.choices(_WORDS, k=_POOL_WORDS)
@@ -50,7 +50,7 @@ class TextPool:
             self._starts.append(self._starts[-1] + len(word) + 1)
 
     def words(self, count: int, at: int) -> str:
-        """`count` words from position `at` on, going round at the end of the pool."""
+        """Returns `count` words from position `at` on, wrapping around at the end of the pool."""
         pieces: list[str] = []
         at %= _POOL_WORDS
         while count > 0:
@@ -61,17 +61,17 @@ class TextPool:
 
 
 @cache
-def filler() -> TextPool:
-    """The one pool of all workloads, made at the first use: warm prefixes must be the same after a restart."""
+def filler_pool() -> TextPool:
+    """Returns the text pool shared by all workloads. Its seed is fixed: warm prefixes must be the same after a restart."""
     return TextPool(Random(0))
 
 
 class BadPrompts(ValueError):
-    """A prompts file that cannot be used; the message names the file, where in it, and what to do."""
+    """A prompts file is invalid. The message names the file, the place and the remedy."""
 
 
 def parse_prompts(text: str, where: str) -> tuple[Prompt, ...]:
-    """Prompts of a JSONL file (`{"messages": [...]}` or `{"prompt": "…"}` a line) or of ShareGPT's JSON array.
+    """Parses a JSONL file (`{"messages": [...]}` or `{"prompt": "…"}` per line) or ShareGPT's JSON array.
 
     Raises BadPrompts.
     """
@@ -83,7 +83,7 @@ def parse_prompts(text: str, where: str) -> tuple[Prompt, ...]:
 
 
 def _jsonl(text: str, where: str) -> Iterator[Prompt]:
-    # Not splitlines: U+2028 and its like end no line of JSONL, and texts have them.
+    # Not splitlines: U+2028 and similar characters occur in texts and do not end a line of JSONL.
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -120,8 +120,8 @@ def _sharegpt(text: str, where: str) -> Iterator[Prompt]:
         need = f'{where}: [{index}]: needs "conversations" (a list of from and value, from one of human, gpt, system)'
         messages = _messages(turns, "from", "value", _SHAREGPT_ROLES, need)
         users = [at for at, (role, _) in enumerate(messages) if role == "user"]
-        if users:  # the published set has conversations that are empty, or nobody's question
-            # Chat templates refuse an answer before the first question; after the last one is what was recorded.
+        if users:  # the published data set has empty conversations and some without a question
+            # Chat templates reject an answer before the first question; the answer after the last one is dropped.
             opening = tuple(message for message in messages[: users[0]] if message[0] == "system")
             yield _sendable(opening + messages[users[0] : users[-1] + 1], f"{where}: [{index}]")
 
@@ -141,7 +141,7 @@ def _sendable(prompt: Prompt, place: str) -> Prompt:
     for _, text in prompt:
         try:
             text.encode()
-        except UnicodeEncodeError:  # JSON can spell it, a request body cannot
+        except UnicodeEncodeError:  # possible in JSON, but not in a request body
             raise BadPrompts(f"{place}: half a surrogate pair in its text (\\ud800 to \\udfff); remove it") from None
     return prompt
 

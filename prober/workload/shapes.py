@@ -1,4 +1,4 @@
-"""Distributions of lengths in tokens. Each draws whole numbers, knows the mean of what it draws, and its maximum."""
+"""Distributions of lengths in tokens: fixed, uniform, clipped lognormal and empirical. All draw integers."""
 
 import math
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from random import Random
 from typing import Protocol
 
 
-class Shape(Protocol):
+class LengthDistribution(Protocol):
     """A distribution of lengths."""
 
     def draw(self, rng: Random) -> int:
-        """One length in tokens."""
+        """Draws one length in tokens."""
 
     def mean(self) -> float:
-        """Mean of the clipped distribution, within half a token (rounding)."""
+        """Mean of the clipped distribution, exact to half a token because draws are rounded."""
 
     @property
     def maximum(self) -> int:
@@ -22,7 +22,7 @@ class Shape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always `tokens`: for a row that isolates a phase on purpose."""
+    """Always `tokens`, for a workload that isolates one phase."""
 
     tokens: int
 
@@ -39,7 +39,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Whole numbers from `low` to `high`, both included."""
+    """Integers from `low` to `high`, both included."""
 
     low: int
     high: int
@@ -82,7 +82,10 @@ class Lognormal:
 
 @dataclass(frozen=True, slots=True)
 class Empirical:
-    """Straight lines between given quantiles: pairs (q, tokens), q rising from 0 to 1."""
+    """Linear interpolation between quantiles.
+
+    quantiles: pairs (q, tokens), q ascending from 0 to 1
+    """
 
     quantiles: tuple[tuple[float, float], ...]
 

@@ -1,4 +1,4 @@
-"""Recorded traffic: arrival times, lengths and shared prefixes, from the formats that providers publish."""
+"""Recorded traffic: arrival times, lengths and shared prefixes, parsed from published trace formats."""
 
 import csv
 import json
@@ -12,10 +12,11 @@ BLOCK_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded stretch of traffic.
+    """Recorded traffic.
 
-    offsets_ns: arrival of each request since the first, rising; prompt_tokens, output_tokens: its lengths, same shape
-    blocks: ids of its `BLOCK_TOKENS`-token prefix blocks (equal ids, equal text), or None where the trace has none
+    offsets_ns: arrival times since the first request, ascending, shape (requests,)
+    prompt_tokens, output_tokens: lengths, shape (requests,)
+    blocks: ids of the prefix blocks of `BLOCK_TOKENS` tokens per request (equal ids mean equal text), None if not recorded
     """
 
     offsets_ns: tuple[int, ...]
@@ -30,14 +31,14 @@ class Trace:
 
 
 class BadTrace(ValueError):
-    """A trace that cannot be used; the message names the file, the line, and what to do."""
+    """A trace file is invalid. The message names the file, the line and the remedy."""
 
 
 Row = tuple[int, int, int, tuple[int, ...]]
 
 
 def parse_trace(text: str, where: str) -> Trace:
-    """A Mooncake JSONL trace (timestamp in ms, input_length, output_length, hash_ids) or an Azure CSV trace.
+    """Parses a Mooncake JSONL trace (timestamp in ms, input_length, output_length, hash_ids) or an Azure CSV trace.
 
     Raises BadTrace.
     """
@@ -47,7 +48,7 @@ def parse_trace(text: str, where: str) -> Trace:
         raise BadTrace(f"{where}: {len(rows)} requests in it; a trace needs two or more to have a rate")
     rows.sort(key=lambda row: row[0])
     first = rows[0][0]
-    if rows[-1][0] == first:  # its rate would be without bound
+    if rows[-1][0] == first:  # its rate would be infinite
         raise BadTrace(f"{where}: all {len(rows)} requests have the same time; a trace needs two times or more")
     blocks = tuple(row[3] for row in rows)
     return Trace(
@@ -86,7 +87,7 @@ _TIME = re.compile(r"([^.+]+?)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)?")
 
 
 def _azure(text: str, where: str) -> Iterator[Row]:
-    # No field of these files is quoted: a stray quote must not swallow the lines after it.
+    # These files have no quoted fields: a stray quote must not swallow the following lines.
     reader = csv.reader(text.splitlines(), quoting=csv.QUOTE_NONE)
     header = next(reader, [])
     if header[:3] != ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]:
@@ -102,7 +103,7 @@ def _azure(text: str, where: str) -> Iterator[Row]:
 
 
 def _instant_ns(text: str) -> int:
-    """Nanoseconds of the wall clock; without a zone it is UTC. Seven digits of a second: datetime takes only six."""
+    """Returns Unix time in nanoseconds; UTC if there is no zone. Parses seven decimals, because datetime supports only six."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError

@@ -1,4 +1,4 @@
-"""Workloads: the shapes of requests under a name, and what draws concrete requests from them."""
+"""Workloads: named distributions of requests, and the generator of concrete requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,17 @@ from typing import Any
 
 from prober.measure.quality import Expectation
 from prober.workload.arrivals import derive_seed
-from prober.workload.prompts import Golden, Message, Prompt, filler
-from prober.workload.shapes import Fixed, Lognormal, Shape, Uniform
+from prober.workload.prompts import GoldenPrompt, Message, Prompt, filler_pool
+from prober.workload.shapes import Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BLOCK_TOKENS, Trace
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A shared beginning: `reuse` is the share of requests that carry it (1 = always warm)."""
+    """A shared prompt prefix.
+
+    reuse: share of the requests that start with it, 0 to 1 (1 = always warm)
+    """
 
     tokens: int
     reuse: float
@@ -22,25 +25,26 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One shape of request. With `prompts`, texts come from a file; with `trace`, lengths and prefixes are replayed.
+    """A named distribution of requests.
 
-    With `golden`, the prompts are sent as they are, one after the other, `output_tokens` bounds their answers instead of
-    forcing their length, and each answer is judged.
+    prompts: send texts from a file instead of filler text
+    trace: replay lengths and prefixes of recorded traffic, `speed` times as fast
+    golden: send these prompts unchanged and in turn, and check the answers; `output_tokens` limits them, their length is not forced
     """
 
     name: str
-    prompt_tokens: Shape
-    output_tokens: Shape
+    prompt_tokens: LengthDistribution
+    output_tokens: LengthDistribution
     prefix: Prefix | None = None
     sampling: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0})
     prompts: tuple[Prompt, ...] | None = None
     trace: Trace | None = None
     speed: float = 1.0
-    golden: tuple[Golden, ...] = ()
+    golden: tuple[GoldenPrompt, ...] = ()
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The values of the `workload` label: cold and warm never share one."""
+        """The values of the `workload` label; cold and warm requests have different ones."""
         if self.prefix is None or self.prefix.reuse in (0.0, 1.0):
             return (self.name,)
         return (self.name, f"{self.name}_warm")
@@ -53,12 +57,12 @@ class Workload:
         return ((self.series[0], self, 1 - self.prefix.reuse), (self.series[1], self, self.prefix.reuse))
 
     @property
-    def most_output_tokens(self) -> int:
-        """The longest answer that is asked for."""
+    def max_output_tokens(self) -> int:
+        """The maximum number of requested output tokens."""
         return max(self.trace.output_tokens) if self.trace else self.output_tokens.maximum
 
     def mean_tokens(self) -> tuple[float, float]:
-        """Mean prompt and output tokens of a request; of golden prompts the most they may use."""
+        """Mean prompt and output tokens of a request; for golden prompts the limit of the output tokens."""
         if self.golden:
             words = sum(len(golden.prompt.split()) for golden in self.golden)
             return words / len(self.golden), self.output_tokens.mean()
@@ -73,7 +77,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Several workloads by weight. Each keeps its own name: percentiles of different shapes are never pooled."""
+    """A weighted mix of workloads. Parts keep their names: percentiles of different workloads are never pooled."""
 
     name: str
     parts: tuple[tuple[Workload, float], ...]
@@ -100,10 +104,12 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """One concrete request. `workload` is its series; `warm`: its prompt begins with text that was sent before.
+class DrawnRequest:
+    """One concrete request.
 
-    expectation: what the right answer is, of a golden prompt; the length of its answer is not forced.
+    workload: value of the `workload` label
+    warm: the prompt starts with text that was sent before
+    expectation: the right answer to a golden prompt, whose length is not forced; None for other prompts
     """
 
     workload: str
@@ -115,20 +121,20 @@ class Draw:
     expectation: Expectation | None = None
 
 
-class Drawer:
-    """Draws requests of one workload or mix. Cold prompts start with the nonce, so that no prefix cache knows them."""
+class RequestGenerator:
+    """Draws requests of one workload or mix. Cold prompts start with a nonce, so that they are in no prefix cache."""
 
     def __init__(self, workload: Workload | Mix, rng: Random) -> None:
         self._parts = workload.parts if isinstance(workload, Mix) else ((workload, 1.0),)
         self._weights = [weight for _, weight in self._parts]
         self._rng = rng
-        self._pool = filler()
-        # A prefix of one workload must not warm another's.
+        self._pool = filler_pool()
+        # The prefix of one workload must not warm up that of another.
         self._prefix_at = {part.name: derive_seed("prefix", part.name) for part, _ in self._parts}
         self._next = dict.fromkeys((part.name for part, _ in self._parts), 0)
 
-    def draw(self, nonce: str) -> Draw:
-        """The next request; `nonce` is a text never used before."""
+    def draw(self, nonce: str) -> DrawnRequest:
+        """Draws the next request. `nonce` is a text that was never used before."""
         rng = self._rng
         part = self._parts[0][0] if len(self._parts) == 1 else rng.choices(self._parts, self._weights)[0][0]
         if part.trace is not None:
@@ -139,7 +145,7 @@ class Drawer:
         if part.prompts:
             (role, content), *rest = part.prompts[rng.randrange(len(part.prompts))]
             words = len(content.split()) + sum(len(text.split()) for _, text in rest)
-            return Draw(part.name, words, output, ((role, f"[{nonce}] {content}"), *rest), False, part.sampling)
+            return DrawnRequest(part.name, words, output, ((role, f"[{nonce}] {content}"), *rest), False, part.sampling)
         prompt = max(1, part.prompt_tokens.draw(rng))
         warm = part.prefix is not None and rng.random() < part.prefix.reuse
         text = f"[{nonce}] "
@@ -149,22 +155,22 @@ class Drawer:
             text = f"{self._pool.words(shared, self._prefix_at[part.name])} {text}"
         text += self._pool.words(max(1, prompt - shared), rng.randrange(1 << 13))
         name = part.series[-1] if warm else part.series[0]
-        return Draw(name, prompt, output, (("user", text),), warm, part.sampling)
+        return DrawnRequest(name, prompt, output, (("user", text),), warm, part.sampling)
 
-    def _golden(self, part: Workload, output: int) -> Draw:
+    def _golden(self, part: Workload, output: int) -> DrawnRequest:
         at = self._next[part.name]
         self._next[part.name] = (at + 1) % len(part.golden)
         golden = part.golden[at]
         words = len(golden.prompt.split())
-        said = (("user", golden.prompt),)
-        return Draw(part.name, words, output, said, True, part.sampling, golden.expectation)
+        messages = (("user", golden.prompt),)
+        return DrawnRequest(part.name, words, output, messages, True, part.sampling, golden.expectation)
 
-    def _replayed(self, part: Workload, trace: Trace, nonce: str) -> Draw:
+    def _replayed(self, part: Workload, trace: Trace, nonce: str) -> DrawnRequest:
         at = self._next[part.name] % len(trace.offsets_ns)
         self._next[part.name] = at + 1
         prompt, output = trace.prompt_tokens[at], trace.output_tokens[at]
         blocks = trace.blocks[at] if trace.blocks else ()
-        # Equal blocks, equal text: the id (about 4 tokens) is in the text, the rest is the same for all.
+        # Equal blocks give equal text: it contains the id (about 4 tokens), the rest depends only on the id.
         texts = []
         words = prompt
         for block in blocks:
@@ -173,29 +179,29 @@ class Drawer:
             texts.append(f"[{block}] {self._pool.words(min(BLOCK_TOKENS - 4, words - 1), block * 97)}")
             words -= BLOCK_TOKENS - 3
         uncovered = prompt - len(blocks) * BLOCK_TOKENS
-        if uncovered > 0:  # what no block covers is nobody's prefix
+        if uncovered > 0:  # tokens outside the recorded blocks are not shared
             texts.append(f"[{nonce}] {self._pool.words(uncovered, self._rng.randrange(1 << 13))}")
-        return Draw(part.name, prompt, output, (("user", " ".join(texts)),), bool(blocks), part.sampling)
+        return DrawnRequest(part.name, prompt, output, (("user", " ".join(texts)),), bool(blocks), part.sampling)
 
 
-def lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[tuple[int, int], ...]:
-    """(prompt, output) tokens of about `count` requests, without their texts."""
-    found: list[tuple[int, int]] = []
+def sample_lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[tuple[int, int], ...]:
+    """Draws (prompt, output) tokens of about `count` requests, without composing texts."""
+    lengths: list[tuple[int, int]] = []
     for _, part, share in workload.shares():
         for at in range(max(1, round(count * share))):
             if part.trace is not None:
                 row = at % len(part.trace.offsets_ns)
-                found.append((part.trace.prompt_tokens[row], part.trace.output_tokens[row]))
+                lengths.append((part.trace.prompt_tokens[row], part.trace.output_tokens[row]))
                 continue
             output = max(1, part.output_tokens.draw(rng))
             if part.golden:
-                found.append((len(part.golden[at % len(part.golden)].prompt.split()), output))
+                lengths.append((len(part.golden[at % len(part.golden)].prompt.split()), output))
             elif part.prompts:
                 prompt = part.prompts[at % len(part.prompts)]
-                found.append((sum(len(content.split()) for _, content in prompt), output))
+                lengths.append((sum(len(content.split()) for _, content in prompt), output))
             else:
-                found.append((max(1, part.prompt_tokens.draw(rng)), output))
-    return tuple(found)
+                lengths.append((max(1, part.prompt_tokens.draw(rng)), output))
+    return tuple(lengths)
 
 
 def _lognormal(median: int, low: int, high: int) -> Lognormal:
@@ -210,7 +216,7 @@ def _phase(prompt: int, output: int, prefix: Prefix | None = None) -> Workload:
 BUILT_IN: dict[str, Workload] = {
     workload.name: workload
     for workload in (
-        # Small and cheap enough to send all day: about 3 M tokens at 0.2/s.
+        # Cheap enough to send all day: about 3 M tokens a day at 0.2/s.
         Workload("probe", Lognormal(128, 0.5, 32, 512), Uniform(16, 48)),
         Workload("chat", _lognormal(500, 50, 4_000), _lognormal(200, 10, 2_000)),
         Workload("code_generation", _lognormal(1_500, 200, 8_000), _lognormal(500, 50, 4_000)),

@@ -146,7 +146,7 @@ BAD = [
     ),
     (
         TTFT + "targets: [{url: http://h, sweep: {blackout: [always]}}]",
-        "targets[0].sweep.blackout[0]: 'always' is no span; write it like Mon-Fri 08:00-20:00",
+        "targets[0].sweep.blackout[0]: 'always' is not a time span; write it like Mon-Fri 08:00-20:00",
     ),
     (
         TTFT + "targets: [{url: http://h, sweep: {workload: chad}}]",

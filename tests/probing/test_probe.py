@@ -32,9 +32,9 @@ from prober.net.clock import Clock
 from prober.net.endpoint import Endpoint
 from prober.probing.probe import Flight, header_number, run_probe
 from prober.probing.target import Identity, Target
-from prober.workload.prompts import Golden
+from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
-from prober.workload.workloads import Drawer, Workload
+from prober.workload.workloads import RequestGenerator, Workload
 
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
 SHORT = Timeouts(connect_s=0.3, first_token_s=0.3, stall_s=0.2, total_s=0.6)
@@ -49,7 +49,7 @@ def spec(url: str, **changes: Any) -> TargetSpec:
 
 
 async def send(target: Target, lead_s: float = 0.05) -> ProbeResult:
-    drawer = Drawer(target.spec.probes[0].workload, Random(1))
+    drawer = RequestGenerator(target.spec.probes[0].workload, Random(1))
     result = await run_probe(target, drawer, target.clock.now_ns() + round(lead_s * 1e9))
     assert result is not None
     return result
@@ -259,7 +259,7 @@ async def test_what_a_request_delivered_before_it_was_cut_is_known() -> None:
         async with running(slow) as url:
             target = Target(spec(url), Clock())
             await target.identify()
-            drawer = Drawer(Workload("w", prompt_tokens=Fixed(20), output_tokens=Fixed(500)), Random(1))
+            drawer = RequestGenerator(Workload("w", prompt_tokens=Fixed(20), output_tokens=Fixed(500)), Random(1))
             flight = Flight(target, drawer, target.clock.now_ns() + 50_000_000)
             flying = asyncio.create_task(flight.fly())
             await asyncio.sleep(0.05 + after_s)
@@ -319,12 +319,12 @@ async def test_a_golden_prompt_is_sent_as_it_is_and_its_answer_judged(said: str,
         writer.write(kind + body)
         writer.close()
 
-    golden = Workload("g", Fixed(1), Fixed(64), golden=(Golden("17 + 25?", Expectation("regex", r"\b42\b")),))
+    golden = Workload("g", Fixed(1), Fixed(64), golden=(GoldenPrompt("17 + 25?", Expectation("regex", r"\b42\b")),))
     clock = Clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
         target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
-        result = await run_probe(target, Drawer(golden, Random(1)), clock.now_ns() + 50_000_000)
+        result = await run_probe(target, RequestGenerator(golden, Random(1)), clock.now_ns() + 50_000_000)
     clock.close()
     assert result is not None
     assert (result.outcome, result.golden) == (outcome, "regex")
@@ -595,11 +595,11 @@ async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:
     clock = Clock()
     async with running(replace(QUICK, start_delay_s=0.4)) as url:
         target = Target(spec(url), clock)
-        held = await run_probe(target, Drawer(target.spec.probes[0].workload, Random(1)), clock.now_ns())
+        held = await run_probe(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
         state = target.state
         while target.state != "ready":
             target._health_ns = 0  # asked once a second at most; the test need not wait for that
-            last = await run_probe(target, Drawer(target.spec.probes[0].workload, Random(1)), clock.now_ns())
+            last = await run_probe(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
             await asyncio.sleep(0.02)
     clock.close()
     assert held is None
@@ -787,7 +787,7 @@ async def test_a_header_that_is_no_number_is_absent_and_the_probe_is_ok() -> Non
     head = b"HTTP/1.1 200 OK\r\n" + STREAM + limits.encode("latin-1") + b"\r\n"
     async with raw(lambda n: head + good_answer(n) + b"data: [DONE]\n\n", closes) as port:
         clock, target = known(f"http://127.0.0.1:{port}")
-        flight = Flight(target, Drawer(target.spec.probes[0].workload, Random(1)), clock.now_ns())
+        flight = Flight(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
         result = await flight.fly()
         clock.close()
     assert result.outcome is Outcome.OK, result.detail
@@ -801,7 +801,7 @@ async def test_a_retry_after_beyond_all_measure_is_absent(asked: bytes, seconds:
     head = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\nRetry-After: " + asked + b"\r\n\r\n"
     async with raw(lambda n: head, closes) as port:
         clock, target = known(f"http://127.0.0.1:{port}")
-        flight = Flight(target, Drawer(target.spec.probes[0].workload, Random(1)), clock.now_ns())
+        flight = Flight(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
         result = await flight.fly()
         clock.close()
     assert result.outcome is Outcome.HTTP_429

@@ -17,7 +17,7 @@ from prober.mock.server import running
 from prober.net.clock import Clock
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
-from prober.workload.workloads import Drawer
+from prober.workload.workloads import RequestGenerator
 from tests.probing.test_probe import QUICK, SHORT, full_backlog, serving, spec
 from tests.processes import free_port
 
@@ -43,7 +43,7 @@ def target(clock: Clock, url: str, **changes: Any) -> Target:
 async def send(found: Target) -> ProbeResult | None:
     """One probe that is due now; the health page is asked each time, without its pause of a second."""
     found._health_ns = -(10**18)
-    return await run_probe(found, Drawer(found.spec.probes[0].workload, Random(1)), Clock.now_ns())
+    return await run_probe(found, RequestGenerator(found.spec.probes[0].workload, Random(1)), Clock.now_ns())
 
 
 @asynccontextmanager

@@ -13,10 +13,10 @@ from prober.results.conditions import conditions
 from prober.results.load_description import current_lengths, describe_lengths, describe_load, has_varied_prompts
 from prober.results.result import Context, Result, Use
 from prober.results.result_file import from_json, to_json
-from prober.workload.shapes import Empirical, Fixed, Lognormal, Shape, Uniform
+from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import BUILT_IN, Mix, Workload
 
-TEXTS: list[tuple[Shape, str]] = [
+TEXTS: list[tuple[LengthDistribution, str]] = [
     (Fixed(500), "fixed 500"),
     (Uniform(1, 9), "uniform 1 to 9"),
     (Lognormal(500, 0.8, 50, 4000), "lognormal median 500, sigma 0.8, 50 to 4000"),
@@ -54,7 +54,7 @@ def old_sweep(**load: str) -> Result:
 
 
 @pytest.mark.parametrize(("shape", "text"), TEXTS, ids=lambda value: str(value))
-def test_a_distribution_has_a_text_and_its_old_repr_is_mapped_to_it(shape: Shape, text: str) -> None:
+def test_a_distribution_has_a_text_and_its_old_repr_is_mapped_to_it(shape: LengthDistribution, text: str) -> None:
     """Equal distributions have equal texts, whichever version wrote them."""
     assert describe_lengths(shape) == text
     assert current_lengths(repr(shape)) == text

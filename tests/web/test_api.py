@@ -250,7 +250,7 @@ async def test_a_probe_on_request_is_charged_what_it_used() -> None:
 async def test_probes_on_request_use_only_what_the_schedule_leaves_of_a_budget() -> None:
     """Then each ends as over_budget and sends nothing, while the schedule goes on; the page says so too."""
     spec = specs("name: a, url: 'http://h', rate: 1/h, budget: {tokens_per_day: 10000000}")[0]
-    needed = needs_of(spec)["tokens"].within(25 * 3600)  # hours that count
+    needed = needs_of(spec)["tokens"].max_over(25 * 3600)  # hours that count
     limit = round(needed + 800)  # a few probes
     async with asked(f"name: a, url: '{{url}}', rate: 1/h, budget: {{{{tokens_per_day: {limit}}}}}") as site:
         await until(lambda: site.seen.probes("a") >= 1)

@@ -1,14 +1,14 @@
-"""Spans of the week."""
+"""Weekly time spans."""
 
 from datetime import datetime
 
 import pytest
 
-from prober.workload.blackout import span
+from prober.workload.blackout import parse_weekly_span
 
 
 @pytest.mark.parametrize(
-    ("text", "at", "held"),
+    ("text", "at", "is_inside"),
     [
         ("Mon-Fri 08:00-20:00", "2026-11-20 08:00", True),  # a Friday
         ("Mon-Fri 08:00-20:00", "2026-11-20 20:00", False),
@@ -23,15 +23,15 @@ from prober.workload.blackout import span
         ("Sun 22:00-06:00", "2026-11-23 01:00", True),
     ],
 )
-def test_a_span_holds_its_times(text: str, at: str, held: bool) -> None:
-    """Its begin is in it, its end is not; over midnight it belongs to the day it begins on."""
-    assert span(text).holds(datetime.fromisoformat(at)) is held
+def test_a_span_contains_its_times(text: str, at: str, is_inside: bool) -> None:
+    """The begin is inside, the end is not; a span over midnight belongs to the day on which it begins."""
+    assert parse_weekly_span(text).contains(datetime.fromisoformat(at)) is is_inside
 
 
 @pytest.mark.parametrize(
     "text", ["", "always", "Mon", "Mon 8-20", "Xyz 08:00-20:00", "08:00-08:00", "08:61-09:00", "08:00-25:00"]
 )
-def test_what_is_no_span_is_told(text: str) -> None:
-    """With the text itself."""
+def test_an_invalid_span_raises(text: str) -> None:
+    """The error says whether the form, the times or the days are wrong."""
     with pytest.raises(ValueError, match=r"span|times|days"):
-        span(text)
+        parse_weekly_span(text)

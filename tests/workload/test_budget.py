@@ -2,11 +2,11 @@
 
 import pytest
 
-from prober.workload.budget import HOUR_NS, Budget, Need
+from prober.workload.budget import HOUR_NS, Budget, BudgetDemand
 
 
-def test_never_more_than_the_limit_in_any_24_hours() -> None:
-    """What is reserved counts at once, and is free again only after a whole day."""
+def test_spending_never_exceeds_the_limit_in_any_24_hours() -> None:
+    """A reservation counts immediately and is released only after a whole day."""
     budget = Budget(100)
     assert budget.reserve(60, 0)
     assert not budget.reserve(50, HOUR_NS)
@@ -16,8 +16,8 @@ def test_never_more_than_the_limit_in_any_24_hours() -> None:
     assert not budget.reserve(1, 25 * HOUR_NS)
 
 
-def test_what_was_not_used_is_given_back() -> None:
-    """Settling replaces the reservation by the use, more or less."""
+def test_settling_replaces_the_reservation_by_the_use() -> None:
+    """The amount used may be smaller or larger than the reservation."""
     budget = Budget(100)
     assert budget.reserve(80, 0)
     budget.settle(80, 30, 1)
@@ -27,8 +27,8 @@ def test_what_was_not_used_is_given_back() -> None:
     assert budget.remaining_ratio(4) == 0
 
 
-def test_what_is_given_back_does_not_outlive_what_it_is_taken_off() -> None:
-    """A request reserved in one hour and ended in the next counts in the first, and leaves no credit behind it."""
+def test_a_refund_counts_in_the_hour_of_its_reservation() -> None:
+    """A request reserved in one hour and ended in the next counts in the first, and leaves no credit behind."""
     budget = Budget(2000)
     assert budget.reserve(900, HOUR_NS - 1)
     assert budget.reserve(700, HOUR_NS)
@@ -38,65 +38,65 @@ def test_what_is_given_back_does_not_outlive_what_it_is_taken_off() -> None:
     assert budget.spent(26 * HOUR_NS) == 0
 
 
-def test_what_is_kept_is_never_less_than_what_was_spent() -> None:
-    """A mark is ahead of the spending; killed at any moment, the next process counts all of it and at most the reserve more."""
+def test_a_saved_checkpoint_never_contains_less_than_was_spent() -> None:
+    """After a kill at any moment, the next process counts all spending and at most the margin more."""
     budget, kept = Budget(10_000, typical=30), None
     for request in range(200):
         at_ns = request * 60 * 10**9
-        if kept is None or budget.low:
-            kept = budget.mark(at_ns)
-            budget.kept(kept)
+        if kept is None or budget.needs_checkpoint:
+            kept = budget.checkpoint(at_ns)
+            budget.checkpoint_saved(kept)
         assert budget.reserve(30, at_ns)
-        assert budget.covered
+        assert budget.is_durable
         after = Budget(10_000)
-        after.recall(kept, at_ns, at_ns - kept.at_ns)
-        assert 0 <= after.spent(at_ns) - budget.spent(at_ns) <= budget.ahead == 60
+        after.restore(kept, at_ns, at_ns - kept.at_ns)
+        assert 0 <= after.spent(at_ns) - budget.spent(at_ns) <= budget.margin == 60
 
 
-def test_a_mark_that_is_not_kept_covers_nothing() -> None:
-    """So a request knows that it has to wait for the disk; a larger one than ever before, too."""
+def test_an_unsaved_checkpoint_makes_nothing_durable() -> None:
+    """Spending is not durable before a checkpoint is saved, nor after a request larger than the margin."""
     budget = Budget(10_000, typical=30)
     assert budget.reserve(30, 0)
-    assert budget.low
-    assert not budget.covered
-    budget.kept(budget.mark(0))
-    assert budget.covered
+    assert budget.needs_checkpoint
+    assert not budget.is_durable
+    budget.checkpoint_saved(budget.checkpoint(0))
+    assert budget.is_durable
     assert budget.reserve(500, 0)
-    assert not budget.covered
+    assert not budget.is_durable
 
 
-def test_a_clean_stop_is_exact_and_hours_go_as_they_would_have() -> None:
-    """On the same clock the same hours; on another one up to an hour longer, and never shorter."""
+def test_a_final_checkpoint_restores_the_exact_spending() -> None:
+    """On the same clock amounts keep their hours; on another clock they count up to an hour longer, never shorter."""
     budget = Budget(1000)
     assert budget.reserve(100, 0)
     assert budget.reserve(200, 5 * HOUR_NS)
-    last = budget.mark(6 * HOUR_NS, last=True)
+    last = budget.checkpoint(6 * HOUR_NS, final=True)
     same, other = Budget(1000), Budget(1000)
-    same.recall(last, 7 * HOUR_NS, HOUR_NS)
+    same.restore(last, 7 * HOUR_NS, HOUR_NS)
     assert [same.spent(hour * HOUR_NS) for hour in (7, 24, 25, 29, 30)] == [300, 300, 200, 200, 0]
     now = 107 * HOUR_NS + HOUR_NS // 2  # a clock that is 100.5 hours ahead
-    other.recall(last, now, HOUR_NS)
+    other.restore(last, now, HOUR_NS)
     assert [other.spent(now + hour * HOUR_NS) for hour in (0, 18, 19, 23, 24)] == [300, 300, 200, 200, 0]
 
 
-def test_what_was_taken_beyond_the_reservation_is_in_the_next_mark() -> None:
-    """An answer may use more than was asked for."""
+def test_use_beyond_the_reservation_is_in_the_next_checkpoint() -> None:
+    """An answer may use more tokens than were reserved."""
     budget = Budget(10_000, typical=30)
-    budget.kept(budget.mark(0))
+    budget.checkpoint_saved(budget.checkpoint(0))
     budget.settle(0, 500, 0)
-    assert not budget.covered
-    mark = budget.mark(0)
+    assert not budget.is_durable
+    checkpoint = budget.checkpoint(0)
     again = Budget(10_000)
-    again.recall(mark, 0, 0)
+    again.restore(checkpoint, 0, 0)
     assert again.spent(0) >= 500
 
 
 HOUR_S = 3600.0
-STEADY = Need(10 / HOUR_S)  # ten an hour, of which 25 hours may count
+STEADY = BudgetDemand(10 / HOUR_S)  # ten per hour, of which 25 hours may count
 
 
 def probed(hours: int, limit: float = 1000.0) -> Budget:
-    """After so many hours of STEADY."""
+    """A budget after `hours` of STEADY."""
     budget = Budget(limit)
     for hour in range(hours):
         assert budget.reserve(10, hour * HOUR_NS)
@@ -104,41 +104,41 @@ def probed(hours: int, limit: float = 1000.0) -> Budget:
 
 
 @pytest.mark.parametrize("hours", [0, 1, 12, 24, 25, 60])
-def test_what_may_be_taken_leaves_the_others_what_they_need_at_any_time(hours: int) -> None:
-    """However long they were there before: taken at once, it never stops them in the next two days; a little more would."""
+def test_spending_the_available_amount_never_stops_the_other_demand(hours: int) -> None:
+    """If it is spent at once, the other demand fits for the next two days; with a little more it would not."""
     for more, stops in ((0.0, False), (11.0, True)):
         budget = probed(hours)
-        spare = budget.spare(hours * HOUR_NS, STEADY)
+        spare = budget.available(hours * HOUR_NS, STEADY)
         assert spare == pytest.approx(1000 - 250)
         budget.settle(0, spare + more, hours * HOUR_NS)
         refused = [hour for hour in range(hours, hours + 48) if not budget.reserve(10, hour * HOUR_NS + HOUR_NS // 2)]
         assert bool(refused) == stops
 
 
-def test_what_leaves_the_window_makes_room_only_when_it_has_left() -> None:
-    """An earlier sweep's tokens are not there for the others before the hour in which they count no more."""
+def test_spending_makes_room_only_after_leaving_the_window() -> None:
+    """Tokens of an earlier sweep become available in the hour in which they no longer count."""
     budget = Budget(1000)
     assert budget.reserve(500, 0)
-    assert budget.spare(HOUR_NS, Need()) == 500
-    assert budget.spare(24 * HOUR_NS, Need()) == 500
-    assert budget.spare(24 * HOUR_NS, STEADY) == 490, "ten in its last hour; the 240 after it have its room"
-    assert budget.spare(25 * HOUR_NS, Need()) == 1000
+    assert budget.available(HOUR_NS, BudgetDemand()) == 500
+    assert budget.available(24 * HOUR_NS, BudgetDemand()) == 500
+    assert budget.available(24 * HOUR_NS, STEADY) == 490, "ten in its last hour; the 240 after it have its room"
+    assert budget.available(25 * HOUR_NS, BudgetDemand()) == 1000
 
 
-def test_a_reservation_beside_others_is_refused_where_theirs_would_not_fit() -> None:
-    """And nothing is set aside; they themselves are not held back by what they need."""
+def test_a_reservation_that_leaves_too_little_for_other_demand_is_refused() -> None:
+    """Nothing is reserved then; a reservation without other demand may use the whole limit."""
     budget = Budget(1000)
     assert not budget.reserve(800, 0, STEADY)
     assert budget.spent(0) == 0
     assert budget.reserve(700, 0, STEADY)
     assert not budget.reserve(60, 0, STEADY)
     assert budget.reserve(300, 0)
-    assert budget.spare(0, STEADY) == -250
+    assert budget.available(0, STEADY) == -250
 
 
-def test_random_arrivals_need_more_than_their_mean() -> None:
-    """Four standard deviations; of requests that take twice as much twice as much."""
-    need = Need(1.0, 25.0)
-    assert need.within(100) == 100 + 4 * 50
-    assert need.scaled(2).within(100) == 2 * need.within(100)
-    assert need.within(0) == 0
+def test_random_arrivals_need_four_standard_deviations_above_the_mean() -> None:
+    """Requests that take twice as much need twice as much."""
+    need = BudgetDemand(1.0, 25.0)
+    assert need.max_over(100) == 100 + 4 * 50
+    assert need.scaled(2).max_over(100) == 2 * need.max_over(100)
+    assert need.max_over(0) == 0

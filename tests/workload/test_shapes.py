@@ -1,10 +1,10 @@
-"""Lengths stay within their bounds, and the built-in ones are those of the published table."""
+"""Length distributions, and the built-in workloads."""
 
 from random import Random
 
 import pytest
 
-from prober.workload.shapes import Empirical, Fixed, Lognormal, Shape, Uniform
+from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import BUILT_IN, Prefix
 
 
@@ -17,8 +17,8 @@ from prober.workload.workloads import BUILT_IN, Prefix
         (Empirical(((0, 10), (0.5, 100), (1, 200))), 10, 200),
     ],
 )
-def test_draws_reach_both_bounds_and_pass_neither(shape: Shape, low: int, high: int) -> None:
-    """Every draw is a whole number within the bounds, and both bounds are drawn."""
+def test_draws_reach_but_do_not_exceed_both_bounds(shape: LengthDistribution, low: int, high: int) -> None:
+    """Every draw is an integer within the bounds, and both bounds occur."""
     rng = Random(1)
     draws = [shape.draw(rng) for _ in range(20_000)]
     assert (min(draws), max(draws), shape.maximum) == (low, high, high)
@@ -34,22 +34,22 @@ def test_draws_reach_both_bounds_and_pass_neither(shape: Shape, low: int, high: 
         Lognormal(9, 2.0, 1, 12),
     ],
 )
-def test_the_mean_of_a_lognormal_is_that_of_what_is_left_after_clipping(shape: Lognormal) -> None:
-    """The clipped mean agrees with a big sample; rounding to whole tokens is worth at most half of one."""
+def test_the_mean_of_a_lognormal_is_that_of_the_clipped_distribution(shape: Lognormal) -> None:
+    """The clipped mean agrees with a large sample, within half a token of rounding."""
     rng = Random(2)
     n = 100_000
     assert sum(shape.draw(rng) for _ in range(n)) / n == pytest.approx(shape.mean(), rel=0.01, abs=0.5)
 
 
-def test_the_median_of_a_lognormal_is_the_figure_given() -> None:
-    """Half of the draws are at or below the median, which clipping does not move."""
+def test_the_median_of_a_lognormal_is_its_parameter() -> None:
+    """Half of the draws are at or below the median; clipping does not change it."""
     rng = Random(3)
     draws = sorted(Lognormal(500, 0.8, 50, 4_000).draw(rng) for _ in range(20_000))
     assert draws[10_000] == pytest.approx(500, rel=0.03)
 
 
-def test_an_empirical_shape_has_the_quantiles_it_was_given() -> None:
-    """Its draws have the given quantiles, with straight lines between."""
+def test_an_empirical_distribution_has_its_quantiles() -> None:
+    """Draws have the specified quantiles, linearly interpolated."""
     rng = Random(4)
     draws = sorted(Empirical(((0, 10), (0.5, 100), (1, 2_000))).draw(rng) for _ in range(20_000))
     assert draws[5_000] == pytest.approx(55, rel=0.03)
@@ -72,8 +72,10 @@ def test_an_empirical_shape_has_the_quantiles_it_was_given() -> None:
         ("phase_4096_256_warm", Fixed(4096), Fixed(256)),
     ],
 )
-def test_built_in_workloads_have_the_published_shapes(name: str, prompt: Shape, output: Shape) -> None:
-    """Medians, sigma and bounds are the documented ones; only the last phase has a warm prefix, of 2,048 tokens."""
+def test_built_in_workloads_have_the_published_shapes(
+    name: str, prompt: LengthDistribution, output: LengthDistribution
+) -> None:
+    """Median, sigma and bounds are as documented; only the last phase has a warm prefix, of 2,048 tokens."""
     workload = BUILT_IN[name]
     assert (workload.name, workload.prompt_tokens, workload.output_tokens) == (name, prompt, output)
     assert workload.prefix == (Prefix(2048, 1.0) if name == "phase_4096_256_warm" else None)

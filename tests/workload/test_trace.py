@@ -1,4 +1,4 @@
-"""Traces as they are published, and as they come broken."""
+"""Parsing of published traces, and errors for invalid ones."""
 
 import json
 from random import Random
@@ -7,7 +7,7 @@ import pytest
 
 from prober.workload.shapes import Fixed
 from prober.workload.trace import BLOCK_TOKENS, BadTrace, Trace, parse_trace
-from prober.workload.workloads import Draw, Drawer, Workload
+from prober.workload.workloads import DrawnRequest, RequestGenerator, Workload
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 NEEDS_JSON = "needs a JSON object with timestamp (ms), input_length, output_length and, if known, hash_ids"
@@ -18,13 +18,13 @@ def mooncake(**changes: object) -> str:
     return json.dumps({"timestamp": 0, "input_length": 9, "output_length": 1} | changes)
 
 
-def draws(trace: Trace, count: int) -> list[Draw]:
-    drawer = Drawer(Workload("t", Fixed(1), Fixed(1), trace=trace), Random(1))
+def draws(trace: Trace, count: int) -> list[DrawnRequest]:
+    drawer = RequestGenerator(Workload("t", Fixed(1), Fixed(1), trace=trace), Random(1))
     return [drawer.draw(f"n{i}") for i in range(count)]
 
 
-def test_rows_are_put_in_the_order_of_time() -> None:
-    """Offsets rise from 0, and each keeps its own lengths and blocks."""
+def test_rows_are_sorted_by_time() -> None:
+    """Offsets ascend from 0, and each row keeps its lengths and blocks."""
     rows = [mooncake(timestamp=3500, input_length=7, hash_ids=[2]), mooncake(timestamp=500, input_length=5)]
     assert parse_trace("\n".join(rows), "t") == Trace((0, 3_000_000_000), (5, 7), (1, 1), ((), (2,)))
 
@@ -39,20 +39,20 @@ def test_rows_are_put_in_the_order_of_time() -> None:
     ],
 )
 def test_times_of_both_azure_releases_are_exact(first: str, second: str, offset_ns: int) -> None:
-    """Seven digits without a zone (2023) and six with one (2024) are read to the last digit."""
+    """Seven decimals without a zone (2023) and six with one (2024) are read exactly."""
     assert parse_trace(f"{HEADER}{first},1,1\n{second},1,1\n", "t").offsets_ns == (0, offset_ns)
 
 
-def test_a_byte_order_mark_windows_line_ends_and_empty_lines_are_no_matter() -> None:
-    """Files written on other systems are read as they are."""
+def test_a_byte_order_mark_windows_line_ends_and_empty_lines_are_accepted() -> None:
+    """Files written on other systems are read unchanged."""
     text = f"\ufeff{HEADER}2023-11-16 18:15:46,1,2\n\n2023-11-16 18:15:47,3,4\n\n".replace("\n", "\r\n")
     assert parse_trace(text, "t") == Trace((0, 10**9), (1, 3), (2, 4))
     rows = f"\ufeff{mooncake()}\r\n\r\n{mooncake(timestamp=1)}\r\n"
     assert parse_trace(rows, "t").offsets_ns == (0, 1_000_000)
 
 
-def test_a_length_of_nothing_becomes_one_token() -> None:
-    """Recorded requests without output stay in the trace: a server takes no request for 0 tokens."""
+def test_a_length_of_zero_becomes_one_token() -> None:
+    """Recorded requests without output stay in the trace; servers reject requests for 0 tokens."""
     trace = parse_trace(f"{mooncake(input_length=0)}\n{mooncake(timestamp=1, output_length=0)}", "t")
     assert (trace.prompt_tokens, trace.output_tokens) == ((1, 9), (1, 1))
 
@@ -89,15 +89,15 @@ def test_a_length_of_nothing_becomes_one_token() -> None:
         ("", "t: line 1: neither JSON lines nor the columns TIMESTAMP,ContextTokens,GeneratedTokens"),
     ],
 )
-def test_a_broken_trace_says_where_and_what_to_do(text: str, message: str) -> None:
-    """Whatever is wrong, the message names the file, the line, and the form that is wanted: never a traceback."""
+def test_an_error_names_place_and_remedy(text: str, message: str) -> None:
+    """The message names the file, the line and the expected form, without traceback."""
     with pytest.raises(BadTrace) as error:
         parse_trace(text, "t")
     assert str(error.value) == message
 
 
 def test_prompts_of_a_trace_without_blocks_are_cold() -> None:
-    """Nothing is known to be shared, so each starts with its nonce."""
+    """No prefix is known to be shared, so every prompt starts with its nonce."""
     trace = parse_trace(f"{HEADER}2023-11-16 18:15:46,20,2\n2023-11-16 18:15:47,30,4\n", "t")
     found = draws(trace, 3)
     assert [(draw.prompt_tokens, draw.output_tokens, draw.warm) for draw in found] == [
@@ -108,8 +108,8 @@ def test_prompts_of_a_trace_without_blocks_are_cold() -> None:
     assert all(draw.messages[0][1].startswith(f"[n{i}] ") for i, draw in enumerate(found))
 
 
-def test_equal_blocks_are_equal_text_lap_after_lap() -> None:
-    """A prompt made of blocks carries no nonce, so its prefix is found again; it is cut at its own length."""
+def test_equal_blocks_are_equal_text_in_every_lap() -> None:
+    """A prompt made of blocks has no nonce, so that a prefix cache finds it; it has the recorded length."""
     blocks = parse_trace(
         f"{mooncake(input_length=1500, hash_ids=[1, 2, 3])}\n{mooncake(timestamp=1, input_length=1030, hash_ids=[1, 2, 9])}",
         "t",
@@ -122,8 +122,8 @@ def test_equal_blocks_are_equal_text_lap_after_lap() -> None:
     assert (len(first), len(second)) == (1500, 1030)
 
 
-def test_what_no_block_covers_is_nobodys_prefix() -> None:
-    """A row with too few blocks, or none, still has a prompt of its length, and the rest of it is new each time."""
+def test_tokens_outside_of_blocks_are_not_shared() -> None:
+    """A row with too few blocks, or none, has a prompt of the recorded length whose rest is new each time."""
     rows = (mooncake(input_length=812, hash_ids=[1]), mooncake(timestamp=1, input_length=40, hash_ids=[]))
     part, none, again, _ = draws(parse_trace("\n".join(rows), "t"), 4)
     words = part.messages[0][1].split()

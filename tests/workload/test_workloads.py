@@ -1,13 +1,13 @@
-"""Lengths, prompts and traces."""
+"""Workloads: lengths, prompts, prefixes and traces of drawn requests."""
 
 from random import Random
 
 import pytest
 
 from prober.workload.prompts import BadPrompts, parse_prompts
-from prober.workload.shapes import Empirical, Fixed, Lognormal, Shape, Uniform
+from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
-from prober.workload.workloads import BUILT_IN, Drawer, Mix, Prefix, Workload, lengths
+from prober.workload.workloads import BUILT_IN, Mix, Prefix, RequestGenerator, Workload, sample_lengths
 
 MOONCAKE = '{"timestamp": 0, "input_length": 1024, "output_length": 5, "hash_ids": [1, 2]}\n' + (
     '{"timestamp": 1500, "input_length": 600, "output_length": 7, "hash_ids": [1, 3]}\n'
@@ -27,8 +27,8 @@ AZURE = (
         Empirical(((0, 10), (0.5, 100), (1, 2000))),
     ],
 )
-def test_a_shape_knows_its_mean_and_its_bounds(shape: Shape) -> None:
-    """mean() is that of the draws within 2%, and no draw passes maximum."""
+def test_mean_and_maximum_agree_with_the_draws(shape: LengthDistribution) -> None:
+    """mean() agrees with the draws within 2%, and no draw exceeds maximum."""
     rng = Random(1)
     draws = [shape.draw(rng) for _ in range(40_000)]
     assert sum(draws) / len(draws) == pytest.approx(shape.mean(), rel=0.02, abs=0.6)
@@ -36,17 +36,17 @@ def test_a_shape_knows_its_mean_and_its_bounds(shape: Shape) -> None:
     assert max(draws) <= shape.maximum
 
 
-def test_lengths_are_those_of_what_would_be_drawn() -> None:
-    """Shapes by their weight in a mix, a trace's rows in turn, a file's prompts by their words."""
+def test_sample_lengths_are_those_of_drawn_requests() -> None:
+    """Parts of a mix by weight, rows of a trace in turn, prompts of a file by their words."""
     short, long = Workload("a", Fixed(10), Fixed(3)), Workload("b", Uniform(100, 200), Fixed(5))
-    found = lengths(Mix("m", ((short, 3.0), (long, 1.0))), Random(1), 400)
+    found = sample_lengths(Mix("m", ((short, 3.0), (long, 1.0))), Random(1), 400)
     assert len(found) == 400
     assert found.count((10, 3)) == 300
     assert all(100 <= prompt <= 200 and output == 5 for prompt, output in found[300:])
     trace = Workload("t", Fixed(1), Fixed(1), trace=parse_trace(MOONCAKE, "x"))
-    assert lengths(trace, Random(1), 4) == ((1024, 5), (600, 7), (1024, 5), (600, 7))
+    assert sample_lengths(trace, Random(1), 4) == ((1024, 5), (600, 7), (1024, 5), (600, 7))
     texts = Workload("p", Fixed(1), Fixed(9), prompts=((("user", "one two three"),),))
-    assert lengths(texts, Random(1), 2) == ((3, 9), (3, 9))
+    assert sample_lengths(texts, Random(1), 2) == ((3, 9), (3, 9))
 
 
 def test_the_default_probe_is_cheap() -> None:
@@ -55,17 +55,17 @@ def test_the_default_probe_is_cheap() -> None:
 
 
 def test_cold_prompts_start_with_their_nonce_and_never_repeat() -> None:
-    """No prefix cache can know a cold prompt."""
-    drawer = Drawer(BUILT_IN["probe"], Random(1))
+    """A cold prompt cannot be in a prefix cache."""
+    drawer = RequestGenerator(BUILT_IN["probe"], Random(1))
     prompts = [drawer.draw(f"n{i}") for i in range(50)]
     assert all(draw.messages[0][1].startswith(f"[n{i}] ") and not draw.warm for i, draw in enumerate(prompts))
     assert all(len(draw.messages[0][1].split()) == draw.prompt_tokens + 1 for draw in prompts)
 
 
-def test_warm_prefixes_are_equal_and_have_a_series_of_their_own() -> None:
-    """A share of requests begins with the same text; warm and cold never share a series."""
+def test_warm_prefixes_are_equal_and_have_their_own_label() -> None:
+    """A share of the requests starts with the same text; warm and cold requests have different labels."""
     workload = Workload("rag", Fixed(100), Fixed(5), Prefix(40, 0.5))
-    draws = [Drawer(workload, Random(i)).draw(str(i)) for i in range(40)]
+    draws = [RequestGenerator(workload, Random(i)).draw(str(i)) for i in range(40)]
     warm = {" ".join(draw.messages[0][1].split()[:40]) for draw in draws if draw.warm}
     assert len(warm) == 1
     assert {draw.workload for draw in draws if draw.warm} == {"rag_warm"}
@@ -76,17 +76,17 @@ def test_warm_prefixes_are_equal_and_have_a_series_of_their_own() -> None:
 def test_a_mix_draws_by_weight_and_keeps_the_names_of_its_parts() -> None:
     """Percentiles of different shapes are never pooled."""
     mix = Mix("m", ((BUILT_IN["chat"], 3.0), (BUILT_IN["summarization"], 1.0)))
-    drawer = Drawer(mix, Random(2))
+    drawer = RequestGenerator(mix, Random(2))
     names = [drawer.draw(str(i)).workload for i in range(4000)]
     assert names.count("chat") / 4000 == pytest.approx(0.75, abs=0.03)
     assert set(names) == {"chat", "summarization"}
 
 
 def test_a_mooncake_trace_keeps_its_prefix_structure() -> None:
-    """Equal block ids are equal text, different ids different text."""
+    """Equal block ids give equal text, different ids different text."""
     trace = parse_trace(MOONCAKE, "t.jsonl")
     assert (trace.offsets_ns, trace.prompt_tokens, trace.output_tokens) == ((0, 1_500_000_000), (1024, 600), (5, 7))
-    drawer = Drawer(Workload("t", Fixed(1), Fixed(1), trace=trace), Random(1))
+    drawer = RequestGenerator(Workload("t", Fixed(1), Fixed(1), trace=trace), Random(1))
     first, second = (drawer.draw("n").messages[0][1].split() for _ in range(2))
     assert (len(first), len(second)) == (1018, 600)
     assert first[:509] == second[:509]
@@ -94,7 +94,7 @@ def test_a_mooncake_trace_keeps_its_prefix_structure() -> None:
 
 
 def test_an_azure_trace_is_read_to_100_ns() -> None:
-    """Seven digits of a second count."""
+    """All seven decimals of a second count."""
     assert parse_trace(AZURE, "a.csv").offsets_ns == (0, 4_314_579_000)
 
 
@@ -113,15 +113,15 @@ def test_an_azure_trace_is_read_to_100_ns() -> None:
         (MOONCAKE.splitlines()[0], "t: 1 requests in it; a trace needs two or more to have a rate"),
     ],
 )
-def test_a_bad_trace_says_where_and_what_to_do(text: str, message: str) -> None:
-    """The message names file, line and the form that is wanted."""
+def test_a_trace_error_names_place_and_remedy(text: str, message: str) -> None:
+    """The message names the file, the line and the expected form."""
     with pytest.raises(BadTrace) as error:
         parse_trace(text, "t")
     assert str(error.value) == message
 
 
 def test_prompts_come_from_jsonl_and_sharegpt() -> None:
-    """Messages, bare prompts and conversations are read; an answer at the end is left out."""
+    """Messages, plain prompts and conversations are read; a final answer is dropped."""
     assert parse_prompts('{"prompt": "a"}\n{"messages": [{"role": "system", "content": "b"}]}', "p") == (
         (("user", "a"),),
         (("system", "b"),),
@@ -139,8 +139,8 @@ def test_prompts_come_from_jsonl_and_sharegpt() -> None:
         ('[{"x": 1}]', 'p: [0]: needs "conversations" (a list of from and value, from one of human, gpt, system)'),
     ],
 )
-def test_bad_prompts_say_where_and_what_to_do(text: str, message: str) -> None:
-    """The message names file, line and the form that is wanted."""
+def test_a_prompts_error_names_place_and_remedy(text: str, message: str) -> None:
+    """The message names the file, the line and the expected form."""
     with pytest.raises(BadPrompts) as error:
         parse_prompts(text, "p")
     assert str(error.value) == message

@@ -16,7 +16,7 @@ from prober.exposition.families import Value
 from prober.probing.target import Target
 from prober.storage.elapsed import Moment, moment
 from prober.storage.store import Store
-from prober.workload.budget import Budget, Mark
+from prober.workload.budget import Budget, Checkpoint
 
 BUDGET = "budget"  # kind of what is in the store
 AGAIN_S = 5.0  # after a write that failed
@@ -47,7 +47,7 @@ class Ledger:
         key = target.spec.key
         for kind, before in self._gone.pop(key, {}).items():
             if kind in target.budgets:
-                target.budgets[kind] = before.limited(target.budgets[kind].limit)
+                target.budgets[kind] = before.with_limit(target.budgets[kind].limit)
         if (data := self._kept.pop(key, None)) is not None:
             self._recall(target, data)
         if target.budgets and self._store is not None:
@@ -103,7 +103,10 @@ class Ledger:
         self._low = set()
         found = {key: self._targets[key] for key in keys if key in self._targets}
         marks = {
-            key: [(kind, each, each.mark(target.clock.now_ns(), last=last)) for kind, each in target.budgets.items()]
+            key: [
+                (kind, each, each.checkpoint(target.clock.now_ns(), final=last))
+                for kind, each in target.budgets.items()
+            ]
             for key, target in found.items()
         }
         try:
@@ -118,7 +121,7 @@ class Ledger:
                 log.info("what is spent of budgets is kept again")
             self._failing = False
             for _, budget, mark in (each for row in marks.values() for each in row):
-                budget.kept(mark)
+                budget.checkpoint_saved(mark)
         finally:
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
@@ -141,18 +144,18 @@ class Ledger:
             for kind, said in kept["budgets"].items():
                 if kind in target.budgets:
                     hours = {int(hour): float(amount) for hour, amount in said["hours"].items()}
-                    mark = Mark(int(kept["monotonic_ns"]), hours, float(said["ahead"]))
-                    target.budgets[kind].recall(mark, now.monotonic_ns, age_ns)
+                    mark = Checkpoint(int(kept["monotonic_ns"]), hours, float(said["ahead"]))
+                    target.budgets[kind].restore(mark, now.monotonic_ns, age_ns)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             log.error(
                 "target=%s: what it had spent cannot be read, its budgets begin anew: %r", target.spec.key, problem
             )
 
 
-def _rows(marks: Mapping[str, Sequence[tuple[str, Budget, Mark]]]) -> Iterator[tuple[str, bytes]]:
+def _rows(marks: Mapping[str, Sequence[tuple[str, Budget, Checkpoint]]]) -> Iterator[tuple[str, bytes]]:
     at = moment()
     for key, found in marks.items():
-        budgets = {kind: {"hours": mark.hours, "ahead": mark.ahead} for kind, _, mark in found}
+        budgets = {kind: {"hours": mark.hours, "ahead": mark.margin} for kind, _, mark in found}
         made_ns = found[0][2].at_ns
         row = {"boot": at.boot, "monotonic_ns": made_ns, "unix_s": at.unix_s, "budgets": budgets}
         yield key, json.dumps(row).encode()

@@ -15,7 +15,7 @@ from apscheduler.events import EVENT_JOB_MISSED, EVENT_JOB_SUBMITTED, JobExecuti
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.cron import CronTrigger
 
-from prober.workload.blackout import Span
+from prober.workload.blackout import WeeklySpan
 
 MOST_RINGS = 2_000
 MAX_COUNTED_RINGS = 12_000  # over a week of one a minute
@@ -48,7 +48,7 @@ def trigger(schedule: str, timezone: str) -> CronTrigger:
         raise BadSchedule("schedule", f"{schedule!r}: {problem}; write five fields, such as 15 3 * * *") from None
 
 
-def longest_gap_s(schedule: str, timezone: str, blackout: Collection[Span] = ()) -> float | None:
+def longest_gap_s(schedule: str, timezone: str, blackout: Collection[WeeklySpan] = ()) -> float | None:
     """Seconds between the two rings that are furthest apart in five weeks, those in `blackout` left out. Raises BadSchedule.
 
     None if there are not two.
@@ -57,14 +57,16 @@ def longest_gap_s(schedule: str, timezone: str, blackout: Collection[Span] = ())
     at: datetime | None = datetime.now(where)
     end, found = datetime.now(where) + timedelta(weeks=5), list[datetime]()
     while len(found) < MOST_RINGS and (at := rings.get_next_fire_time(at, at)) is not None and at < end:
-        if not any(span.holds(at) for span in blackout):
+        if not any(span.contains(at) for span in blackout):
             found.append(at)
         at += timedelta(seconds=1)
     return max(((after - before).total_seconds() for before, after in pairwise(found)), default=None)
 
 
 @cache
-def most_rings(schedule: str, timezone: str, blackout: tuple[Span, ...], min_gap_s: float, within_s: float) -> int:
+def most_rings(
+    schedule: str, timezone: str, blackout: tuple[WeeklySpan, ...], min_gap_s: float, within_s: float
+) -> int:
     """The most rings within `within_s` of each other, in the five weeks after the first one. Raises BadSchedule.
 
     Those in `blackout`, and those sooner than `min_gap_s` after one that counted, are left out.
@@ -74,7 +76,7 @@ def most_rings(schedule: str, timezone: str, blackout: tuple[Span, ...], min_gap
     counted: list[float] = []
     while at is not None and at - begin < timedelta(weeks=5) and len(counted) < MAX_COUNTED_RINGS:
         next_s = at.timestamp() + 1.0
-        if not any(span.holds(at) for span in blackout):
+        if not any(span.contains(at) for span in blackout):
             counted.append(at.timestamp())
             next_s = at.timestamp() + max(1.0, min_gap_s)
         at = rings.get_next_fire_time(None, datetime.fromtimestamp(next_s, where))

@@ -48,7 +48,7 @@ from prober.storage.elapsed import Moment, moment
 from prober.storage.lock import Held, Lock
 from prober.storage.store import Store
 from prober.workload.arrivals import derive_seed
-from prober.workload.budget import Need
+from prober.workload.budget import BudgetDemand
 
 GUARD_EVERY_S = 1.0
 ALERTS_EVERY_S = 15.0
@@ -334,7 +334,7 @@ class Sweeps:
             raise Refused("running", f"a sweep of {self._busy!r} is under way; one at a time")
         self._soon(swept, why)
         at = datetime.fromtimestamp(time.time(), zone(swept.spec.timezone))
-        if any(span.holds(at) for span in swept.spec.blackout):
+        if any(span.contains(at) for span in swept.spec.blackout):
             raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
         if swept.target.paused_unix_s is not None:
             raise Refused("not_ready", "the target is paused")
@@ -379,7 +379,7 @@ class Sweeps:
         for kind, amount in zip(KINDS, amounts, strict=True):
             if kind not in needs:
                 continue
-            spare = target.budgets[kind].spare(target.clock.now_ns(), needs[kind])
+            spare = target.budgets[kind].available(target.clock.now_ns(), needs[kind])
             if spare < amount:
                 unit = "tokens" if kind == "tokens" else "dollars"
                 raise Refused(
@@ -388,7 +388,7 @@ class Sweeps:
                     f"warm-up takes {amount:,.6g}; raise the budget, or lower the probes' rate",
                 )
 
-    def _needs(self, swept: _Swept) -> dict[str, Need]:
+    def _needs(self, swept: _Swept) -> dict[str, BudgetDemand]:
         """What its scheduled probes take of each budget: by their workloads, and more where the server counts more tokens."""
         target = swept.target
         needs = {kind: need for kind, need in needs_of(target.spec).items() if kind in target.budgets}

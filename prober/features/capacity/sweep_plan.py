@@ -7,7 +7,7 @@ from typing import Literal
 
 from prober.config.specs import SweepSpec, TargetSpec
 from prober.measure.objective import Slo
-from prober.workload.workloads import lengths
+from prober.workload.workloads import sample_lengths
 
 WARM_UP = 3  # requests of a scheduled sweep's warm-up
 LENGTHS = 3_000  # draws of the workload that a forecast rests on
@@ -157,5 +157,5 @@ def plan_of(spec: SweepSpec, target: TargetSpec, draws: int = LENGTHS) -> Plan:
             in_flight=spec.max_in_flight,
         ),
         budget=Budget(spec.requests, spec.tokens, spec.time_s, spec.cost, prompt / 1e6, completion / 1e6),
-        lengths=lengths(spec.workload, Random(0), draws),
+        lengths=sample_lengths(spec.workload, Random(0), draws),
     )

@@ -27,8 +27,8 @@ from prober.probing.probe import Flight
 from prober.probing.target import Target
 from prober.results.capacity import Capacity
 from prober.workload.arrivals import poisson
-from prober.workload.budget import Need
-from prober.workload.workloads import Drawer, Mix, Workload
+from prober.workload.budget import BudgetDemand
+from prober.workload.workloads import Mix, RequestGenerator, Workload
 
 TICK_NS = 250_000_000
 LEAD_NS = 200_000_000  # a connection is begun so long before its request is due
@@ -81,7 +81,7 @@ class Drive:
         prior: Prior | None = None,
         demand: Callable[[], Awaitable[float | None]] = nobody,
         may: Callable[[], bool] = lambda: True,
-        others: Mapping[str, Need] = MappingProxyType({}),
+        others: Mapping[str, BudgetDemand] = MappingProxyType({}),
     ) -> None:
         # Its own view of the target: what the sweep sends has its own cap, and counts in nobody's state, but in its budgets.
         spec = replace(target.spec, max_in_flight=plan.guards.in_flight, warmup=0)
@@ -89,7 +89,7 @@ class Drive:
         self._target.budgets, self._target.ledger, self._target.others = target.budgets, target.ledger, others
         self._target.identity, self._target.state = target.identity, target.state
         self._clock = target.clock
-        self._drawer, self._plan, self._rng, self._on_order = Drawer(workload, rng), plan, rng, on_order
+        self._drawer, self._plan, self._rng, self._on_order = RequestGenerator(workload, rng), plan, rng, on_order
         self._open_page = open_page
         self._prior, self._demand, self._may = prior, demand, may
         self._model: Fit | None = None
@@ -109,7 +109,7 @@ class Drive:
         else:
             self._sweep.guard(name, self._now_s())
 
-    def reconfigured(self, target: Target, others: Mapping[str, Need]) -> None:
+    def reconfigured(self, target: Target, others: Mapping[str, BudgetDemand]) -> None:
         """The target has other settings from now on: what is sent counts in its budgets as they are now."""
         if target.budgets.keys() != self._target.budgets.keys():
             self.guard("the target's budget was changed")

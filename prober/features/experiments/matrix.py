@@ -185,7 +185,7 @@ def _question(slo: Slo, workload: Workload) -> Question:
         return count, bad, bad
 
     _, tokens = workload.mean_tokens()
-    most = max_events_per_probe(slo, workload.most_output_tokens)
+    most = max_events_per_probe(slo, workload.max_output_tokens)
     return Question(
         slo.name, float(slo.error_budget_ratio), judged, most, min(mean_events_per_probe(slo, tokens), most)
     )

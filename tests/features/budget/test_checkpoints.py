@@ -45,7 +45,7 @@ async def test_a_request_is_covered_before_it_leaves_and_found_after_a_kill(tmp_
         after = target(clock)
         Ledger(kept=store.load(BUDGET)).enter(after)
         over = after.budgets["tokens"].spent(clock.now_ns()) - spending.budgets["tokens"].spent(clock.now_ns())
-        assert 0 <= over <= spending.budgets["tokens"].ahead
+        assert 0 <= over <= spending.budgets["tokens"].margin
     await ledger.close()
     after = target(clock)
     Ledger(kept=store.load(BUDGET)).enter(after)

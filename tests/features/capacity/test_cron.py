@@ -9,7 +9,7 @@ from apscheduler.triggers.date import DateTrigger
 
 from prober.features.capacity import cron as module
 from prober.features.capacity.cron import BadSchedule, Timetable, longest_gap_s, most_rings, trigger
-from prober.workload.blackout import span
+from prober.workload.blackout import parse_weekly_span
 
 
 def test_a_schedule_is_in_its_own_time_zone() -> None:
@@ -42,8 +42,8 @@ def test_the_longest_gap_between_rings() -> None:
     day = 86_400
     assert longest_gap_s("0 3 * * *", "UTC") == day
     assert longest_gap_s("0 3 * * mon-fri", "UTC") == 3 * day
-    assert longest_gap_s("0 * * * *", "UTC", [span("08:00-20:00")]) == 13 * 3600
-    assert longest_gap_s("0 3 * * *", "UTC", [span("00:00-24:00")]) is None
+    assert longest_gap_s("0 * * * *", "UTC", [parse_weekly_span("08:00-20:00")]) == 13 * 3600
+    assert longest_gap_s("0 3 * * *", "UTC", [parse_weekly_span("00:00-24:00")]) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_longest_gap_between_rings() -> None:
 )
 def test_how_often_it_may_ring_in_a_day(schedule: str, blackout: str, min_gap_s: float, a_day: int) -> None:
     """Of the busiest day in five weeks, without what a blackout or the gap after another one swallows."""
-    spans = (span(blackout),) if blackout else ()
+    spans = (parse_weekly_span(blackout),) if blackout else ()
     assert most_rings(schedule, "Europe/Berlin", spans, min_gap_s, 86_400) == a_day
 
 

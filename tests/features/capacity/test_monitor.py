@@ -45,7 +45,7 @@ from prober.probing.trust import Trust
 from prober.results.capacity import Capacity
 from prober.storage.lock import Lock
 from prober.storage.store import Store
-from prober.workload.blackout import span
+from prober.workload.blackout import parse_weekly_span
 
 TEXT = """
 prometheus: {{url: '{prometheus}'}}
@@ -197,7 +197,7 @@ async def test_it_is_refused_by_name_and_counted() -> None:
         stage.target.state = "ready"
         spec = stage.target.spec
         assert spec.sweep is not None
-        closed = replace(spec.sweep, blackout=(span("00:00-24:00"),))
+        closed = replace(spec.sweep, blackout=(parse_weekly_span("00:00-24:00"),))
         stage.target.spec = replace(spec, sweep=closed)
         stage.observed.retarget(stage.target)
         with pytest.raises(Refused, match="blackout"):
@@ -559,7 +559,7 @@ async def test_a_reload_in_mid_sweep_moves_it_to_the_new_budgets() -> None:
         before, spec = stage.target, stage.target.spec
         assert spec.budget is not None
         stage.target = Target(replace(spec, budget=replace(spec.budget, tokens_per_day=2_000_000)), stage.clock)
-        stage.target.budgets["tokens"] = before.budgets["tokens"].limited(2_000_000)
+        stage.target.budgets["tokens"] = before.budgets["tokens"].with_limit(2_000_000)
         stage.target.state, stage.target.identity = "ready", before.identity
         stage.observed.retarget(stage.target)
         then = len(came)
