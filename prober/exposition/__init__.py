@@ -1,1 +1,1 @@
-"""Metric families in memory, and their text for Prometheus."""
+"""Prometheus exposition: metric families, text, OpenMetrics and protobuf writers, and a parser for other pages."""

@@ -1,4 +1,4 @@
-"""Bounds of classic histograms: fine where it matters, every SLO threshold among them, never too many."""
+"""Bucket bounds of classic histograms: fine around SLO thresholds, each threshold a bound, and a limited number."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,10 +11,11 @@ _RANGES = {"request": (0.005, 100.0), "token": (0.001, 10.0)}
 
 
 def bounds(kind: str, thresholds: Iterable[float] = (), limit: int = MAX_BOUNDS) -> tuple[float, ...]:
-    """Ten a decade over the range of `kind` ("request": 5 ms to 100 s, "token": 1 ms to 10 s), so 26% wide.
+    """Returns ten bounds per decade (26% wide) over the range of `kind` ("request": 5 ms to 100 s, "token": 1 ms to 10 s).
 
-    Within a factor of two of each threshold they are 12% wide, and each threshold is a bound. Above `limit` bounds, the ones
-    farthest from any threshold give way, every other one first; thresholds never.
+    Within a factor of two of a threshold buckets are 12% wide, and each threshold is a bound. Above `limit` bounds, those
+    farthest from any threshold are removed, every other one first; thresholds are kept. Raises ValueError for more than
+    `limit` thresholds.
     """
     return _bounds(kind, frozenset(thresholds), limit)
 
@@ -37,10 +38,13 @@ def _bounds(kind: str, keep: frozenset[float], limit: int) -> tuple[float, ...]:
 
 
 def representatives(buckets: Sequence[tuple[float, float]], count: int) -> list[float]:
-    """`count` values at evenly spaced quantiles of a histogram of (upper bound, observations up to it), ending with +Inf.
+    """Returns `count` values at evenly spaced quantiles of a histogram, shuffled so that they have no trend.
 
-    Inside a bucket they are spread evenly on the log scale; above the last finite bound they are that bound, below the first
-    from half of it on. In an order without a trend. Counts that fall, as rates over scrapes can, are taken as level.
+    buckets: (upper bound, observations up to it), ending with +Inf. Decreasing counts, which rates over scrapes can have, are
+    treated as constant.
+
+    Within a bucket, values are spread evenly on the log scale. Above the last finite bound they equal it; the first bucket starts
+    at half of its bound.
     """
     total = buckets[-1][1]
     values: list[float] = []
@@ -61,7 +65,7 @@ def representatives(buckets: Sequence[tuple[float, float]], count: int) -> list[
 
 
 def _distance(bound: float, thresholds: AbstractSet[float]) -> tuple[float, float]:
-    """How far from what matters; the outer ends of the range are the least useful."""
+    """Distance to the nearest threshold. Of equal distances the larger bound counts as farther."""
     return (min((abs(math.log(bound / t)) for t in thresholds), default=abs(math.log(bound))), bound)
 
 

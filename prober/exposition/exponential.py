@@ -1,12 +1,12 @@
-"""The native side of a histogram: sparse buckets whose bounds grow by one factor, of Prometheus's standard schemas.
+"""Native histograms: sparse exponential buckets of Prometheus's standard schemas.
 
-At schema s a power of two is divided into 2^s buckets; the one with index i holds (2^((i − 1)/2^s), 2^(i/2^s)]
+At schema s a power of two is divided into 2^s buckets; bucket i contains (2^((i − 1)/2^s), 2^(i/2^s)]
 (https://prometheus.io/docs/specs/native_histograms/).
 
-Schema 4, buckets 4.4% wide, is the coarsest at which a quantile is within 5% of the exact one wherever in its bucket it lies:
-at schema 3 they are 9.1% wide, and an engine with a steady step has all its ITLs at one end of a bucket. Only buckets that hold
-something are kept: a probe's latencies fill 30 to 80, over a factor of a thousand without a hole 160. Beyond those, what
-Prometheus's own library takes for its limit too, neighbours become one and the schema is one lower.
+Schema 4 (buckets 4.4% wide) is the coarsest at which a quantile is within 5% of the exact one at any position in its bucket: at
+schema 3 buckets are 9.1% wide, and an engine with a steady step has all its ITLs at one end of a bucket. Only buckets with
+observations are stored: latencies of a probe fill 30 to 80, a factor of a thousand without gaps 160. Above that number, which is
+also the default limit of Prometheus's own library, neighbours are merged and the schema is lowered by one.
 """
 
 import math
@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 
 SCHEMA = 4
 LIMIT = 160
-ZERO_S = 2.0**-20  # a bound at every schema: 0.95 µs, less than any stamp is worth
-_WITHIN = [2.0 ** (i / (1 << SCHEMA) - 1) for i in range(1 << SCHEMA)]  # bounds of the fractions that frexp gives
+ZERO_S = 2.0**-20  # a bound at every schema: 0.95 µs, below the precision of any timestamp
+_WITHIN = [2.0 ** (i / (1 << SCHEMA) - 1) for i in range(1 << SCHEMA)]  # bounds of the fractions that frexp returns
 
 
 class Exponential:
-    """Counts of observations in seconds. `zero`: those up to ZERO_S, negative ones too, which no duration is."""
+    """Counts of observations in seconds. `zero` counts those up to ZERO_S, including negative ones."""
 
     __slots__ = ("counts", "schema", "zero")
 
@@ -35,7 +35,7 @@ class Exponential:
         for value in values:
             if value > ZERO_S:
                 fraction, exponent = math.frexp(value)
-                # Up to 2^lower buckets of schema 4 are one here; −(−x >> n) rounds up, as bounds are upper ones.
+                # 2^lower buckets of schema 4 are merged into one; −(−x >> n) rounds up, because bounds are upper bounds.
                 index = -(-(bisect_left(_WITHIN, fraction) + ((exponent - 1) << SCHEMA)) >> lower)
                 counts[index] = counts.get(index, 0) + 1
             else:
@@ -51,7 +51,7 @@ class Exponential:
         self.counts, self.schema = counts, self.schema - 1
 
     def spans(self) -> Iterator[tuple[int, list[int]]]:
-        """(buckets left out since the last span, for the first: its index; counts). Up to two empty ones are not left out."""
+        """Yields (empty buckets since the last span, or the index of the first bucket; counts). A span has gaps of up to two."""
         run: list[int] = []
         start = after = 0
         for index in sorted(self.counts):

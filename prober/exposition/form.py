@@ -1,4 +1,4 @@
-"""Which of its forms a metrics page is asked for in."""
+"""Content negotiation of the metrics page."""
 
 from enum import Enum
 
@@ -6,7 +6,7 @@ _FAMILY = "io.prometheus.client.MetricFamily"
 
 
 class Form(Enum):
-    """A form that the page can be written in; its value is the Content-Type."""
+    """A format of the metrics page; the value is the Content-Type."""
 
     TEXT = "text/plain; version=0.0.4; charset=utf-8"
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -14,30 +14,30 @@ class Form(Enum):
 
 
 def wanted(accept: str) -> Form:
-    """The form that an Accept header names with the highest q (RFC 9110, 12.5.1), the first of equals; text if it names none.
+    """Returns the format with the highest q in an Accept header (RFC 9110, 12.5.1), the first of equals; else text.
 
-    A wildcard names none: whoever takes anything can read text. Versions are not compared; each form has one. Protobuf has other
-    encodings, which are not written here.
+    A wildcard selects text. Versions are not compared, because each format has only one. Of the protobuf encodings only
+    `delimited` is supported.
     """
-    best, found = 0.0, Form.TEXT
+    best, preferred = 0.0, Form.TEXT
     for entry in accept.split(","):
         media, *rest = (part.strip() for part in entry.lower().split(";"))
         parameters = {name.strip(): value.strip(' "') for name, _, value in (part.partition("=") for part in rest)}
         form = _form(media, parameters)
         if form is not None and (quality := _quality(parameters.get("q", "1"))) > best:
-            best, found = quality, form
-    return found
+            best, preferred = quality, form
+    return preferred
 
 
 def _form(media: str, parameters: dict[str, str]) -> Form | None:
     if media == "application/vnd.google.protobuf":
-        asked = (parameters.get("proto"), parameters.get("encoding"))
-        return Form.PROTOBUF if asked == (_FAMILY.lower(), "delimited") else None
+        requested = (parameters.get("proto"), parameters.get("encoding"))
+        return Form.PROTOBUF if requested == (_FAMILY.lower(), "delimited") else None
     return {"application/openmetrics-text": Form.OPENMETRICS, "text/plain": Form.TEXT}.get(media)
 
 
 def _quality(text: str) -> float:
-    """0 to 1; what is no such number asks for nothing."""
+    """Returns q, 0 to 1; an invalid value counts as 0."""
     try:
         value = float(text)
     except ValueError:

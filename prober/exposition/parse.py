@@ -1,12 +1,12 @@
-"""Other programs' metrics pages, read fast and never fatally.
+"""Fast, tolerant parser for the metrics pages of other programs.
 
-Takes the text formats 0.0.4 and 1.0.0, OpenMetrics served as text (exemplars, `# EOF`), CRLF, and MLC's home-made text (tabs,
-label values without quotes). A line nobody can read is skipped and counted. Samples named `_created` are dropped: they are
-times, not measurements. Types are not read: `_total` on a histogram exists, so the tables say what a name is.
+Supports the text formats 0.0.4 and 1.0.0, OpenMetrics served as text (exemplars, `# EOF`), CRLF, and MLC's own text (tabs, label
+values without quotes). An invalid line is skipped and counted. `_created` samples are dropped: they are times, not measurements.
+Types are ignored: some pages have histograms named `_total`, so the engine tables define what a name is.
 
-Why not prometheus-client's parser: it takes 8 ms for 629 lines of vLLM's page, in one go, while the event loop stamps nothing.
-Here a page is read in slices, only the wanted names are kept, and label texts, which are the same at every scrape, are read
-once per `Parser`.
+prometheus-client's parser is not used: it takes 8 ms for the 629 lines of a vLLM page, and during that time the event loop records
+no timestamps. Here a page is parsed in slices, only wanted names are kept, and label texts, which are the same at every scrape, are
+parsed once per `Parser`.
 """
 
 import re
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 SLICE_BYTES = 16 << 10  # about 200 lines: a few tenths of a millisecond
-REMEMBERED = 8192  # label texts; more are forgotten all at once
-_SHOWN = 120
+MAX_CACHED_LABEL_TEXTS = 8192  # the cache is cleared when it is full
+_MAX_QUOTED_CHARS = 120
 
-# Possessive throughout, so that no line can make it backtrack. A label value without quotes is MLC's.
+# All quantifiers are possessive, so that no line causes backtracking. MLC's label values have no quotes.
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*+"
 _LABEL = r'[ \t,]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+(?:"((?:[^"\\]++|\\.)*+)"|([^\s,"{}]++))[ \t]*+'
 _LABELS = _LABEL.replace("([", "(?:[").replace('"((?:', '"(?:(?:')
@@ -31,7 +31,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 class Sample(NamedTuple):
-    """One value of one series. Equal label texts share one mapping, so it is not to be changed."""
+    """One value of one series. Samples with equal labels share the mapping: do not modify it."""
 
     labels: Mapping[str, str]
     value: float
@@ -39,10 +39,12 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Page:
-    """What a page says: samples by name, in their order on the page.
+    """A parsed page: samples by name, in the order of the page.
 
-    lines: non-empty lines that are no comments, unwanted ones too; broken: how many of them could not be read, and the first
-    of those, cut short; eof: it ended with OpenMetrics' `# EOF`
+    lines: number of non-empty lines except comments, including those of unwanted names
+    broken: number of invalid lines
+    first_broken: the first invalid line, shortened
+    eof: the page ended with OpenMetrics' `# EOF`
     """
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
@@ -53,9 +55,10 @@ class Page:
 
 
 class Parser:
-    """Reads one server's pages again and again. `wanted`: sample names to keep (`x_bucket`, `x_sum`, … by themselves); None: all.
+    """Parses the pages of one server repeatedly.
 
-    Lines of other names are not looked at, so they are not counted as broken either.
+    wanted: sample names to keep (`x_bucket`, `x_sum`, … are separate names); None: all. Lines of other names are not checked, so
+    they do not count as broken.
     """
 
     def __init__(self, wanted: Container[str] | None = None) -> None:
@@ -63,7 +66,7 @@ class Parser:
         self._known: dict[str, Mapping[str, str]] = {}
 
     def parse(self, body: bytes) -> Page:
-        """The whole page at once."""
+        """Parses a page at once."""
         slices = self.slices(body)
         while True:
             try:
@@ -73,9 +76,9 @@ class Parser:
                 return page
 
     def slices(self, body: bytes, size: int = SLICE_BYTES) -> Generator[None, None, Page]:
-        """The page, `size` bytes and the rest of a line at a time; other work may run between them. Returns it at the end.
+        """Parses a page in slices of about `size` bytes, so that other work can run between them. Returns it at the end.
 
-        Bytes that are no UTF-8 become U+FFFD.
+        Invalid UTF-8 becomes U+FFFD.
         """
         page = Page()
         start = 0
@@ -104,12 +107,12 @@ class Parser:
             read = self._line(line)
             if read is None:
                 page.broken += 1
-                page.first_broken = page.first_broken or line[:_SHOWN]
+                page.first_broken = page.first_broken or line[:_MAX_QUOTED_CHARS]
             elif not read[0].endswith("_created"):
                 samples.setdefault(read[0], []).append(read[1])
 
     def _seen(self, name: str, rest: str) -> Sample | None:
-        """The sample behind `name{`, if its label text was read before and only a number follows it."""
+        """Returns the sample after `name{` if its label text is cached and only a number follows it."""
         text, _, number = rest.rpartition("} ")
         labels = self._known.get(text)
         if not labels or "_" in number:
@@ -120,18 +123,18 @@ class Parser:
             return None
 
     def _line(self, line: str) -> tuple[str, Sample] | None:
-        """Name and sample of any line; None if it is none."""
-        found = _LINE.fullmatch(line)
-        if found is None:
+        """Returns name and sample of a line, None if it is invalid."""
+        match = _LINE.fullmatch(line)
+        if match is None:
             return None
-        name, text, number = found.groups("")
+        name, text, number = match.groups("")
         try:
             value = float(number)
         except ValueError:
             return None
         labels = self._known.get(text)
         if labels is None:
-            if len(self._known) >= REMEMBERED:
+            if len(self._known) >= MAX_CACHED_LABEL_TEXTS:
                 self._known.clear()
             labels = self._known[text] = _labels(text)
         return name, Sample(labels, value)

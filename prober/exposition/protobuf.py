@@ -1,11 +1,11 @@
-"""The page as length-delimited `io.prometheus.client.MetricFamily` messages: the only form that carries native histograms.
+"""Writes the page as length-delimited `io.prometheus.client.MetricFamily` messages, the only format with native histograms.
 
-Written by hand: ten small messages, no dependency, and a library would hold the event loop for the whole page. Field numbers are
-those of client_model's io/prometheus/client/metrics.proto; each key below is `number << 3 | wire type`. A family begins with its
-length, so it is put together when its last child is written; a histogram is not packed again before it changes.
+Encoded by hand: it is ten small messages, needs no dependency, and a library would block the event loop for the whole page. Field
+numbers are those of client_model's io/prometheus/client/metrics.proto; each key below is `number << 3 | wire type`. A family
+starts with its length, so it is assembled when its last child is written; a histogram is encoded again only after a change.
 
-Histograms carry classic and native buckets. Exemplars are those of the classic ones: Prometheus takes them for the native ones
-too. There are no created timestamps, as the text has no `_created`: counters here start at 0 when their target appears.
+Histograms have classic and native buckets. Exemplars are on the classic ones: Prometheus uses them for the native ones too. There
+are no created timestamps, as the text has no `_created`: counters start at 0 when their target appears.
 """
 
 import math
@@ -22,7 +22,7 @@ _SMALL = [bytes([number]) for number in range(128)]
 
 
 def page(families: list[Family], *, buckets: int = 400) -> Iterator[bytes]:
-    """The page in pieces, some of them empty: after about `buckets` buckets or values other work can run."""
+    """Yields the page in pieces, some of them empty, so that other work can run after about `buckets` buckets or values."""
     size = 0
     for family in families:
         if not family.children:
@@ -70,7 +70,7 @@ def _histogram(family: Family, labels: Labels, child: Histogram) -> bytes:
 
 
 def _named(family: Family, labels: Labels, child: Value | Histogram) -> bytes:
-    """Metric.label, kept with the child."""
+    """Metric.label, cached in the child."""
     if child.packed_labels is None:
         child.packed_labels = _labels(family.series.labels, labels)
     return child.packed_labels
@@ -95,14 +95,14 @@ def _classic(child: Histogram) -> bytes:
 
 
 def _begin(counted: bytes) -> bytes:
-    """Of a Bucket with this count and without exemplar: all before its bound of nine bytes."""
+    """Beginning of a Bucket with this count and without exemplar, up to its bound of nine bytes."""
     return b"\x1a" + _SMALL[len(counted) + 9] + counted
 
 
 def _native(native: Exponential) -> bytes:
     """Histogram: schema, zero_threshold, zero_count, positive_span (offset, length), positive_delta.
 
-    The threshold, which is never 0, tells a native histogram without observations from a classic one.
+    The threshold, which is never 0, distinguishes a native histogram without observations from a classic one.
     """
     out = [b"\x28", _varint(_zigzag(native.schema)), b"\x31", _DOUBLE(ZERO_S), b"\x38", _varint(native.zero)]
     deltas = bytearray()
@@ -151,7 +151,7 @@ def _message(key: bytes, body: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first."""
+    """Encodes seven bits per byte, the lowest first."""
     if number < 128:
         return _SMALL[number]
     out = bytearray()
@@ -163,5 +163,5 @@ def _varint(number: int) -> bytes:
 
 
 def _zigzag(number: int) -> int:
-    """Signed as unsigned: 0, −1, 1, −2 become 0, 1, 2, 3."""
+    """Encodes signed as unsigned: 0, −1, 1, −2 become 0, 1, 2, 3."""
     return number * 2 if number >= 0 else -number * 2 - 1

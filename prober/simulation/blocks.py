@@ -1,4 +1,4 @@
-"""The KV cache: how many blocks are held, and the prefix blocks that stay in it for the next request."""
+"""KV cache of the simulated engine: blocks in use, and prefix blocks cached for later requests."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,28 +21,28 @@ class Blocks:
 
     @property
     def usage_ratio(self) -> float:
-        """Held, of those that are there; 1 if more are held than a loss has left."""
+        """Used blocks ÷ available blocks; 1 if a loss left fewer than are used."""
         return min(1.0, self.used / self.capacity) if self.capacity else 1.0
 
     def take(self, count: int) -> None:
-        """`count` more are held, by one request each."""
+        """Allocate `count` private blocks."""
         self.used += count
         if self._idle:
             self._make_room()
 
     def known(self, ids: Sequence[int], most: int) -> int:
-        """How many of the first `most` ids are known before the first that is not."""
+        """Returns how many of the first `most` ids are cached before the first that is not."""
         for at, block in enumerate(ids[:most]):
             if block not in self._holders and block not in self._idle:
                 return at
         return min(most, len(ids))
 
     def cost(self, ids: Iterable[int]) -> int:
-        """Blocks by which `used` grows when known ids are held once more."""
+        """Returns by how many blocks `used` grows when a request holds these cached ids."""
         return self._per * sum(block in self._idle for block in ids)
 
     def hold(self, ids: Iterable[int]) -> None:
-        """A request holds known prefix blocks too."""
+        """Let one more request hold cached prefix blocks."""
         for block in ids:
             if block in self._idle:
                 del self._idle[block]
@@ -51,15 +51,15 @@ class Blocks:
         self._make_room()
 
     def publish(self, ids: Iterable[int]) -> list[int]:
-        """The prefix blocks of a computed prompt become known; returns those that were not, now held as known ones."""
+        """Cache the prefix blocks of a computed prompt. Returns the new ones, which the request now holds as cached blocks."""
         new = [block for block in dict.fromkeys(ids) if block not in self._holders and block not in self._idle]
         self._holders.update(dict.fromkeys(new, 1))
         return new
 
     def give(self, count: int, shared: Sequence[int]) -> None:
-        """A request lets go of its `count` blocks, those of the ids in `shared` among them."""
+        """Release the `count` blocks of a request, including those of the ids in `shared`."""
         self.used -= count - self._per * len(shared)
-        for block in reversed(shared):  # the end of a prompt is forgotten before its beginning
+        for block in reversed(shared):  # the end of a prompt is evicted before its beginning
             if self._holders[block] > 1:
                 self._holders[block] -= 1
             else:
@@ -68,12 +68,12 @@ class Blocks:
                 self.used -= self._per
 
     def lose(self, count: int) -> None:
-        """`count` blocks of all are not there (0: all are)."""
+        """Make `count` of all blocks unavailable (0: all are available)."""
         self.capacity = max(0, self.total - count)
         self._make_room()
 
     def flush(self) -> None:
-        """Forget the prefix blocks that no one holds; the others cannot be spared."""
+        """Drop the cached prefix blocks that no request holds."""
         self._idle.clear()
 
     def _make_room(self) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong in the simulated engine, as data with times: seconds of virtual time, end excluded."""
+"""Faults of the simulated engine, as data. Times are seconds of virtual time; the end is excluded."""
 
 from bisect import insort
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class KvLost:
-    """So many blocks of the KV cache are not there."""
+    """`blocks` of the KV cache are unavailable."""
 
     blocks: int
     start_s: float = 0.0
@@ -37,7 +37,7 @@ class KvLost:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """The prefix cache forgets what no running request holds."""
+    """The prefix cache drops all blocks that no running request holds."""
 
     start_s: float
 
@@ -54,7 +54,7 @@ Fault = Slow | Tail | KvLost | Flush | Crash
 
 
 class Effect(NamedTuple):
-    """What is in force: factors multiply, lost blocks add up, of several tails the last one counts."""
+    """Combined effect of the active faults: factors multiply, lost blocks add up, the last of several tails counts."""
 
     factor: float = 1.0
     lost_blocks: int = 0
@@ -64,7 +64,7 @@ class Effect(NamedTuple):
 
 
 class Timetable:
-    """Faults in the order of their times. `next_s`: when the next one begins or ends. Raises ValueError."""
+    """Faults ordered by time. `next_s` is when the next one begins or ends. Raises ValueError for an invalid fault."""
 
     def __init__(self, faults: Iterable[Fault], since_s: float = 0.0) -> None:
         self._faults = tuple(faults)
@@ -74,11 +74,11 @@ class Timetable:
             for at in {fault.start_s, getattr(fault, "end_s", inf)}:
                 if since_s <= at < inf:
                     insort(self._times, at)
-        insort(self._times, since_s)  # what began before is in force from here on
+        insort(self._times, since_s)  # faults that began before are active from here on
         self.next_s = self._times[0]
 
     def pass_next(self) -> tuple[Effect, bool, bool]:
-        """Go past `next_s`: what is in force from then on, is the prefix cache flushed, does the engine crash?"""
+        """Advance past `next_s`. Returns (effect from then on, is the prefix cache flushed, does the engine crash)."""
         at = self._times[0]
         while self._times and self._times[0] == at:
             del self._times[0]
@@ -105,10 +105,10 @@ def _with(effect: Effect, fault: Slow | Tail | KvLost | Crash) -> Effect:
 
 def _check(fault: Fault) -> None:
     if not isinstance(fault, Flush) and not fault.start_s < fault.end_s:
-        raise ValueError(f"{fault}: it ends before it starts")
+        raise ValueError(f"{fault}: end_s must be after start_s")
     if isinstance(fault, Slow | Tail) and not 0 < fault.factor < inf:
-        raise ValueError(f"{fault}: the factor is above 0")
+        raise ValueError(f"{fault}: factor must be above 0")
     if isinstance(fault, Tail) and not 0 < fault.share <= 1:
-        raise ValueError(f"{fault}: the share is above 0 and at most 1")
+        raise ValueError(f"{fault}: share must be above 0 and at most 1")
     if isinstance(fault, KvLost) and fault.blocks < 0:
-        raise ValueError(f"{fault}: a loss is 0 or more blocks")
+        raise ValueError(f"{fault}: blocks must be 0 or more")

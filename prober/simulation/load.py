@@ -50,7 +50,7 @@ class Load(Protocol):
     """Requests in the order of time."""
 
     def requests(self, rng: Random, start_unix_s: float, duration_s: float) -> Iterator[Request]:
-        """Those that arrive in [0, duration_s) after `start_unix_s`."""
+        """Yields the requests that arrive in [0, duration_s) after `start_unix_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class AzureConversation:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s < math.inf:
-            raise ValueError(f"rate_per_s is {self.rate_per_s}; it is above 0")
+            raise ValueError(f"rate_per_s is {self.rate_per_s}; it must be above 0")
         if not 0 <= self.daily_amplitude < 1:
-            raise ValueError(f"daily_amplitude is {self.daily_amplitude}; it is from 0 to 1, 1 excluded")
+            raise ValueError(f"daily_amplitude is {self.daily_amplitude}; it must be at least 0 and below 1")
 
     def requests(self, rng: Random, start_unix_s: float, duration_s: float) -> Iterator[Request]:
         """Gamma-distributed gaps of a time that runs as fast as the rate, which changes every minute."""
@@ -119,7 +119,7 @@ class Replayed:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}; it is above 0 and at most 1")
+            raise ValueError(f"share is {self.share}; it must be above 0 and at most 1")
 
     def requests(self, rng: Random, start_unix_s: float, duration_s: float) -> Iterator[Request]:
         """A lap lasts the trace's span and one mean gap."""

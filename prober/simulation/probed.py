@@ -1,4 +1,4 @@
-"""What a prober sees of a simulated engine under load: a sample for each of its small requests."""
+"""Probes of a simulated engine under load: one sample per probe."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,11 @@ OUTPUT = Uniform(16, 48)
 
 
 class Probed(NamedTuple):
-    """One probe. Times are seconds; itl_p99_s: its own ITL at rank ceil(0.99·n); load: running requests when it was sent."""
+    """One probe. Times are seconds.
+
+    itl_p99_s: its own ITL at rank ceil(0.99·n)
+    load: running requests when it was sent
+    """
 
     unix_s: float
     ttft_s: float
@@ -39,10 +43,10 @@ def probed(
     prompt_tokens: LengthDistribution = PROMPT,
     output_tokens: LengthDistribution = OUTPUT,
 ) -> Iterator[Probed]:
-    """The probes of `duration_s` of virtual time in the order they were sent, each once it is over.
+    """Yields the probes of `duration_s` of virtual time in sending order, each when it has ended.
 
-    Probes arrive as a Poisson process beside `load`. Times of `faults` are seconds from the start. A probe that a crash loses,
-    and one that is not over in the given time, gives no sample. The load's draws do not depend on the probes'.
+    Probes arrive as a Poisson process in addition to `load`. Times of `faults` are seconds from the start. A probe that is lost in
+    a crash or does not end in time yields no sample. The draws of the load do not depend on those of the probes.
     """
     loads, probes, engine_rng = (Random(rng.getrandbits(64)) for _ in range(3))
     engine = Engine(parameters, engine_rng, faults)

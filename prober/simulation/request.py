@@ -1,4 +1,4 @@
-"""What the simulated engine is asked, and what truly became of it."""
+"""Requests to the simulated engine, and their true course."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -12,8 +12,8 @@ Run = tuple[int, float, float]
 class Request(NamedTuple):
     """One request. Times are seconds of virtual time.
 
-    prefix: ids of the blocks of `prefix_block_tokens` that its prompt begins with (equal ids, equal text up to there)
-    background: it is the engine's other load, of which only the counters tell
+    prefix: ids of the blocks of `prefix_block_tokens` that its prompt starts with (equal ids mean equal text up to there)
+    background: it belongs to the engine's other load, which only the counters show
     """
 
     arrival_s: float
@@ -32,12 +32,14 @@ class End(Enum):
 
 
 class Truth:
-    """What became of one request; it grows while the request is in the engine, and stands once `end` is not None.
+    """The true course of one request. It is updated while the request is in the engine and final once `end` is not None.
 
-    admitted_s: the first step that worked on it began (None: it waits); first_token_s: its first token was out; end_s: its
-    last token was out, or it was given up; tokens: tokens out, current once it has ended (see `Engine.tokens`)
-    cached_tokens: of its prompt, found in the prefix cache when it was first admitted
-    runs: its ITLs compactly: (n, first, slope) stands for first, first + slope, …, n of them
+    admitted_s: begin of the first step that worked on it (None: it waits)
+    first_token_s: time of its first token
+    end_s: time of its last token, or when it was cancelled or lost
+    tokens: generated tokens, current once it has ended (see `Engine.tokens`)
+    cached_tokens: prompt tokens found in the prefix cache when it was first admitted
+    runs: its ITLs in compact form: (n, first, slope) stands for the n values first, first + slope, …
     """
 
     # Those of the second line are the scheduler's own.
@@ -77,7 +79,7 @@ class Truth:
         return sum(n * first + slope * (n * (n - 1) / 2) for n, first, slope in self.runs) / (self.tokens - 1)
 
     def itls_s(self) -> list[float]:
-        """Each token's distance from the one before, in order."""
+        """Inter-token latencies in order."""
         return [first + slope * i for n, first, slope in self.runs for i in range(n)]
 
     def itl_quantile_s(self, q: float) -> float | None:
@@ -86,5 +88,5 @@ class Truth:
         return itls[max(1, ceil(q * len(itls))) - 1] if itls else None
 
     def token_times_s(self) -> Iterator[float]:
-        """When each token was out."""
+        """Times of the tokens."""
         return iter(()) if self.first_token_s is None else accumulate(self.itls_s(), initial=self.first_token_s)

@@ -133,7 +133,7 @@ def test_slices_are_the_whole_page() -> None:
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels that are new at each scrape do not add up, and forgetting changes no sample read before."""
-    monkeypatch.setattr("prober.exposition.parse.REMEMBERED", 50)
+    monkeypatch.setattr("prober.exposition.parse.MAX_CACHED_LABEL_TEXTS", 50)
     parser = Parser()
     for scrape in range(20):
         page = parser.parse("".join(f'a{{id="{scrape}-{i}"}} {i}\n' for i in range(40)).encode())
