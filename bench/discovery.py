@@ -32,7 +32,7 @@ from prober.features.budget.monitor import BudgetMonitor
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.diagnosis.monitor import DiagnosisMonitor
-from prober.features.discovery.desired_targets import DEBOUNCE_S, Roster
+from prober.features.discovery.desired_targets import DEBOUNCE_S, DesiredTargets
 from prober.features.discovery.sources import kubernetes
 from prober.features.drift.monitor import DriftMonitor
 from prober.features.engines.monitor import EngineMonitor
@@ -145,7 +145,7 @@ async def hold(format_: str) -> dict[str, Any]:
         await running.change(specs, 1.0)
 
     running._pause_s = lambda among: 1e6  # type: ignore[method-assign] # made, and never begun
-    roster = Roster(registry_, change)
+    roster = DesiredTargets(registry_, change)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"targets.{format_}")
         path.write_text(text())  # noqa: ASYNC240 -- nothing else runs yet
@@ -214,7 +214,7 @@ class Cluster:
             f"discovery: [{{kubernetes: {{api_server: '{server.url('a')}', namespaces: [a, b], label_selector: app=llm, port: http}}, "
             "limit: 10000, hosts: [10.0.0.0/8]}]"
         )
-        self.roster = Roster(registry(), self._change)
+        self.roster = DesiredTargets(registry(), self._change)
         self.specs = configured(text)
 
     async def _change(self, specs: list[TargetSpec]) -> None:

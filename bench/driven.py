@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, Literal
 
 from bench.worlds import World
-from prober.features.capacity.actions import Estimate, Finished, Order, Run
+from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep import PAGE_S, Sweep
 from prober.features.capacity.sweep_plan import Plan
 from prober.measure.chat import Usage
@@ -36,7 +36,7 @@ class Driven:
     """
 
     sweep: Sweep
-    orders: list[tuple[float, Order]]
+    orders: list[tuple[float, Action]]
     others: list[Truth]
     own: list[Truth]
     began_s: float
@@ -128,7 +128,7 @@ class Driver:
         self.others: list[Truth] = []
         self.own: list[Truth] = []
         self.open: list[_Own] = []
-        self.orders: list[tuple[float, Order]] = []
+        self.orders: list[tuple[float, Action]] = []
         self.now = 0.0
         self.sweep: Any = None  # a Sweep once it has begun
         self._to(LEAD_S - READ_LEAD_S)
@@ -149,7 +149,7 @@ class Driver:
         began_s = self.now
         tick_s, due_s = self.now, inf
         rate = 0.0
-        order: Order | None = None
+        order: Action | None = None
         while self.now < began_s + longest_s:
             if self.sweep.order is not order:
                 order = self.sweep.order

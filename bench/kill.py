@@ -21,7 +21,7 @@ from bench.report import goal, percentile, show
 from prober.daemon.state_persistence import DRIFT
 from prober.features.drift.detector import Observation, Settings, fresh, step
 from prober.features.drift.serialization import dump
-from prober.storage.store import FILE, Store
+from prober.storage.store import FILE_NAME, Store
 from prober.workload.budget import CHECKPOINT_MARGIN_RATIO
 from tests.faults.endpoint import Endpoint
 from tests.processes import Program, asked, free_port, get
@@ -193,7 +193,7 @@ def lives(folder: Path, kills: int, seed: int, short: list[bytes]) -> Count:
                 prime(folder, short[rng.randrange(5, 60)])
             last = told
     count.damaged = sum("damaged" in path.name for path in (folder / "store").iterdir())
-    connection = sqlite3.connect(folder / "store" / FILE)
+    connection = sqlite3.connect(folder / "store" / FILE_NAME)
     count.damaged += connection.execute("PRAGMA integrity_check").fetchone() != ("ok",)
     connection.close()
     count.faults = sum("Traceback" in line for line in (folder / "log").read_text().splitlines())

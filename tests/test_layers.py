@@ -210,7 +210,7 @@ def test_every_pure_module_exists() -> None:
         ("prober.net.exchange", "from ..mock import server"),
         ("prober.probing.probe", "def late():\n    from prober import daemon"),
         ("prober.features.drift.monitor", "from prober.features.slo import firing"),
-        ("prober.features.drift.monitor", "from ..slo.firing import proofs"),
+        ("prober.features.drift.monitor", "from ..slo.firing import firing_checks"),
         ("prober.config.models", "from prober import measure, net"),
         ("prober.utils", ""),
         ("prober.cli.run", "from prober.helpers import x"),

@@ -288,7 +288,7 @@ def _swept(sweep: "SweepCost") -> _Cost:
 
 def _alerts(specs: Specs) -> list[str]:
     """Print what fires each burn-rate pair; return the alerts that cannot fire, as `path: message`."""
-    from prober.features.slo.firing import percentile_events, percentile_window, proofs
+    from prober.features.slo.firing import firing_checks, percentile_events, percentile_window
     from prober.measure.burn_rate_windows import promql
     from prober.measure.objective import format_percent
 
@@ -296,20 +296,20 @@ def _alerts(specs: Specs) -> list[str]:
     print("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")
     print(f"{'slo':12} {'target, workload':40} {'severity':9} {'burn':>5}  {'long window':>22}  {'short window':>22}")
     for slo, uses in specs.uses().items():
-        for proof in proofs(slo, uses):
-            pair = proof.pair
+        for check in firing_checks(slo, uses):
+            pair = check.pair
             long, short = (
                 f"{bad} of {expected:,.0f} in {promql(seconds)}"
                 for bad, expected, seconds in (
-                    (proof.bad_long, proof.probes_long, pair.long_s),
-                    (proof.bad_short, proof.probes_short, pair.short_s),
+                    (check.bad_long, check.probes_long, pair.long_s),
+                    (check.bad_short, check.probes_short, pair.short_s),
                 )
             )
-            where = f"{proof.use.target}, {proof.use.workload}"
+            where = f"{check.use.target}, {check.use.workload}"
             print(f"{slo.name:12} {where:40} {pair.severity:9} {pair.burn!s:>5}  {long:>22}  {short:>22}")
-            if proof.problem:
-                mistakes.append(f"{proof.place}: {where}: its alert cannot fire: {proof.problem}")
-                print(f"{'':12} CANNOT FIRE: {proof.problem}")
+            if check.problem:
+                mistakes.append(f"{check.place}: {where}: its alert cannot fire: {check.problem}")
+                print(f"{'':12} CANNOT FIRE: {check.problem}")
     print()
     for slo, uses in specs.uses().items():
         found, needed, window = percentile_window(slo, uses), percentile_events(slo), promql(slo.window_s)

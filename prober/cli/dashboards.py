@@ -184,7 +184,7 @@ def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, forc
     if not available():
         _end(MISSING)
     from prober.features.grafana.client.push import SENT, Wish, push
-    from prober.features.grafana.client.server import Refused, Server
+    from prober.features.grafana.client.server import GrafanaError, Server
     from prober.net.address import refuse_link_local
 
     try:
@@ -193,7 +193,7 @@ def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, forc
             place.url, place.credential, ca_file=place.ca_file, insecure=place.insecure, pair=place.pair
         ) as server:
             report = push(server, documents, Wish(place.folder, place.datasource, force, dry_run))
-    except Refused as refusal:
+    except GrafanaError as refusal:
         _end(str(refusal), code=ExitCode.FAILED)
     print("\n".join(report.said))
     for each in report.dashboards:

@@ -46,16 +46,16 @@ def rules(
 ) -> None:
     """Write rules whose alerts can all fire, but not on one bad probe; otherwise print what to change."""
     from prober.daemon.app import read_config
-    from prober.features.slo.firing import proofs
+    from prober.features.slo.firing import firing_checks
 
     with exit_on(ConfigError, command="rules", code=ExitCode.FAILED):
         uses = read_config(config_file).uses()
     problems = [
-        f"{config_file}: slos.{slo.name}: {proof.use.target}, workload {proof.use.workload}: its alert cannot fire: "
-        + proof.problem
+        f"{config_file}: slos.{slo.name}: {check.use.target}, workload {check.use.workload}: its alert cannot fire: "
+        + check.problem
         for slo, using in uses.items()
-        for proof in proofs(slo, using)
-        if proof.problem
+        for check in firing_checks(slo, using)
+        if check.problem
     ]
     if problems:
         fail("\n".join(problems), ExitCode.FAILED)

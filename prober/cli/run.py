@@ -113,9 +113,9 @@ def run(
     _log_to_stderr(log_level, log_format)
     from prober.daemon.app import App, Options
     from prober.features.replicas.leadership import Wanted
-    from prober.net.allocator import return_what_is_large
+    from prober.net.allocator import configure_malloc
 
-    return_what_is_large()
+    configure_malloc()
     part = _checked("--shard", lambda: Shard.parse(shard, os.environ.get("POD_NAME")))
     lease_s = _checked("--lease.duration", lambda: duration(lease_duration))
     drain_s = _checked("--shutdown.timeout", lambda: patience_s(shutdown_timeout))

@@ -7,7 +7,7 @@ from typing import Self
 
 from prober.config.specs import DAY_S, BudgetSpec, SweepSpec, TargetSpec, estimate_per_day, needs_of
 from prober.config.units import counted
-from prober.features.capacity.cron import most_rings
+from prober.features.capacity.cron import max_due_times
 from prober.features.capacity.sweep_plan import WARM_UP, plan_of
 from prober.workload.budget import WINDOW_HOURS
 
@@ -54,7 +54,7 @@ class SweepCost:
         rings = (0, 0)
         if sweep.schedule is not None:
             schedule = (sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap_s)
-            rings = most_rings(*schedule, DAY_S), most_rings(*schedule, WINDOW_S)
+            rings = max_due_times(*schedule, DAY_S), max_due_times(*schedule, WINDOW_S)
         return cls(place, spec, bound, explicit, *rings, requests, prompt, completion)
 
     def amount(self, kind: str) -> float:

@@ -1,4 +1,4 @@
-"""YAML text into plain values: keys that come twice are refused, and every refusal names its line and column.
+"""Parse YAML text into plain values. Duplicate keys are refused, and every error has line and column.
 
 Dates stay text (no key wants one), and only plain data can be written: no tags that build objects.
 """
@@ -13,29 +13,27 @@ from yaml.reader import ReaderError
 from yaml.scanner import ScannerError
 
 Position = tuple[int, int]  # line and column, from 1
-MOST_VALUES = (
-    1_000_000  # of a file with every alias written out: a few hundred bytes can stand for millions of millions
-)
+MOST_VALUES = 1_000_000  # of a file with all aliases expanded: a few hundred bytes can expand to 10^12
 MOST_BRACKETS = 100
 
 
 class BadYaml(ValueError):
-    """Text that is no YAML, or YAML that says two things at once. The message begins with where."""
+    """Invalid YAML, or a duplicate key. The message starts with the position."""
 
     def __init__(self, what: str, at: Position | None) -> None:
         super().__init__(what if at is None else f"line {at[0]}, column {at[1]}: {what}")
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader without dates and without keys that come twice."""
+    """SafeLoader without dates that refuses duplicate keys."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 - the declaration is PyYAML's
+    yaml_implicit_resolvers = {  # noqa: RUF012 - declared by PyYAML
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 - the name is PyYAML's
-        """At a bracket; raises ScannerError for one too many, which PyYAML would take quadratic time for."""
+        """Raise ScannerError for too many nested brackets, for which PyYAML needs quadratic time."""
         if self.flow_level >= MOST_BRACKETS:
             raise ScannerError(
                 None, None, f"more than {MOST_BRACKETS} brackets in each other; write it flat", self.get_mark()
@@ -43,18 +41,18 @@ class _Loader(yaml.SafeLoader):
         super().fetch_flow_collection_start(TokenClass)
 
     def get_single_node(self) -> Node | None:
-        """The document's node; raises ConstructorError for one that is too much with its aliases written out."""
+        """Node of the document; raises ConstructorError if it is too large with its aliases expanded."""
         node: Node | None = super().get_single_node()
         if node is not None:
             _values(node, {})
         return node
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
-        """The value of a node, at once and in full, which an alias to what it stands in cannot have: ConstructorError."""
+        """Complete value of a node; raises ConstructorError for a recursive alias."""
         return super().construct_object(node, True)
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping of a node whose keys differ; raises ConstructorError."""
+        """Mapping of a node; raises ConstructorError for a duplicate key."""
         seen: dict[str, Mark] = {}
         for key, _ in node.value:
             if isinstance(key, ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
@@ -67,7 +65,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _values(node: Node, known: dict[int, int]) -> int:
-    """How many a node stands for. known: of nodes by their id, 0 for those that it stands in."""
+    """Number of nodes after alias expansion. known: counts by node id, 0 for enclosing nodes."""
     if (found := known.get(id(node))) is not None:
         if found == 0:
             raise ConstructorError(None, None, "a value that contains itself; write it out", node.start_mark)
@@ -84,7 +82,7 @@ def _values(node: Node, known: dict[int, int]) -> int:
 
 
 def parse(text: str) -> Any:
-    """The value that YAML text stands for; None for empty text. Raises BadYaml."""
+    """Value of YAML text; None for empty text. Raises BadYaml."""
     try:
         return yaml.load(text, Loader=_Loader)
     except MarkedYAMLError as problem:
@@ -103,7 +101,7 @@ def parse(text: str) -> Any:
 
 def _advised(what: str) -> str:
     if what.startswith(("could not determine a constructor", "found undefined alias", "found undefined tag handle")):
-        # Not repeated: it may be a password that has no quotes around it.
+        # The value is not shown: it may be a password without quotes.
         return "a tag or an alias that is not known; put quotes around what begins with '!' or '*'"
     if ";" in what:
         return what

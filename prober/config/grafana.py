@@ -1,4 +1,4 @@
-"""Grafana, where it is configured."""
+"""Configuration of Grafana."""
 
 from urllib.parse import urlsplit
 
@@ -12,7 +12,7 @@ SHORTEST_S = duration("1m")
 
 
 def resolve_grafana(block: models.Grafana | None, problems: Problems) -> GrafanaSpec | None:
-    """Where dashboards and marks are kept; None where the block is missing or wrong."""
+    """Settings of Grafana; None if the block is missing or invalid."""
     if block is None:
         return None
     if problem := flaw(block.url):
@@ -39,17 +39,17 @@ def resolve_grafana(block: models.Grafana | None, problems: Problems) -> Grafana
 
 
 def flaw(url: str) -> str | None:
-    """What is wrong with the address of a Grafana; what is secret in it is not repeated."""
+    """Error in the URL of Grafana, without its secrets."""
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as problem:
-        why = "" if "@" in url else f": {problem}"  # which repeats what may be a password
+        why = "" if "@" in url else f": {problem}"  # the message may contain a password
         return f"is no address{why}; write https://grafana.example.org"
     if parts.username or parts.password:
         return "has a user or password in it; give the token as a file"
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return f"{url!r} is not an http or https URL; write https://grafana.example.org"
     if parts.query or parts.fragment:
-        return f"{url!r} is more than a base address; leave out what begins with ? or #"
+        return f"{url!r} is not a base URL; remove the part after ? or #"
     return None

@@ -1,4 +1,4 @@
-"""Text to specifications. Every mistake is found in one pass: a block that is wrong does not hide what is wrong elsewhere."""
+"""Load a configuration. One pass reports all errors: an invalid block does not hide errors elsewhere."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from prober.config.sweep import check_nobody_asks
 from prober.config.variables import Variables
 
 M = TypeVar("M", bound=BaseModel)
-SECRET = {"auth", "headers", "proxy_url", "url", "bearer_token_file"}  # keys whose values no message repeats
+SECRET = {"auth", "headers", "proxy_url", "url", "bearer_token_file"}  # keys whose values are never shown in messages
 
 LISTED = {
     "targets": "needed: a list of targets, such as [{url: http://localhost:8000}]",
@@ -33,7 +33,7 @@ LISTED = {
 
 
 class ConfigError(ValueError):
-    """All mistakes, one a line: `source: path: what is wrong; what to do`."""
+    """All errors, one per line: `source: path: error; remedy`."""
 
 
 def load(
@@ -106,7 +106,7 @@ def load(
 
 
 def nothing() -> Specs:
-    """No targets, and defaults: what is in effect while there is no configuration."""
+    """Defaults without targets, used while there is no valid configuration."""
     return Specs((), resolve_drift(models.Drift(), Problems("")), None, None)
 
 
@@ -130,7 +130,7 @@ def _blocks(model: type[M], raw: Any, path: str, problems: Problems) -> dict[str
 
 
 def _listed(model: type[M], raw: Any, path: str, problems: Problems) -> dict[int, M]:
-    """Those that are right, by their place in the list."""
+    """Valid items by their index in the list."""
     if raw is None:
         return {}
     if not isinstance(raw, list):
@@ -151,7 +151,7 @@ def _block(model: type[M], raw: Any, path: str, problems: Problems) -> M | None:
         shown: set[str] = set()
         for item in error.errors(include_url=False, include_context=True):
             where, message = _explain(model, path, item)
-            if where not in shown:  # one line a place: the branches of a union fail together
+            if where not in shown:  # one line per path: all branches of a union fail together
                 shown.add(where)
                 problems.add(where, message)
         return None
@@ -162,7 +162,7 @@ def _explain(model: type[BaseModel], path: str, item: Any) -> tuple[str, str]:
     if SECRET & set(map(str, place)) or isinstance(given, list | dict):
         given = "…"
     if kind == "extra_forbidden":
-        *place, last = place  # a key of the user's, which may look like a branch
+        *place, last = place  # a key of the user, which may look like a branch
     keys = [part for part in place if not _is_branch(part)]
     for key in keys:
         where += f"[{key}]" if isinstance(key, int) else f".{key}"
@@ -180,12 +180,12 @@ def _explain(model: type[BaseModel], path: str, item: Any) -> tuple[str, str]:
 
 
 def _is_branch(part: int | str) -> bool:
-    """Pydantic names the branch of a union in the location; a user does not write it."""
+    """Remove union branches, which Pydantic adds to the location, from the path."""
     return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in ("int", "decimal", "str"))
 
 
 def fields_of(model: type[BaseModel], keys: list[int | str]) -> Iterable[str]:
-    """Keys known in the block that `keys` lead to from `model`."""
+    """Known keys of the block at path `keys` of `model`."""
     for key in keys:
         field = model.model_fields.get(str(key))
         found = _model_of(field.annotation) if field else None

@@ -1,4 +1,4 @@
-"""Objectives written in one line, `ttft<500ms:99%`, as the configuration's block of SLOs, which says what is wrong with them."""
+"""Objectives in one line, such as `ttft<500ms:99%`, converted to an `slos` block, which validates them."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ WRITE = "write signal<threshold:objective, such as 'ttft<500ms:99%' or 'success:
 
 
 class Objective(NamedTuple):
-    """The parts, as they were written. threshold: None where there is none."""
+    """Parts of an objective as written. threshold: None without one."""
 
     signal: str
     threshold: str | None
@@ -17,13 +17,13 @@ class Objective(NamedTuple):
 
 
 def objective(text: object) -> Objective | None:
-    """The parts of one; None if it is none, which WRITE helps with."""
+    """Parse an objective; None if it is malformed (WRITE shows the form)."""
     match = _OBJECTIVE.fullmatch(text) if isinstance(text, str) else None
     return Objective(match[1], match[2], match[3]) if match else None
 
 
 def named(objectives: Iterable[Objective]) -> dict[Objective, str]:
-    """A name for each that is not like another one: its signal, with a number if there is another one of that."""
+    """Unique name for each objective: its signal, with a number if needed."""
     found: dict[Objective, str] = {}
     for each in dict.fromkeys(objectives):
         others = sum(other.signal == each.signal for other in found)
@@ -32,7 +32,7 @@ def named(objectives: Iterable[Objective]) -> dict[Objective, str]:
 
 
 def block(objectives: Iterable[Objective]) -> dict[str, dict[str, str]]:
-    """The block `slos` of a configuration that declares them."""
+    """`slos` block that declares the objectives."""
     return {
         name: {"signal": each.signal, "objective": each.share}
         | ({} if each.threshold is None else {"threshold": each.threshold})
@@ -41,7 +41,7 @@ def block(objectives: Iterable[Objective]) -> dict[str, dict[str, str]]:
 
 
 def expressions(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The block `slos` of what `--slo` was given. Raises ValueError."""
+    """`slos` block of the values of `--slo`. Raises ValueError."""
     found = [objective(text) for text in texts]
     for text, each in zip(texts, found, strict=True):
         if each is None:

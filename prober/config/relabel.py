@@ -1,4 +1,4 @@
-"""Relabelling of what was discovered, as Prometheus does it: the labels of one target in, others out, or none at all.
+"""Relabelling of discovered targets as in Prometheus: labels of a target in, new labels or nothing out.
 
 The regular expressions are RE2's and have to fit the whole text. RE2 takes time linear in the text, so that no label that
 somebody else writes can make one run long.
@@ -13,13 +13,13 @@ from typing import Any, Literal
 import re2
 
 Labels = Mapping[str, str]
-LONGEST = 4_096  # characters of the text that is looked at
+MAX_MATCHED_CHARS = 4_096
 _GROUP = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)\})")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One step. target_label: None for keep and drop."""
+    """One relabelling rule. target_label: None for keep and drop."""
 
     action: Literal["replace", "keep", "drop"]
     source_labels: tuple[str, ...] = ()
@@ -30,10 +30,10 @@ class Rule:
 
 
 def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:
-    """The labels after all rules; None where one of them drops the target. A label set to nothing is removed."""
+    """Labels after all rules; None if a rule drops the target. Labels set to an empty value are removed."""
     found = dict(labels)
     for rule in rules:
-        text = rule.separator.join(found.get(name, "") for name in rule.source_labels)[:LONGEST]
+        text = rule.separator.join(found.get(name, "") for name in rule.source_labels)[:MAX_MATCHED_CHARS]
         match = compiled(rule.regex).fullmatch(text)
         if rule.action != "replace":
             if (match is None) == (rule.action == "keep"):
@@ -49,7 +49,7 @@ def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:
 
 @lru_cache(maxsize=1_000)
 def compiled(regex: str) -> Any:
-    """The expression; a dot fits a line break too. Raises ValueError for what RE2 does not know."""
+    """Compile a regular expression; a dot matches line breaks too. Raises ValueError for syntax unknown to RE2."""
     options = re2.Options()
     options.log_errors, options.dot_nl = False, True
     try:
@@ -60,7 +60,7 @@ def compiled(regex: str) -> Any:
 
 
 def _expanded(replacement: str, match: Any) -> str:
-    """With the groups of the match in place; a group that there is not, or that did not take part, is empty."""
+    """Expand the groups of a match; missing groups are empty."""
 
     def group(found: "re.Match[str]") -> str:
         if found[1]:

@@ -1,4 +1,4 @@
-"""Blocks to specifications: defaults filled in, names looked up, and what only shows when blocks meet."""
+"""Resolve blocks to specifications: fill in defaults, look up names, and check blocks against each other."""
 
 import ipaddress
 from collections.abc import Callable, Collection, Mapping
@@ -21,7 +21,7 @@ from prober.config.specs import (
 )
 from prober.config.sweep import resolve_sweep
 from prober.config.variables import Variables
-from prober.measure.burn_rate_windows import SHORTEST_SLO_WINDOW_S, promql
+from prober.measure.burn_rate_windows import MIN_SLO_WINDOW_S, promql
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, SIGNALS_WITHOUT_THRESHOLD, Slo
 from prober.measure.quality import Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
@@ -51,7 +51,7 @@ OWN_HEADERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What targets may refer to. `broken` names exist but are wrong themselves: that is told once, not at each use."""
+    """Names that targets can refer to. `broken` names have errors themselves, which are reported once, not at each use."""
 
     slos: Mapping[str, Slo]
     workloads: Mapping[str, Workload | Mix]
@@ -74,8 +74,8 @@ def resolve_slos(blocks: Mapping[str, models.Slo], problems: Problems) -> dict[s
             problems.add(f"{path}.threshold", f"`{slo.signal}` has no threshold; remove it")
         elif slo.signal not in SIGNALS_WITHOUT_THRESHOLD and not slo.threshold:
             problems.add(f"{path}.threshold", f"needed for signal `{slo.signal}`: a duration above 0, such as 500ms")
-        if slo.window < SHORTEST_SLO_WINDOW_S:
-            least = promql(SHORTEST_SLO_WINDOW_S)
+        if slo.window < MIN_SLO_WINDOW_S:
+            least = promql(MIN_SLO_WINDOW_S)
             problems.add(
                 f"{path}.window",
                 f"{promql(slo.window)} is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with "
@@ -88,7 +88,7 @@ def resolve_slos(blocks: Mapping[str, models.Slo], problems: Problems) -> dict[s
 def resolve_workloads(
     blocks: Mapping[str, models.WorkloadBlock], problems: Problems, read: Callable[[str], str]
 ) -> dict[str, Workload | Mix]:
-    """Workloads by name, the built-in ones among them; mixes last, since they refer to the others."""
+    """Workloads by name, including built-in ones; mixes last, since they refer to others."""
     found: dict[str, Workload | Mix] = dict(BUILT_IN)
     for name, block in blocks.items():
         if block.mix is None:
@@ -226,7 +226,7 @@ def _shape(length: models.Length | None, path: str, problems: Problems) -> Lengt
 
 
 def resolve_drift(block: models.Drift, problems: Problems) -> DriftSpec:
-    """When a change of latency is told."""
+    """Settings of drift detection."""
     if not Decimal("0.05") <= block.material <= 1:
         problems.add(
             "drift.material",
@@ -236,7 +236,7 @@ def resolve_drift(block: models.Drift, problems: Problems) -> DriftSpec:
 
 
 def resolve_prometheus(block: models.Prometheus | None, variables: Variables, problems: Problems) -> str | None:
-    """Its base address without a slash at the end."""
+    """Base URL without a trailing slash."""
     if block is None:
         return None
     url = variables.url(block.url, "prometheus.url")
@@ -253,7 +253,7 @@ def resolve_targets(
     environment: Mapping[str, str],
     problems: Problems,
 ) -> tuple[TargetSpec, ...]:
-    """Targets with everything filled in; their names are unique."""
+    """Complete targets with unique names."""
     specs: list[TargetSpec] = []
     seen: dict[str | None, int] = {}
     unnamed = sum(1 for target in targets.values() if target.name is None)
@@ -295,7 +295,7 @@ def _is_loopback(host: str) -> bool:
 def resolve_target(
     target: models.Target, defaults: models.Overridable, names: Names, path: str, problems: Problems
 ) -> TargetSpec:
-    """A target with everything filled in but key and name."""
+    """A complete target except for key and name."""
     if target.engine != "auto" and target.engine not in names.engines:
         problems.add(f"{path}.engine", no_such("engine", target.engine, [*names.engines, "auto"]))
     headers = {key: names.variables.header(key, text, f"{path}.headers.{key}") for key, text in target.headers.items()}
@@ -434,7 +434,7 @@ def _url(text: str, path: str, problems: Problems) -> str:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError as problem:
-        why = "" if "@" in text else f" ({problem})"  # which repeats what may be a password
+        why = "" if "@" in text else f" ({problem})"  # the message may contain a password
         problems.add(path, f"{shown(text)!r} is not a URL{why}; write http://host:port")
         return text
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -454,7 +454,7 @@ def _proxy(text: str | None, path: str, variables: Variables, problems: Problems
     try:
         parts = urlsplit(url)
         fine = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # not repeated: it may have the password in it
+    except ValueError:  # not shown: it may contain a password
         fine = False
     if not fine:
         problems.add(path, f"{shown(text)!r} is not an http proxy; write http://host:port")

@@ -1,4 +1,4 @@
-"""The configuration for machines and for readers: a JSON Schema, and a table of every key."""
+"""JSON Schema and key table of the configuration."""
 
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -17,7 +17,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def document() -> str:
-    """A Markdown table of every key with its description, from the models."""
+    """Markdown table of all keys with descriptions, from the models."""
     rows = ["| key | meaning |", "|---|---|"]
     blocks: tuple[tuple[str, type[BaseModel]], ...] = (
         ("defaults", models.Overridable),
@@ -53,7 +53,7 @@ def _rows(prefix: str, model: type[BaseModel]) -> list[str]:
 
 
 def _nested(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """The block that a key has, if it has nothing else, and whether it has a list of them."""
+    """Block model of a key, if it is one, and whether the key holds a list of blocks."""
     kinds = [each for each in get_args(annotation) if each is not NoneType]
     if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
         return _nested(kinds[0]) if len(kinds) == 1 else (None, False)

@@ -1,4 +1,4 @@
-"""What serves a target, beside its API: the engine's page, GPUs, what they decode."""
+"""Configuration of what serves a target: the engine's metrics page, TLS, GPUs and the decode step."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from prober.measure.bandwidth_bound import ModelOverrides, UnknownFigure, decode
 
 
 def resolve_metrics(block: models.Metrics, path: str, variables: Variables, problems: Problems) -> MetricsSpec | None:
-    """Where the engine's page is; None: it is not read."""
+    """Location of the engine's metrics page; None: not read."""
     if block.interval < 0.5:
         problems.add(f"{path}.interval", f"{block.interval:g}s would disturb the engine; use 500ms or more")
     if block.url == "none":
@@ -27,7 +27,7 @@ def resolve_metrics(block: models.Metrics, path: str, variables: Variables, prob
 
 
 def resolve_tls(block: models.Tls | None, path: str, problems: Problems) -> TlsSpec | None:
-    """How both sides prove who they are."""
+    """TLS settings for the server's and the prober's certificates."""
     if block is None:
         return None
     if bool(block.cert_file) != bool(block.key_file):
@@ -36,7 +36,7 @@ def resolve_tls(block: models.Tls | None, path: str, problems: Problems) -> TlsS
 
 
 def resolve_gpus(block: models.Gpus) -> GpusSpec:
-    """Whose GPUs they are."""
+    """GPUs of the target."""
     chosen: tuple[int | str, ...] | None
     match block.indices:
         case None:
@@ -53,7 +53,7 @@ def resolve_gpus(block: models.Gpus) -> GpusSpec:
 def resolve_decode_bound(
     block: models.DecodeBound | None, path: str, problems: Problems, read: Callable[[str], str]
 ) -> DecodeSpec | None:
-    """What a decode step reads, and from which memory; None where it is not configured or cannot be known."""
+    """Bytes that a decode step reads and the memory bandwidth; None if not configured or unknown."""
     if block is None:
         return None
     config: Any = None

@@ -1,4 +1,4 @@
-"""What each target shall do: the file with every default filled in, as plain values that compare with ==.
+"""Specifications: the configuration with all defaults filled in, as immutable values that compare with ==.
 
 A reload compares the new specs with the old ones by `key` and leaves alone what is equal.
 """
@@ -16,12 +16,12 @@ from prober.workload.budget import BudgetDemand
 from prober.workload.workloads import Mix, Workload, sample_lengths
 
 DAY_S = 86400
-DRAWS = 300  # of a workload, for the variance of its lengths
+DRAWS = 300  # of a workload, to estimate the variance of its lengths
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalsSpec:
-    """The arrival process. shape: of the gamma distribution, None for the others."""
+    """Arrival process. shape: of the gamma distribution, None for others."""
 
     kind: Literal["poisson", "constant", "gamma", "trace"]
     shape: float | None = None
@@ -29,7 +29,7 @@ class ArrivalsSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSpec:
-    """One stream of requests. rate_per_s: mean rate; with arrivals `trace` that of the trace at the workload's speed."""
+    """One stream of probes. rate_per_s: mean rate; with arrivals `trace` that of the trace at the workload's speed."""
 
     workload: Workload | Mix
     rate_per_s: float
@@ -55,7 +55,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class TlsSpec:
-    """How the server proves who it is, and the prober. ca_file: None for the system's certificates.
+    """TLS settings. ca_file: None for the CAs of the system.
 
     cert_file, key_file: the prober's own; server_name: in the server's certificate; None where not configured
     """
@@ -69,7 +69,7 @@ class TlsSpec:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSpec:
-    """The engine's own page. url: None where it is to be found on the target's server; interval_s: between two readings."""
+    """Metrics page of the engine. url: None to discover it on the target's server; interval_s: between readings."""
 
     url: str | None
     interval_s: float
@@ -77,7 +77,7 @@ class MetricsSpec:
 
 @dataclass(frozen=True, slots=True)
 class GpusSpec:
-    """GPUs of this machine. chosen: indices and UUIDs, or "all"; None where not configured. price_per_hour: dollars each."""
+    """GPUs of this machine. chosen: indices and UUIDs, or "all"; None if not configured. price_per_hour: dollars per GPU."""
 
     chosen: tuple[int | str, ...] | None
     price_per_hour: float | None
@@ -85,7 +85,7 @@ class GpusSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecodeSpec:
-    """What a decode step reads. bandwidth: of one GPU in bytes/s; gpus: that share the weights; None: as they are seen."""
+    """Data that a decode step reads. bandwidth: of one GPU in bytes/s; gpus: number that share the weights; None: detected."""
 
     model: DecodeModel
     bandwidth_bytes_per_s: float | None
@@ -124,7 +124,7 @@ class SweepSpec:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpec:
-    """What a target's probes and sweeps may use a day: tokens, dollars; prices in dollars per million tokens. None: no limit."""
+    """Daily budget of a target's probes and sweeps in tokens and dollars; None: no limit. Prices: dollars per million tokens."""
 
     tokens_per_day: int | None
     cost_per_day: float | None
@@ -132,13 +132,13 @@ class BudgetSpec:
     completion_price: float | None
 
     def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
-        """What so many tokens cost; 0 where no price is known."""
+        """Cost of tokens in dollars; 0 without a price."""
         return (prompt_tokens * (self.prompt_price or 0.0) + completion_tokens * (self.completion_price or 0.0)) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """One endpoint. key: name, or URL while it has none; name, model, engine: None where the daemon is to find out.
+    """One target. key: name, or URL without a name; name, model, engine: None if the daemon detects them.
 
     url: base URL without a slash at its end. Durations in seconds. Files as written in the configuration.
     """
@@ -169,7 +169,7 @@ class TargetSpec:
     starting_timeout_s: float = 1200.0
 
     def uses(self) -> Iterator[tuple[Slo, JudgedStream]]:
-        """Which SLO judges which stream of its probes."""
+        """Streams of this target's probes by the SLO that judges them."""
         for probe in self.probes:
             for series, workload, rate, slos in probe.judged():
                 _, mean = workload.mean_tokens()
@@ -180,7 +180,7 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True)
 class DriftSpec:
-    """When a change of latency is told. false_alarms_per_s: of each signal; material: ratio of the old latency; seconds."""
+    """Settings of drift detection. false_alarms_per_s: per signal; material: share of the baseline latency."""
 
     false_alarms_per_s: float
     material: float
@@ -189,7 +189,7 @@ class DriftSpec:
 
 @dataclass(frozen=True, slots=True)
 class GrafanaSpec:
-    """Where dashboards and marks are kept. url: without a slash at its end; folder, datasource: title, name or uid; seconds."""
+    """Grafana for dashboards and annotations. url: without a trailing slash; folder, datasource: title, name or uid."""
 
     url: str
     token_file: str
@@ -203,7 +203,7 @@ class GrafanaSpec:
 
 @dataclass(frozen=True, slots=True)
 class FileSpec:
-    """Lists in files. files: paths and patterns; interval_s: between two looks."""
+    """Discovery from files. files: paths and patterns; interval_s: between checks."""
 
     files: tuple[str, ...]
     interval_s: float
@@ -211,7 +211,7 @@ class FileSpec:
 
 @dataclass(frozen=True, slots=True)
 class HttpSpec:
-    """A list on a server. interval_s: between two requests."""
+    """Discovery from an HTTP server. interval_s: between requests."""
 
     url: str
     interval_s: float
@@ -221,7 +221,7 @@ class HttpSpec:
 
 @dataclass(frozen=True, slots=True)
 class DnsSpec:
-    """Records of names. port: of A and AAAA; server: (address, port), None for the system's."""
+    """Discovery from DNS. port: for A and AAAA; server: (address, port), None for the system's resolver."""
 
     names: tuple[str, ...]
     type: Literal["SRV", "A", "AAAA"]
@@ -232,7 +232,7 @@ class DnsSpec:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSpec:
-    """Objects of a cluster. namespaces: none for the prober's own, `*` for all; port: number or name; api_server: None in it."""
+    """Discovery from Kubernetes. namespaces: empty for the own one, `*` for all; port: number or name; api_server: None in a pod."""
 
     role: Literal["pod", "endpointslice"]
     namespaces: tuple[str, ...]
@@ -249,7 +249,7 @@ class KubernetesSpec:
 
 @dataclass(frozen=True, slots=True)
 class DiscoverySpec:
-    """Where targets are found, and how those are probed. name: label `discovery`; hosts: where they may be, none for anywhere.
+    """A discovery and the settings of its targets. name: label `discovery`; hosts: allowed hosts, empty for any.
 
     template: a target whose key and URL say nothing; limit: most targets.
     """
@@ -263,13 +263,13 @@ class DiscoverySpec:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Labels that the rules look at."""
+        """Labels that the relabelling rules read."""
         return frozenset(name for rule in self.rules for name in rule.source_labels)
 
 
 @dataclass(frozen=True, slots=True)
 class Specs:
-    """The whole configuration. storage_path, prometheus_url, grafana: None where not configured.
+    """The complete configuration. storage_path, prometheus_url, grafana: None if not configured.
 
     warnings: what is right, and not wise, as `source: path: message`
     """
@@ -284,11 +284,11 @@ class Specs:
 
     @property
     def kinds(self) -> tuple[TargetSpec, ...]:
-        """Everything that is probed in a way of its own: the targets, and what all targets of a discovery have in common."""
+        """Targets, and one template per discovery for the targets that it finds."""
         return (*self.targets, *(each.template for each in self.discovery))
 
     def uses(self) -> dict[Slo, list[JudgedStream]]:
-        """Where each SLO that judges anything is used."""
+        """Streams by each SLO that judges any."""
         found: dict[Slo, list[JudgedStream]] = {}
         for target in self.kinds:
             for slo, use in target.uses():
@@ -298,7 +298,7 @@ class Specs:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Mean use of a day: tokens, and dollars where prices are known."""
+    """Mean daily use: tokens, and dollars if prices are known."""
 
     prompt_tokens: float
     completion_tokens: float
@@ -311,7 +311,7 @@ class Estimate:
 
 
 def estimate_per_day(target: TargetSpec) -> Estimate:
-    """What one instance of the prober uses on `target` in a day: rate x 86400 x mean lengths, summed over its probes."""
+    """Daily use of one prober on `target`: rate x 86400 x mean lengths, summed over its probes."""
     uses = [(probe.rate_per_s * DAY_S, *probe.workload.mean_tokens()) for probe in target.probes]
     prompt = sum(requests * tokens for requests, tokens, _ in uses)
     completion = sum(requests * tokens for requests, _, tokens in uses)
@@ -322,7 +322,7 @@ def estimate_per_day(target: TargetSpec) -> Estimate:
 
 
 def needs_of(target: TargetSpec) -> dict[str, BudgetDemand]:
-    """What the scheduled probes of `target` take of each of its daily budgets, "tokens" and "cost"."""
+    """Use of the daily budgets "tokens" and "cost" by the scheduled probes of `target`."""
     budget, found = target.budget, dict[str, BudgetDemand]()
     if budget is not None and budget.tokens_per_day is not None:
         found["tokens"] = _need(target, lambda prompt, output: prompt + output)
@@ -332,7 +332,7 @@ def needs_of(target: TargetSpec) -> dict[str, BudgetDemand]:
 
 
 def _need(target: TargetSpec, amount: Callable[[float, float], float]) -> BudgetDemand:
-    """Of Poisson arrivals: rate x mean, and a variance of rate x mean square. amount: of (prompt, output) tokens."""
+    """Mean (rate x mean) and variance (rate x mean square) of Poisson arrivals. amount: maps (prompt, output) tokens."""
     mean = variance = 0.0
     for probe in target.probes:
         draws = sample_lengths(probe.workload, Random(0), DRAWS)

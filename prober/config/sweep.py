@@ -1,4 +1,4 @@
-"""Sweeps: what is sent, when, and what ends one."""
+"""Configuration of sweeps: workload, schedule and limits."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ def resolve_sweep(
     path: str,
     problems: Problems,
 ) -> SweepSpec | None:
-    """None where none is configured, or where it is wrong, which is told."""
+    """Sweep of a target; None if not configured or invalid, with the errors added."""
     if block is None:
         return None
     workload = workloads.get(block.workload)
@@ -60,7 +60,7 @@ def resolve_sweep(
 
 
 def check_nobody_asks(targets: Mapping[str, TargetSpec], problems: Problems) -> None:
-    """Without a Prometheus none of the targets, by their place in the configuration, has a query for it."""
+    """Add an error for each target that needs a Prometheus query if no Prometheus is configured."""
     for place, target in targets.items():
         if target.sweep is not None and target.sweep.demand_query is not None:
             said = "nobody can be asked; add prometheus: {url: http://prometheus:9090}"
@@ -70,7 +70,7 @@ def check_nobody_asks(targets: Mapping[str, TargetSpec], problems: Problems) -> 
 def _slos(
     block: models.Sweep, target: TargetSpec, slos: Mapping[str, Slo], path: str, problems: Problems
 ) -> tuple[Slo, ...]:
-    """Those that are named, or all that judge a latency which this target's answers have."""
+    """The named SLOs, or all latency SLOs that apply to this target's answers."""
     judged = {
         name: slo
         for name, slo in slos.items()

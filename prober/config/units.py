@@ -1,4 +1,4 @@
-"""Quantities as people write them: `500ms`, `0.2/s`, `99.9%`, `4M`."""
+"""Parse quantities such as `500ms`, `0.2/s`, `99.9%`, `4M`."""
 
 import re
 from decimal import Decimal, InvalidOperation
@@ -23,19 +23,19 @@ RATE_PATTERN = rf"^{_NUMBER}\s*/\s*(\d*)(s|sec|m|min|h|d)$"
 PERCENT_PATTERN = rf"^{_NUMBER}\s*%$"
 COUNT_PATTERN = rf"^{_NUMBER}\s*([kKMGB]?)$"
 
-LONGEST_S = 100 * 365 * 86_400.0  # what is longer, rarer or more than these is a slip, and no clock or counter takes it
+MAX_DURATION_S = 100 * 365 * 86_400.0  # larger values are mistakes, and clocks and counters cannot hold them
 RAREST_PER_S, MOST_PER_S = 1e-8, 1e5
 MOST_COUNT = 10**15
 
 
 class UnitError(ValueError):
-    """The text is not such a quantity; the message says what to write."""
+    """Invalid quantity; the message shows a valid form."""
 
 
 def duration(value: object) -> float:
     """Seconds of "500ms", "10s", "2m", "6h", "30d". Raises UnitError with what to write instead."""
     if match := re.match(DURATION_PATTERN, value) if isinstance(value, str) else None:
-        if (found := float(match[1]) * _SECONDS[match[2]]) <= LONGEST_S:
+        if (found := float(match[1]) * _SECONDS[match[2]]) <= MAX_DURATION_S:
             return found
         raise UnitError(f"{_short(value)} is longer than a hundred years; use less")
     raise UnitError(f"{_short(value)} is not a duration; write a number and a unit, such as 500ms, 10s, 2m, 6h or 30d")
@@ -89,14 +89,14 @@ def count(value: object) -> int:
 
 
 def counted(count: int, noun: str) -> str:
-    """1 target, 2 targets, 1,000 targets."""
+    """A count with its noun: 1 target, 2 targets, 1,000 targets."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _short(value: object) -> str:
-    """As it was written, or its beginning."""
+    """The value as written, shortened."""
     try:
         text = repr(value)
-    except ValueError:  # an integer of thousands of digits
+    except ValueError:  # an integer with thousands of digits
         text = "a number of thousands of digits"
     return text if len(text) <= 80 else text[:79] + "…"

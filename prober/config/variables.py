@@ -1,4 +1,4 @@
-"""`${NAME}` in a value is the environment's, so that no secret need stand in the configuration; one that does is told."""
+"""Environment variables `${NAME}` in values, so that a configuration needs no secrets; plain secrets cause a warning."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,38 +14,38 @@ _WRITE = "stands in the configuration itself; write ${NAME}, and set NAME in the
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """Reads values. problems: takes variables that are not set; warnings: secrets that are written out, as `path: message`."""
+    """Expands values. problems: unset variables; warnings: plain secrets, as `path: message`."""
 
     environment: Mapping[str, str]
     problems: Problems
     warnings: list[str] = field(default_factory=list)
 
     def header(self, name: str, text: str, path: str) -> str:
-        """The value of a header."""
+        """Expand the value of a header."""
         if name.lower() in SECRET_HEADERS and not _NAME.search(text):
             self.warnings.append(f"{path}: a secret {_WRITE}")
         return self._filled(text, path, str)
 
     def url(self, text: str, path: str) -> str:
-        """An address; what stands in a part of it is percent-encoded."""
+        """Expand a URL; values of variables are percent-encoded."""
         if _has_password(text):
             self.warnings.append(f"{path}: a password {_WRITE}")
         return self._filled(text, path, str if _NAME.fullmatch(text) else lambda value: quote(value, safe=""))
 
     def _filled(self, text: str, path: str, written: Callable[[str], str]) -> str:
-        """`text` with its variables; nothing stands for those that are not set."""
+        """Expand `text`; unset variables are empty."""
         for name in dict.fromkeys(_NAME.findall(text)):
             if not self._value(name):
                 self.problems.add(path, f"the environment has no {name}, or an empty one; set it")
         return _NAME.sub(lambda match: written(self._value(match[1])), text)
 
     def _value(self, name: str) -> str:
-        return self.environment.get(name, "").strip()  # a file that a Secret was made of often ends its line
+        return self.environment.get(name, "").strip()  # the file of a Secret often ends with a newline
 
 
 def _has_password(text: str) -> bool:
     try:
         password = urlsplit(text).password
-    except ValueError:  # told elsewhere
+    except ValueError:  # reported elsewhere
         return False
     return bool(password) and not _NAME.search(password or "")

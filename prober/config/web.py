@@ -1,4 +1,4 @@
-"""`--web.config.file`, in the format of Prometheus's exporter-toolkit: TLS, passwords and headers of the prober's own pages.
+"""`--web.config.file` in the format of Prometheus's exporter-toolkit: TLS, passwords and headers of the prober's site.
 
 What Python's TLS cannot do as Go's does is refused by its name, never left out quietly. A secret is repeated in no message.
 """
@@ -16,7 +16,7 @@ from prober.config.units import counted
 
 HIGHEST_COST = 14
 HASH = re.compile(r"\$2[abxy]?\$(\d\d)\$[./A-Za-z0-9]{53}")
-HEADERS: dict[str, tuple[str, ...]] = {  # and the values that are taken, none for any
+HEADERS: dict[str, tuple[str, ...]] = {  # allowed values; empty: any
     "Content-Security-Policy": (),
     "X-Frame-Options": ("deny", "sameorigin"),
     "X-Content-Type-Options": ("nosniff",),
@@ -62,18 +62,18 @@ class TlsServer(Block):
 
     @property
     def wanted(self) -> bool:
-        """TLS is configured, perhaps not whole."""
+        """Whether TLS is configured, possibly incompletely."""
         given = (self.cert, self.cert_file, self.key, self.key_file, self.client_ca, self.client_ca_file)
         return any(given) or bool(self.client_auth_type)
 
     @property
     def certificate_required(self) -> bool:
-        """Nobody comes in without a certificate that an authority of ours vouches for."""
+        """Whether clients need a certificate of a configured CA."""
         return self.client_auth_type == "RequireAndVerifyClientCert"
 
 
 class HttpServer(Block):
-    """`http_server_config`. HTTP/2 is not spoken, whatever is written: every client of it speaks HTTP/1.1 too."""
+    """`http_server_config`. HTTP/2 is not supported, whatever is configured; clients fall back to HTTP/1.1."""
 
     http2: bool = True
     headers: dict[str, str] = Field(default_factory=dict)
@@ -87,7 +87,7 @@ class RateLimit(Block):
 
 
 class WebConfig(Block):
-    """The whole file."""
+    """The complete file."""
 
     tls_server_config: TlsServer = TlsServer()
     http_server_config: HttpServer = HttpServer()
@@ -96,12 +96,12 @@ class WebConfig(Block):
 
     @property
     def authenticates(self) -> bool:
-        """Whoever comes in has shown who they are."""
+        """Whether clients must authenticate."""
         return bool(self.basic_auth_users) or self.tls_server_config.certificate_required
 
     @property
     def words(self) -> str:
-        """How the pages are guarded, shortly."""
+        """Short description of the protection."""
         users = counted(len(self.basic_auth_users), "user") if self.basic_auth_users else ""
         if not self.tls_server_config.wanted:
             return f"{users}, no TLS" if users else "neither TLS nor users"
@@ -110,7 +110,7 @@ class WebConfig(Block):
 
 
 def load_web(text: str, source: str) -> WebConfig:
-    """What the file says. Raises ConfigError with every mistake."""
+    """Parse the file. Raises ConfigError with all errors."""
     problems = Problems(source)
     try:
         raw = parse(text)
@@ -144,7 +144,7 @@ SHAPES = {
 
 
 def _explained(item: Any) -> str:
-    """What is wrong, of what the models say; the value is not repeated."""
+    """Error message from a model's error, without the value."""
     if item["type"] == "extra_forbidden":
         *before, last = item["loc"]
         return f"unknown key; remove it; {meant(str(last), fields_of(WebConfig, before))}"
@@ -153,7 +153,7 @@ def _explained(item: Any) -> str:
 
 
 def _filled(raw: Any) -> Any:
-    """As the toolkit reads it: a block without content is a block left out."""
+    """Remove empty blocks, as the toolkit does."""
     if raw is None:
         return {}
     return {key: value for key, value in raw.items() if value is not None} if isinstance(raw, dict) else raw

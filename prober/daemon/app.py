@@ -31,7 +31,7 @@ from prober.features.capacity.cron import BadSchedule, trigger
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.diagnosis.monitor import DiagnosisMonitor
-from prober.features.discovery.desired_targets import Roster
+from prober.features.discovery.desired_targets import DesiredTargets
 from prober.features.drift.monitor import DriftMonitor
 from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
@@ -41,7 +41,7 @@ from prober.features.grafana.sync import Grafana
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import Wanted, leadership
 from prober.features.replicas.lease_store import remote
-from prober.features.slo.firing import proofs
+from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
@@ -55,7 +55,7 @@ from prober.probing.shard import Shard
 from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
 from prober.storage.store import Store
-from prober.storage.watched_file import Followed
+from prober.storage.watched_file import WatchedFile
 from prober.web.access_control import unguarded
 from prober.web.page.view import Problem
 from prober.web.site import Serving, Site, host_and_port, serve
@@ -129,10 +129,10 @@ def _warn(specs: Specs) -> None:
     for each in specs.warnings:
         log.warning("%s", each)
     for slo, uses in specs.uses().items():
-        for proof in proofs(slo, uses):
-            if proof.problem:
+        for check in firing_checks(slo, uses):
+            if check.problem:
                 log.warning(
-                    "%s: target=%s: an alert that cannot fire: %s", proof.place, proof.use.target, proof.problem
+                    "%s: target=%s: an alert that cannot fire: %s", check.place, check.use.target, check.problem
                 )
 
 
@@ -153,7 +153,7 @@ class App:
         self._families = registry()
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
-        self._file = Followed(options.config_file)
+        self._file = WatchedFile(options.config_file)
         self._problems: dict[str, Problem] = {}  # what is not in effect, by part
         self._configured = False  # a configuration was taken over
         self._serving: Serving | None = None
@@ -170,7 +170,7 @@ class App:
         log.info("llm-slo-prober %s, configuration %s", __version__, self._options.config_file)
         host_and_port(self._options.listen_address)
         keep_running = self._options.keep_running
-        self._file.taken()
+        self._file.mark_read()
         specs = self._first()
         web = WebFile(self._options.web_config_file, keep_running=keep_running)
         if web.problem:
@@ -228,7 +228,7 @@ class App:
         self._fleet = Fleet(context, shard)
         self._family(replicas_series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
         self._family(replicas_series.SHARDS.name).value().value = float(shard.count)
-        self._roster = Roster(self._families, lambda wanted: self._fleet.change(wanted, self._options.drain_s))
+        self._roster = DesiredTargets(self._families, lambda wanted: self._fleet.change(wanted, self._options.drain_s))
         self._persistence = StatePersistence(self._drift, engines, headroom, store, specs.prometheus_url, failures)
         self._grafana = Grafana(
             self._families, events, self._sweeps.results, lambda: leading.held() is not None, first=shard.index == 0
@@ -257,7 +257,7 @@ class App:
         self._keep(asyncio.create_task(self._roster.run()))
         self._keep(asyncio.create_task(leading.run()))
         self._keep(asyncio.create_task(self._watch(site)))
-        clock.heard = self._feel_lag()
+        clock.on_beat = self._feel_lag()
         self._keep(asyncio.create_task(self._persistence.recall()))
         self._keep(asyncio.create_task(gpus.run()))
         self._keep(asyncio.create_task(diagnosis.run()))
@@ -293,7 +293,7 @@ class App:
     async def _reload(self, *, asked: bool) -> str | None:
         """The same. asked: mistakes are logged even if they are those of before."""
         async with self._reloading:
-            self._file.taken()
+            self._file.mark_read()
             try:
                 specs = _read_whatever(self._options.config_file)
             except ConfigError as problem:
@@ -393,7 +393,7 @@ class App:
             looks += 1
             if "web" in self._problems:
                 await self._look_at_web(site)
-            match self._file.look():
+            match self._file.poll():
                 case "changed":
                     await self._reload(asked=self._configured)
                 case "gone" if self._configured:

@@ -1,7 +1,7 @@
-"""Multi-window, multi-burn-rate pairs of the Google SRE workbook, chapter 5, table 5-8, as data.
+"""Window pairs and burn rates of the Google SRE workbook, chapter 5, table 5-8.
 
-https://sre.google/workbook/alerting-on-slos/: an alert fires when both a long window and a short one of a twelfth of it burn the
-budget faster than `burn`: the long one so that it matters, the short one so that it ends soon after the cause does.
+https://sre.google/workbook/alerting-on-slos/: an alert fires when a long window and a short one of a twelfth of it both burn the
+budget faster than `burn`. The long window makes sure that the burn matters, the short one ends the alert soon after its cause.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from decimal import Decimal
 from typing import Literal
 
 DAY_S = 86_400
-CITED_WINDOW_S = 30 * DAY_S
-SHORTEST_S = 60  # a rate over less sees too few scrapes
+WORKBOOK_WINDOW_S = 30 * DAY_S
+MIN_RATE_WINDOW_S = 60  # a shorter rate window has too few scrapes
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Seconds of both windows; `spent`: the share of the whole budget that is gone when the long window burns at `burn`."""
+    """A window pair; spent: share of the whole budget that the long window uses at burn rate `burn`."""
 
     severity: Literal["critical", "warning"]
     short_s: int
@@ -24,29 +24,29 @@ class Pair:
     spent: Decimal
 
 
-CITED = (
+WORKBOOK_PAIRS = (
     Pair("critical", 300, 3_600, Decimal("14.4"), Decimal("0.02")),
     Pair("critical", 1_800, 6 * 3_600, Decimal(6), Decimal("0.05")),
     Pair("warning", 2 * 3_600, DAY_S, Decimal(3), Decimal("0.10")),
     Pair("warning", 6 * 3_600, 3 * DAY_S, Decimal(1), Decimal("0.10")),
 )
-SHORTEST_SLO_WINDOW_S = SHORTEST_S * CITED_WINDOW_S / min(pair.short_s for pair in CITED)
+MIN_SLO_WINDOW_S = MIN_RATE_WINDOW_S * WORKBOOK_WINDOW_S / min(pair.short_s for pair in WORKBOOK_PAIRS)
 
 
 def pairs(slo_window_s: float) -> tuple[Pair, ...]:
-    """The pairs for an SLO over `slo_window_s`: the cited windows are for 30 days and scale with it; burn rates stay.
+    """Window pairs for an SLO window of `slo_window_s`. The workbook's windows are for 30 days and are scaled; burn rates stay.
 
-    Whole seconds. Below SHORTEST_SLO_WINDOW_S the shortest window would be under a minute.
+    Windows are whole seconds. Below MIN_SLO_WINDOW_S the shortest would be under a minute.
     """
-    scale = slo_window_s / CITED_WINDOW_S
+    scale = slo_window_s / WORKBOOK_WINDOW_S
     return tuple(
         Pair(pair.severity, round(pair.short_s * scale), round(pair.long_s * scale), pair.burn, pair.spent)
-        for pair in CITED
+        for pair in WORKBOOK_PAIRS
     )
 
 
 def promql(seconds: float) -> str:
-    """A duration as PromQL writes it: 1h, 1h24m, 4m40s."""
+    """A duration in PromQL syntax: 1h, 1h24m, 4m40s."""
     left, out = round(seconds), ""
     for unit, size in (("d", DAY_S), ("h", 3_600), ("m", 60), ("s", 1)):
         count, left = divmod(left, size)

@@ -1,7 +1,7 @@
-"""Which addresses nobody is sent to: link-local ones and the metadata services of clouds, which give credentials to who asks.
+"""Refused addresses: link-local ones and cloud metadata services, which hand out credentials.
 
-Looked at as the socket is opened, after the name is resolved, so that a name which points elsewhere a moment later (DNS
-rebinding) gets round nothing. Behind a proxy the proxy resolves, and only an address that is written out can be refused here.
+The check runs when the socket is opened, after name resolution, so that DNS rebinding does not bypass it. With a proxy the proxy
+resolves names, and only a literal address can be refused here.
 """
 
 import errno
@@ -31,11 +31,11 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Forbidden(OSError):
-    """An address that is not connected to; the message names it and says what to do."""
+    """A refused address; the message has the address and the remedy."""
 
 
 def check(address: str, *, allow_link_local: bool = False) -> None:
-    """Raises Forbidden for a link-local address or one of a metadata service; names pass, as they are resolved first."""
+    """Raise Forbidden for a link-local or metadata service address. Names pass: their addresses are checked later."""
     if allow_link_local:
         return
     try:
@@ -43,35 +43,35 @@ def check(address: str, *, allow_link_local: bool = False) -> None:
     except ValueError:
         return
     at = _inner(at)
-    for kind, networks in (("link-local", LINK_LOCAL), ("that of a cloud's metadata service", METADATA)):
+    for kind, networks in (("a link-local address", LINK_LOCAL), ("a cloud metadata service", METADATA)):
         if any(at in network for network in networks):
-            said = f"{address} is {kind}: refused, nothing was sent; if it is meant, set `allow_link_local: true`"
-            raise Forbidden(errno.EACCES, said)
+            message = f"{address} is {kind}: refused, nothing was sent; to allow it set `allow_link_local: true`"
+            raise Forbidden(errno.EACCES, message)
 
 
 def connector(*, tls: ssl.SSLContext | None = None, allow_link_local: bool = False) -> aiohttp.TCPConnector:
-    """For a client session: each address is checked as its socket is opened, and a connection serves one request."""
+    """Connector of a client session that checks each address when its socket opens; one request per connection."""
 
-    def opened(found: Any) -> socket.socket:
-        family, kind, protocol, _, at = found
+    def open_socket(address_info: Any) -> socket.socket:
+        family, kind, protocol, _, at = address_info
         check(str(at[0]), allow_link_local=allow_link_local)
         return socket.socket(family, kind, protocol)
 
-    return aiohttp.TCPConnector(force_close=True, ssl=tls if tls is not None else True, socket_factory=opened)
+    return aiohttp.TCPConnector(force_close=True, ssl=tls if tls is not None else True, socket_factory=open_socket)
 
 
 def refuse_link_local() -> None:
-    """In all of this process, and for good: for one whose library opens its sockets itself. The resolver is left alone."""
+    """Refuse such addresses in this whole process, permanently; for libraries that open their own sockets. DNS is not affected."""
 
-    def heard(event: str, arguments: tuple[Any, ...]) -> None:
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "socket.connect" and arguments[0].type & socket.SOCK_STREAM and isinstance(arguments[1], tuple):
             check(str(arguments[1][0]))
 
-    sys.addaudithook(heard)
+    sys.addaudithook(audit)
 
 
 def _inner(at: Address) -> Address:
-    """The IPv4 address that an IPv6 one carries, as a kernel or a NAT64 would take it; else the address itself."""
+    """The IPv4 address embedded in an IPv6 one (mapped, 6to4, NAT64); else the address itself."""
     if isinstance(at, ipaddress.IPv6Address):
         if at.ipv4_mapped is not None:
             return at.ipv4_mapped

@@ -1,14 +1,14 @@
-"""The monotonic clock and its alarms, exact to tens of microseconds.
+"""Monotonic clock with alarms that are accurate to tens of microseconds.
 
-Event loops round timers to milliseconds (libuv and epoll both count in them), which at the intended time of a probe would be
-the prober's own lateness. On Linux one timerfd, an absolute timer of the kernel in nanoseconds, wakes the loop instead;
-elsewhere the loop's own timers serve and cost up to a millisecond.
+Event loops round timers to milliseconds (libuv and epoll both count in them), which would delay probes. On Linux a timerfd, an
+absolute kernel timer in nanoseconds, wakes the loop instead; elsewhere the loop's own timers cost up to a millisecond.
 """
 
 import asyncio
 import ctypes
 import heapq
 import itertools
+import logging
 import os
 import sys
 import time
@@ -16,13 +16,14 @@ from collections import deque
 from collections.abc import Callable
 
 BEAT_NS = 250_000_000
-REMEMBERED_NS = 600 * 10**9  # of lateness: longer than any probe takes
-SLIGHT_NS = 1_000_000
+LATENESS_HISTORY_NS = 600 * 10**9  # longer than any probe takes
+MIN_RECORDED_LATENESS_NS = 1_000_000
+log = logging.getLogger(__name__)
 _MONOTONIC, _NONBLOCK, _CLOEXEC, _ABSOLUTE = 1, 0o4000, 0o2000000, 1
 
 
 class Alarm:
-    """A call that is due, at the earliest when it is made; `cancel` forgets it."""
+    """A scheduled call; due_ns is never before the time at which it was scheduled."""
 
     __slots__ = ("callback", "due_ns")
 
@@ -31,15 +32,15 @@ class Alarm:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Do not call."""
+        """Cancel the call."""
         self.callback = None
 
 
 class Clock:
-    """Alarms of one running event loop, and how late they are. `close` when done.
+    """Alarms of the running event loop and their lateness. Call `close` when done.
 
-    A clock beats four times a second: a loop that is held up, or a process that is stopped, misses beats, and what it stamped
-    then is not when it happened. heard: called with each beat, (now, seconds late).
+    The clock beats four times a second. A blocked loop or a stopped process misses beats, and timestamps taken then are
+    unreliable. on_beat: called with each beat as (now_ns, seconds late).
     """
 
     def __init__(self) -> None:
@@ -48,23 +49,21 @@ class Clock:
         self._order = itertools.count()
         self._armed_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.heard: Callable[[int, float], None] | None = None
-        self._late: deque[tuple[int, int]] = (
-            deque()
-        )  # (when an alarm rang, how late), none of which is followed by a later one
+        self.on_beat: Callable[[int, float], None] | None = None
+        self._late: deque[tuple[int, int]] = deque()  # (time of the alarm, lateness), in order of decreasing lateness
         self._fd = _timerfd_create()
         if self._fd is not None:
-            self._loop.add_reader(self._fd, self._woken)
+            self._loop.add_reader(self._fd, self._on_readable)
         self._due_ns = self.now_ns()
         self._beat()
 
     @staticmethod
     def now_ns() -> int:
-        """Nanoseconds of the monotonic clock, the one all stamps share."""
+        """Nanoseconds of the monotonic clock, used for all timestamps."""
         return time.monotonic_ns()
 
     def call_at(self, due_ns: int, callback: Callable[[], None]) -> Alarm:
-        """Call at `due_ns`, or as soon as the loop runs if that is past."""
+        """Call at `due_ns`, or as soon as the loop runs if that has passed."""
         alarm = Alarm(max(due_ns, self.now_ns()), callback)
         heapq.heappush(self._heap, (due_ns, next(self._order), alarm))
         if self._armed_ns is None or due_ns < self._armed_ns:
@@ -72,7 +71,7 @@ class Clock:
         return alarm
 
     async def sleep_until(self, due_ns: int) -> None:
-        """Return at `due_ns`, never before; at once if that is past."""
+        """Return at `due_ns`, never before; at once if that has passed."""
         if due_ns <= self.now_ns():
             return
         waiter = self._loop.create_future()
@@ -83,13 +82,13 @@ class Clock:
             alarm.cancel()
 
     def late_s(self, since_ns: int) -> float:
-        """The longest by which an alarm has rung too late since then, or is late now; short of the truth by a beat at most."""
+        """Maximum lateness of an alarm since then, including one that is overdue now; underestimates by at most one beat."""
         now = self.now_ns()
         overdue = max(0, now - self._heap[0][2].due_ns) if self._heap else 0
         return max(overdue, next((late for at, late in self._late if at >= since_ns), 0)) / 1e9
 
     def close(self) -> None:
-        """Forget all alarms."""
+        """Drop all alarms and release the timer."""
         self._heap.clear()
         if self._timer:
             self._timer.cancel()
@@ -100,18 +99,18 @@ class Clock:
 
     def _beat(self) -> None:
         now = self.now_ns()
-        if self.heard is not None:
-            self.heard(now, (now - self._due_ns) / 1e9)
+        if self.on_beat is not None:
+            self.on_beat(now, (now - self._due_ns) / 1e9)
         self._due_ns = max(self._due_ns + BEAT_NS, now)
         self.call_at(self._due_ns, self._beat)
 
-    def _rang(self, now: int, late: int) -> None:
-        if late < SLIGHT_NS:
+    def _record_lateness(self, now: int, late: int) -> None:
+        if late < MIN_RECORDED_LATENESS_NS:
             return
         while self._late and self._late[-1][1] <= late:
-            self._late.pop()  # whoever asks for the longest since an earlier moment is told the later one
+            self._late.pop()  # a later and larger value replaces it for every question
         self._late.append((now, late))
-        while self._late[0][0] < now - REMEMBERED_NS:
+        while self._late[0][0] < now - LATENESS_HISTORY_NS:
             self._late.popleft()
 
     def _arm(self, due_ns: int) -> None:
@@ -121,23 +120,26 @@ class Clock:
             return
         if self._timer:
             self._timer.cancel()
-        self._timer = self._loop.call_later(max(0.0, (due_ns - self.now_ns()) / 1e9), self._due)
+        self._timer = self._loop.call_later(max(0.0, (due_ns - self.now_ns()) / 1e9), self._run_due)
 
-    def _woken(self) -> None:
+    def _on_readable(self) -> None:
         try:
             os.read(self._fd or 0, 8)
         except BlockingIOError:
             return
-        self._due()
+        self._run_due()
 
-    def _due(self) -> None:
-        self._armed_ns = 0  # callbacks that set alarms need not arm: that is done once, below, for the earliest of all
+    def _run_due(self) -> None:
+        self._armed_ns = 0  # alarms set by callbacks do not arm the timer; it is armed once below, for the earliest
         while self._heap and self._heap[0][0] <= self.now_ns():
             alarm = heapq.heappop(self._heap)[2]
             now = self.now_ns()
-            self._rang(now, now - alarm.due_ns)
+            self._record_lateness(now, now - alarm.due_ns)
             if alarm.callback is not None:
-                alarm.callback()
+                try:
+                    alarm.callback()
+                except Exception:  # in one target's callback; the other alarms still run
+                    log.exception("an alarm failed; please report this")
         self._armed_ns = None
         if self._heap:
             self._arm(self._heap[0][0])

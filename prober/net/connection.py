@@ -1,4 +1,4 @@
-"""Setting up one connection, phase by phase, each with its time: name, TCP, proxy, TLS."""
+"""Set up a connection in timed phases: DNS, TCP, proxy, TLS."""
 
 import asyncio
 import errno
@@ -19,13 +19,17 @@ from prober.net.endpoint import Endpoint, is_address
 from prober.net.exchange import Exchange
 
 T = TypeVar("T")
-_UNUSABLE = {errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT}  # an address family that this machine has not
-# Descriptors, memory or ports of this machine have run out.
+_UNUSABLE = {
+    errno.EADDRNOTAVAIL,
+    errno.ENETUNREACH,
+    errno.EAFNOSUPPORT,
+}  # an address family that this machine does not support
+# This machine is out of file descriptors, memory or ports.
 _OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL}
 
 
 class Broken(Exception):
-    """The connection could not be set up; `verdict` says how it counts, `connection` what there was of it.
+    """The connection could not be set up. verdict: how it counts; connection: the completed phases.
 
     is_refused: the target's own address refused the TCP connection (ECONNREFUSED); never a proxy's refusal
     """
@@ -50,7 +54,7 @@ async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> C
     except socket.gaierror as problem:
         if (
             ours := _exhausted()
-        ) is not None:  # a resolver that cannot open a socket says the same as one that knows no name
+        ) is not None:  # without a socket the resolver reports the same error as for an unknown name
             raise setup.broken(Outcome.INVALID, f"the prober itself cannot resolve {setup.host!r}: {ours}") from None
         raise setup.broken(Outcome.DNS, f"cannot resolve {setup.host!r}: {problem.strerror}") from None
     except ssl.SSLCertVerificationError as problem:
@@ -58,7 +62,7 @@ async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> C
     except Forbidden as problem:
         raise setup.broken(Outcome.REJECTED, str(problem.strerror)) from None
     except (OSError, ssl.SSLError) as problem:
-        if problem.errno in _OURS or setup.phase == "dns":  # a resolver that fails otherwise is this machine's
+        if problem.errno in _OURS or setup.phase == "dns":  # other errors of the resolver are local
             said = f"the prober itself cannot connect: {setup.phase}: {_exhausted() or _said(problem)}"
             raise setup.broken(Outcome.INVALID, said) from None
         outcome = Outcome.TLS if setup.phase == "tls" else Outcome.CONNECT_REFUSED
@@ -68,17 +72,17 @@ async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> C
 
 
 def cert_expiry(exchange: Exchange) -> float | None:
-    """End of the server certificate's validity in seconds since 1970; None without a verified one."""
+    """Expiry of the server certificate in Unix seconds; None without a verified certificate."""
     found = exchange.transport.get_extra_info("ssl_object") if exchange.transport else None
     try:
         until = (found.getpeercert() or {}).get("notAfter") if found is not None else None
         return float(ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None
-    except ValueError:  # the handshake is not done, or the date is none
+    except ValueError:  # the handshake is not complete, or the date is invalid
         return None
 
 
 def _exhausted() -> str | None:
-    """Why this process can open nothing now; None if it can."""
+    """Exhausted resource of this process; None if there is none."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as problem:
@@ -113,7 +117,7 @@ class _Setup:
         await self._timed("tcp", self._tcp(addresses, tunnel or self._exchange))
         if tunnel is not None:
             assert tunnel.transport is not None
-            self._exchange.connection_made(tunnel.transport)  # now: whoever gives up closes it, tunnel or not
+            self._exchange.connection_made(tunnel.transport)  # now, so that a timeout closes it in any case
             await self._timed("proxy", tunnel.open(self._endpoint))
             tunnel.transport.set_protocol(self._exchange)
         if secured:
@@ -142,7 +146,7 @@ class _Setup:
                 if problem.errno == errno.ECONNREFUSED:
                     refusal = problem
                 if index == len(addresses) - 1:
-                    # `localhost` is ::1 too; without IPv6 the answer is that of 127.0.0.1.
+                    # `localhost` is also ::1; without IPv6 the result is that of 127.0.0.1.
                     raise refusal if refusal and problem.errno in _UNUSABLE else problem from None
 
     async def _tls(self) -> None:
@@ -157,7 +161,7 @@ class _Setup:
 
 
 class _Tunnel(asyncio.Protocol):
-    """Asks a proxy for a tunnel (RFC 9110, 9.3.6)."""
+    """Requests a tunnel from a proxy with CONNECT (RFC 9110, 9.3.6)."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -176,7 +180,7 @@ class _Tunnel(asyncio.Protocol):
             raise ConnectionRefusedError(f"the proxy answered {status} to CONNECT {target}")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's are not of its class
+        self.transport = cast(asyncio.Transport, transport)  # uvloop transports are not subclasses
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Where a target is: address, proxy, certificates, and the request head that never changes."""
+"""Endpoint of a target: address, proxy, certificates and request head."""
 
 import ipaddress
 import ssl
@@ -8,17 +8,22 @@ from urllib.parse import unquote, urlsplit
 from prober import __version__
 from prober.config.specs import TargetSpec, TlsSpec
 from prober.net.certificates import BadCertificate, ClientTls, client_tls
-from prober.net.redaction import Veil, basic
+from prober.net.redaction import Redactor, basic
 from prober.storage.watched_file import Secret
 
 
 class BadEndpoint(ValueError):
-    """The endpoint cannot be used as configured; the message names the key and what to do."""
+    """The endpoint cannot be used as configured; the message has the key and the remedy."""
 
 
 @dataclass(slots=True)
 class Endpoint:
-    """One server. `trust` is None for http, server_name: that of its certificate; `proxy` is (host, port) of a forward proxy."""
+    """One server.
+
+    trust: TLS settings, None for http.
+    server_name: expected name in the certificate.
+    proxy: (host, port) of a forward proxy.
+    """
 
     scheme: str
     host: str
@@ -31,7 +36,7 @@ class Endpoint:
     proxy_authorization: str = ""
     secret: Secret | None = None
     allow_link_local: bool = False
-    veil: Veil = field(default_factory=Veil)
+    redactor: Redactor = field(default_factory=Redactor)
     authority: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,18 +46,18 @@ class Endpoint:
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """For the next connection; None for http."""
+        """TLS context for the next connection; None for http."""
         return self.trust.context() if self.trust else None
 
     def token(self) -> str | None:
-        """The bearer token as it is now; None without one. What is said from now on hides it."""
+        """Current bearer token, None without one. It is registered for redaction."""
         token = self.secret.read() if self.secret else None
         if token is not None:
-            self.veil.hide(token)
+            self.redactor.add_rotating(token)
         return token
 
     def head(self, method: str, path: str, *, length: int, request_id: str, token: str | None) -> bytes:
-        """Request line and headers. Every request has a connection of its own, closed after it."""
+        """Request line and headers. Every request uses a new connection that is closed afterwards."""
         target = path
         extra = ""
         if self.proxy and self.scheme == "http":
@@ -76,16 +81,16 @@ class Endpoint:
 
 
 def endpoint(spec: TargetSpec) -> Endpoint:
-    """The endpoint of a target. Raises BadEndpoint for certificates that cannot be used."""
+    """Endpoint of a target. Raises BadEndpoint for unusable certificates."""
     parts = urlsplit(spec.url)
     proxy, authorization = None, ""
-    veil = Veil()
+    redactor = Redactor()
     for _, value in spec.headers:
-        veil.keep(value)
+        redactor.add(value)
     if spec.metrics and spec.metrics.url:
-        veil.keep_of(spec.metrics.url)
+        redactor.add_url(spec.metrics.url)
     if spec.proxy_url:
-        veil.keep_of(spec.proxy_url)
+        redactor.add_url(spec.proxy_url)
         through = urlsplit(spec.proxy_url)
         proxy = (through.hostname or "", through.port or 3128)
         if through.username:
@@ -107,12 +112,12 @@ def endpoint(spec: TargetSpec) -> Endpoint:
         authorization,
         Secret(spec.bearer_token_file) if spec.bearer_token_file else None,
         spec.allow_link_local,
-        veil,
+        redactor,
     )
 
 
 def is_address(host: str) -> bool:
-    """`host` is an IP address, so that no name has to be resolved."""
+    """Whether `host` is an IP address, which needs no name resolution."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

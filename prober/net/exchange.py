@@ -1,4 +1,4 @@
-"""One HTTP/1.1 request on a connection of its own: bytes are stamped as they arrive, and understood later.
+"""One HTTP/1.1 request on a new connection: bytes get a timestamp on arrival and are parsed later.
 
 The parser of HTTP is llhttp (httptools), fed at once because it is C; events and JSON are read when the answer has ended, when
 a deadline has to know whether content came, or when too much waits. So a chunk's stamp never waits for another's JSON. Only a
@@ -25,8 +25,8 @@ from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Recording
 
 SLICE = 4
-MAX_STREAM_BYTES = 64 << 20  # of a stream as it is sent, with its headers, chunks and trailers
-MAX_PLAIN_BYTES = 4 << 20  # of any other answer
+MAX_STREAM_BYTES = 64 << 20  # of a stream on the wire, with headers, chunk framing and trailers
+MAX_PLAIN_BYTES = 4 << 20  # of any other response
 MAX_HEAD_BYTES = 64 << 10
 MAX_ERROR_BYTES = 64 << 10
 MAX_HEADERS = 200
@@ -37,14 +37,14 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """When a request is given up; `timeouts` count from `intended_ns` and from the last content."""
+    """Deadlines of a request; `timeouts` count from `intended_ns` and from the last content."""
 
     intended_ns: int
     timeouts: Timeouts
 
 
 def _guarded(callback: Callable[Concatenate["Exchange", P], None]) -> Callable[Concatenate["Exchange", P], None]:
-    """A callback of the event loop or the parser: an exception ends its exchange."""
+    """Wrap a callback of the event loop or the parser, so that an exception ends its exchange."""
 
     @wraps(callback)
     def guarded(self: "Exchange", /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -57,7 +57,7 @@ def _guarded(callback: Callable[Concatenate["Exchange", P], None]) -> Callable[C
 
 
 class Exchange(asyncio.Protocol):
-    """One request and its answer. `send` once connected; `ended` is done when it is over, however it ended.
+    """One request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
 
     `ended` raises what this code failed with; `received` then tells whether it was over something that the server sent.
     """
@@ -79,18 +79,18 @@ class Exchange(asyncio.Protocol):
         self._received = 0
         self._streaming = False
         self._deadlines: Deadlines | None = None
-        self._check_ns = NEVER_NS  # no deadline passes before
+        self._check_ns = NEVER_NS  # no deadline before this time
         self._timer: asyncio.Handle | None = None
 
     @property
     def received(self) -> bool:
-        """The server has sent something."""
+        """Whether the server has sent any bytes."""
         return self._received > 0
 
-    # -- what the prober does -------------------------------------------------------------------------------------------
+    # -- calls of the prober --------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, deadlines: Deadlines) -> None:
-        """Write the whole request and stamp it."""
+        """Write the request and record the time."""
         self._deadlines = deadlines
         if self.ended.done():
             return
@@ -100,13 +100,13 @@ class Exchange(asyncio.Protocol):
         self._check(time.monotonic_ns())
 
     def abort(self) -> None:
-        """Cut the connection and forget it."""
+        """Abort the connection."""
         self._end()
         if self.transport is not None:
             self.transport.abort()
 
     def first_ns(self) -> int | None:
-        """When the first content came; what has arrived is read for it, a few pieces at a time."""
+        """Time of the first content; parses received bytes for it, a few pieces at a time."""
         if self.recording is None:
             return None
         if self.recording.first_ns is None and self.end_ns is None:
@@ -117,11 +117,11 @@ class Exchange(asyncio.Protocol):
         return self.recording.first_ns
 
     def read(self) -> None:
-        """Read all that has arrived of an answer that was cut: nothing else reads it."""
+        """Parse all received bytes of an aborted response."""
         if self.recording is not None:
             self.recording.parse_pending()
 
-    # -- what the transport says ----------------------------------------------------------------------------------------
+    # -- transport callbacks -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -166,9 +166,9 @@ class Exchange(asyncio.Protocol):
         elif "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", ""):
             self._break(Outcome.TRUNCATED, "the connection was closed inside the answer")
         else:
-            self._complete()  # without a length the end of the connection is the end of the body
+            self._complete()  # without a length the body ends with the connection
 
-    # -- what the parser says -------------------------------------------------------------------------------------------
+    # -- parser callbacks ----------------------------------------------------------------------------------------------
 
     @_guarded
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -193,7 +193,7 @@ class Exchange(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         if self._parser is None:
-            return  # the answer has ended
+            return  # the response has ended
         try:
             self._size += len(data)
             if not self._streaming:
@@ -210,7 +210,7 @@ class Exchange(asyncio.Protocol):
             self._complete()
 
     def _bound(self) -> None:
-        """What is longer than any proper answer is not read to its end."""
+        """End the exchange if the response exceeds its size limit."""
         if self.status is None:
             if self._received > MAX_HEAD_BYTES:
                 self._break(Outcome.MALFORMED, f"headers of more than {MAX_HEAD_BYTES >> 10} KiB")
@@ -220,10 +220,10 @@ class Exchange(asyncio.Protocol):
         if self._received > limit:
             self._break(Outcome.MALFORMED, f"the answer passed {limit >> 20} MiB without an end")
 
-    # -- how it ends ----------------------------------------------------------------------------------------------------
+    # -- end ------------------------------------------------------------------------------------------------------------
 
     def _complete(self) -> None:
-        """The answer has ended. Its chunks are read a few at a time, so that other probes' stamps need not wait for all."""
+        """The response has ended. Parse its chunks a few at a time, so that timestamps of other probes are not delayed."""
         if self.ended.done() or self.end_ns is not None:
             return
         self.end_ns = self._arrived_ns
@@ -266,7 +266,7 @@ class Exchange(asyncio.Protocol):
             self.transport.abort()
 
     def _fail(self, problem: Exception) -> None:
-        """This code failed: whoever waits for the answer is told, and the connection is cut."""
+        """Report an internal error to the waiting caller and abort the connection."""
         self._parser = None
         if self._timer:
             self._timer.cancel()
@@ -288,9 +288,9 @@ class Exchange(asyncio.Protocol):
             if self.transport is None or self.transport.is_closing():
                 return
             if self.recording is not None and self.recording.has_failed:
-                self.transport.abort()  # what it goes on sending is of no use
+                self.transport.abort()  # further data are not needed
             else:
-                # The server closes first, as it was asked to, and so keeps the port's waiting time on its side.
+                # The server closes first, as requested, so that TIME_WAIT is on its side.
                 self._timer = self.ended.get_loop().call_later(LINGER_S, self.transport.abort)
 
     @_guarded
@@ -304,7 +304,7 @@ class Exchange(asyncio.Protocol):
         self._check(time.monotonic_ns())
 
     def _check(self, now_ns: int) -> None:
-        """Give up if a deadline passed before `now_ns`; else check again when the next one may have."""
+        """End the exchange if a deadline passed before `now_ns`; otherwise schedule the next check."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -313,7 +313,7 @@ class Exchange(asyncio.Protocol):
         if self.recording is not None:
             self.recording.parse_pending()
             if self.recording.has_failed:
-                self._complete()  # though the server keeps the connection open
+                self._complete()  # although the server keeps the connection open
                 return
         due = self._deadlines.intended_ns
         limits = self._deadlines.timeouts
@@ -326,7 +326,7 @@ class Exchange(asyncio.Protocol):
                 seen = f"status {self.status}, {self._size} bytes" if self.status else "no answer"
                 said = f"no content after {limits.first_token_s:g} s ({seen})"
                 waits.append((at, Outcome.TIMEOUT_FIRST_TOKEN, said))
-                next_ns = now_ns + stall_ns  # content that comes from now on can stall from then on
+                next_ns = now_ns + stall_ns  # content that arrives now can stall from then on
             else:
                 at = (self.recording.last_ns or 0) + stall_ns
                 said = (

@@ -1,8 +1,8 @@
-"""A Kubernetes API server, through the few calls that discovery and leases need: each bounded in time and in size.
+"""Client of the Kubernetes API for the calls of discovery and leases, each with a time and size limit.
 
-The service account's token and the cluster's CA are read again when their files change, as both rotate. A token is sent to the
-configured server only, never through a redirect or a proxy, and over plain HTTP to this machine only. Should the server say it
-back, it is hidden in what is said of that.
+The service account's token and the cluster's CA are read again when their files change, since both rotate. The token is sent
+only to the configured server, never through a redirect or proxy, and over plain HTTP only to loopback. It is redacted in
+messages.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ import orjson
 
 from prober import __version__
 from prober.config.problems import shown
-from prober.net.redaction import Veil
+from prober.net.redaction import Redactor
 from prober.storage.watched_file import Secret, Stamp, stamp
 
 Json = dict[str, Any]
@@ -27,22 +27,25 @@ Kind = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 TIMEOUT_S = 10.0
-WATCH_S = 60.0  # then begun anew where it was: a connection that died without a word is noticed this soon
-GRACE_S = 10.0  # the server ends a watch itself; one that goes on after that is dead
-PAGE = 50  # objects of one answer: what is parsed at once must not keep a stamp waiting
-LIMIT_BYTES = 16 << 20
-LINE_BYTES = 4 << 20  # of one event; etcd holds no object above 1.5 MiB
-SAID = 500  # characters of what the server says
+WATCH_S = 60.0  # then the watch is renewed, so that a silently dead connection is noticed
+WATCH_GRACE_S = 10.0  # the server ends a watch itself; a longer one is dead
+PAGE_SIZE = 50  # objects per response: parsing must not delay timestamps of probes
+MAX_RESPONSE_BYTES = 16 << 20
+MAX_EVENT_BYTES = 4 << 20  # etcd holds no object above 1.5 MiB
+MAX_MESSAGE_CHARS = 500  # of a server's error message
 _PIECE = 1 << 16
 _KINDS = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
 
 
 class Unreachable(Exception):
-    """No answer of an API server, or none that can be used; the message names the address and says why."""
+    """No usable answer of the API server; the message has the address and the reason."""
 
 
-class Refused(Exception):
-    """The server said no. status: of HTTP; reason: as Kubernetes names it, such as Conflict; retry_after_s: what it asks for."""
+class KubernetesApiError(Exception):
+    """The server refused the request.
+
+    status: HTTP status. reason: of Kubernetes, such as Conflict. retry_after_s: requested by the server, else 0.
+    """
 
     def __init__(self, status: int, reason: str, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(f"HTTP {status} {reason}: {message}")
@@ -50,46 +53,46 @@ class Refused(Exception):
 
     @property
     def gone(self) -> bool:
-        """The resourceVersion is too old: only a new list helps."""
+        """The resourceVersion is too old: list again."""
         return self.status == 410
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happened to an object. A BOOKMARK's object has its resourceVersion only: nothing is missing up to there."""
+    """A watch event. The object of a BOOKMARK has only a resourceVersion: all events up to it were sent."""
 
     kind: Kind
     object: Json
 
     @property
     def version(self) -> str:
-        """Where a watch may go on from."""
+        """resourceVersion from which a watch can continue."""
         return str((self.object.get("metadata") or {}).get("resourceVersion") or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """All objects of a list at one time, and the resourceVersion of that time."""
+    """All objects of a collection at one resourceVersion."""
 
     items: list[Json]
     version: str
 
 
 class Api:
-    """One API server. To be made, used and closed in one event loop."""
+    """Client of one API server; create, use and close it in the same event loop."""
 
     def __init__(
         self, url: str, *, token_file: str | None = None, ca_file: str | None = None, namespace: str = "default"
     ) -> None:
-        """Raises ValueError for an address that a token must not be sent to."""
+        """Raises ValueError for an invalid URL, and for plain HTTP with a token to another machine."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{shown(url)!r} is not an http or https URL; write https://host:6443")
         if parts.username or parts.password:
-            raise ValueError(f"{shown(url)}: has a user or password in it; give a token as a file")
+            raise ValueError(f"{shown(url)}: contains a user or password; use a token file")
         if parts.scheme == "http" and token_file is not None and not _is_loopback(parts.hostname):
-            raise ValueError(f"{url}: a token over plain HTTP can be read on the way; use https")
-        self.url, self.namespace, self.veil = url.rstrip("/"), namespace, Veil()
+            raise ValueError(f"{url}: a token must not be sent over plain HTTP; use https")
+        self.url, self.namespace, self.redactor = url.rstrip("/"), namespace, Redactor()
         self._token = Secret(token_file) if token_file else None
         self._ca_file = ca_file
         self._context: ssl.SSLContext | None = None
@@ -98,10 +101,12 @@ class Api:
 
     @classmethod
     def in_cluster(cls) -> "Api":
-        """The server of the cluster that this process runs in, with its pod's service account. Raises Unreachable outside."""
+        """Client of the cluster that this pod runs in, with its service account. Raises Unreachable outside a pod."""
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         if not host:
-            raise Unreachable("KUBERNETES_SERVICE_HOST is not set, so this is no pod; name the API server instead")
+            raise Unreachable(
+                "KUBERNETES_SERVICE_HOST is not set: this process does not run in a pod; configure the API server's URL"
+            )
         try:
             with open(f"{ACCOUNT}/namespace", encoding="utf-8") as file:
                 namespace = file.read().strip()
@@ -113,51 +118,51 @@ class Api:
         )
 
     async def get(self, path: str, params: Params | None = None, *, timeout_s: float = TIMEOUT_S) -> Json:
-        """The object or list at `path`. Raises Refused, Unreachable."""
+        """GET the object or list at `path`. Raises KubernetesApiError, Unreachable."""
         return await self._ask("GET", path, params, None, timeout_s)
 
     async def create(self, path: str, body: Json, *, timeout_s: float = TIMEOUT_S) -> Json:
-        """POST a new object to its collection; the object as it is kept. Raises Refused (409: it exists), Unreachable."""
+        """POST a new object; return it as stored. Raises KubernetesApiError (409: it exists), Unreachable."""
         return await self._ask("POST", path, None, body, timeout_s)
 
     async def replace(self, path: str, body: Json, *, timeout_s: float = TIMEOUT_S) -> Json:
-        """PUT an object in place of the one with its resourceVersion. Raises Refused (409: it is another one), Unreachable."""
+        """PUT an object over its resourceVersion. Raises KubernetesApiError (409: it was changed), Unreachable."""
         return await self._ask("PUT", path, None, body, timeout_s)
 
     async def list(self, path: str, params: Params | None = None, *, timeout_s: float = TIMEOUT_S) -> Listed:
-        """Every object of a collection, page by page of one resourceVersion; timeout_s: of a page.
+        """List a collection in pages of one resourceVersion; timeout_s is per page.
 
-        Raises Refused (`gone`: the pages expired while they were read), Unreachable.
+        Raises KubernetesApiError (`gone`: the pages expired meanwhile), Unreachable.
         """
-        found: list[Json] = []
-        asked = {**(params or {}), "limit": str(PAGE)}
+        objects: list[Json] = []
+        query = {**(params or {}), "limit": str(PAGE_SIZE)}
         while True:
-            page = await self.get(path, asked, timeout_s=timeout_s)
+            page = await self.get(path, query, timeout_s=timeout_s)
             items, about = page.get("items"), page.get("metadata")
             if not isinstance(items or [], list) or not isinstance(about, dict):
                 raise self._unreachable(path, "not a list of a Kubernetes API")
-            found += [item for item in items or () if isinstance(item, dict)]
+            objects += [item for item in items or () if isinstance(item, dict)]
             if not about.get("continue"):
-                return Listed(found, str(about.get("resourceVersion") or ""))
-            asked["continue"] = str(about["continue"])
+                return Listed(objects, str(about.get("resourceVersion") or ""))
+            query["continue"] = str(about["continue"])
 
     async def watch(
         self, path: str, params: Params | None = None, *, version: str = "", watch_s: float = WATCH_S
     ) -> AsyncIterator[Event]:
-        """What happens to a collection after `version`, until the server ends the watch, which is no error.
+        """Yield changes of a collection after `version` until the server ends the watch normally.
 
-        Raises Refused (`gone`: list again), Unreachable.
+        Raises KubernetesApiError (`gone`: list again), Unreachable.
         """
-        asked = {
+        query = {
             **(params or {}),
             "watch": "true",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(max(1, round(watch_s))),
             **({"resourceVersion": version} if version else {}),
         }
-        timeout = aiohttp.ClientTimeout(total=watch_s + GRACE_S, sock_connect=TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=watch_s + WATCH_GRACE_S, sock_connect=TIMEOUT_S)
         try:
-            async with self._request("GET", path, asked, None, timeout) as answer:
+            async with self._request("GET", path, query, None, timeout) as answer:
                 await self._accept(answer, path)
                 rest = b""
                 async for piece in answer.content.iter_any():
@@ -165,15 +170,15 @@ class Api:
                     for line in lines:
                         if line.strip():
                             yield self._event(line, path)
-                    if len(rest) > LINE_BYTES:
-                        raise self._unreachable(path, f"an event longer than {LINE_BYTES:,} bytes")
+                    if len(rest) > MAX_EVENT_BYTES:
+                        raise self._unreachable(path, f"an event longer than {MAX_EVENT_BYTES:,} bytes")
         except TimeoutError:
-            raise self._unreachable(path, "the watch did not end when it should; the connection is dead") from None
+            raise self._unreachable(path, "the watch did not end in time; the connection is dead") from None
         except (aiohttp.ClientError, OSError) as problem:
             raise self._unreachable(path, str(problem) or type(problem).__name__) from None
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -206,7 +211,7 @@ class Api:
         if self._token is not None and token is None:
             raise Unreachable(f"{self.url}: no token: {self._token.problem}")
         if token is not None:
-            self.veil.hide(token)
+            self.redactor.add_rotating(token)
             headers["Authorization"] = f"Bearer {token}"
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -222,7 +227,7 @@ class Api:
         )
 
     def _tls(self) -> ssl.SSLContext:
-        """Made again when the CA's file is another one."""
+        """TLS context, made again when the CA file changes."""
         now = stamp(self._ca_file) if self._ca_file else None
         if self._context is None or now != self._context_of:
             try:
@@ -234,49 +239,49 @@ class Api:
         return self._context
 
     async def _accept(self, answer: aiohttp.ClientResponse, path: str) -> None:
-        """Raises Refused for anything but success, with what the server says."""
+        """Raise KubernetesApiError with the server's message unless the status is a success."""
         if answer.status < 300:
             return
         try:
-            said = orjson.loads(await self._body(answer, path))
+            status = orjson.loads(await self._body(answer, path))
         except ValueError:
-            said = None
+            status = None
         retry = answer.headers.get("Retry-After", "")
-        raise self._refused(said, answer.status, answer.reason or "", float(retry) if retry.isdecimal() else 0.0)
+        raise self._api_error(status, answer.status, answer.reason or "", float(retry) if retry.isdecimal() else 0.0)
 
     async def _body(self, answer: aiohttp.ClientResponse, path: str) -> bytes:
         body = bytearray()
         async for piece in answer.content.iter_chunked(_PIECE):
             body += piece
-            if len(body) > LIMIT_BYTES:
-                raise self._unreachable(path, f"longer than {LIMIT_BYTES:,} bytes")
+            if len(body) > MAX_RESPONSE_BYTES:
+                raise self._unreachable(path, f"longer than {MAX_RESPONSE_BYTES:,} bytes")
         return bytes(body)
 
     def _event(self, line: bytes, path: str) -> Event:
         try:
-            said = orjson.loads(line)
+            document = orjson.loads(line)
         except ValueError as problem:
             raise self._unreachable(path, f"not an event: {problem}") from None
-        kind, about = (said.get("type"), said.get("object")) if isinstance(said, dict) else (None, None)
+        kind, about = (document.get("type"), document.get("object")) if isinstance(document, dict) else (None, None)
         if kind == "ERROR":
-            raise self._refused(about, 500, "", 0.0)
+            raise self._api_error(about, 500, "", 0.0)
         if kind not in _KINDS or not isinstance(about, dict):
             raise self._unreachable(path, f"an event of type {str(kind)[:40]!r} without an object")
         return Event(cast(Kind, kind), about)
 
     def _unreachable(self, path: str, why: str) -> Unreachable:
-        return Unreachable(f"{self.url}{path}: {self.veil.over(why[:SAID])}")
+        return Unreachable(f"{self.url}{path}: {self.redactor.redact(why[:MAX_MESSAGE_CHARS])}")
 
-    def _refused(self, said: Any, status: int, reason: str, retry_after_s: float) -> Refused:
-        """From a Status object, or what HTTP says without one."""
-        about = said if isinstance(said, dict) else {}
+    def _api_error(self, document: Any, status: int, reason: str, retry_after_s: float) -> KubernetesApiError:
+        """Error from a Status object, or from the HTTP status without one."""
+        about = document if isinstance(document, dict) else {}
         code, details = about.get("code"), about.get("details")
         if isinstance(details, dict) and isinstance(details.get("retryAfterSeconds"), int):
             retry_after_s = max(retry_after_s, details["retryAfterSeconds"])
-        return Refused(
+        return KubernetesApiError(
             code if isinstance(code, int) else status,
-            self.veil.over(str(about.get("reason") or reason)[:100]),
-            self.veil.over(str(about.get("message") or "no more was said")[:SAID]),
+            self.redactor.redact(str(about.get("reason") or reason)[:100]),
+            self.redactor.redact(str(about.get("message") or "no message")[:MAX_MESSAGE_CHARS]),
             retry_after_s,
         )
 

@@ -1,4 +1,4 @@
-"""The Prometheus that scrapes this prober, asked for what it holds from before."""
+"""Queries to the Prometheus that scrapes this prober."""
 
 import math
 from collections.abc import Collection
@@ -9,96 +9,99 @@ import orjson
 
 from prober.config.problems import shown
 from prober.net.address import connector
-from prober.net.redaction import Veil
-from prober.net.scrape import whole
+from prober.net.redaction import Redactor
+from prober.net.scrape import read_body
 
 TIMEOUT_S = 20.0
-LIMIT_BYTES = 8 << 20
-SAID = 500  # characters of its own words
+MAX_RESPONSE_BYTES = 8 << 20
+MAX_MESSAGE_CHARS = 500  # of an error message of Prometheus
 HOUR_S = 3600
 
 
 class Unanswered(Exception):
-    """It could not be asked, or its answer cannot be used; the message says why, with the address."""
+    """A query failed or its answer cannot be used; the message has the address and the reason."""
 
 
 async def hourly_histograms(
     url: str, series: str, labels: dict[str, str], end_unix_s: float, hours: int
 ) -> list[tuple[float, list[tuple[float, float]]]]:
-    """[(middle of the hour, unix seconds; [(upper bound in seconds, observations up to it)])] of the last `hours`.
+    """Cumulative histogram of each of the last `hours`, summed over replicas of the prober.
 
-    All replicas of the prober together. Hours without observations are left out. Raises Unanswered.
+    Returns [(middle of the hour in Unix seconds, [(upper bound in seconds, observations up to it)])], without empty hours.
+    Raises Unanswered.
     """
     matchers = ",".join(f"{name}={_quoted(value)}" for name, value in labels.items())
     query = f"sum by (le) (increase({series}_bucket{{{matchers}}}[1h]))"
     end = end_unix_s // HOUR_S * HOUR_S
-    asked = {"query": query, "start": str(end - (hours - 1) * HOUR_S), "end": str(end), "step": str(HOUR_S)}
+    parameters = {"query": query, "start": str(end - (hours - 1) * HOUR_S), "end": str(end), "step": str(HOUR_S)}
     found: dict[float, list[tuple[float, float]]] = {}
     try:
-        for row in await _rows(url, "query_range", asked):
+        for row in await _rows(url, "query_range", parameters):
             bound = float(row["metric"]["le"])
             for at, value in row["values"]:
                 found.setdefault(float(at), []).append((bound, float(value)))
     except (KeyError, TypeError, ValueError) as problem:
-        raise Unanswered(f"{shown(url)}: not the answer of a Prometheus: {problem!r}") from None
+        raise Unanswered(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
     histograms = [(at - HOUR_S / 2, sorted(buckets)) for at, buckets in sorted(found.items())]
     return [(at, buckets) for at, buckets in histograms if buckets[-1][0] == math.inf and buckets[-1][1] > 0]
 
 
 async def firing(url: str, target: str, without: Collection[str] = ()) -> list[str]:
-    """Names of the alerts that fire for a target; those only informed of, and `without`, are left out. Raises Unanswered."""
+    """Names of the firing alerts of a target, without severity info and without those in `without`. Raises Unanswered."""
     names = _quoted("|".join(sorted(without)))
     query = f'ALERTS{{alertstate="firing",severity!="info",alertname!~{names},target={_quoted(target)}}}'
     try:
         return sorted({str(row["metric"]["alertname"]) for row in await _rows(url, "query", {"query": query})})
     except (KeyError, TypeError) as problem:
-        raise Unanswered(f"{shown(url)}: not the answer of a Prometheus: {problem!r}") from None
+        raise Unanswered(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
 
 
 async def instant(url: str, query: str) -> float:
-    """The one value that a query has now, a scalar's or that of its only series. Raises Unanswered, also for NaN and no data."""
+    """Current value of a query that gives a scalar or one series. Raises Unanswered, also for no data, NaN and infinity."""
     rows = await _rows(url, "query", {"query": query})
     try:
         values = (
             [float(row["value"][1]) for row in rows] if all(isinstance(row, dict) for row in rows) else [float(rows[1])]
         )
     except (IndexError, KeyError, TypeError, ValueError) as problem:
-        raise Unanswered(f"{shown(url)}: {query!r} does not give a number now: {problem!r}") from None
+        raise Unanswered(f"{shown(url)}: {query!r} does not give a number: {problem!r}") from None
     if len(values) != 1:
-        said = f"{len(values)} series; sum() makes them one" if values else "no data"
-        raise Unanswered(f"{shown(url)}: {query!r} gives {said}")
+        result = f"{len(values)} series; aggregate them, such as with sum()" if values else "no data"
+        raise Unanswered(f"{shown(url)}: {query!r} gives {result}")
     if not math.isfinite(values[0]):
-        raise Unanswered(f"{shown(url)}: {query!r} gives {values[0]}, which is not known")
+        raise Unanswered(f"{shown(url)}: {query!r} gives {values[0]}, not a finite number")
     return values[0]
 
 
-async def _rows(url: str, path: str, asked: dict[str, str]) -> list[Any]:
-    """`result` of the answer: series, or of a scalar [time, value]. Raises Unanswered."""
-    veil = Veil()
-    veil.keep_of(url)
+async def _rows(url: str, path: str, parameters: dict[str, str]) -> list[Any]:
+    """`result` of the answer: a list of series, or [time, value] of a scalar. Raises Unanswered."""
+    redactor = Redactor()
+    redactor.add_url(url)
     try:
         async with (
             aiohttp.ClientSession(
                 connector=connector(), timeout=aiohttp.ClientTimeout(TIMEOUT_S), auto_decompress=False
             ) as session,
             session.post(
-                f"{url}/api/v1/{path}", data=asked, headers={"Accept-Encoding": "identity"}, allow_redirects=False
+                f"{url}/api/v1/{path}", data=parameters, headers={"Accept-Encoding": "identity"}, allow_redirects=False
             ) as answer,
         ):
             if 300 <= answer.status < 400:
                 raise Unanswered(
-                    f"{shown(url)}: HTTP {answer.status}: redirects are not followed; give its own address"
+                    f"{shown(url)}: HTTP {answer.status}: redirects are not followed; configure the final address"
                 )
-            document: Any = orjson.loads(await whole(answer, LIMIT_BYTES))
+            document: Any = orjson.loads(await read_body(answer, MAX_RESPONSE_BYTES))
         if document["status"] != "success":
-            raise Unanswered(f"{shown(url)}: {veil.over(str(document.get('error', document))[:SAID])}")
+            raise Unanswered(
+                f"{shown(url)}: {redactor.redact(str(document.get('error', document))[:MAX_MESSAGE_CHARS])}"
+            )
         rows: list[Any] = document["data"]["result"]
         return rows
     except (TimeoutError, aiohttp.ClientError, OSError) as problem:
-        said = veil.over(str(problem))  # with what an answer that is no HTTP begins with
-        raise Unanswered(f"{shown(url)}: {shown(said) or type(problem).__name__}") from None
+        reason = redactor.redact(str(problem))  # may contain the start of a response that is not HTTP
+        raise Unanswered(f"{shown(url)}: {shown(reason) or type(problem).__name__}") from None
     except (KeyError, TypeError, ValueError) as problem:
-        raise Unanswered(f"{shown(url)}: not the answer of a Prometheus: {problem!r}") from None
+        raise Unanswered(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
 
 
 def _quoted(value: str) -> str:

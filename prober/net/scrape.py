@@ -1,4 +1,4 @@
-"""Other programs' pages, fetched: bounded in time and size, on a connection of their own."""
+"""HTTP GET of metrics and other pages, with time and size limits, on a new connection."""
 
 import ssl
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ import aiohttp
 from prober.config.problems import shown
 from prober.net.address import check, connector
 
-LIMIT_BYTES = 16 << 20
-_PIECE = 1 << 16
+MAX_BODY_BYTES = 16 << 20
+_CHUNK_BYTES = 1 << 16
 
 
 class Unreadable(Exception):
-    """There is no page; the message names the address and says why."""
+    """The page could not be read; the message has the address and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A page as it came. headers: names in lower case."""
+    """A fetched page. headers: names in lower case."""
 
     body: bytes
     headers: dict[str, str]
@@ -32,11 +32,13 @@ async def fetch(
     tls: ssl.SSLContext | None = None,
     proxy: str | None = None,
     timeout_s: float = 4.0,
-    limit: int = LIMIT_BYTES,
+    limit: int = MAX_BODY_BYTES,
     allow_link_local: bool = False,
 ) -> Fetched:
-    """GET `url`; redirects and compressed answers are refused. proxy: not for addresses that are refused. Raises Unreadable."""
-    timeout = aiohttp.ClientTimeout(total=timeout_s, ceil_threshold=timeout_s + 1)  # else rounded up to whole seconds
+    """GET `url`. Redirects, compressed responses and refused addresses (also with a proxy) raise Unreadable."""
+    timeout = aiohttp.ClientTimeout(
+        total=timeout_s, ceil_threshold=timeout_s + 1
+    )  # otherwise rounded up to whole seconds
     headers = {**headers, "Accept-Encoding": "identity"}
     where = shown(url)
     try:
@@ -48,10 +50,12 @@ async def fetch(
             session.get(url, headers=headers, proxy=proxy, allow_redirects=False) as answer,
         ):
             if 300 <= answer.status < 400:
-                raise Unreadable(f"{where}: HTTP {answer.status}: redirects are not followed; give the final address")
+                raise Unreadable(
+                    f"{where}: HTTP {answer.status}: redirects are not followed; configure the final address"
+                )
             if answer.status != 200:
                 raise Unreadable(f"{where}: HTTP {answer.status}")
-            body = await whole(answer, limit)
+            body = await read_body(answer, limit)
             return Fetched(body, {name.lower(): value for name, value in answer.headers.items()})
     except TimeoutError:
         raise Unreadable(f"{where}: no answer within {timeout_s:g} s") from None
@@ -59,13 +63,13 @@ async def fetch(
         raise Unreadable(f"{where}: {shown(str(problem)) or type(problem).__name__}") from None
 
 
-async def whole(answer: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body of an answer, of at most `limit` bytes and not compressed, as a small one may unpack to any size. Raises ValueError."""
+async def read_body(answer: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Read a body of at most `limit` bytes. Compressed bodies are refused: they may unpack to any size. Raises ValueError."""
     coding = answer.headers.get("Content-Encoding", "identity").strip().lower()
     if coding not in ("", "identity"):
-        raise ValueError(f"compressed ({coding[:20]!r}), though identity was asked for")
+        raise ValueError(f"compressed ({coding[:20]!r}), although identity was requested")
     body = bytearray()
-    async for piece in answer.content.iter_chunked(_PIECE):
+    async for piece in answer.content.iter_chunked(_CHUNK_BYTES):
         body += piece
         if len(body) > limit:
             raise ValueError(f"longer than {limit:,} bytes")

@@ -1,4 +1,4 @@
-"""Whether this prober may do what only one of several may: sweep a target, and write to Grafana."""
+"""Leadership: only one replica of a shard may sweep a target and write to Grafana."""
 
 from collections.abc import Callable
 from hashlib import blake2b
@@ -8,12 +8,12 @@ Listener = Callable[[], None]
 
 
 def claimed_as(key: str) -> str:
-    """The name of a target among the claims: short, as all of a shard's targets share one annotation."""
+    """Short key of a target's claims: all targets of a shard share one annotation."""
     return blake2b(key.encode(), digest_size=8).hexdigest()
 
 
 class Leadership(Protocol):
-    """What the daemon asks. where: which lease, "" if there is none to be had by others; holder: who has it, as far as is known."""
+    """Leadership as the daemon sees it. where: name of the lease, "" without one; holder: last known holder."""
 
     where: str
 
@@ -21,32 +21,32 @@ class Leadership(Protocol):
     def holder(self) -> str: ...
 
     def held(self) -> int | None:
-        """The fencing number while it is held, to be asked before each thing done; None: it is not."""
+        """Fencing token while the lease is held, else None; check it before each action."""
         ...
 
     def claimed(self, key: str) -> float:
-        """The number last claimed for `key` by any holder; 0: none."""
+        """Last number claimed for `key` by any holder; 0 for none."""
         ...
 
     async def claim(self, key: str, number: float) -> int | None:
-        """Write it down for those that follow, before anything is done; the fencing number, None if it is not held any more."""
+        """Record a claim before acting on it; returns the fencing token, None if the lease is lost."""
         ...
 
     def listen(self, lost: Listener, won: Listener) -> None:
-        """Call these when it is lost, at once, and when it is won."""
+        """Register callbacks for loss and acquisition of the lease."""
         ...
 
     async def run(self) -> None:
-        """Try to hold it, for ever."""
+        """Acquire and renew the lease forever."""
         ...
 
     async def close(self) -> None:
-        """Let others have it."""
+        """Release the lease."""
         ...
 
 
 class Alone:
-    """The only prober there is: it holds what nobody else wants."""
+    """Leadership of a prober without replicas: always held."""
 
     where, holder = "", ""
 

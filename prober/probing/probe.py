@@ -251,7 +251,7 @@ class Flight:
             request_id=self._id,
             unix_s=self._unix_s,
             outcome=verdict.outcome,
-            detail=target.endpoint.veil.over(verdict.detail),
+            detail=target.endpoint.redactor.redact(verdict.detail),
             timeline=timeline,
             model=identity.model if identity else "",
             engine=identity.dialect.name if identity else "",
@@ -261,7 +261,7 @@ class Flight:
             cached=ok
             and not draw.warm
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
-            text=target.endpoint.veil.over(self._recording.text),
+            text=target.endpoint.redactor.redact(self._recording.text),
             golden=draw.expectation.kind if draw.expectation else None,
             rate_limit=left,
             cert_expiry_unix_s=cert_expiry(self._exchange),

@@ -1,4 +1,4 @@
-"""Which of several probers has a target: each by itself, from the key alone, and all of them alike."""
+"""Assignment of targets to shards, computed from the key alone."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _ORDINAL = re.compile(r".*-(\d{1,5})")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of `count` shards, from 0; the one of one has everything."""
+    """Shard `index` (from 0) of `count`."""
 
     index: int = 0
     count: int = 1
@@ -22,7 +22,7 @@ class Shard:
         """From `I/N`, or `ordinal/N` with I from the end of the pod's name, as a StatefulSet numbers its pods. Raises ValueError."""
         found = _TEXT.fullmatch(text.strip())
         if found is None:
-            raise ValueError(f"{text!r} is no shard; write it like 0/3 (the first of three) or ordinal/3")
+            raise ValueError(f"{text!r} is not a shard; write it as 0/3 (the first of three) or ordinal/3")
         count = int(found[2])
         if found[1] == "ordinal":
             numbered = _ORDINAL.fullmatch(pod or "")
@@ -37,7 +37,7 @@ class Shard:
         return cls(index, count)
 
     def has(self, key: str) -> bool:
-        """Whether the target with this key is this shard's."""
+        """Whether the target with this key belongs to this shard."""
         return shard_of(key, self.count) == self.index
 
     def __str__(self) -> str:

@@ -212,7 +212,7 @@ class Target:
         """The verdict on something that the target sent and the prober failed to read. The log has the trace, without secrets."""
         trace = type(problem).__name__
         with suppress(Exception):
-            trace = self.endpoint.veil.over("".join(format_exception(problem)))
+            trace = self.endpoint.redactor.redact("".join(format_exception(problem)))
         log.error(
             "target=%s: %s could not be read; please report this: %s", self.spec.name or self.spec.url, sent, trace
         )
@@ -322,7 +322,7 @@ class Target:
             return None
         assert verdict is not None
         said = f"GET {self.endpoint.authority}{base}/models: {verdict.detail}"
-        return Verdict(verdict.outcome, self.endpoint.veil.over(said))
+        return Verdict(verdict.outcome, self.endpoint.redactor.redact(said))
 
     def _read(self, answer: Answer, path: str) -> Identity | Verdict:
         try:

@@ -33,4 +33,5 @@ def ending(reason: str | None, detail: str) -> str:
     """`past the knee: 3 breaches at 12/s`. A reason that is unknown here or has no detail is returned as it is, None as ""."""
     if reason is None or not detail:
         return (reason or detail).replace("_", " ")
-    return _WORDS.get(reason, f"{reason}: {{}}").format(detail)
+    words = _WORDS.get(reason)
+    return words.format(detail) if words is not None else f"{reason}: {detail}"

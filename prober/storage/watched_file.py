@@ -1,4 +1,4 @@
-"""Files that others change: tokens, certificates, the configuration."""
+"""Files that change while the prober runs: tokens, certificates, the configuration."""
 
 import os
 from dataclasses import dataclass, field
@@ -9,30 +9,29 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp(path: str) -> Stamp | None:
-    """Changes whenever what `path` leads to is another file or content (a symlink swap too); None if nothing is there."""
+    """Stamp that changes with the file or its content, also on a symlink swap; None if there is no file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+    return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 @dataclass(slots=True)
-class Followed:
-    """A file that is looked at now and then. patience: looks without it until it is gone, as an editor may be about to put a
-    new one there."""
+class WatchedFile:
+    """A polled file. patience: polls without the file until it counts as gone, since an editor may be replacing it."""
 
     path: str
     patience: int = 3
     _stamp: Stamp | None = None
     _misses: int = 0
 
-    def taken(self) -> None:
-        """It is about to be read: only what comes after is a change."""
+    def mark_read(self) -> None:
+        """Call before reading the file: only later changes are reported."""
         self._stamp = stamp(self.path)
 
-    def look(self) -> Literal["changed", "gone", ""]:
-        """What is new since the last look: gone is told once, and whatever is there after it is a change."""
+    def poll(self) -> Literal["changed", "gone", ""]:
+        """Change since the last poll. "gone" is reported once; any file after that is "changed"."""
         now = stamp(self.path)
         if now is not None:
             self._misses = 0
@@ -45,7 +44,7 @@ class Followed:
 
 
 def runbook(name: str) -> str | None:
-    """The page on an alert, as Markdown: in the installed package, or beside it in a checkout. None if there is none."""
+    """Runbook of an alert as Markdown, from the installed package or a checkout; None if it does not exist."""
     here = Path(__file__).parents[1]
     for folder in (here / "runbooks", here.parent / "deploy" / "runbooks"):
         try:
@@ -56,13 +55,13 @@ def runbook(name: str) -> str | None:
 
 
 def asset(name: str) -> bytes:
-    """A file that the page loads, from the package's `static/`. Raises OSError."""
+    """Content of a file of the package's `static/` folder. Raises OSError."""
     return (Path(__file__).parents[1] / "static" / name).read_bytes()
 
 
 @dataclass(slots=True)
 class Secret:
-    """A token in a file, read again when the file changes. While the file is gone the last token stays in use."""
+    """A token in a file, read again when the file changes. While the file is missing the last token stays in use."""
 
     path: str
     problem: str = ""
@@ -70,19 +69,19 @@ class Secret:
     _value: str | None = field(default=None, repr=False)
 
     def read(self) -> str | None:
-        """The token, None if there never was one; `problem` then says why."""
+        """Current token; None if there never was one, with the reason in `problem`."""
         now = stamp(self.path)
         if now is None or now != self._stamp or self.problem:
             try:
                 value = Path(self.path).read_text(encoding="ascii").strip()
                 if not value or any(c.isspace() for c in value):
-                    raise ValueError("is empty or has blanks in it; put one token on one line")
+                    raise ValueError("is empty or contains blanks; write one token on one line")
                 self._value, self._stamp, self.problem = value, now, ""
             except OSError as problem:
-                kept = "the last one is used" if self._value else "nothing can be sent without it"
+                consequence = "the last token stays in use" if self._value else "requests cannot be sent without it"
                 why = problem.strerror or problem
                 self.problem = (
-                    f"auth.bearer_token_file {self.path}: {why}; put the token there or mend its path: {kept}"
+                    f"auth.bearer_token_file {self.path}: {why}; write the token there or fix the path: {consequence}"
                 )
             except ValueError as problem:
                 self.problem = f"auth.bearer_token_file {self.path}: {problem}"

@@ -1,7 +1,7 @@
-"""What stands before every page: who may come in, how often, with how much, and how long an answer may take to leave.
+"""Access control of the site: authentication, cross-site checks, rate limits, body size and write timeout.
 
-`/-/healthy` and `/-/ready` need no password, since a kubelet has none to send; each answers with one word that is no secret.
-They are never refused either: clients behind a kubelet's address could make it kill the prober.
+`/-/healthy` and `/-/ready` need no password, since a kubelet sends none, and reveal only one word. They are never refused:
+clients that share a kubelet's address could otherwise make it kill the prober.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from prober.web.passwords import Busy, Passwords
 from prober.web.token_bucket import Rates
 from prober.web.web_config import Loaded, WebFile
 
-SAFE = ("GET", "HEAD", "OPTIONS")
-BODY_BYTES = 64 << 10  # no operation takes a body
-WRITING_S = 30.0  # an answer that was not taken by then is not waited for
-PAGES_PER_S, PAGES_AT_ONCE = 20.0, 200  # of one client
-EVERYBODY = 5  # times that, of all clients together
-ACTIONS_PER_S, ACTIONS_AT_ONCE = 5.0, 20  # of one client: `/probe` and what writes
-WRONG_PER_S, WRONG_AT_ONCE = 0.2, 10  # passwords of one client
-CHECKS_PER_S, CHECKS_AT_ONCE = 3.0, 20  # passwords of everybody
-# Charts set their colours in `style` attributes; no text that comes from elsewhere is ever put into one.
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+MAX_BODY_BYTES = 64 << 10  # no operation takes a body
+WRITE_TIMEOUT_S = 30.0  # for the client to read the response
+PAGES_PER_S, PAGES_BURST = 20.0, 200  # per client
+ALL_CLIENTS_FACTOR = 5  # limit of all clients over that of one
+ACTIONS_PER_S, ACTIONS_BURST = 5.0, 20  # per client: `/probe` and writes
+WRONG_PASSWORDS_PER_S, WRONG_PASSWORDS_BURST = 0.2, 10  # per client
+PASSWORD_CHECKS_PER_S, PASSWORD_CHECKS_BURST = 3.0, 20  # of all clients
+# Charts set colours in `style` attributes, which never contain external text.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; "
     "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -41,40 +41,41 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 NEEDS_AUTH = (
-    "--web.enable-admin-api lets whoever reaches --web.listen-address {address} send probes and sweeps, and nobody is asked who "
-    "they are; give --web.config.file passwords (basic_auth_users) or required client certificates, or listen on 127.0.0.1"
+    "--web.enable-admin-api would let anyone who reaches --web.listen-address {address} start probes and sweeps without "
+    "authentication; add basic_auth_users or required client certificates to --web.config.file, or listen on 127.0.0.1"
 )
 LOCKED = (
-    "the prober's --web.config.file cannot be used, so only /-/healthy and /-/ready are served; its log says what is wrong, and "
-    "the file is read again as soon as it changes\n"
+    "the prober's --web.config.file cannot be used, so only /-/healthy and /-/ready are served; its log has the error, and "
+    "the file is read again when it changes\n"
 )
 RELOAD_OFF = (
-    "a reload may be asked for from this machine, by who has shown who they are (--web.config.file), or with "
-    "--web.enable-admin-api; a changed file is taken over by itself, and SIGHUP does it too\n"
+    "a reload is allowed from this machine, with authentication (--web.config.file), or with --web.enable-admin-api; "
+    "a changed file is also loaded automatically and on SIGHUP\n"
 )
 FOREIGN_NAME = (
-    "refused: asked for by the name {host!r}, which may be another site's (DNS rebinding); ask by the prober's IP address, or set "
-    "--web.external-url to the address it is reached at\n"
+    "refused: the Host {host!r} may belong to another site (DNS rebinding); use the prober's IP address, or set "
+    "--web.external-url to its address\n"
 )
 FOREIGN_PAGE = (
-    "refused: asked for by a page of {stranger}; only the prober's own page and programs may. "
-    "If that is its address, set --web.external-url to it\n"
+    "refused: the request comes from a page of {stranger}; only the prober's own page and programs are allowed. "
+    "If this is the prober's address, set --web.external-url to it\n"
 )
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def unguarded(listen_address: str, loaded: Loaded) -> str:
-    """Why actions cannot be allowed there; "" if they can."""
+    """Error if actions would be open to other machines without authentication; "" otherwise."""
     host = listen_address.rpartition(":")[0].strip("[]") or None
     open_to_all = beyond_loopback(host) and not loaded.config.authenticates
     return NEEDS_AUTH.format(address=listen_address) if open_to_all else ""
 
 
-class Guard:
-    """One site's. `middleware` stands before its handlers; listener: set once it listens; now: a clock in seconds.
+class AccessControl:
+    """Access control of one site; `middleware` runs before its handlers.
 
-    origins: (scheme, authority) of further addresses that are the site's own. admin: actions are allowed. ready: `/-/ready`
-    says so. names: host names that are the prober's own.
+    origins: (scheme, authority) of additional addresses of the site.
+    admin: whether actions are allowed. ready: result of `/-/ready`.
+    listener: set once the site listens. now: clock in seconds. names: host names of the prober.
     """
 
     def __init__(
@@ -93,36 +94,36 @@ class Guard:
         self._probe, self._reload = f"{prefix}/probe", f"{prefix}/-/reload"
         self._origins, self._admin, self._is_ready = origins, admin, ready
         self._passwords = Passwords()
-        self._pages = Rates(PAGES_PER_S, PAGES_AT_ONCE)
-        self._everybody = Rates(EVERYBODY * PAGES_PER_S, EVERYBODY * PAGES_AT_ONCE)
-        self._actions = Rates(ACTIONS_PER_S, ACTIONS_AT_ONCE)
-        self._wrong = Rates(WRONG_PER_S, WRONG_AT_ONCE)
-        self._checks = Rates(CHECKS_PER_S, CHECKS_AT_ONCE)
+        self._pages = Rates(PAGES_PER_S, PAGES_BURST)
+        self._everybody = Rates(ALL_CLIENTS_FACTOR * PAGES_PER_S, ALL_CLIENTS_FACTOR * PAGES_BURST)
+        self._actions = Rates(ACTIONS_PER_S, ACTIONS_BURST)
+        self._wrong = Rates(WRONG_PASSWORDS_PER_S, WRONG_PASSWORDS_BURST)
+        self._checks = Rates(PASSWORD_CHECKS_PER_S, PASSWORD_CHECKS_BURST)
         self._all: Rates | None = None
 
     def close(self) -> None:
-        """End what it began."""
+        """Stop the password workers."""
         self._passwords.close()
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The answer, written whole, or a refusal."""
+        """Answer or refuse a request, with a write timeout."""
         connection = self.listener.of(request) if self.listener else None
         if connection:
             connection.asked()
         loaded = await self.file.fresh()
         try:
             answer = await self._answer(request, loaded, handler)
-        except web.HTTPException as refusal:  # of the router: no such page, no such method
+        except web.HTTPException as refusal:  # from the router: unknown path or method
             allowed = {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
             answer = web.Response(status=refusal.status, text=refusal.text, headers=allowed)
         _secure(answer, loaded)
         try:
-            async with asyncio.timeout(WRITING_S):
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await answer.prepare(request)
                 await answer.write_eof()
         except ConnectionError:
-            return answer  # gone meanwhile
+            return answer  # the client has disconnected
         except TimeoutError:
             if connection:
                 connection.cut()
@@ -160,24 +161,24 @@ class Guard:
     async def _answer(self, request: web.Request, loaded: Loaded, handler: Handler) -> web.StreamResponse:
         if request.method in ("GET", "HEAD") and self.health(request.path):
             answer = await handler(request)
-            if self._too_often(request, loaded) or request.content_length:
-                answer.force_close()  # the next one needs another connection, whose cost is bounded
+            if self._rate_limited_s(request, loaded) or request.content_length:
+                answer.force_close()  # the next request needs a new connection, which is rate limited
             return answer
         return await self._refused(request, loaded) or await handler(request)
 
-    def _too_often(self, request: web.Request, loaded: Loaded) -> float:
-        """Seconds until this client may ask again; 0 if it may now, which is then counted."""
+    def _rate_limited_s(self, request: web.Request, loaded: Loaded) -> float:
+        """Take from the rate limits; seconds to wait if one is exceeded, else 0."""
         who, now_s = client(request.remote or ""), self.now()
         return self._pages.take(who, now_s) or self._everybody.take("", now_s) or self._limited(loaded, now_s)
 
     async def _refused(self, request: web.Request, loaded: Loaded) -> web.Response | None:
-        """None for who may go on."""
+        """Refusal of the request; None if it is allowed."""
         who, now_s = client(request.remote or ""), self.now()
-        if wait_s := self._too_often(request, loaded):
+        if wait_s := self._rate_limited_s(request, loaded):
             return later(wait_s, "too many requests")
-        if (request.content_length or 0) > BODY_BYTES:
+        if (request.content_length or 0) > MAX_BODY_BYTES:
             answer = web.Response(
-                status=413, text=f"a body of more than {BODY_BYTES:,} bytes; no operation takes one\n"
+                status=413, text=f"the body has more than {MAX_BODY_BYTES:,} bytes; no operation takes a body\n"
             )
             answer.force_close()
             return answer
@@ -191,13 +192,13 @@ class Guard:
         return self._action_refused(request, who, now_s, admitted=admitted)
 
     def _action_refused(self, request: web.Request, who: str, now_s: float, *, admitted: bool) -> web.Response | None:
-        """Of `/probe` and of what changes something, which is not for the pages of other sites."""
-        if request.method in SAFE and request.path != self._probe:
+        """Refusal of `/probe` or a write from a page of another site; None if allowed."""
+        if request.method in SAFE_METHODS and request.path != self._probe:
             return None
         hosts = request.headers.getall("Host", [])
         if len(hosts) > 1 or any(host_name(host) is None for host in hosts):
-            return web.Response(status=400, text="the Host header is no host name or address\n")
-        if request.method in SAFE:
+            return web.Response(status=400, text="the Host header is not a host name or address\n")
+        if request.method in SAFE_METHODS:
             if refusal := self._probe_refused(request, admitted=admitted):
                 return web.Response(status=403, text=refusal)
         elif stranger := self._stranger(request, admitted=admitted):
@@ -211,11 +212,11 @@ class Guard:
         return None
 
     def _probe_refused(self, request: web.Request, *, admitted: bool) -> str:
-        """Why `/probe` is not for who asks; "" if it is.
+        """Reason to refuse `/probe`; "" if it is allowed.
 
-        Browsers tell where a request comes from only over TLS and to loopback, and not for an image of another site's page. What
-        they always send is the host's name, which that site cannot choose: a name that only the prober's own network knows is no
-        site's. A password or a client certificate is sent to its own host only.
+        Browsers send the origin of a request only over TLS and to loopback, and not for images. They always send the Host, which
+        another site cannot choose: a name that only the prober's network knows cannot belong to a site. Passwords and client
+        certificates are only sent to their own host.
         """
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
         if site in ("cross-site", "same-site"):
@@ -229,12 +230,12 @@ class Guard:
         return "" if name in self.names or is_private(name) else FOREIGN_NAME.format(host=host)
 
     def _own(self, origin: str, host: str) -> bool:
-        """The page is the site's own, by the address that this request came to or by the external one."""
+        """Whether the origin is the site itself, by the Host of the request or an own origin."""
         found = origin_of(origin)
         return found in self._origins or (bool(found[1]) and found[1] == host)
 
     def _limited(self, loaded: Loaded, now_s: float) -> float:
-        """Seconds to wait by the file's own `rate_limit`."""
+        """Seconds to wait by the `rate_limit` of the web configuration."""
         limit = loaded.config.rate_limit
         if not limit.interval:
             return 0.0
@@ -245,23 +246,23 @@ class Guard:
     async def _identified(
         self, request: web.Request, users: dict[str, str], who: str, now_s: float
     ) -> web.Response | None:
-        """None for a user with the right password."""
-        told = _credentials(request.headers.get("Authorization", ""))
-        if told is None:
+        """Refusal of the credentials; None if they are correct."""
+        credentials = _credentials(request.headers.get("Authorization", ""))
+        if credentials is None:
             return _unauthorised()
-        if self._passwords.known(users, *told):
+        if self._passwords.known(users, *credentials):
             return None
         if wait_s := self._wrong.take(who, now_s) or self._checks.take("", now_s):
             return later(wait_s, "too many wrong passwords")
         try:
-            return None if await self._passwords.right(users, *told) else _unauthorised()
+            return None if await self._passwords.right(users, *credentials) else _unauthorised()
         except Busy:
-            return later(1.0, "too many passwords to look at")
+            return later(1.0, "too many password checks")
 
     def _stranger(self, request: web.Request, *, admitted: bool) -> str:
-        """The other site whose page sent it, "" for none. Browsers say where a request comes from, programs do not.
+        """The other site whose page sent the request, "" for none. Browsers send an origin, programs do not.
 
-        A site whose name leads to this machine for once (DNS rebinding) looks like the prober's own; its name gives it away.
+        With DNS rebinding the request looks like one of the prober's own page, except for its Host.
         """
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
         if site in ("same-origin", "none") or (not site and not origin):
@@ -275,13 +276,13 @@ class Guard:
 
 
 def _numeric(host: str) -> bool:
-    """An address, or this machine's own name, neither of which another site can have."""
+    """Whether the host is an IP address or localhost, which no other site can have."""
     name = host_name(host) or ""
     return name == "localhost" or is_address(name)
 
 
 def origin_of(url: str) -> tuple[str, str]:
-    """Scheme and authority; both empty for what is no URL."""
+    """Scheme and authority of a URL; both empty if it is invalid."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -290,12 +291,12 @@ def origin_of(url: str) -> tuple[str, str]:
 
 
 def _credentials(header: str) -> tuple[str, str] | None:
-    """User and password of a Basic header; None where there are none."""
-    scheme, _, told = header.partition(" ")
+    """User and password of a Basic header; None without them."""
+    scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
         return None
     try:
-        user, colon, password = base64.b64decode(told.strip(), validate=True).decode().partition(":")
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
     except (binascii.Error, ValueError):
         return None
     return (user, password) if colon else None
@@ -306,7 +307,7 @@ def _unauthorised() -> web.Response:
 
 
 def later(wait_s: float, why: str) -> web.Response:
-    """Closes the connection: who tries again at once needs another, and gets only so many a second."""
+    """Response 429 that closes the connection: a retry needs a new one, and those are rate limited."""
     answer = web.Response(status=429, text=f"{why}; try again later\n", headers={"Retry-After": str(int(wait_s) + 1)})
     answer.force_close()
     return answer
@@ -319,9 +320,9 @@ def _secure(answer: web.StreamResponse, loaded: Loaded) -> None:
 
 
 def _headers(loaded: Loaded) -> dict[str, str]:
-    """The headers of every answer; the file's own go before, and a blank one leaves its header out."""
+    """Headers of every response; those of the web configuration win, and an empty value removes a header."""
     chosen = loaded.config.http_server_config.headers
     found = HEADERS | {name: chosen[name] for name in SETTABLE if name in chosen}
     return {name: value for name, value in found.items() if value} | {
         "Server": "llm-slo-prober"
-    }  # and not what it is made of
+    }  # instead of the library's name and version

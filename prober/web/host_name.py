@@ -1,15 +1,15 @@
-"""Host headers, and which of their names another site cannot have: with DNS rebinding a site's name leads to the prober."""
+"""Host headers and names that no other site can have; protects against DNS rebinding."""
 
 import ipaddress
 import re
 
-# Top-level names that nobody can register: reserved by RFC 6761, 6762 and 8375 or by ICANN, and `svc` of a cluster's short names.
+# Names that cannot be registered publicly: reserved by RFC 6761, 6762 and 8375 or by ICANN, and `svc` of a cluster's short names.
 PRIVATE = (".corp", ".home", ".home.arpa", ".internal", ".local", ".localhost", ".svc", ".test")
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]{1,253}))(?::[0-9]{0,5})?")
 
 
 def host_name(header: str) -> str | None:
-    """The name or address of a Host header, in lower case, without port, brackets and last dot; None if it has no such form."""
+    """Name or address of a Host header, lower case, without port, brackets and trailing dot; None if malformed."""
     found = _HOST.fullmatch(header)
     if found is None:
         return None
@@ -19,7 +19,7 @@ def host_name(header: str) -> str | None:
 
 
 def is_private(name: str) -> bool:
-    """An address, a name without a dot, or one below PRIVATE: none of them can be the name of another site."""
+    """Whether it is an address, a name without a dot, or below PRIVATE: no public site can have it."""
     return "." not in name or name.endswith(PRIVATE) or _is_address(name)
 
 

@@ -1,4 +1,4 @@
-"""Accepts connections for the prober's pages, few and short, so that whoever is on the network cannot starve the measuring.
+"""Accepts connections for the site with limits, so that network clients cannot starve the measurement.
 
 Each address gets so many connections, at once and a second. Who does not say in time what they want is cut off, and where there
 are too many of them the one that has been silent longest. TLS is that of the moment, so that certificates rotate. A connection
@@ -23,11 +23,11 @@ from prober.web.token_bucket import Rates
 from prober.web.web_config import Loaded, WebFile
 
 HANDSHAKE_S = 5.0
-HEAD_S = 10.0  # until the first request is whole
-IDLE_S = 120.0  # until the next one is
-HEAD_BYTES = 64 << 10  # before a request is whole
+HEAD_S = 10.0  # until the first request is complete
+IDLE_S = 120.0  # until the next request is complete
+HEAD_BYTES = 64 << 10  # before a request is complete
 LOOK_EVERY_S = 1.0
-BACKLOG = 1024  # what comes while the event loop is busy; beyond it the kernel drops, and the client tries again a second later
+BACKLOG = 1024  # while the event loop is busy; beyond it the kernel drops, and the client retries a second later
 BATCH = 16  # connections accepted in one turn of the event loop
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Limits:
 
 
 def client(address: str) -> str:
-    """Who is counted as one: an IPv4 address, or an IPv6 network of 64 bits, which is what one machine gets."""
+    """Client key: an IPv4 address, or an IPv6 /64 network, which one machine gets."""
     try:
         at = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -60,29 +60,29 @@ def client(address: str) -> str:
 
 
 class Connection(asyncio.Protocol):
-    """One connection, watched; what it says goes on to `inner`, the server's own protocol."""
+    """Wrapper of a connection that watches its state; `inner` is the server's protocol."""
 
     def __init__(self, inner: web.RequestHandler, who: str, ended: Callable[["Connection"], None]) -> None:
         self.inner, self.who, self._ended = inner, who, ended
         self.transport: asyncio.Transport | None = None
-        self.silent_s: float | None = time.monotonic()  # since when it owes us a request; None while we owe an answer
+        self.silent_s: float | None = time.monotonic()  # start of waiting for a request; None while a response is due
         self._patience_s = HANDSHAKE_S + HEAD_S
         self._bytes = 0
 
     def asked(self) -> None:
-        """A request is whole."""
+        """A request is complete."""
         self.silent_s = None
 
     def answered(self) -> None:
-        """So is its answer."""
+        """Its response is complete."""
         self.silent_s, self._patience_s, self._bytes = time.monotonic(), IDLE_S, 0
 
     def overdue(self, now_s: float) -> bool:
-        """It had its time."""
+        """Whether the time for the request has passed."""
         return self.silent_s is not None and now_s - self.silent_s > self._patience_s
 
     def cut(self) -> None:
-        """End it without another word."""
+        """Abort the connection."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
 
 
 class Listener:
-    """Sockets that listen, and the connections they gave. `start`, then `close`.
+    """Listening sockets and their connections. Call `start`, then `close`.
 
     overflow: answers connections beyond the limits
     """
@@ -137,7 +137,7 @@ class Listener:
 
     @property
     def addresses(self) -> list[Any]:
-        """Where it listens."""
+        """Listening addresses."""
         return [each.getsockname() for each in self._sockets]
 
     def __len__(self) -> int:
@@ -152,7 +152,7 @@ class Listener:
         self._keep(self._watch())
 
     async def close(self) -> None:
-        """Listen no more; connections are the server's to end."""
+        """Stop listening; the server closes the connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -161,7 +161,7 @@ class Listener:
         await asyncio.to_thread(self._overflow.close)
 
     def of(self, request: web.BaseRequest) -> Connection | None:
-        """The connection that a request came by."""
+        """Connection of a request."""
         return self._open.get(request.protocol)
 
     def _keep(self, work: Any) -> None:
@@ -174,7 +174,7 @@ class Listener:
         while True:
             try:
                 accepted, address = await loop.sock_accept(listening)
-            except OSError as problem:  # no file descriptors left, most likely; they come back
+            except OSError as problem:  # most likely out of file descriptors, which is temporary
                 self._tell(f"connections are not accepted: {problem.strerror}")
                 await asyncio.sleep(0.1)
                 continue
@@ -183,13 +183,13 @@ class Listener:
             for _ in range(BATCH - 1):
                 try:
                     accepted, address = listening.accept()
-                except OSError:  # no more for now; another fault meets the next turn too
+                except OSError:  # none pending; another error recurs in the next turn
                     break
                 self._admit(accepted, address, loaded)
             await asyncio.sleep(0)
 
     def _admit(self, accepted: socket.socket, address: Any, loaded: Loaded) -> None:
-        """Begin a connection, or leave it to `overflow`."""
+        """Start a connection, or hand it to `overflow`."""
         who = client(str(address[0])) if address else ""
         now_s = time.monotonic()
         if why := self._beyond(who, secured=loaded.tls is not None, now_s=now_s):
@@ -206,7 +206,7 @@ class Listener:
         self._keep(self._take(connection, accepted, loaded, wait_s))
 
     def _beyond(self, who: str, *, secured: bool, now_s: float) -> str:
-        """The limit that a new connection exceeds; "" for none, and it is counted then."""
+        """Limit that a new connection exceeds; "" if it is within the limits and counted."""
         everybody, one = self._rates[secured]
         if self._by_client[who] >= self._limits.of_one or one.take(who, now_s):
             return f"{who} has or makes too many connections"
@@ -219,14 +219,14 @@ class Listener:
         return ""
 
     async def _take(self, connection: Connection, accepted: socket.socket, loaded: Loaded, wait_s: float) -> None:
-        """One connection up to its first request; with TLS the handshake first, in its turn."""
+        """Handle a connection up to its first request, with a rate-limited TLS handshake first."""
         loop = asyncio.get_running_loop()
         accepted.setblocking(False)
         patience = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": 1.0} if loaded.tls else {}
         try:
             await asyncio.sleep(wait_s)
             await loop.connect_accepted_socket(lambda: connection, accepted, ssl=loaded.tls, **patience)
-        except (OSError, ValueError):  # a handshake that failed, as those of scanners do
+        except (OSError, ValueError):  # a failed handshake, such as of a scanner
             pass
         finally:
             if connection.transport is None:
@@ -242,7 +242,7 @@ class Listener:
                 del self._by_client[connection.who]
 
     def _make_room(self) -> bool:
-        """Cut off who has been silent longest; False if nobody is."""
+        """Close the connection that has waited longest; False if none waits."""
         silent = [each for each in self._open.values() if each.silent_s is not None and each.transport is not None]
         if not silent:
             return False
@@ -260,14 +260,14 @@ class Listener:
                     each.cut()
 
     def _tell(self, text: str) -> None:
-        """Once a minute at most, whatever happens."""
+        """Log at most once a minute."""
         if time.monotonic() - self._told_s >= 60.0:
             self._told_s = time.monotonic()
             log.warning("web: %s", text)
 
 
 async def _listening(host: str | None, port: int) -> list[socket.socket]:
-    """Bound sockets. On all addresses one takes IPv4 and IPv6, where the machine has both."""
+    """Bound sockets. For all addresses one socket takes IPv4 and IPv6 if both are available."""
     if host is None:
         if socket.has_dualstack_ipv6():
             with contextlib.suppress(OSError):
@@ -302,7 +302,7 @@ def _bound(family: int, address: Any, *, both: bool = False) -> socket.socket:
 
 
 def beyond_loopback(host: str | None) -> bool:
-    """Others than this machine's own programs can reach what listens there."""
+    """Whether other machines can reach a listener on this address."""
     if host is None:
         return True
     try:

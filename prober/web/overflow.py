@@ -1,4 +1,4 @@
-"""Answers the connections that are beyond the listener's limits: health checks with the truth, everything else with a refusal.
+"""Answers connections beyond the limits: health checks normally, everything else with a refusal.
 
 A kubelet shares its node's address with other clients, so that no limit of connections can spare its health checks before
 their request is read. A thread of its own reads that request, so that a TLS handshake, whose time OpenSSL spends without the GIL,
@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 from prober.web.web_config import Loaded
 
-MAX_CONNECTIONS = 128  # at once; a new one then replaces the oldest
+MAX_CONNECTIONS = 128  # a further one replaces the oldest
 MAX_HEAD_BYTES = 8 << 10
 MAX_AGE_S = 2.0
 CPU_SHARE = 0.4  # of one core: some 400 handshakes a second with an RSA key of 2,048 bits, 1,000 with an ECDSA key
-PASS_CPU_S = 0.02  # after so much work at a time the thread rests
+PASS_CPU_S = 0.02  # of work, then the thread pauses
 RECEIVE_BYTES = 4096
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class _Held:
 
 
 class Overflow:
-    """The thread. `start`, then `offer` connections, then `close`.
+    """Thread for such connections. Call `start`, `offer`, `close`.
 
     Args:
         answer: makes the response, with its headers, of a request's head; called in the thread.
@@ -46,7 +46,7 @@ class Overflow:
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
         self._answer = answer
         self._offered: deque[tuple[socket.socket, Loaded]] = deque()
-        self._held: dict[_Held, None] = {}  # in the order in which they came
+        self._held: dict[_Held, None] = {}  # in order of arrival
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         for end in (self._wake_receiver, self._wake_sender):
@@ -60,16 +60,16 @@ class Overflow:
         self._thread.start()
 
     def offer(self, accepted: socket.socket, loaded: Loaded) -> None:
-        """Hand a connection over; it is answered or closed, or closed for a newer one."""
+        """Hand over a connection; it is answered, closed, or replaced by a newer one."""
         if len(self._offered) >= MAX_CONNECTIONS:
-            with contextlib.suppress(IndexError):  # the thread may have taken it meanwhile
+            with contextlib.suppress(IndexError):  # the thread may have taken it
                 self._offered.popleft()[0].close()
         accepted.setblocking(False)
         self._offered.append((accepted, loaded))
         self._wake()
 
     def close(self) -> None:
-        """End the thread and close its connections. Blocks for as long as one pass takes."""
+        """End the thread and close its connections; blocks for one pass."""
         self._closing = True
         if self._thread.is_alive():
             self._wake()
@@ -81,7 +81,7 @@ class Overflow:
         self._wake_sender.close()
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: it is going to wake
+        with contextlib.suppress(BlockingIOError):  # full: the thread will wake up
             self._wake_sender.send(b"\0")
 
     def _run(self) -> None:
@@ -96,7 +96,7 @@ class Overflow:
             time.sleep(used_s * (1 / CPU_SHARE - 1))
 
     def _pass(self, ready: list[tuple[selectors.SelectorKey, int]], until_cpu_s: float) -> None:
-        """Serve what is ready; what is left of it when the time is up is ready the next time too."""
+        """Serve ready connections; the rest is ready in the next pass."""
         with contextlib.suppress(BlockingIOError):
             self._wake_receiver.recv(RECEIVE_BYTES)
         for key, _ in ready:
@@ -116,27 +116,27 @@ class Overflow:
         if loaded.tls is not None:
             try:
                 accepted = loaded.tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
-            except (OSError, ValueError):  # the peer is gone
+            except (OSError, ValueError):  # the peer has disconnected
                 accepted.close()
                 return
         held = _Held(accepted, loaded, time.monotonic() + MAX_AGE_S, handshaken=loaded.tls is None)
         self._held[held] = None
         self._selector.register(accepted, selectors.EVENT_READ, held)
-        self._serve(held)  # a request usually comes with its connection
+        self._serve(held)  # the request usually arrives with the connection
 
     def _serve(self, held: _Held) -> None:
         try:
             self._advance(held)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
-        except (OSError, ValueError):  # reset, or no TLS
+        except (OSError, ValueError):  # reset, or not TLS
             pass
         except Exception:
             log.exception("web: a connection beyond the limits was not answered; please report this")
         self._end(held)
 
     def _advance(self, held: _Held) -> None:
-        """Return when the connection is done with. Raises the errors of a non-blocking socket when it is not."""
+        """Return when the connection is finished. Raises the errors of a non-blocking socket otherwise."""
         if isinstance(held.sock, ssl.SSLSocket) and not held.handshaken:
             held.sock.do_handshake()
             held.handshaken = True

@@ -1,4 +1,4 @@
-"""Passwords against their bcrypt hashes: beside the event loop, one at a time, and only once for those that are right.
+"""Check of passwords against bcrypt hashes in a thread, one at a time; correct ones are remembered.
 
 One check takes 50 ms of a core and more, so that who guesses passwords must not spend the prober's: its thread gives way to
 everything else, few may wait for it, and a password that was right is known again by a keyed digest.
@@ -14,18 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import bcrypt
 
-KNOWN = 100
-WAITING = 8
-BYTES = 72  # of a password that bcrypt looks at
+MAX_REMEMBERED = 100
+MAX_WAITING = 8
+BCRYPT_BYTES = 72  # of a password that bcrypt uses
 LOWEST = 19
 
 
 class Busy(Exception):
-    """Too many passwords wait to be looked at; nothing is said about this one."""
+    """Too many passwords are waiting; this one was not checked."""
 
 
 class Passwords:
-    """Looks at passwords; what it keeps of them is a digest under a key that no one has. `close` ends its thread."""
+    """Checks passwords and remembers keyed digests of correct ones. `close` ends the thread."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -34,7 +34,7 @@ class Passwords:
         self._thread = ThreadPoolExecutor(1, "passwords", initializer=_give_way)
 
     def known(self, users: dict[str, str], user: str, password: str) -> bool:
-        """It was right before, against the hash that the user has now."""
+        """Whether this password was correct before, for the user's current hash."""
         digest = self._digest(user, users.get(user, ""), password)
         if digest not in self._known:
             return False
@@ -42,8 +42,8 @@ class Passwords:
         return True
 
     async def right(self, users: dict[str, str], user: str, password: str) -> bool:
-        """`users` has that user with that password. One who is not there takes as long as one who is. Raises Busy."""
-        if self._waiting >= WAITING:
+        """Whether the user has this password. Unknown users take the same time. Raises Busy."""
+        if self._waiting >= MAX_WAITING:
             raise Busy
         hashed = users.get(user) or max(users.values(), key=_cost)
         self._waiting += 1
@@ -52,12 +52,12 @@ class Passwords:
         right = await asyncio.shield(work) and user in users
         if right:
             self._known[self._digest(user, hashed, password)] = None
-            if len(self._known) > KNOWN:
+            if len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
         return right
 
     def close(self) -> None:
-        """End its thread, after the password it is at."""
+        """End the thread after the current check."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _done(self, _: object) -> None:
@@ -71,7 +71,7 @@ class Passwords:
 def _matches(password: str, hashed: str) -> bool:
     """In constant time, by the library."""
     try:
-        return bcrypt.checkpw(password.encode("utf-8", "surrogatepass")[:BYTES], hashed.encode())
+        return bcrypt.checkpw(password.encode("utf-8", "surrogatepass")[:BCRYPT_BYTES], hashed.encode())
     except ValueError:  # a NUL in it
         return False
 

@@ -22,7 +22,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
 from prober.storage.watched_file import asset, runbook
-from prober.web.access_control import Guard, later, origin_of
+from prober.web.access_control import AccessControl, later, origin_of
 from prober.web.api import Api
 from prober.web.host_name import host_name
 from prober.web.listener import IDLE_S, Limits, Listener
@@ -62,7 +62,7 @@ class Site:
         self._api = Api(fleet, sweeps, self.views, reload)
         self._fleet, self._families = fleet, families
         origins = {origin_of(external_url)} if external_url else set()
-        self.guard = Guard(file or WebFile(None), self.prefix, origins, lambda: self.admin, lambda: self.ready)
+        self.guard = AccessControl(file or WebFile(None), self.prefix, origins, lambda: self.admin, lambda: self.ready)
         self._assets = {name: asset(name) for name in ASSETS}
         self._assets["page.css"] += STYLE.encode()
         self._stamp = sha256(b"".join(self._assets.values())).hexdigest()[:12]

@@ -1,17 +1,17 @@
-"""How often: token buckets, one a key, and no more of them than are allowed."""
+"""Token buckets by key, with a maximum number of keys."""
 
 from collections import OrderedDict
 
 
 class Rates:
-    """`per_s` a second and `burst` at once for each key; of more than `most` keys the one least seen is forgotten."""
+    """Rate `per_s` and `burst` per key; above `most` keys the least recently used one is dropped."""
 
     def __init__(self, per_s: float, burst: int, most: int = 1024) -> None:
         self.per_s, self.burst, self._most = per_s, burst, most
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, at which second
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens and their time in seconds
 
     def take(self, key: str, now_s: float) -> float:
-        """0 if one more is allowed now, which is then counted; else the seconds until it is."""
+        """Take a token and return 0, or return the seconds until one is available."""
         left, at_s = self._left.get(key, (float(self.burst), now_s))
         left = min(float(self.burst), left + max(0.0, now_s - at_s) * self.per_s)
         wait_s = 0.0 if left >= 1.0 else (1.0 - left) / self.per_s

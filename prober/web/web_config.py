@@ -1,4 +1,4 @@
-"""The file of `--web.config.file` and what it names, followed as they change: a bad new one changes nothing, and is told."""
+"""`--web.config.file` and its files, reloaded on change; an invalid change is logged and has no effect."""
 
 import asyncio
 import ipaddress
@@ -16,22 +16,22 @@ from prober.config.web import CIPHERS, CURVES, TlsServer, WebConfig, load_web
 from prober.net.certificates import BadCertificate, load_pair
 from prober.storage.watched_file import Stamp, stamp
 
-LARGEST = 1 << 20
-AGAIN_S = 5.0  # after a mistake: what is missing may be there by then
+MAX_FILE_BYTES = 1 << 20
+RETRY_S = 5.0  # after an error: a missing file may appear
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What holds now. tls: None for plain HTTP; is_locked: it could not be read, and nothing but health may be served."""
+    """Current web configuration. tls: None for plain HTTP; is_locked: unreadable, so only health checks are served."""
 
     config: WebConfig = field(default_factory=WebConfig)
     tls: ssl.SSLContext | None = None
     is_locked: bool = False
 
     def admits(self, certificate: Mapping[str, Any] | None) -> bool:
-        """A client's certificate, as Python gives it, has one of the names that are let in."""
+        """Whether a client certificate, as Python returns it, has an allowed name."""
         allowed = self.config.tls_server_config.client_allowed_sans
         if allowed is None:
             return True
@@ -40,13 +40,13 @@ class Loaded:
 
 
 def read(path: str) -> Loaded:
-    """The file and all it names. Raises ConfigError."""
+    """Load the file and the files it names. Raises ConfigError."""
     folder = Path(path).parent
     try:
         config = load_web(_bytes(Path(path)).decode(), path)
     except (OSError, UnicodeDecodeError, BadCertificate) as problem:
         why = getattr(problem, "strerror", None) or "is no UTF-8, or too long"
-        raise ConfigError(f"--web.config.file {path}: {why}; name a YAML file") from None
+        raise ConfigError(f"--web.config.file {path}: {why}; give a YAML file") from None
     tls = config.tls_server_config
     try:
         return Loaded(config, _context(tls, folder) if tls.wanted else None)
@@ -55,7 +55,7 @@ def read(path: str) -> Loaded:
 
 
 class WebFile:
-    """The file while it is in use. path: None for no file at all.
+    """The web configuration file in use. path: None without a file.
 
     keep_running: a file that cannot be used at first locks the pages until it can; else it raises ConfigError
     """
@@ -74,16 +74,16 @@ class WebFile:
                 if not keep_running:
                     raise
                 self.now, self._told = Loaded(is_locked=True), str(problem)
-                self._again_s = time.monotonic() + AGAIN_S
+                self._again_s = time.monotonic() + RETRY_S
             self._stamps = self._stamped()
 
     @property
     def problem(self) -> str:
-        """Why the pages are locked; "" if they are not."""
+        """Reason why the site is locked; "" if it is not."""
         return self._told if self.now.is_locked else ""
 
     async def fresh(self) -> Loaded:
-        """What holds now, after a look whether a file is another one."""
+        """Current configuration, reloaded if a file changed."""
         if self._path is not None and self._due():
             async with self._reading:
                 if self._due():
@@ -99,17 +99,17 @@ class WebFile:
             loaded = await asyncio.to_thread(_read, path)
             if (loaded.tls is None) != (self.now.tls is None) and not self.now.is_locked:
                 raise ConfigError(
-                    f"{path}: turns TLS {'off' if loaded.tls is None else 'on'}; restart the prober for that"
+                    f"{path}: turns TLS {'off' if loaded.tls is None else 'on'}; this needs a restart of the prober"
                 )
             if self.now.config.authenticates and not loaded.config.authenticates:
-                raise ConfigError(f"{path}: lets everybody in; restart the prober for that")
+                raise ConfigError(f"{path}: removes all authentication; this needs a restart of the prober")
         except ConfigError as problem:
             if str(problem) != self._told:
                 kept = "the pages stay locked" if self.now.is_locked else "the old one goes on"
                 log.error("web configuration not taken over, %s", kept)
                 for line in str(problem).splitlines():
                     log.error("%s", line)
-            self._told, self._again_s = str(problem), time.monotonic() + AGAIN_S
+            self._told, self._again_s = str(problem), time.monotonic() + RETRY_S
             return
         self.now, self._told, self._again_s = loaded, "", math.inf
         self._stamps = self._stamped()
@@ -123,13 +123,13 @@ class WebFile:
 
 
 def _read(path: str) -> Loaded:
-    """The same, with no other exception: what the file holds must not end the process that listens. Raises ConfigError."""
+    """Load the file; any error becomes ConfigError, since the file must not end the process. Raises ConfigError."""
     try:
         return read(path)
     except ConfigError:
         raise
     except Exception as problem:
-        raise ConfigError(f"--web.config.file {path}: cannot be read: {problem!r}; mend the file") from problem
+        raise ConfigError(f"--web.config.file {path}: cannot be read: {problem!r}; fix the file") from problem
 
 
 def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
@@ -151,32 +151,32 @@ def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cadata=authority)
         except ssl.SSLError:
-            raise BadCertificate(f"client_ca_file {tls.client_ca_file}: no PEM certificates in it") from None
+            raise BadCertificate(f"client_ca_file {tls.client_ca_file}: contains no PEM certificates") from None
         context.verify_mode = ssl.CERT_REQUIRED if tls.certificate_required else ssl.CERT_OPTIONAL
     return context
 
 
 def _named(key: str, path: Path) -> bytes:
-    """The content of a file that a key names. Raises BadCertificate."""
+    """Content of a file named by a key. Raises BadCertificate."""
     try:
         return _bytes(path)
     except OSError as problem:
         why = problem.strerror or problem
         raise BadCertificate(
-            f"{key} {path}: {why}; name a PEM file that can be read, from the folder of this one"
+            f"{key} {path}: {why}; give a readable PEM file, relative to the folder of this file"
         ) from None
 
 
 def _bytes(path: Path) -> bytes:
     with path.open("rb") as file:
-        found = file.read(LARGEST + 1)
-    if len(found) > LARGEST:
-        raise BadCertificate(f"{path}: longer than {LARGEST:,} bytes; is it the file that was meant?")
+        found = file.read(MAX_FILE_BYTES + 1)
+    if len(found) > MAX_FILE_BYTES:
+        raise BadCertificate(f"{path}: longer than {MAX_FILE_BYTES:,} bytes; is it the right file?")
     return found
 
 
 def _plain(kind: str, name: str) -> str:
-    """A name in a certificate as Go writes it."""
+    """Subject name of a certificate in Go's format."""
     if kind == "IP Address":
         try:
             return str(ipaddress.ip_address(name.strip()))

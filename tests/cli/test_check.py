@@ -269,7 +269,7 @@ def test_the_last_line_is_the_verdict(tmp_path: Path) -> None:
     assert bad.stderr.count("\n") == 1
     assert "prober.yaml: slos.x.objective: a, probe: its alert cannot fire: burn rate 14.4 of" in bad.stderr
     slow = Call(tmp_path, one("99%") + "\ndefaults: {rate: 1/h}")()
-    assert "prober.yaml: slos.x: a, probe: its alert cannot fire: its 1h hold 1 probes" in slow.stderr
+    assert "prober.yaml: slos.x: a, probe: its alert cannot fire: its long window of 1h has 1 probes" in slow.stderr
 
 
 def test_an_empty_shard_is_warned_of(tmp_path: Path) -> None:
@@ -314,7 +314,9 @@ discovery:
 def test_an_address_that_is_refused_is_a_warning(tmp_path: Path) -> None:
     """As the prober refuses it when it connects; not where it is allowed."""
     target = "targets: [{name: a, url: 'http://169.254.169.254', allow_link_local: %s}]"
-    assert "targets[0].url: 169.254.169.254 is link-local: refused" in Call(tmp_path, target % "false")().stdout
+    assert (
+        "targets[0].url: 169.254.169.254 is a link-local address: refused" in Call(tmp_path, target % "false")().stdout
+    )
     assert "link-local" not in Call(tmp_path, target % "true")().stdout
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from prober.features.replicas.lease_machine import Record, Write
 from prober.features.replicas.lease_store import Beaten, KubernetesLease
-from prober.net.kubernetes import Api, Refused
+from prober.net.kubernetes import Api, KubernetesApiError
 from tests.cluster.kinds import POLICY, as_of, definitions
 from tests.cluster.server import PATCH, UNCACHED, Server
 from tests.deploy.asking import Following, discovery, leased
@@ -357,7 +357,7 @@ async def test_a_lease_is_made_renewed_and_refused(sharded: Server, token: str) 
         await one.write(Write(Record("one", 15.0, 1, version[0]), begins=False), 5.0)
         with pytest.raises(Beaten):
             await other.write(Write(Record("two", 15.0, 2, version[1]), begins=True), 5.0)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(KubernetesApiError) as refused:
             await KubernetesLease(api, NAMESPACE, "prober-4").read(5.0)
         assert refused.value.status == 403
     finally:
@@ -374,11 +374,11 @@ async def test_a_watch_from_long_ago_is_told_to_begin_anew(sharded: Server, tmp_
         sharded.namespace(name)
     sharded.forget()
     try:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(KubernetesApiError) as refused:
             async for _ in api.watch(path, version=began, watch_s=5.0):
                 pass
         assert refused.value.gone
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(KubernetesApiError) as refused:
             await api.get(path, {"resourceVersion": began, "resourceVersionMatch": "Exact"})
         assert refused.value.gone
     finally:

@@ -58,7 +58,7 @@ def test_the_least_and_the_most() -> None:
         ("{url: 'http://g:70000', auth: {bearer_token_file: t}}", "grafana.url: is no address: "),
         (
             "{url: 'http://g/?orgId=2', auth: {bearer_token_file: t}}",
-            "grafana.url: 'http://g/?orgId=2' is more than a base address",
+            "grafana.url: 'http://g/?orgId=2' is not a base URL",
         ),
         ("{url: http://g, auth: {bearer_token_file: t}, interval: 5s}", "grafana.interval: 5s is more often"),
         ("{url: http://g, auth: {bearer_token_file: t}, folder: ''}", "grafana.folder: "),

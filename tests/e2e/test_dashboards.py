@@ -69,15 +69,15 @@ REAL: dict[str, dict[str, str]] = {
         "TPOT E": "no SLO on it", "E2E E": "no SLO on it",
     },
     "capacity": {
-        "Capacity that is free": NO_SWEEP, "Age of the capacity": NO_SWEEP, "Capacity is reached": NO_SWEEP,
-        "Needed for the peak of this range": NO_SWEEP,
-        "A sweep adds now": "sweeps are not configured", "Load that sweeps added": "sweeps are not configured",
+        "Headroom": NO_SWEEP, "Age of the capacity": NO_SWEEP, "Capacity exhaustion": NO_SWEEP,
+        "Instances for the peak of this range": NO_SWEEP,
+        "Sweep load now": "sweeps are not configured", "Load that sweeps added": "sweeps are not configured",
         "Requests: demand against capacity A": NO_SWEEP, "Requests: demand against capacity B": NO_SWEEP,
         "Requests: demand against capacity C": NO_SWEEP, "Tokens: demand against capacity A": NO_SWEEP,
         "Tokens: demand against capacity B": NO_SWEEP, "Tokens: demand against capacity C": NO_SWEEP,
         "Headroom over time": NO_SWEEP, "Capacity found by sweeps": NO_SWEEP, "TTFT over load, last sweep": NO_SWEEP,
         "ITL over load, last sweep": NO_SWEEP, "Throughput over load, last sweep": NO_SWEEP,
-        "Sweeps by what came of them": NO_SWEEP, "Output tokens per GPU": NO_GPU,
+        "Sweeps by result": NO_SWEEP, "Output tokens per GPU": NO_GPU,
         "Cost and energy of 1,000 output tokens": NO_GPU,
     },
     "engine": {
@@ -329,4 +329,4 @@ def judge(reader: Reader, at: float) -> None:
     assert set(failing["target"]) >= SILENT, "no latency is made up for a target that answers nothing"
     gone = reader.empty("gone", one=True, at=at)
     assert "State A" not in gone["target"], "a target that is not there has a state"
-    assert "Engine's page A" not in gone["engine"], "and an engine's page that cannot be read"
+    assert "Engine metrics page A" not in gone["engine"], "and an engine's page that cannot be read"

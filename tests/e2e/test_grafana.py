@@ -181,7 +181,7 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
     grafana.faults["GET", "/api/health"] = Fault(200, LOGIN, "text/html")
     daemon = begin(config(mock, grafana, token))
     until(lambda: daemon.value("llmslo_grafana_sync_failures_total", what="dashboards") == 1, "the failure")
-    until(lambda: "dashboards not in step, the next try is in 30 s" in daemon.log.read_text(), "the line")
+    until(lambda: "synchronisation of dashboards failed, next try in 30 s" in daemon.log.read_text(), "the line")
     assert "is a login or a proxy in between?" in daemon.log.read_text()
     until(lambda: daemon.value("llmslo_probes_total", target="one") >= 3, "probes")
     grafana.faults.clear()
@@ -200,7 +200,7 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
 def test_the_daemon_never_loads_the_client() -> None:
     """It takes 25 MB: only a visit's own process has it."""
     code = (
-        "import sys, prober.daemon.app, prober.features.grafana.client.visit\n"
+        "import sys, prober.daemon.app, prober.features.grafana.client.sync\n"
         "print([name for name in ('grafana_client', 'niquests', 'urllib3') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

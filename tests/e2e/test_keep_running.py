@@ -255,7 +255,10 @@ def test_actions_stay_off_until_somebody_is_asked_who_they_are(tmp_path: Path, m
     ("flags", "said"),
     [
         (("--web.listen-address", "9742"), "--web.listen-address '9742': write"),
-        (("--web.listen-address", ":0", "--web.enable-admin-api"), "--web.enable-admin-api lets whoever reaches"),
+        (
+            ("--web.listen-address", ":0", "--web.enable-admin-api"),
+            "--web.enable-admin-api would let anyone who reaches",
+        ),
         (("--shard", "2/2"), "--shard"),
     ],
 )

@@ -147,7 +147,7 @@ async def test_a_prometheus_that_does_not_answer_is_told(mock_port: int) -> None
     labels = {"target": 'a"b', "workload": "w"}
     for url, said in (
         (f"http://127.0.0.1:{free_port()}", "onnect"),
-        (f"http://127.0.0.1:{mock_port}", "not the answer of a Prometheus"),
+        (f"http://127.0.0.1:{mock_port}", "not an answer of Prometheus"),
     ):
         with pytest.raises(Unanswered, match=said):
             await hourly_histograms(url, "llmslo_ttft_seconds", labels, time.time(), 3)

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from prober.storage.store import FILE
+from prober.storage.store import FILE_NAME
 from tests.processes import Daemon, get, until
 
 # Ten probes a second, each as small as can be, and deadlines as short as a busy machine allows.
@@ -113,7 +113,7 @@ def mark_again(daemon: Daemon) -> None:
 
 def kept_tokens(folder: Path) -> float:
     """What the store in this folder says was spent, without what its mark is ahead."""
-    with closing(sqlite3.connect(folder / FILE)) as connection:
+    with closing(sqlite3.connect(folder / FILE_NAME)) as connection:
         ((data,),) = connection.execute("SELECT data FROM state WHERE kind = 'budget'")
     return float(sum(json.loads(data)["budgets"]["tokens"]["hours"].values()))
 

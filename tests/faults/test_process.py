@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from prober.storage.store import FILE
+from prober.storage.store import FILE_NAME
 from tests.conftest import absent
 from tests.faults.disks import allow, empty, fill, real_disk, refuse, repair, small_disk, turn_read_only
 from tests.faults.endpoint import HEAD, Endpoint, Writer, event, well
@@ -196,7 +196,7 @@ def test_a_disk_that_turns_read_only_stops_no_probe_and_loses_nothing(endpoint: 
 
 def rows(folder: Path) -> set[str]:
     """Kinds that the store in this folder holds; it is whole."""
-    connection = sqlite3.connect(folder / FILE)
+    connection = sqlite3.connect(folder / FILE_NAME)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     found = {str(kind) for (kind,) in connection.execute("SELECT DISTINCT kind FROM state")}
     connection.close()

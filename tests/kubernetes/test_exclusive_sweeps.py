@@ -15,7 +15,7 @@ from prober.daemon.registry import registry
 from prober.exposition.families import Registry
 from prober.features.capacity import monitor as module
 from prober.features.capacity import sweep_runner
-from prober.features.capacity.cron import LATE_S
+from prober.features.capacity.cron import MAX_LATENESS_S
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Refused, Sweeps
 from prober.features.engines.page_reader import PageReader
@@ -198,7 +198,7 @@ async def test_without_the_lease_nothing_is_swept_and_it_is_said_who_may() -> No
 async def test_what_was_due_while_nobody_held_it_is_swept_once_by_the_next_holder() -> None:
     """And not what another replica has begun, nor what is long past; with its number in the result."""
     key, now = claimed_as("t"), time.time()
-    for before, due, runs in ((0.0, now, True), (now, now, False), (0.0, now - LATE_S - 60, False)):
+    for before, due, runs in ((0.0, now, True), (now, now, False), (0.0, now - MAX_LATENESS_S - 60, False)):
         seat = Seat()
         seat.claims[key] = before
         async with engine() as there, replica(there.url, seat) as here:

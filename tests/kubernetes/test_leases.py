@@ -19,7 +19,7 @@ from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import Leased, Wanted, leadership
 from prober.features.replicas.lease_machine import Record, Timing, Write
 from prober.features.replicas.lease_store import SWEPT, Beaten, KubernetesLease, record_of
-from prober.net.kubernetes import Refused, Unreachable
+from prober.net.kubernetes import KubernetesApiError, Unreachable
 from prober.probing.leadership import claimed_as
 from prober.probing.shard import Shard
 from tests.kubernetes.leases import Cluster, cluster
@@ -171,7 +171,7 @@ async def test_a_server_that_is_away_at_the_start_is_waited_for(
         async with replica(api_server, "a", link.url) as first:
             await until(lambda: first.value(replicas_series.LEASE_FAILURES) >= 2)
             assert not first.holds
-            said = [each for each in caplog.messages if "probing goes on, sweeps and Grafana wait for it" in each]
+            said = [each for each in caplog.messages if "sweeps and Grafana wait for it" in each]
             assert len(said) == 1
             link.cut = False
             await until(lambda: first.holds)
@@ -187,7 +187,7 @@ async def test_what_others_write_into_it_is_kept_and_costs_a_try(api_server: Clu
         body["metadata"].setdefault("labels", {})["team"] = "serving"
         body["metadata"].setdefault("annotations", {})["note"] = "here"
         while True:
-            with suppress(Refused):  # it was renewed between reading and writing
+            with suppress(KubernetesApiError):  # it was renewed between reading and writing
                 await api.replace(path, body)
                 break
             body["metadata"]["resourceVersion"] = (await api.get(path))["metadata"]["resourceVersion"]

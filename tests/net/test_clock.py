@@ -4,6 +4,8 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
+
 from prober.net.clock import Clock
 
 MS = 1_000_000
@@ -41,6 +43,21 @@ async def test_an_alarm_set_by_an_alarm_does_not_delay_an_earlier_one() -> None:
     assert rung == []
 
 
+async def test_an_alarm_that_fails_is_logged_and_the_others_still_ring(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception in the callback of one target leaves the clock armed for all others."""
+    clock = Clock()
+    rung = asyncio.Event()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    clock.call_at(clock.now_ns() + MS, fail)
+    clock.call_at(clock.now_ns() + 5 * MS, rung.set)
+    await asyncio.wait_for(rung.wait(), 5)
+    clock.close()
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_a_cancelled_alarm_stays_silent() -> None:
     """A cancelled alarm is not called; a past one is called as soon as the loop runs."""
     clock = Clock()
@@ -68,7 +85,7 @@ async def test_a_loop_that_was_held_up_is_known_to_have_been() -> None:
     """By as long as it was, less a beat; whoever begins afterwards is told nothing of it, and who asks first is told at once."""
     clock = Clock()
     heard: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-    clock.heard = lambda _, late_s: None if heard.done() else heard.set_result(late_s)
+    clock.on_beat = lambda _, late_s: None if heard.done() else heard.set_result(late_s)
     before = clock.now_ns()
     await asyncio.sleep(0.01)
     time.sleep(0.5)  # the loop is held up, which is what is tested  # noqa: ASYNC251

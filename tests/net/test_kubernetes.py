@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prober.net.kubernetes import Api, Refused, Unreachable
+from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
 from tests.kubernetes.apiserver import ApiServer
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -71,7 +71,7 @@ async def test_a_forgotten_past_is_told(as_status: bool) -> None:
         api, version = Api(server.url("a")), server.version
         server.put("pods", pod("one"))
         server.compact()
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(KubernetesApiError) as refused:
             await collect(api, version)
         assert refused.value.gone
         assert refused.value.reason == "Expired"
@@ -86,7 +86,7 @@ async def test_a_stale_object_is_not_written() -> None:
         taken = {**lease, "spec": {"holderIdentity": "b"}}
         assert (await api.replace(f"{LEASES}/l", taken))["spec"] == {"holderIdentity": "b"}
         for call in (api.replace(f"{LEASES}/l", lease), api.create(LEASES, {"metadata": {"name": "l"}})):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(KubernetesApiError) as refused:
                 await call
             assert refused.value.status == 409
         assert (await api.get(f"{LEASES}/l"))["spec"]["holderIdentity"] == "b"
@@ -115,15 +115,15 @@ async def test_failures_say_what_happened() -> None:
         with pytest.raises(Unreachable):
             await api.get(PODS)
         faults.drop, faults.refuse, faults.retry_after = 0, [429, 500], 3
-        with pytest.raises(Refused) as busy:
+        with pytest.raises(KubernetesApiError) as busy:
             await api.get(PODS)
         assert (busy.value.status, busy.value.retry_after_s) == (429, 3.0)
-        with pytest.raises(Refused, match="HTTP 500 InternalError"):
+        with pytest.raises(KubernetesApiError, match="HTTP 500 InternalError"):
             await api.get(PODS)
         faults.broken_watches = 1
         with pytest.raises(Unreachable):
             await collect(api, server.version)
-        with pytest.raises(Refused, match="NotFound"):
+        with pytest.raises(KubernetesApiError, match="NotFound"):
             await api.get(f"{PODS}/none")
         await api.close()
 
@@ -136,7 +136,7 @@ async def test_a_rotated_token_is_used(tmp_path: Path) -> None:
         with pytest.raises(Unreachable, match="no token"):
             await api.get(PODS)
         token.write_text("first")
-        with pytest.raises(Refused, match="HTTP 401"):
+        with pytest.raises(KubernetesApiError, match="HTTP 401"):
             await api.get(PODS)
         token.write_text("second-")
         token.write_text("second")

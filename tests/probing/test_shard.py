@@ -66,8 +66,8 @@ def test_a_shard_is_said_by_number_or_by_the_pods_name() -> None:
     [
         ("3/3", None, "shard 3 of 3 does not exist; they are 0 to 2"),
         ("0/0", None, "does not exist"),
-        ("-1/3", None, "is no shard; write it like 0/3"),
-        ("1", None, "is no shard"),
+        ("-1/3", None, "is not a shard; write it as 0/3"),
+        ("1", None, "is not a shard"),
         ("ordinal/3", None, "POD_NAME is not set"),
         ("ordinal/3", "prober-5c9f7d6b8-x2x4z", "POD_NAME is 'prober-5c9f7d6b8-x2x4z'"),
         ("ordinal/3", "prober-3", "shard 3 of 3 does not exist"),

@@ -22,5 +22,6 @@ def test_every_reason_has_words(reason: str) -> None:
 def test_what_is_not_known_is_told_as_it_is() -> None:
     """Results of other programs, and of later versions."""
     assert ending("of_its_own", "9 s") == "of_its_own: 9 s"
+    assert ending("{odd} reason", "9 s") == "{odd} reason: 9 s"
     assert ending("knee_passed", "") == "knee passed"
     assert ending(None, "") == ""

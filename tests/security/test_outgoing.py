@@ -31,9 +31,9 @@ from prober.net import exchange as exchange
 from prober.net.address import Forbidden, check
 from prober.net.certificates import BadCertificate, ClientTls
 from prober.net.endpoint import endpoint
-from prober.net.kubernetes import Api, Refused, Unreachable
+from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
 from prober.net.prometheus import Unanswered, instant
-from prober.net.redaction import Veil
+from prober.net.redaction import Redactor
 from prober.net.scrape import Unreadable, fetch
 from tests.probing.test_probe import PATIENT, QUICK, probe
 
@@ -324,7 +324,7 @@ def test_certificates_are_followed_and_a_bad_one_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: bool
 ) -> None:
     """Also halfway through a rotation, when the key is another one's; `problem` says so until it is mended."""
-    monkeypatch.setattr("prober.net.certificates.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("prober.net.certificates.CHECK_INTERVAL_S", 0.0)
     spec = kept(tmp_path, trustme.CA())
     found = ClientTls(replace(spec, ca_file=None) if system else spec)
     first = found.context()
@@ -352,30 +352,30 @@ def test_half_of_a_pair_is_a_mistake() -> None:
 
 def test_a_secret_is_hidden_in_every_form_and_where_it_is_cut_off() -> None:
     """As it is, in base64, in a URL, and its beginning at the end of a text; other words stay."""
-    veil = Veil()
-    veil.hide("Bearer s3cr3t/token+value")
-    veil.hide("short")
+    redactor = Redactor()
+    redactor.add_rotating("Bearer s3cr3t/token+value")
+    redactor.add_rotating("short")
     said = "got s3cr3t/token+value, czNjcjN0L3Rva2VuK3ZhbHVl, s3cr3t%2Ftoken%2Bvalue, Bearer, short and s3cr3t/tok"
-    assert veil.over(said) == "got …, …, …, Bearer, short and …"
+    assert redactor.redact(said) == "got …, …, …, Bearer, short and …"
 
 
 def test_what_rotates_is_not_kept_for_ever() -> None:
     """What is configured is, however many tokens come."""
-    veil = Veil()
-    veil.keep("configured-secret")
+    redactor = Redactor()
+    redactor.add("configured-secret")
     for index in range(1000):
-        veil.hide(f"token-{index:06}-{index:06}")
-    assert veil.over("token-000999-000999, configured-secret") == "…, …"
-    assert veil.over("000000-000000") == "000000-000000"
+        redactor.add_rotating(f"token-{index:06}-{index:06}")
+    assert redactor.redact("token-000999-000999, configured-secret") == "…, …"
+    assert redactor.redact("000000-000000") == "000000-000000"
 
 
 def test_what_is_secret_in_an_address_is_hidden() -> None:
     """The password as it is written, as it is meant and as it is sent, and what the query asks; not the host, not the path."""
-    veil = Veil()
-    veil.keep_of("https://user:p%40ssw0rd-one@host.example/list?token=t0k%2Fen-two&pagesized&short=1")
+    redactor = Redactor()
+    redactor.add_url("https://user:p%40ssw0rd-one@host.example/list?token=t0k%2Fen-two&pagesized&short=1")
     sent = base64.b64encode(b"user:p@ssw0rd-one").decode()
     said = f"p%40ssw0rd-one p@ssw0rd-one {sent} t0k%2Fen-two t0k/en-two pagesized host.example/list?short=1"
-    assert veil.over(said) == "… … … … … … host.example/list?short=1"
+    assert redactor.redact(said) == "… … … … … … host.example/list?short=1"
 
 
 async def said_of_a_list(tmp_path: Path, answer: bytes) -> tuple[str, list[bytes]]:
@@ -452,7 +452,7 @@ async def test_an_api_server_that_repeats_its_token_is_not_repeated(tmp_path: Pa
         for ask in (api.get("/g"), api.list("/l"), watched(), KubernetesLease(api, "n", "l").read(5.0)):
             try:
                 await ask
-            except (Refused, Unreachable) as problem:
+            except (KubernetesApiError, Unreachable) as problem:
                 said.append(f"{problem} {getattr(problem, 'reason', '')} {getattr(problem, 'message', '')}")
         await api.close()
     assert all(TOKEN.encode() in each for each in asked)
@@ -474,7 +474,7 @@ async def test_the_holder_of_a_lease_is_no_token(tmp_path: Path) -> None:
 
 def test_the_address_of_an_api_server_has_no_password() -> None:
     """It would be in every message: a token is given as a file."""
-    with pytest.raises(ValueError, match="has a user or password in it") as refused:
+    with pytest.raises(ValueError, match="contains a user or password") as refused:
         Api("https://user:hunter22@h")
     assert "hunter22" not in str(refused.value)
 
@@ -494,4 +494,4 @@ async def test_a_prometheus_that_repeats_its_password_is_not_repeated() -> None:
 def test_a_page_elsewhere_has_its_password_hidden() -> None:
     """As the header and the proxy's have."""
     found = endpoint(replace(spec("http://h"), metrics=MetricsSpec(f"http://user:{TOKEN}@h/metrics", 5.0)))
-    assert found.veil.over(f"no: {TOKEN}") == "no: …"
+    assert found.redactor.redact(f"no: {TOKEN}") == "no: …"

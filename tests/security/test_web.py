@@ -21,9 +21,9 @@ import yaml
 from prober.config.load import ConfigError
 from prober.config.web import load_web
 from prober.mock.server import running
-from prober.web.access_control import HEADERS, PAGES_AT_ONCE, unguarded
+from prober.web.access_control import HEADERS, PAGES_BURST, unguarded
 from prober.web.listener import Limits
-from prober.web.passwords import KNOWN, WAITING, Busy, Passwords
+from prober.web.passwords import MAX_REMEMBERED, MAX_WAITING, Busy, Passwords
 from prober.web.site import Site, serve
 from prober.web.web_config import Loaded, WebFile, read
 from tests.daemon.test_fleet import QUICK, Watched, specs, watched
@@ -259,7 +259,7 @@ async def test_certificates_and_passwords_rotate_and_a_broken_file_changes_nothi
         for half in ("", "basic_auth_users: {prometheus"):
             path.write_text(half)  # as an editor leaves it for a moment
             assert await site.status(ssl=trusting(renewed)) == 401
-    assert "lets everybody in" in caplog.text or "turns TLS off" in caplog.text
+    assert "removes all authentication" in caplog.text or "turns TLS off" in caplog.text
 
 
 async def test_headers_of_the_file_go_before_the_probers_own(tmp_path: Path) -> None:
@@ -606,10 +606,10 @@ async def test_health_checks_have_no_rate_but_need_new_connections_beyond_one() 
     async with served(None) as site, aiohttp.ClientSession() as session:
         site.site.guard.now = lambda: 0.0
         found = []
-        for _ in range(PAGES_AT_ONCE + 20):
+        for _ in range(PAGES_BURST + 20):
             async with session.get(f"http://127.0.0.1:{site.port}/-/healthy") as answer:
                 found.append((answer.status, answer.headers.get("Connection")))
-        assert found == [(200, None)] * PAGES_AT_ONCE + [(200, "close")] * 20
+        assert found == [(200, None)] * PAGES_BURST + [(200, "close")] * 20
         assert await site.status() == 429
         assert await site.status("/-/ready") == 503
 
@@ -654,16 +654,16 @@ async def test_nobody_learns_who_is_there_and_the_loop_goes_on() -> None:
 async def test_what_was_right_is_known_again_and_not_for_ever() -> None:
     """A hundred of them, against the hash of now; a few may wait, the next is told to come again."""
     passwords = Passwords()
-    users = {f"u{index}": HASH for index in range(KNOWN + 1)}
+    users = {f"u{index}": HASH for index in range(MAX_REMEMBERED + 1)}
     for user in users:
         assert await passwords.right(users, user, PASSWORD)
     assert not passwords.known(users, "u0", PASSWORD)
     assert passwords.known(users, "u1", PASSWORD)
     assert not passwords.known(users, "u1", "wrong")
     assert not passwords.known(users | {"u1": "$2b$04$" + "a" * 53}, "u1", PASSWORD)
-    waiting = [asyncio.create_task(passwords.right(users, "u1", "wrong")) for _ in range(WAITING)]
+    waiting = [asyncio.create_task(passwords.right(users, "u1", "wrong")) for _ in range(MAX_WAITING)]
     await asyncio.sleep(0)
     with pytest.raises(Busy):
         await passwords.right(users, "u1", PASSWORD)
-    assert await asyncio.gather(*waiting) == [False] * WAITING
+    assert await asyncio.gather(*waiting) == [False] * MAX_WAITING
     passwords.close()

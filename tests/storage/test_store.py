@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prober.storage import store as module
-from prober.storage.store import FILE, UNREADABLE, Store, Unusable
+from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Store, Unusable
 
 
 def test_the_latest_of_each_key_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_what_was_saved_is_there_though_the_process_was_killed(tmp_path: Path) -
 )
 def test_a_damaged_file_is_set_aside_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
     """It is kept under another name, the log says so, and the prober starts."""
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / FILE_NAME).write_bytes(content)
     with caplog.at_level(logging.ERROR):
         store = Store(str(tmp_path))
     assert store.load("drift") == {}
@@ -52,7 +52,7 @@ def test_a_damaged_file_is_set_aside_and_told(tmp_path: Path, caplog: pytest.Log
     store.close()
     (aside,) = (path for path in tmp_path.iterdir() if "damaged" in path.name)
     assert aside.read_bytes() == content
-    assert "set aside as" in caplog.text
+    assert "renamed to" in caplog.text
 
 
 def test_a_damaged_page_in_the_middle_is_found(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_damaged_page_in_the_middle_is_found(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     store.save("drift", [(str(n), os.urandom(3000)) for n in range(50)], 1.0)
     store.close()
-    path = tmp_path / FILE
+    path = tmp_path / FILE_NAME
     data = bytearray(path.read_bytes())
     data[4096:40960] = os.urandom(36864)
     path.write_bytes(data)
@@ -71,14 +71,14 @@ def test_a_damaged_page_in_the_middle_is_found(tmp_path: Path) -> None:
 
 def test_a_newer_version_is_set_aside_and_not_spoilt(tmp_path: Path) -> None:
     """After a rollback the newer prober's state is still there for it."""
-    connection = sqlite3.connect(tmp_path / FILE)
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
     Store(str(tmp_path)).close()
     assert any("damaged" in path.name for path in tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_an_error_with_its_remedy(tmp_path: Path) -> None:
     """With the path and what to do: a file where a folder should be, a read-only disk, another prober's."""
     (tmp_path / "file").write_text("")
     with pytest.raises(Unusable, match=r"--storage.path .*/file: cannot be used: .*; mount a writable volume"):
@@ -87,7 +87,7 @@ def test_a_place_that_cannot_be_used_is_told(tmp_path: Path) -> None:
         Store("/proc/self/none")
     first = Store(str(tmp_path / "held"))
     with pytest.raises(
-        Unusable, match=r"held: held by another prober, .* \(database is locked\); give each prober a folder"
+        Unusable, match=r"held: held by another prober, .* \(database is locked\); give each prober its own folder"
     ):
         Store(str(tmp_path / "held"))
     first.close()
@@ -111,7 +111,7 @@ def test_what_is_too_much_goes_with_what_is_saved_or_neither(tmp_path: Path) -> 
     store.remove("sweep", ["b", "not there"])
     store.set_aside("sweep", "c")
     assert store.get("sweep", "c") is None
-    assert store.load("sweep" + UNREADABLE) == {"c": b"333"}
+    assert store.load("sweep" + UNREADABLE_SUFFIX) == {"c": b"333"}
     store.close()
 
 
@@ -137,7 +137,7 @@ def test_lists_are_emptied_and_all_else_is_as_it_was(tmp_path: Path) -> None:
 
 def test_a_file_that_is_mostly_empty_is_made_smaller(tmp_path: Path) -> None:
     """What is in it stays; one that is mostly full is left alone."""
-    store, path = Store(str(tmp_path)), tmp_path / FILE
+    store, path = Store(str(tmp_path)), tmp_path / FILE_NAME
     store.save("sweep", [(f"{number}", os.urandom(100_000)) for number in range(100)], 1.0)
     store.save("drift", [("a", b"1")], 1.0)
     store.compact()
@@ -166,13 +166,13 @@ def test_a_large_file_is_checked_after_the_start(
     whole.check()
     assert caplog.text == ""
     whole.close()
-    path = tmp_path / FILE
+    path = tmp_path / FILE_NAME
     data = bytearray(path.read_bytes())
     data[8192:80_000] = os.urandom(80_000 - 8192)
     path.write_bytes(data)
     damaged = Store(str(tmp_path))
     assert damaged.load("drift") == {}
-    assert "drift states cannot be read and begin anew" in caplog.text
+    assert "drift states cannot be read and start empty" in caplog.text
     damaged.check()
     assert "is damaged" in caplog.text
     assert "move the file away" in caplog.text

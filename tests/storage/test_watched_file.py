@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from prober.storage.watched_file import Followed, Secret, stamp
+from prober.storage.watched_file import Secret, WatchedFile, stamp
 
 
 def test_a_stamp_sees_content_replacement_and_a_swapped_symlink(tmp_path: Path) -> None:
@@ -81,41 +81,41 @@ def test_a_token_that_never_was_is_none(tmp_path: Path) -> None:
     assert str(tmp_path / "none") in secret.problem
 
 
-def test_a_missing_token_is_told_with_what_to_do(tmp_path: Path) -> None:
-    """And with what happens meanwhile, which is another thing where there was one."""
+def test_a_missing_token_is_reported_with_its_remedy(tmp_path: Path) -> None:
+    """The message also says whether an earlier token stays in use."""
     secret = Secret(str(tmp_path / "token"))
     secret.read()
     assert secret.problem.endswith(
-        "/token: No such file or directory; put the token there or mend its path: nothing can be sent without it"
+        "/token: No such file or directory; write the token there or fix the path: requests cannot be sent without it"
     )
     (tmp_path / "token").write_text("good")
     secret.read()
     (tmp_path / "token").unlink()
     secret.read()
-    assert secret.problem.endswith("put the token there or mend its path: the last one is used")
+    assert secret.problem.endswith("write the token there or fix the path: the last token stays in use")
 
 
 def test_a_file_that_is_swapped_is_changed_and_not_gone(tmp_path: Path) -> None:
     """An editor takes it away and puts another one there: two looks without it are nothing."""
     path = tmp_path / "a"
     path.write_text("a")
-    file = Followed(str(path))
-    file.taken()
+    file = WatchedFile(str(path))
+    file.mark_read()
     path.unlink()
-    seen = [file.look(), file.look()]
+    seen = [file.poll(), file.poll()]
     path.write_text("ab")
-    assert [*seen, file.look()] == ["", "", "changed"]
-    file.taken()
-    assert file.look() == ""
+    assert [*seen, file.poll()] == ["", "", "changed"]
+    file.mark_read()
+    assert file.poll() == ""
 
 
 def test_a_file_that_stays_away_is_gone_once_and_back_again_is_a_change(tmp_path: Path) -> None:
     """Even if it is the very one that was there before, since it was told that it is not."""
     path, aside = tmp_path / "a", tmp_path / "aside"
     path.write_text("a")
-    file = Followed(str(path))
-    file.taken()
+    file = WatchedFile(str(path))
+    file.mark_read()
     path.rename(aside)
-    assert [file.look() for _ in range(5)] == ["", "", "gone", "", ""]
+    assert [file.poll() for _ in range(5)] == ["", "", "gone", "", ""]
     aside.rename(path)
-    assert file.look() == "changed"
+    assert file.poll() == "changed"

@@ -10,7 +10,7 @@ from prober.config.specs import Estimate
 from prober.features.capacity.sweep_progress import Sweeping
 from prober.features.diagnosis.clues import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis, Finding, RunnerUp
-from prober.features.drift.detector import Shift, Verdict
+from prober.features.drift.detector import DriftVerdict, Shift
 from prober.features.slo.status import SloStatus, State
 from prober.measure.chat import Usage
 from prober.measure.event import TargetEvent
@@ -79,8 +79,8 @@ def probe(
 
 
 def standings(*states: State) -> list[SloStatus]:
-    """Standings of the three SLOs."""
-    why = {"met": "", "missed": "", "no_data": "120 of 1,000 events that it takes to judge"}
+    """Statuses of the three SLOs."""
+    why = {"met": "", "missed": "", "no_data": "120 of the 1,000 events needed"}
     bad = {"met": 4, "missed": 61, "no_data": 0}
     return [
         SloStatus(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], state, why[state])
@@ -117,7 +117,7 @@ def target(
         standings=standings("met", "met", "met"),
         quantiles={("chat", signal): quantiles(values) for signal, values in drawn.items()},
         probes=probes,
-        drifts=[Drifting("chat", signal, Verdict("settled", 0.12)) for signal in ("ttft", "itl")],
+        drifts=[Drifting("chat", signal, DriftVerdict("settled", 0.12)) for signal in ("ttft", "itl")],
         budgets=[Spending("tokens", 4e6, 1.1e6), Spending("cost", 5.0, 0.66)],
         estimate=Estimate(2.2e6, 1.1e6, 1.98),
         sweepable=True,
@@ -172,9 +172,9 @@ def slow() -> list[TargetView]:
 
 def drifting() -> list[TargetView]:
     """Slower than its baseline, within its SLOs."""
-    moved = Verdict("settled", 1.0, True, "regression", NOW - 5_400)
+    moved = DriftVerdict("settled", 1.0, True, "regression", NOW - 5_400)
     shifts = [Shift(0.5, 1.31, 1.24, 1.39, 420), Shift(0.9, 1.44, 1.30, 1.61, 420)]
-    drifts = [Drifting("chat", "ttft", moved, shifts), Drifting("chat", "itl", Verdict("provisional", 0.44))]
+    drifts = [Drifting("chat", "ttft", moved, shifts), Drifting("chat", "itl", DriftVerdict("provisional", 0.44))]
     return [replace(target(ttft_ms=240.0), drifts=drifts, budgets=[Spending("tokens", 4e6, 3.9e6)])]
 
 
@@ -216,7 +216,7 @@ def nothing() -> list[TargetView]:
             engine="",
             state="pending",
             standings=[replace(each, events=0, why="no event yet") for each in standings(*("no_data",) * 3)],
-            drifts=[Drifting("chat", "ttft", Verdict("learning", 0.0))],
+            drifts=[Drifting("chat", "ttft", DriftVerdict("learning", 0.0))],
         )
     ]
 

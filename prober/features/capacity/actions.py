@@ -1,4 +1,4 @@
-"""What a sweep shall do now, and why it ended: the words between its machine and whoever drives it."""
+"""Actions of the sweep state machine and the reasons why a sweep ends."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,24 +13,24 @@ Reason = (
         "knee_passed",  # breaches in a stage: two, and more than the objective allows
         "breaching",  # four of the last eight breached
         "near_threshold",  # gentle: nine of ten latencies reach the share of a threshold that the plan names
-        "highest_rate",  # the plan goes no further
+        "highest_rate",  # the plan has no higher rate
         "sustained",  # the run at the knee is over
-        "smoke_failed",  # the first requests failed: there is nothing to measure
+        "smoke_failed",  # the first requests failed, so nothing can be measured
         "failed",  # too many of a stage's requests
         "slow",  # a TTFT far above its threshold
         "saturated",  # completions fall behind arrivals, or as many in flight as the plan allows
-        "prober_late",  # the prober itself spoilt results
-        "page_lost",  # the guards were blind
-        "retry_after",  # the target asks to be left alone
+        "prober_late",  # the prober delayed requests
+        "page_lost",  # the stop conditions had no data
+        "retry_after",  # the target requested a pause
         "time_budget",
-        "guard",  # something outside the machine; `detail` names it
-        "lease_lost",  # another prober may sweep from now on
+        "guard",  # an external condition; `detail` names it
+        "lease_lost",  # another prober may sweep now
     ]
     | Spent
     | Trip
 )
 Teller = Literal["engine", "prometheus"]
-# The plan or something outside ended it: that it ended says nothing of the target.
+# Ended by the plan or externally; does not characterise the target.
 UNREACHED: frozenset[Reason] = frozenset(
     {
         *("highest_rate", "sustained", "prober_late", "page_lost", "retry_after"),
@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Send nothing, cut what is in flight; give `estimate(record)` to `estimated`. detail: words for `reason`."""
+    """Stop sending, cancel requests in flight, and pass `estimate(record)` to `estimated`. detail: explains `reason`."""
 
     reason: Reason
     detail: str
@@ -60,7 +60,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end: send nothing, cut what is in flight.
+    """End of the sweep: stop sending and cancel requests in flight.
 
     reason: why the sending ended (of a run at the knee: why the ramp before it ended is in `ramp_reason`)
     void: the target changed under the sweep, so that nothing can be said; capacities: one an SLO, empty if void
@@ -77,7 +77,7 @@ class Finished:
 
     @property
     def binding(self) -> Capacity | None:
-        """The SLO that gives way first."""
+        """The SLO with the lowest capacity."""
         return binding(self.capacities)
 
     @property
@@ -90,4 +90,4 @@ class Finished:
         return next((each for each in order if each in verdicts), "not_reached")
 
 
-Order = Run | Estimate | Finished
+Action = Run | Estimate | Finished

@@ -1,4 +1,4 @@
-"""The knee of an engine model: the rate at which the share of bad events is what the objective allows, by simulation."""
+"""Knee of an engine model by simulation: the rate at which the share of bad events equals the error budget."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,19 +11,23 @@ from prober.simulation.engine import Engine
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request, Truth
 
-ROUGH, FINE, NUDGE = 2_000, 9_000, 4_000  # requests of a simulation: to find the place, to measure it, to see it move
-# Of the measurements, in units of 1 ÷ slope (but no farther than that of `GENTLE`): shares up to e times higher.
-OFFSETS, GENTLE = (0.5, -0.6, 0.9, -0.3, 0.6, 0.1), 2.0
-MOST = 4  # times as many with the background's
-SETTLE = 0.05  # of it is left out: the engine starts empty
-NEAR, FAR = 1.6, 3.0  # log shares that count, and that count a little: so far the curve of the share is about straight
-APART, USUAL = 0.02, 10.0
-LOWEST, HIGHEST = 0.02, 1e5
+# Requests per simulation: to bracket the knee, to measure it, to compare knees.
+BRACKET_REQUESTS, MEASURE_REQUESTS, COMPARE_REQUESTS = 2_000, 9_000, 4_000
+# Offsets of the measurements in log rate, in units of 1 / slope (at most 1 / MIN_OFFSET_SLOPE).
+OFFSETS, MIN_OFFSET_SLOPE = (0.5, -0.6, 0.9, -0.3, 0.6, 0.1), 2.0
+MAX_BACKGROUND_RATIO = 4  # background requests per request of the sweep, at most
+SETTLE_RATIO = 0.05  # of the requests are ignored: the engine starts empty
+NEAR, FAR = 1.6, 3.0  # log share: points with full and with reduced weight; the curve is about straight up to NEAR
+APART, TYPICAL_SLOPE = 0.02, 10.0
+MIN_ADDED_PER_S, MAX_ADDED_PER_S = 0.02, 1e5
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """rate_per_s: in all; slope: d log share ÷ d log rate there; error: of log rate, what the simulation's own chance leaves"""
+    """Knee of a model.
+
+    rate_per_s: total rate. slope: d log share / d log rate at the knee. error: standard error of log rate from the simulation.
+    """
 
     rate_per_s: float
     slope: float
@@ -31,11 +35,12 @@ class Knee:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
-    """A model under load: what the sweep's requests would see at a rate in all, the background as it is.
+class CapacityModel:
+    """Engine model under the load of a sweep and its background.
 
-    lengths: of the sweep's requests; front_s: what lies before the engine; effort: 1 for the figures of docs/measurements.md, less is
-    quicker and rougher
+    front_s: latency in front of the engine.
+    lengths: prompt and output tokens of the sweep's requests.
+    effort: 1 gives the accuracy of docs/measurements.md; less is faster and less accurate.
     """
 
     parameters: Parameters
@@ -45,44 +50,47 @@ class Ahead:
     effort: float = 1.0
 
     def shares(self, slos: Sequence[Slo], total_per_s: float, requests: int, rng: Random) -> list[float]:
-        """The share of bad events of each SLO, half an event at least, by so many requests of the sweep's shape.
+        """Share of bad events of each SLO (at least half an event) over `requests` requests of the sweep.
 
-        The same generator state, the same requests but for time.
+        With the same generator state the requests differ only in their times.
         """
         engine = Engine(self.parameters, Random(0))
         truths: list[Truth] = []
-        asked = self._requests(total_per_s, requests, rng)
-        settle = round(SETTLE * len(asked))
-        for number, request in enumerate(asked):
+        stream = self._requests(total_per_s, requests, rng)
+        settle = round(SETTLE_RATIO * len(stream))
+        for number, request in enumerate(stream):
             truth = engine.submit(request)
             if number >= settle and not request.background:
                 truths.append(truth)
             if number % 1_000 == 999 and engine.state.waiting > requests / 4:
-                break  # it will never catch up
+                break  # overload: the queue only grows
         engine.advance(engine.at_s + max((each.threshold_s or 0.0) for each in slos))
         return [self._share(slo, truths, engine.at_s) for slo in slos]
 
     def _requests(self, total_per_s: float, requests: int, rng: Random) -> list[Request]:
-        """A Poisson stream whose means are exact: rate, shares and mean lengths of this very stream are those of the model.
+        """Poisson stream with exact means: its rate, background share and mean lengths equal those of the model.
 
-        Chance in them moves the share of breaches of a sharp engine more than all else (a hundredth in the rate makes a sixth in
-        the share), and says nothing.
+        Random variation of these means would dominate the noise of the share: 1% in the rate changes it by a sixth on a steep
+        engine.
         """
         per_s = self.background.per_s if self.background.lengths else 0.0
-        others = min(MOST * requests, round(requests * per_s / max(1e-9, total_per_s - per_s)))
-        whose = [True] * others + [False] * requests
-        rng.shuffle(whose)
-        own, other = _dealt(self.lengths, requests, rng), _dealt(self.background.lengths, others, rng)
-        gaps = [rng.expovariate(1.0) for _ in whose]
+        others = min(MAX_BACKGROUND_RATIO * requests, round(requests * per_s / max(1e-9, total_per_s - per_s)))
+        is_background = [True] * others + [False] * requests
+        rng.shuffle(is_background)
+        own, other = (
+            _balanced_sample(self.lengths, requests, rng),
+            _balanced_sample(self.background.lengths, others, rng),
+        )
+        gaps = [rng.expovariate(1.0) for _ in is_background]
         unit_s = len(gaps) / total_per_s / sum(gaps)
-        most = self.parameters.kv_blocks * self.parameters.block_tokens
-        found, at_s = [], 0.0
-        for background, gap in zip(whose, gaps, strict=True):
+        max_tokens = self.parameters.kv_blocks * self.parameters.block_tokens
+        stream, at_s = [], 0.0
+        for background, gap in zip(is_background, gaps, strict=True):
             at_s += gap * unit_s
             prompt, output = (other if background else own).pop()
-            if prompt + output <= most:  # a longer one is refused, and nobody's latency
-                found.append(Request(at_s, prompt, output, (), background))
-        return found
+            if prompt + output <= max_tokens:  # the engine refuses a longer request
+                stream.append(Request(at_s, prompt, output, (), background))
+        return stream
 
     def _share(self, slo: Slo, truths: Sequence[Truth], now_s: float) -> float:
         events = bad = 0
@@ -107,13 +115,13 @@ class Ahead:
         return truth.tokens - 1, sum(n for n, first, slope in truth.runs if first + slope * (n - 1) / 2 > limit_s)
 
     def knee(self, slo: Slo, near_per_s: float, rng: Random) -> Knee | None:
-        """By bisection from `near_per_s`, then a straight line through the logarithms of longer runs about it.
+        """Bisect from `near_per_s`, then fit a straight line to the logarithms of longer runs around the knee.
 
-        None if no rate of the sweep's requests meets the objective, or every one does.
+        None if no rate meets the objective, or every rate does.
         """
         allowed = log(float(slo.error_budget_ratio))
         points: list[tuple[float, float, float]] = []
-        rough, fine = round(ROUGH * self.effort), round(FINE * self.effort)
+        rough, fine = round(BRACKET_REQUESTS * self.effort), round(MEASURE_REQUESTS * self.effort)
 
         def excess(rate: float, requests: int) -> float:
             value = log(self.shares([slo], rate, requests, rng)[0]) - allowed
@@ -134,22 +142,22 @@ class Ahead:
             if offset == 0.0 and sum(abs(y) < NEAR for _, y, _ in points) >= 4:
                 break
             found = _root(points) or found
-            excess(found.rate_per_s * exp(offset / max(GENTLE, found.slope)), fine)
+            excess(found.rate_per_s * exp(offset / max(MIN_OFFSET_SLOPE, found.slope)), fine)
         return _root(points) or found
 
-    def moved(self, others: Sequence["Ahead"], slo: Slo, knee: Knee, rng: Random) -> list[float]:
-        """How much higher (log) the knee of each of the others is, from shares at this one's under the same random numbers."""
+    def moved(self, others: Sequence["CapacityModel"], slo: Slo, knee: Knee, rng: Random) -> list[float]:
+        """Log shift of the knee of each other model, from shares at this model's knee with common random numbers."""
         seed = rng.getrandbits(64)
-        here = log(self.shares([slo], knee.rate_per_s, round(NUDGE * self.effort), Random(seed))[0])
+        here = log(self.shares([slo], knee.rate_per_s, round(COMPARE_REQUESTS * self.effort), Random(seed))[0])
         found = []
         for other in others:
-            there = log(other.shares([slo], knee.rate_per_s, round(NUDGE * self.effort), Random(seed))[0])
+            there = log(other.shares([slo], knee.rate_per_s, round(COMPARE_REQUESTS * self.effort), Random(seed))[0])
             found.append((here - there) / knee.slope)
         return found
 
 
-def _dealt(lengths: Sequence[Pair], count: int, rng: Random) -> list[Pair]:
-    """So many of them, each as often as any other."""
+def _balanced_sample(lengths: Sequence[Pair], count: int, rng: Random) -> list[Pair]:
+    """`count` lengths, each drawn equally often."""
     found: list[Pair] = []
     while lengths and len(found) < count:
         found += rng.sample(lengths, min(len(lengths), count - len(found)))
@@ -157,17 +165,17 @@ def _dealt(lengths: Sequence[Pair], count: int, rng: Random) -> list[Pair]:
 
 
 def _bracket(excess: Callable[[float], float], near: float, others: float) -> tuple[float | None, float | None]:
-    """Rates just below and above the root, from `near` on by steps of the load added; None for a side that there is not."""
-    added = max(near - others, 0.05 * others, LOWEST)
+    """Rates just below and above the root, searched from `near` in steps; None for a side without one."""
+    added = max(near - others, 0.05 * others, MIN_ADDED_PER_S)
     value = excess(others + added)
     low = high = None
-    while value < 0 and added < HIGHEST:
+    while value < 0 and added < MAX_ADDED_PER_S:
         low = others + added
         added *= 1.25
         value = excess(others + added)
     if low is not None:
         return low, others + added if value >= 0 else None
-    while value >= 0 and added > max(LOWEST, 0.02 * others):
+    while value >= 0 and added > max(MIN_ADDED_PER_S, 0.02 * others):
         high = others + added
         added /= 1.25
         value = excess(others + added)
@@ -175,10 +183,10 @@ def _bracket(excess: Callable[[float], float], near: float, others: float) -> tu
 
 
 def _root(points: Sequence[tuple[float, float, float]]) -> Knee | None:
-    """The root of the straight line through points (log rate, log share ÷ allowed share, requests); None for less than two.
+    """Root of the line through points (log rate, log share / allowed share, requests); None for fewer than two.
 
-    Of those not too far from it; weighed by requests and by the share, as the relative error of a count goes with both. Those far from
-    it bound it on both sides, and with it the slope.
+    Points near the root are weighted by requests and share, which determine the relative error of a count. Distant points bound
+    the root on both sides, and with it the slope.
     """
     below = max((x for x, y, _ in points if y <= -NEAR), default=-inf)
     above = min((x for x, y, _ in points if y >= NEAR), default=inf)
@@ -186,14 +194,16 @@ def _root(points: Sequence[tuple[float, float, float]]) -> Knee | None:
     if sum(abs(y) < NEAR for _, y, _ in points) < 2:
         middle = (below + above) / 2
         return Knee(exp(middle), 60.0, abs(above - below) / 2) if isfinite(middle) else None
-    whole = sum(w for *_, w in some)
-    x0, y0 = sum(w * x for x, _, w in some) / whole, sum(w * y for _, y, w in some) / whole
-    # Points that lie close together say little of the slope: a usual one counts as much as points `APART` apart.
-    squares = sum(w * (x - x0) ** 2 for x, _, w in some) + whole * APART**2
-    slope = (sum(w * (x - x0) * (y - y0) for x, y, w in some) + whole * APART**2 * USUAL) / squares
+    total_weight = sum(w for *_, w in some)
+    x0, y0 = sum(w * x for x, _, w in some) / total_weight, sum(w * y for _, y, w in some) / total_weight
+    # Close points determine the slope poorly: a typical slope counts as much as points `APART` apart.
+    squares = sum(w * (x - x0) ** 2 for x, _, w in some) + total_weight * APART**2
+    slope = (sum(w * (x - x0) * (y - y0) for x, y, w in some) + total_weight * APART**2 * TYPICAL_SLOPE) / squares
     slope = max(0.7, NEAR / max(0.03, above - below), min(60.0, slope))
     variance = sum(w * (y - y0 - slope * (x - x0)) ** 2 for x, y, w in some) / max(1, len(some) - 2)
     root = max(x0 - 0.3, min(x0 + 0.3, x0 - y0 / slope))
     if below < above:
         root = max(below, min(above, root))
-    return Knee(exp(root), slope, min(0.5, sqrt(variance / whole + variance / squares * (root - x0) ** 2) / slope))
+    return Knee(
+        exp(root), slope, min(0.5, sqrt(variance / total_weight + variance / squares * (root - x0) ** 2) / slope)
+    )

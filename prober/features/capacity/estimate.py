@@ -11,21 +11,21 @@ from functools import reduce
 from math import exp, hypot, log, sqrt
 from random import Random
 
-from prober.features.capacity.capacity_model import Ahead, Knee
+from prober.features.capacity.capacity_model import CapacityModel, Knee
 from prober.features.capacity.fitting import Fit, Prior, fit
 from prober.features.capacity.knee import Step, knee
 from prober.features.capacity.replay import Pair
-from prober.features.capacity.sweep_record import UNJUDGED, Asked, Phase, Record, Stage, observed
+from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, RequestRecord, Stage, observed
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, RateEvents, agreed, evidence, fails, holds_at
 
 Z = 1.645  # of the 90% interval
-# Standard errors of log K that no record shows: what the model leaves out, by how well the background was known. Calibrated by
+# Standard errors of log K that a record cannot show: errors of the model, by how well the background was known. Calibrated by
 # `python -m bench.knee`.
 MODEL, COUNTED, UNKNOWN = 0.02, 0.045, 0.10
 FLAT = 0.4  # more, divided by the local slope: an error of the share moves a flat knee far
-# More where the sending ended before the target gave way: a limit may be near and unseen, and the farther the knee the likelier.
-EARLY, FARTHER, BEYOND = 0.08, 0.25, 3.0  # beyond so many times the highest rate nothing is said
+# Additional if sending ended before the target's limit: a limit may be near and unseen, more likely for a more distant knee.
+EARLY, FARTHER, BEYOND = 0.08, 0.25, 3.0  # beyond BEYOND times the highest rate there is no estimate
 # How much too high a knee a stage of that kind shows, in logs: its queue had no time to grow, unless it lasted; and the spread.
 LATE: dict[Phase, float] = {"ramp": 0.2, "climb": 0.12}
 LASTED_S = 20.0
@@ -48,16 +48,16 @@ class Estimated:
 
 
 def estimate(record: Record) -> tuple[Capacity, ...]:
-    """A capacity for each SLO of the record, in its order: `estimated` without the rest."""
+    """Capacity for each SLO of the record, in its order."""
     return estimated(record).capacities
 
 
 def estimated(record: Record, seed: int = 0, prior: Prior | None = None, effort: float = 1.0) -> Estimated:
     """What a record says. Pure, the same for the same arguments. Seconds of CPU in one piece: call it in another process
-    (arguments and result can be pickled), never in the one whose clock stamps chunks. effort: as in `Ahead`.
+    (arguments and result can be pickled), never in the one whose clock stamps chunks. effort: as in `CapacityModel`.
     """
     rng = Random(seed)
-    # A replay knows no requests that fail, and without a page nothing of the load that was there. A grid has measured each rate.
+    # A replay has no failing requests, and without a page no background load. A grid has measured each rate.
     told = record.readings or record.others is not None
     failed = any(each.failed for each in record.asked if each.valid)
     walked = any(each.phase == "grid" for each in record.stages)
@@ -96,8 +96,8 @@ def _capacity(record: Record, slo: Slo, found: Fit | None, rng: Random, effort: 
 def _modelled(
     record: Record, slo: Slo, found: Fit, lengths: Sequence[Pair], rng: Random, effort: float
 ) -> tuple[Capacity | None, Knee | None]:
-    """By the model, or None where it has no knee."""
-    ahead = Ahead(found.parameters, found.front_s, lengths, found.background, effort)
+    """Capacity by the model, or None if it has no knee."""
+    ahead = CapacityModel(found.parameters, found.front_s, lengths, found.background, effort)
     top = max((each.total_per_s for each in record.stages), default=1.0)
     at = ahead.knee(slo, top, rng)
     if at is None:
@@ -123,7 +123,7 @@ def _modelled(
 
 
 def _error(record: Record, found: Fit, at: Knee, moves: Sequence[float]) -> float:
-    """Standard error of log K: repeats under random weights, the simulation's own chance, and what neither shows."""
+    """Standard error of log K from bootstrap weights, simulation noise, and errors that neither shows."""
     spread = sum(min(0.5, abs(each)) ** 2 for each in moves) / max(1, len(moves))
     least = MODEL if record.others is not None else COUNTED if found.background.known else UNKNOWN
     top = max((each.total_per_s for each in record.stages), default=1.0)
@@ -136,7 +136,7 @@ def _error(record: Record, found: Fit, at: Knee, moves: Sequence[float]) -> floa
     return sqrt(spread + at.error**2 + least**2 + (FLAT / at.slope) ** 2 + early**2 + others**2)
 
 
-def _by_fractions(record: Record, slo: Slo, judged: Sequence[Asked]) -> Capacity | None:
+def _by_fractions(record: Record, slo: Slo, judged: Sequence[RequestRecord]) -> Capacity | None:
     """By the shares of bad events; None where they show no knee: too few breaches, breaches that do not rise with the rate, or a
     knee below every rate that was tried, of which only the prior speaks.
     """
@@ -157,7 +157,7 @@ def _by_fractions(record: Record, slo: Slo, judged: Sequence[Asked]) -> Capacity
 
 
 def _by_events(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity:
-    """By nothing but the events: the highest rate at which they show the objective."""
+    """Capacity from event counts only: the highest rate at which they show that the objective is met."""
     budget = float(slo.error_budget_ratio)
     held = holds_at(levels, budget)
     if held is None:
@@ -165,19 +165,19 @@ def _by_events(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity
     return Capacity(slo.name, "not_reached", lower=held, samples=samples)
 
 
-def _level(slo: Slo, stage: Stage, judged: Sequence[Asked]) -> RateEvents:
+def _level(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> RateEvents:
     counts = [(*each.events[slo.name], each.output_tokens) for each in judged]
     events, bad = (sum(each[part] for each in counts) for part in (0, 1))
     return RateEvents(_long_run(stage), observed(slo, counts), events, bad)
 
 
 def _long_run(stage: Stage) -> float:
-    """The rate that a stage speaks of. A queue grows slowly: what a short one shows belongs, in the long run, to a lower rate."""
+    """Long-run rate that corresponds to a stage. A queue grows slowly: a short stage looks like a lower rate."""
     lasted = stage.ended_s - stage.began_s >= LASTED_S
     return stage.total_per_s * exp(-(0.0 if lasted else LATE.get(stage.phase, 0.0)))
 
 
-def _step(slo: Slo, stage: Stage, judged: Sequence[Asked]) -> Step:
+def _step(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> Step:
     limit_s = slo.threshold_s
     shares: tuple[float, ...] = ()
     if slo.signal == "ttft" and limit_s:
@@ -187,7 +187,7 @@ def _step(slo: Slo, stage: Stage, judged: Sequence[Asked]) -> Step:
 
 
 def _fails_at_once(record: Record, slo: Slo, levels: Sequence[RateEvents]) -> float | None:
-    """The lowest rate, if the events at it show that the SLO fails there."""
+    """The lowest rate, if its events show that the SLO fails there."""
     judged = [stage for stage in record.stages if stage.phase not in UNJUDGED]
     if not judged:
         return None
@@ -197,11 +197,11 @@ def _fails_at_once(record: Record, slo: Slo, levels: Sequence[RateEvents]) -> fl
 
 
 def _lowest(record: Record) -> Stage:
-    """The first of the stages with the lowest rate."""
+    """The first stage with the lowest rate."""
     return min((each for each in record.stages if each.phase not in UNJUDGED), key=lambda each: each.rate_per_s)
 
 
-def _ramp(record: Record, each: Asked) -> bool:
+def _ramp(record: Record, each: RequestRecord) -> bool:
     return not record.stages or record.stages[each.stage].phase not in UNJUDGED
 
 

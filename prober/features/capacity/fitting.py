@@ -12,7 +12,7 @@ from math import exp, inf, log, sqrt
 from random import Random
 from typing import NamedTuple
 
-from prober.features.capacity.observations import Seen, neighbours, observations
+from prober.features.capacity.observations import FitObservation, neighbours, observations
 from prober.features.capacity.replay import (
     Background,
     Look,
@@ -25,7 +25,7 @@ from prober.features.capacity.replay import (
     scene,
     until,
 )
-from prober.features.capacity.sweep_record import Asked, Record
+from prober.features.capacity.sweep_record import Record, RequestRecord
 from prober.simulation.parameters import Parameters
 
 BLOCK_TOKENS = 16
@@ -194,7 +194,7 @@ class _Fitting:
         self.seen = [each for each in seen if each.known_s <= until_s]
         self.scene = whole if share == 1 else until(whole, max(each.at_s for each in self.seen), until_s)
         self.groups = neighbours(self.seen, GROUP)
-        self.seen += [Seen("group", -1, self.seen[each[0]].at_s, 0.0, 0.0) for each in self.groups]
+        self.seen += [FitObservation("group", -1, self.seen[each[0]].at_s, 0.0, 0.0) for each in self.groups]
 
     def _begun(self) -> Vector:
         """The better of two beginnings: the token budget has more than one valley. A prior has told which."""
@@ -395,7 +395,7 @@ class _Fitting:
         breaches = sum(each.ttft_s is None or each.ttft_s + front_s > self.threshold_s for each in there)
         return Trouble(breaches, max((each.waiting for each in looks), default=0))
 
-    def _judges(self, each: Asked) -> bool:
+    def _judges(self, each: RequestRecord) -> bool:
         """It is known whether its TTFT is above the threshold."""
         return each.valid and (each.first_s is not None or each.known_s - each.at_s > self.threshold_s)
 

@@ -1,4 +1,4 @@
-"""When does demand reach capacity? A straight line through daily peaks, with what the peaks leave open.
+"""Forecast of when demand reaches capacity: a straight line through daily peaks, with intervals.
 
 Ordinary least squares and its interval for one more observation, at x beside n points with mean x̄ and scatter s:
 ŷ ± t·s·√(1 + 1/n + (x − x̄)²/Σ(xᵢ − x̄)²) (Montgomery, Peck, Vining, "Introduction to Linear Regression Analysis", 2.5). From two
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 DAY_S, HOUR_S = 86_400, 3600
-KEPT = 35  # days of peaks: five weeks, since beyond a month growth is seldom one line
-SEEN_HOURS = 20  # of a day, for its peak to count: one seen from noon on would make growth of nothing
-FEWEST = 7  # days with a peak, below which nothing is said
-FARTHEST = 30  # days ahead
+MAX_DAYS = 35  # of peaks: five weeks, since growth over longer times is rarely linear
+MIN_SEEN_HOURS = 20  # of a day, for its peak to count: a partly seen day would look like growth
+MIN_DAYS = 7  # with a peak, for a forecast
+MAX_HORIZON_DAYS = 30
 WEEK = 7
 LEVEL = 0.95  # of the intervals by days of the week
 LEVEL_ONE = 0.99  # of those of a single line: the step from a weekend to a working week has t = 2.9 over 7 days, 0.965
@@ -26,34 +26,34 @@ Why = Literal["foreseen", "beyond", "few_days", "no_growth"]
 
 @dataclass(slots=True)
 class Peaks:
-    """Highest demand of each day, by UTC. days: {days since 1970: (highest, its hours that were seen, a bit each)}"""
+    """Highest demand of each UTC day. days: {days since 1970: (highest demand, bit mask of the hours with data)}"""
 
     days: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def take(self, unix_s: float, demand_per_s: float) -> None:
-        """One reading of the demand, in the unit of the capacity it will be held against."""
+        """Add a demand value, in the unit of the capacity."""
         day, second = divmod(int(unix_s), DAY_S)
         highest, hours = self.days.get(day, (0.0, 0))
         self.days[day] = max(highest, demand_per_s), hours | 1 << second // HOUR_S
-        while len(self.days) > KEPT + 1:  # and the day that is not over
+        while len(self.days) > MAX_DAYS + 1:  # and the day that is not over
             del self.days[min(self.days)]
 
     def whole(self, unix_s: float) -> dict[int, float]:
-        """{days since 1970: peak} of the days that are over, were seen, and are none too old."""
+        """{days since 1970: peak} of complete days with enough data that are not too old."""
         today = int(unix_s) // DAY_S
         return {
             day: highest
             for day, (highest, hours) in sorted(self.days.items())
-            if today - KEPT <= day < today and hours.bit_count() >= SEEN_HOURS
+            if today - MAX_DAYS <= day < today and hours.bit_count() >= MIN_SEEN_HOURS
         }
 
     def rows(self) -> list[list[float]]:
-        """What JSON can hold; `peaks_of` makes it anew."""
+        """Rows for JSON; `peaks_of` reads them."""
         return [[day, highest, hours] for day, (highest, hours) in sorted(self.days.items())]
 
 
 def peaks_of(rows: Iterable[Iterable[float]]) -> Peaks:
-    """What `rows` gave. Raises ValueError."""
+    """Peaks from the result of `rows`. Raises ValueError."""
     try:
         return Peaks({int(day): (float(highest), int(hours)) for day, highest, hours in rows})
     except TypeError as problem:
@@ -135,13 +135,13 @@ def forecast(peaks: Mapping[int, float], capacity: tuple[float, float, float], u
     Nothing is said from fewer than 7 days, nor where a slope of 0 or less is in the slope's interval. The horizon is counted
     from the last peak: old peaks see less far.
     """
-    if len(peaks) < FEWEST:
+    if len(peaks) < MIN_DAYS:
         return Forecast("few_days")
     found = trend(peaks)
     if found.slope <= found.margin:
         return Forecast("no_growth")
     last = max(peaks)
-    horizon = min(FARTHEST, 2 * (last - min(peaks) + 1))
+    horizon = min(MAX_HORIZON_DAYS, 2 * (last - min(peaks) + 1))
     lower, estimate, upper = capacity
     first: dict[str, float] = {}
     for day in range(max(last + 1, int(unix_s) // DAY_S), last + horizon + 1):

@@ -1,4 +1,4 @@
-"""The knee from breach fractions alone: no engine's page, no model of it, and an interval that says how little that is.
+"""Knee from breach fractions alone, without the engine's page or a model, with an interval.
 
 Near its knee K a target's share of bad events grows as a power of the rate, p(r) = p0·(r ÷ K)^s, with p0 what the objective allows.
 s is some 2 for a target that gives way slowly (prompts of very different lengths) and 40 for one that falls off a cliff. Bayes over
@@ -11,18 +11,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
 
-CLUSTER = 3.0  # neighbours breach together
+CLUSTER = 3.0  # neighbouring requests breach together
 TAIL, TENTH = 40, 0.1
 TAIL_TRUST = 0.7  # an extrapolated tail counts as this share of the events it stands for
 SLOPES = tuple(2.0 * 1.35**n for n in range(11))  # 2 … 40
-ALWAYS = (0.0, 0.2, 0.5)  # of p0: breaches that no rate is to blame for
-NEVER = (1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 90.0)  # times p0, at every rate: the rival of a knee
+ALWAYS = (0.0, 0.2, 0.5)  # of p0: share of breaches independent of the rate
+NEVER = (
+    1.5,
+    2.0,
+    3.0,
+    5.0,
+    10.0,
+    20.0,
+    50.0,
+    90.0,
+)  # times p0 at every rate: the alternative hypothesis without a knee
 STEPS = 150
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stage: requests per second, events and bad ones; shares: latencies ÷ threshold, where they are known."""
+    """A stage: requests per second, events and bad events; shares: known latencies / threshold."""
 
     rate_per_s: float
     events: int
@@ -70,7 +79,7 @@ def knee(steps: Sequence[Step], allowed: float, confidence: float = 0.9) -> Inte
 
 
 def at_least(count: int, of: int, share: float) -> float:
-    """The chance of so many events or more among `of`, each with chance `share` (binomial)."""
+    """Binomial probability of at least `count` events among `of`, each with probability `share`."""
     below, term = 0.0, (1 - share) ** of
     for k in range(count):
         below += term
@@ -79,7 +88,7 @@ def at_least(count: int, of: int, share: float) -> float:
 
 
 def _counted(step: Step) -> tuple[float, float]:
-    """(events, bad ones) as they count: seen, or as the tail of the latencies has it."""
+    """(events, bad events): counted, or extrapolated from the tail of the latencies."""
     events, bad = step.events / CLUSTER, step.bad / CLUSTER
     if len(step.shares) < TAIL or step.bad > 2:
         return events, bad
@@ -88,7 +97,7 @@ def _counted(step: Step) -> tuple[float, float]:
 
 
 def pareto_beyond(shares: Sequence[float]) -> float:
-    """The part of a distribution above 1, its highest tenth being Pareto: Hill's estimate of the index (1975)."""
+    """Share of a distribution above 1, with a Pareto tail in its highest tenth (Hill's estimator, 1975)."""
     ordered = sorted(shares, reverse=True)
     top = ordered[: max(4, round(TENTH * len(ordered)))]
     least = top[-1]

@@ -19,7 +19,7 @@ from typing import Literal
 from prober.config.specs import SweepSpec, needs_of
 from prober.exposition.families import Registry
 from prober.features.capacity.actions import Estimate, Finished, Run
-from prober.features.capacity.cron import LATE_S, Timetable, longest_gap_s, zone
+from prober.features.capacity.cron import MAX_LATENESS_S, Cron, longest_gap_s, zone
 from prober.features.capacity.fitting import Fit, Prior
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.prometheus_demand import Demands
@@ -119,7 +119,7 @@ class Sweeps:
     ) -> None:
         self._series, self._events, self._headroom, self._trust = SweepSeries(families), events, headroom, trust
         self._demands, self._store, self._open_page = Demands(headroom), store, open_page
-        self._timetable = Timetable()
+        self._cron = Cron()
         self._swept: dict[str, _Swept] = {}
         self._busy: str | None = None
         self._waiting: dict[str, tuple[Why, float]] = {}
@@ -173,10 +173,10 @@ class Sweeps:
             before.target, before.spec = target, spec
         self._demands.declare(name, spec.demand_query)
         if spec.schedule is None:
-            self._timetable.remove(name)
+            self._cron.remove(name)
             self._series.declare(name, None)
             return
-        self._timetable.set(
+        self._cron.set(
             name, spec.schedule, spec.timezone, partial(self._ring, name, "schedule"), partial(self._missed, name)
         )
         gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout)
@@ -187,7 +187,7 @@ class Sweeps:
         swept = self._swept.pop(name, None)
         self._waiting.pop(name, None)
         self._standing.pop(name, None)
-        self._timetable.remove(name)
+        self._cron.remove(name)
         self._demands.remove(name)
         if swept is None:
             return
@@ -273,7 +273,7 @@ class Sweeps:
 
     async def close(self) -> None:
         """End what is under way."""
-        self._timetable.stop()
+        self._cron.stop()
         await self._demands.close()
         for task in list(self._tasks):
             task.cancel()
@@ -293,7 +293,7 @@ class Sweeps:
         if (swept := self._swept.get(name)) is not None:
             late_s = time.time() - due_unix_s
             self._not_begun(
-                swept, "schedule", Refused("missed", f"it was due {late_s:.0f} s ago; {LATE_S} s is too late")
+                swept, "schedule", Refused("missed", f"it was due {late_s:.0f} s ago; {MAX_LATENESS_S} s is too late")
             )
 
     async def _after_a_while(self, name: str) -> None:
@@ -310,7 +310,7 @@ class Sweeps:
         """What rang a little while ago, and nobody has begun, is begun now."""
         standing, self._standing = self._standing, {}
         for name, due_unix_s in standing.items():
-            if name in self._swept and time.time() - due_unix_s <= LATE_S:
+            if name in self._swept and time.time() - due_unix_s <= MAX_LATENESS_S:
                 self._ring(name, "schedule", due_unix_s)
 
     def _may(self, name: str, why: Why, due_unix_s: float) -> _Swept:
@@ -368,7 +368,7 @@ class Sweeps:
     def _unclaimed(self, swept: _Swept, due_unix_s: float) -> None:
         """Raises Refused if another replica began the sweep that is due. A claim from far in the future says nothing of it."""
         claimed_s = self._leadership.claimed(claimed_as(swept.target.spec.key))
-        if 0 < due_unix_s <= claimed_s <= time.time() + LATE_S:
+        if 0 < due_unix_s <= claimed_s <= time.time() + MAX_LATENESS_S:
             raise Refused("no_lease", "another replica began the one that was due")
 
     def _afford(self, swept: _Swept) -> None:

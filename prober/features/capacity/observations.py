@@ -1,4 +1,4 @@
-"""What a record shows, as single observations that a replay can be held against."""
+"""Observations of a sweep's record that a replay is compared with."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,20 @@ from typing import Literal
 from prober.features.capacity.replay import Look, Shown
 from prober.features.capacity.sweep_record import Record
 
-PAGE_S = 0.4  # looks at the page that are nearer to each other count as one
+MIN_READING_GAP_S = 0.4  # closer readings of the page count as one
 Kind = Literal["ttft", "tpot", "gap", "gap_most", "running", "waiting", "group"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One observation; times since the record's beginning. group: of neighbours, whose values are not its own.
+class FitObservation:
+    """One observation; times are seconds since the start of the record.
 
-    number: of the request or of the look; at_s: when it was due or taken; known_s: when its value was known
-    value: log seconds, or the root of a count, so that its spread is about the same everywhere
-    least: it is at least this, and was not waited for; prompt: tokens
+    kind: group stands for several neighbours.
+    number: index of the request or reading.
+    at_s: due time of the request, or time of the reading. known_s: when the value was known.
+    value: log seconds, or the root of a count, so that the spread is about the same everywhere.
+    least: the value is a lower bound (the request had not finished).
+    prompt: prompt tokens.
     """
 
     kind: Kind
@@ -30,7 +33,7 @@ class Seen:
     prompt: int = 0
 
     def replayed(self, shown: Sequence[Shown], looks: Sequence[Look], front_s: float) -> float | None:
-        """The same of a replay; None where it does not come so far. front_s: what lies before the engine."""
+        """The same observation in a replay; None if the replay ends before it. front_s: latency in front of the engine."""
         match self.kind:
             case "running" | "waiting":
                 place = 0 if self.kind == "running" else 1
@@ -47,21 +50,21 @@ class Seen:
         return log(value) if value else None
 
 
-def observations(record: Record) -> list[Seen]:
-    """All that a fit uses: of requests after the warm-up that are valid and did not fail, and of the engine's page."""
+def observations(record: Record) -> list[FitObservation]:
+    """Observations for a fit: of valid, successful requests after the warm-up, and of the engine's page."""
     return [*_of_requests(record), *_of_pages(record)]
 
 
-def _of_requests(record: Record) -> Iterator[Seen]:
+def _of_requests(record: Record) -> Iterator[FitObservation]:
     origin_s = record.from_s
     for number, each in enumerate(record.asked):
         if not each.valid or each.failed or (record.stages and record.stages[each.stage].phase == "warm_up"):
             continue
         at_s, known_s = each.at_s - origin_s, each.known_s - origin_s
         if each.ttft_s is not None and each.ttft_s > 0:
-            yield Seen("ttft", number, at_s, at_s + each.ttft_s, log(each.ttft_s), prompt=each.prompt_tokens)
+            yield FitObservation("ttft", number, at_s, at_s + each.ttft_s, log(each.ttft_s), prompt=each.prompt_tokens)
         elif known_s > at_s:
-            yield Seen("ttft", number, at_s, known_s, log(known_s - at_s), least=True)
+            yield FitObservation("ttft", number, at_s, known_s, log(known_s - at_s), least=True)
         if each.end_s is None or each.output_tokens <= 2:
             continue
         values: tuple[tuple[Kind, float | None], ...] = (
@@ -69,25 +72,25 @@ def _of_requests(record: Record) -> Iterator[Seen]:
             ("gap", each.gap_s),
             ("gap_most", each.gap_most_s),
         )
-        yield from (Seen(kind, number, at_s, each.end_s - origin_s, log(v)) for kind, v in values if v)
+        yield from (FitObservation(kind, number, at_s, each.end_s - origin_s, log(v)) for kind, v in values if v)
 
 
-def _of_pages(record: Record) -> Iterator[Seen]:
+def _of_pages(record: Record) -> Iterator[FitObservation]:
     before_s = -inf
     for number, (when_s, signals) in enumerate(record.readings):
-        if when_s - before_s < PAGE_S:
+        if when_s - before_s < MIN_READING_GAP_S:
             continue
         before_s, at_s = when_s, when_s - record.from_s
         if signals.requests_running is not None:
-            yield Seen("running", number, at_s, at_s, _root(signals.requests_running))
+            yield FitObservation("running", number, at_s, at_s, _root(signals.requests_running))
         if signals.requests_waiting is not None:
-            yield Seen("waiting", number, at_s, at_s, _root(signals.requests_waiting))
+            yield FitObservation("waiting", number, at_s, at_s, _root(signals.requests_waiting))
 
 
-def neighbours(seen: Sequence[Seen], size: int) -> list[list[int]]:
-    """Places of TTFTs that stand together, by time and by length of prompt, so many at a time."""
-    by_time = [n for n, each in enumerate(seen) if each.kind == "ttft" and not each.least]
-    by_length = sorted(by_time, key=lambda n: seen[n].prompt)
+def neighbours(items: Sequence[FitObservation], size: int) -> list[list[int]]:
+    """Indices of TTFTs in groups of `size` neighbours, by time and by prompt length."""
+    by_time = [n for n, each in enumerate(items) if each.kind == "ttft" and not each.least]
+    by_length = sorted(by_time, key=lambda n: items[n].prompt)
     return [order[at : at + size] for order in (by_time, by_length) for at in range(0, len(order) - size // 2, size)]
 
 

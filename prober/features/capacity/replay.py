@@ -1,4 +1,4 @@
-"""A sweep's record, replayed through a simulated engine: had it these parameters, what would have been seen?"""
+"""Replay of a sweep's record through a simulated engine with given parameters."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,10 @@ from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request, Run, Truth
 
 GAPS = 150
-LEAD_S = 10.0  # of the load that was there, before anything was looked at: the engine was not empty then
-GRACE_S = 2.0  # what a replay may be later than what it replays, where only the beginning is looked at
-SAMPLE = 1_000  # lengths that stand for a distribution
-FEW = 50  # requests of others below which their histogram tells no distribution
+LEAD_S = 10.0  # of background load before the first observation: the engine was not empty
+GRACE_S = 2.0  # extra time of a partial replay
+SAMPLE = 1_000  # lengths that represent a distribution
+FEW = 50  # minimum requests of others for a distribution from their histogram
 _TYPICAL = 0.6  # spread (sigma of a lognormal) of lengths of which only the mean is known
 
 
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """The load that was there: its rate, and a sample of its lengths. known: one by one, or by counters, or not at all."""
+    """Background load: rate and a sample of lengths. known: whether requests or counters show it."""
 
     per_s: float
     lengths: tuple[Pair, ...]
@@ -56,7 +56,7 @@ class Scene:
 
 
 class Shown(NamedTuple):
-    """What a replayed request shows; None where it does not come so far."""
+    """Latencies of a replayed request; None if the replay ends before."""
 
     ttft_s: float | None
     tpot_s: float | None
@@ -65,7 +65,7 @@ class Shown(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What the page shows."""
+    """Values of the engine's page in a replay."""
 
     running: int
     waiting: int
@@ -103,13 +103,13 @@ def _told(histograms: Sequence[EngineHistogram | None], own: Sequence[int], rng:
     weights = [max(0.0, each) for each in weights]
     cells = rng.choices(range(len(weights)), weights, k=SAMPLE)
     lengths = [max(1.0, bounds[cell]) * (bounds[cell + 1] / max(1.0, bounds[cell])) ** rng.random() for cell in cells]
-    # Where in its bucket a length lies nobody tells; the mean of all is known.
+    # The position within a bucket is unknown; the overall mean is known.
     by = (told[-1].sum - sum(own)) / max(1.0, told[-1].counts[-1] - len(own)) / fmean(lengths)
     return [max(1, round(length * by)) for length in lengths]
 
 
 def _about(mean: float, rng: Random) -> list[int]:
-    """Lengths of which only the mean is known. exp(N(-sigma²/2, sigma²)) has the mean 1."""
+    """Lengths of which only the mean is known. exp(N(-sigma²/2, sigma²)) has mean 1."""
     return [max(1, round(mean * rng.lognormvariate(-(_TYPICAL**2) / 2, _TYPICAL))) for _ in range(SAMPLE)]
 
 
@@ -150,7 +150,7 @@ def until(what: Scene, last_s: float, until_s: float) -> Scene:
 
 
 def replay(parameters: Parameters, what: Scene) -> tuple[list[Shown], list[Look]]:
-    """What each own request and each look at the page would have shown. Costs some 40 µs a request."""
+    """Results of each request and page reading of the sweep in the replay. Takes about 40 µs per request."""
     engine = Engine(parameters, Random(0))
     truths: list[Truth] = []
     looks: list[Look] = []

@@ -1,10 +1,10 @@
-"""Everything that a sweep has seen so far, as it grows, and the record that it makes."""
+"""Requests and readings of a running sweep, and the record made from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from prober.features.capacity.actions import Teller
-from prober.features.capacity.pending_request import Sent
+from prober.features.capacity.pending_request import PendingRequest
 from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import Other, Record, Stage, entered, other_counts
 from prober.measure.engine_signals import EngineSignals
@@ -19,8 +19,8 @@ class Account:
     demand_per_s: the load that was there before, as somebody else counted it; tokens: as asked for, in all
     """
 
-    requests: dict[str, Sent] = field(default_factory=dict)
-    open: dict[str, Sent] = field(default_factory=dict)
+    requests: dict[str, PendingRequest] = field(default_factory=dict)
+    open: dict[str, PendingRequest] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
     others: list[Other] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Account:
     prompt_tokens: int = 0
     output_tokens: int = 0
 
-    def sent(self, request: Sent) -> None:
+    def sent(self, request: PendingRequest) -> None:
         """One more."""
         self.requests[request.id] = self.open[request.id] = request
         self.prompt_tokens += request.prompt_tokens
@@ -36,14 +36,14 @@ class Account:
         self.count(request.stage, sent=1)
 
     def count(self, number: int, *, sent: int = 0, answered: int = 0, failed: int = 0) -> None:
-        """What became of requests of a stage."""
+        """Results of the requests of a stage."""
         stage = self.stages[number]
         self.stages[number] = replace(
             stage, sent=stage.sent + sent, answered=stage.answered + answered, failed=stage.failed + failed
         )
 
     def others_per_s(self) -> float:
-        """Load that was there, roughly, for guards and for the run at the knee."""
+        """Approximate background load, for stop conditions and the run at the knee."""
         known = [(at, n) for at, s in (self.readings[:1] + self.readings[-1:]) if (n := entered(s)) is not None]
         if len(known) < 2 or known[1][0] - known[0][0] < 1.0:
             return self.demand_per_s or 0.0
@@ -55,26 +55,26 @@ class Account:
         return self.readings if self.demand_per_s is None or self._counted else ()
 
     def teller(self, stages: Sequence[Stage]) -> Teller | None:
-        """Who told of the load that was there in `settled` stages."""
+        """Source of the background load in `settled` stages."""
         if all(stage.other_per_s is None for stage in stages):
             return None
         return "engine" if self._counted else "prometheus"
 
     def record(self, plan: Plan, *, reached: bool, cut: bool, spoilt: bool) -> Record:
-        """As values, for an estimate."""
-        asked = tuple(each.asked() for each in sorted(self.requests.values(), key=lambda each: each.at_s))
+        """Immutable record for an estimate."""
+        asked = tuple(each.record() for each in sorted(self.requests.values(), key=lambda each: each.at_s))
         others, readings = tuple(self.others) or None, tuple(self.modelled())
         return Record(plan.slos, asked, self.settled(), readings, others, plan.lengths, reached, cut, spoilt)
 
     def settled(self) -> tuple[Stage, ...]:
-        """The stages with their events, and the load that was there in each."""
+        """The stages with their events and background load."""
         found: dict[int, dict[str, tuple[int, int]]] = {each.number: {} for each in self.stages}
         for request in self.requests.values():
             for name, (count, bad) in request.events.items() if request.valid else ():
                 before = found[request.stage].get(name, (0, 0))
                 found[request.stage][name] = (before[0] + count, before[1] + bad)
         counts = other_counts(
-            Record((), tuple(each.asked() for each in self.requests.values()), (), tuple(self.readings))
+            Record((), tuple(each.record() for each in self.requests.values()), (), tuple(self.readings))
         )
         stages = []
         for stage in self.stages:
@@ -87,5 +87,5 @@ class Account:
 
     @property
     def _counted(self) -> bool:
-        """By the engine's page."""
+        """Background load from the engine's page."""
         return any(entered(signals) is not None for _, signals in self.readings)

@@ -1,4 +1,4 @@
-"""What speaks against going on: harm to others, or an engine that is no longer the one that was measured."""
+"""Conditions that stop a sweep: harm to other requests, or a changed engine."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,14 @@ Trip = Literal[
 VOID: frozenset[Trip] = frozenset({"restarted", "replicas_changed", "engine_changed"})
 
 _PREEMPTIONS_S, _PRODUCTION_S = 2.0, 5.0
-_FEW = 3  # of others' requests, or of probes: below it a share says nothing
-_MOST_BAD = 0.8  # share of bad probes: no burn rate of a loose objective is above 1 ÷ its budget
+_MIN_BAD = 3  # requests of others, or probes; fewer are not judged
+_MAX_BAD_RATIO = 0.8  # limit for loose objectives, whose burn rate cannot exceed 1 / budget
 
 
-class Guard:
-    """The engine's page. Fed with readings in the order of time; says at each what, if anything, speaks against going on.
+class StopConditions:
+    """Stop conditions on the engine's metrics page, fed with readings in order of time.
 
-    ttft_s: the lowest TTFT threshold of the SLOs, None without one
+    ttft_s: lowest TTFT threshold of the SLOs, None without one.
     """
 
     def __init__(self, guards: Guards, ttft_s: float | None) -> None:
@@ -35,17 +35,20 @@ class Guard:
 
     @property
     def last_s(self) -> float | None:
-        """When the page was last read."""
+        """Time of the last reading."""
         return self._recent[-1][0] if self._recent else None
 
     def began(self) -> None:
-        """The sweep sends from now on: what preempts before it is not its doing."""
+        """The sweep starts to send; preemptions before that are not caused by it."""
         self._before_per_s = self._preemptions_per_s(None) or 0.0
 
     def reading(
         self, at_s: float, signals: EngineSignals, total_per_s: float, own_ttfts: list[tuple[float, float]]
     ) -> Trip | None:
-        """The page at `at_s`; total_per_s: all requests that come now; own_ttfts: (first token at, TTFT) of the sweep's own."""
+        """Judge the page read at `at_s`; return the condition that is met, or None.
+
+        total_per_s: rate of all requests. own_ttfts: (time of first token, TTFT) of the sweep's requests.
+        """
         changed = self._changed(signals)
         self._first = self._first or (at_s, signals)
         self._recent.append((at_s, signals))
@@ -63,7 +66,7 @@ class Guard:
         return "production_ttft" if self._others_slow(own_ttfts) else None
 
     def _changed(self, now: EngineSignals) -> Trip | None:
-        """It is another engine than at the last reading, or fewer or more of them."""
+        """Whether the engine, its process or the number of replicas changed since the last reading."""
         if not self._recent:
             return None
         before = self._recent[-1][1]
@@ -85,7 +88,7 @@ class Guard:
             return signals.requests_waiting > self._guards.waiting
         if self._ttft_s is None:
             return False
-        # Little's law: who joins a queue of W that is left at the rate λ waits W ÷ λ.
+        # Little's law: a request that joins a queue of W requests served at rate λ waits W / λ.
         return signals.requests_waiting > max(4.0, self._guards.waiting_share * self._ttft_s * total_per_s)
 
     def _preemptions_per_s(self, span_s: float | None) -> float | None:
@@ -111,7 +114,7 @@ class Guard:
         own = [ttft for at, ttft in own_ttfts if at > begin]
         came = now.counts[-1] - before.counts[-1] - len(own)
         slow = _above(now, bound) - _above(before, bound) - sum(ttft > bound for ttft in own)
-        return slow >= _FEW and slow > self._guards.production_share * came
+        return slow >= _MIN_BAD and slow > self._guards.production_share * came
 
 
 def _above(histogram: EngineHistogram, bound: float) -> float:
@@ -119,10 +122,10 @@ def _above(histogram: EngineHistogram, bound: float) -> float:
 
 
 def burns(probes: Sequence[ProbeResult], slos: Iterable[Slo], rate: float) -> bool:
-    """Whether the continuous probes of a sweep's time burn an SLO's budget faster than `rate`, by three bad ones at least."""
+    """Whether the probes during a sweep burn an SLO's budget faster than `rate`, with at least three bad events."""
     for slo in slos:
         counts = [count_events(slo, each) for each in probes]
-        seen, bad = (sum(count[place] for count in counts) for place in (0, 1))
-        if bad >= _FEW and bad > min(rate * float(slo.error_budget_ratio), _MOST_BAD) * seen:
+        total, bad = (sum(count[place] for count in counts) for place in (0, 1))
+        if bad >= _MIN_BAD and bad > min(rate * float(slo.error_budget_ratio), _MAX_BAD_RATIO) * total:
             return True
     return False

@@ -20,11 +20,11 @@ from itertools import islice
 from math import log, sqrt
 from statistics import median
 
-from prober.features.capacity.actions import UNREACHED, Estimate, Finished, Order, Reason, Run
+from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, Reason, Run
 from prober.features.capacity.knee import at_least
-from prober.features.capacity.pending_request import Sent
+from prober.features.capacity.pending_request import PendingRequest
 from prober.features.capacity.request_log import Account
-from prober.features.capacity.stop_conditions import VOID, Guard
+from prober.features.capacity.stop_conditions import VOID, StopConditions
 from prober.features.capacity.sweep_plan import Plan, Spent
 from prober.features.capacity.sweep_record import UNJUDGED, Other, Phase, Stage, observed
 from prober.measure.engine_signals import EngineSignals
@@ -65,7 +65,7 @@ class Sweep:
         guards = (
             replace(plan.guards, waiting_share=plan.guards.waiting_share / 4) if plan.mode == "gentle" else plan.guards
         )
-        self._guard = Guard(guards, self._ttft_s)
+        self._guard = StopConditions(guards, self._ttft_s)
         self._now = self._began_s = at_s
         self._account = Account()
         self._breached: dict[int, int] = {}  # requests by stage
@@ -76,7 +76,7 @@ class Sweep:
         self._capacities: tuple[Capacity, ...] = ()
         self._shares: deque[float] = deque(maxlen=GENTLE_LAST)
         phase: Phase = "warm_up" if plan.warm_up else "grid" if plan.mode == "grid" else "ramp"
-        self._order: Order = self._begin(phase, plan.start_per_s if plan.warm_up else plan.rate(0) or plan.start_per_s)
+        self._order: Action = self._begin(phase, plan.start_per_s if plan.warm_up else plan.rate(0) or plan.start_per_s)
 
     # -- what happens, as the driver sees it
 
@@ -85,7 +85,7 @@ class Sweep:
         if not isinstance(self._order, Run) or request_id in self._account.requests:
             return
         account = self._account
-        account.sent(Sent(request_id, at_s, prompt_tokens, output_tokens, self._order.stage, known_s=at_s))
+        account.sent(PendingRequest(request_id, at_s, prompt_tokens, output_tokens, self._order.stage, known_s=at_s))
         share, limit = self._plan.budget.used(len(account.requests), account.prompt_tokens, account.output_tokens)
         if len(self._account.open) >= self._plan.guards.in_flight:
             self._stop("saturated", at_s, f"{len(self._account.open)} requests in flight")
@@ -102,7 +102,7 @@ class Sweep:
         request = self._account.open.get(request_id)
         if request is None or request.first_s is not None:
             return
-        request.first(at_s, self._plan.slos)
+        request.first_token(at_s, self._plan.slos)
         self._judge(request, at_s, final=self._first_token_says_all)
 
     def result(self, result: ProbeResult, at_s: float) -> None:
@@ -112,7 +112,7 @@ class Sweep:
         request = self._account.open.pop(result.request_id, None)
         if request is None or not isinstance(self._order, Run):
             return  # what was cut when the sending ended says nothing more
-        request.over(result, at_s, self._plan.slos)
+        request.finished(result, at_s, self._plan.slos)
         self._account.count(request.stage, answered=not request.failed and request.valid, failed=request.failed)
         self._judge(request, at_s, final=True)
         self._late.append(result.outcome is Outcome.INVALID)
@@ -190,7 +190,7 @@ class Sweep:
         self._finish(before.reason, before.detail)
 
     @property
-    def order(self) -> Order:
+    def order(self) -> Action:
         """What shall be done now; the same value until something changes."""
         return self._order
 
@@ -208,7 +208,7 @@ class Sweep:
 
     # -- requests
 
-    def _judge(self, request: Sent, at_s: float, *, final: bool) -> None:
+    def _judge(self, request: PendingRequest, at_s: float, *, final: bool) -> None:
         """What is known of it now may be a breach, or harm."""
         stage = self._account.stages[request.stage]
         if stage.phase in UNJUDGED or not request.valid:
@@ -218,7 +218,7 @@ class Sweep:
             request.breached = True
             self._breached[request.stage] = self._breached.get(request.stage, 0) + 1
         if final and not request.counted:
-            self._shares.append(request.share(at_s, self._plan.slos))
+            self._shares.append(request.max_threshold_share(at_s, self._plan.slos))
             request.counted = True
         ttft_s = request.ttft_s(at_s)
         if self._ttft_s and not request.failed and ttft_s > self._plan.guards.ttft_factor * self._ttft_s:
@@ -229,7 +229,7 @@ class Sweep:
     def _age(self, at_s: float) -> None:
         """What is pending for longer than its threshold is a breach already."""
         for request in list(self._account.open.values()):
-            if request.late(at_s, self._plan.slos):
+            if request.check_overdue(at_s, self._plan.slos):
                 self._judge(request, at_s, final=False)
 
     # -- stages
@@ -367,7 +367,8 @@ class Sweep:
             return False
         share = self._plan.gentle_share
         waiting = sum(
-            not each.counted and each.share(at_s, self._plan.slos) >= share for each in self._account.open.values()
+            not each.counted and each.max_threshold_share(at_s, self._plan.slos) >= share
+            for each in self._account.open.values()
         )
         return sum(each >= share for each in self._shares) + waiting >= 2
 

@@ -1,4 +1,4 @@
-"""What a sweep is to do, and what it must not do: modes, limits, budgets."""
+"""Plan of a sweep: mode, rates, limits and budget."""
 
 from dataclasses import dataclass, field
 from math import inf
@@ -10,14 +10,14 @@ from prober.measure.objective import Slo
 from prober.workload.workloads import sample_lengths
 
 WARM_UP = 3  # requests of a scheduled sweep's warm-up
-LENGTHS = 3_000  # draws of the workload that a forecast rests on
+LENGTHS = 3_000  # draws of the workload for a cost forecast
 Mode = Literal["adaptive", "gentle", "grid"]
 Spent = Literal["request_budget", "token_budget", "cost_budget"]
 
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """Signs of harm that end the sending at once. None: this one is off.
+    """Thresholds that stop a sweep at once. None: disabled.
 
     failed_ratio: of a stage's requests, two at least; ttft_factor: a TTFT above so many times its threshold
     waiting: requests in the engine's queue; None: as many as make a wait of `waiting_share` × the TTFT
@@ -44,7 +44,7 @@ class Guards:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that a sweep may use; None: no limit. cost: in the currency of the prices, per token."""
+    """Limits of a sweep; None: no limit. cost: in the currency of the prices, per token."""
 
     requests: int | None = None
     tokens: int | None = None
@@ -68,7 +68,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A sweep. Rates are of the sweep's own requests, per second, beside the load that is there.
+    """Plan of a sweep. Rates are requests per second of the sweep, in addition to the background load.
 
     mode: adaptive ramps until the knee is passed; gentle ends the ramp at `gentle_share` of a threshold, or at the first queue;
     grid walks fixed steps for curves
@@ -109,12 +109,12 @@ class Plan:
 
     @property
     def stage_length_s(self) -> float:
-        """How long a stage lasts if nothing ends it before."""
+        """Planned duration of a stage."""
         return self.stage_s or (60.0 if self.mode == "grid" else 4.0)
 
     @property
     def step(self) -> float:
-        """Each rate over the one before."""
+        """Ratio of consecutive rates."""
         return self.factor or (1.1 if self.mode == "grid" else 1.15)
 
     def rate(self, number: int) -> float | None:

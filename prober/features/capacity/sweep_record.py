@@ -14,11 +14,11 @@ from prober.measure.slo_events import max_events_per_probe
 from prober.statistics.sequential_test import Observations
 
 Phase = Literal["warm_up", "ramp", "rest", "climb", "grid", "sustain"]
-UNJUDGED: frozenset[Phase] = frozenset({"warm_up", "rest"})  # what is sent in them says nothing of their rate
+UNJUDGED: frozenset[Phase] = frozenset({"warm_up", "rest"})  # their requests do not measure the rate
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestRecord:
     """A request of the sweep. Times are seconds of the sweep's one monotonic clock.
 
     at_s: when it was due; prompt_tokens, output_tokens: as asked for; stage: number of the stage it was sent in
@@ -44,13 +44,13 @@ class Asked:
 
     @property
     def ttft_s(self) -> float | None:
-        """Due to first token."""
+        """TTFT from the due time."""
         return None if self.first_s is None else self.first_s - self.at_s
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A request of somebody else that is known one by one (from a gateway's log, say). at_s: on the sweep's clock."""
+    """A background request that is known individually, such as from a gateway log. at_s: on the sweep's clock."""
 
     at_s: float
     prompt_tokens: int
@@ -59,7 +59,7 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of constant rate, as it went.
+    """A completed stage of constant rate.
 
     rate_per_s: asked for, of the sweep's own requests; other_per_s: of the load that was there, None where nobody tells
     sent, answered, failed: requests sent in it and what became of them so far; events: (events, bad ones) of each SLO
@@ -78,13 +78,13 @@ class Stage:
 
     @property
     def total_per_s(self) -> float:
-        """Load added and load already there, as far as it is known."""
+        """Rate of the sweep plus the background, as far as known."""
         return self.rate_per_s + (self.other_per_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Everything that an estimate may use.
+    """Input of an estimate.
 
     asked: in the order of time; readings: (seconds, page); others: None unless they are known one by one, all of them
     lengths: a sample of (prompt, output) tokens of the workload, empty: those that were asked for
@@ -94,7 +94,7 @@ class Record:
     """
 
     slos: tuple[Slo, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[RequestRecord, ...]
     stages: tuple[Stage, ...]
     readings: tuple[tuple[float, EngineSignals], ...] = ()
     others: tuple[Other, ...] | None = None
@@ -105,7 +105,7 @@ class Record:
 
     @property
     def other_per_s(self) -> float | None:
-        """Mean rate of the load that was there, while it was looked at; None where nothing tells."""
+        """Mean background rate while it was observed; None if unknown."""
         if self.others is not None:
             span_s = self.until_s - self.from_s
             return sum(self.from_s <= each.at_s <= self.until_s for each in self.others) / span_s if span_s > 0 else 0.0
@@ -115,12 +115,12 @@ class Record:
 
     @property
     def from_s(self) -> float:
-        """When the first request was due, or the first reading taken if that was before."""
+        """Due time of the first request, or time of the first reading if earlier."""
         return min([*(each.at_s for each in self.asked[:1]), *(at_s for at_s, _ in self.readings[:1])], default=0.0)
 
     @property
     def until_s(self) -> float:
-        """Up to when anything was looked at."""
+        """Time of the last observation."""
         return max([*(each.known_s for each in self.asked), *(at_s for at_s, _ in self.readings[-1:])], default=0.0)
 
 
@@ -137,7 +137,7 @@ def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations
 
 
 def entered(signals: EngineSignals) -> float | None:
-    """Requests that have come to the engine so far, by its own counts: finished, running and waiting."""
+    """Requests that have arrived at the engine, from its counters: finished, running and waiting."""
     if signals.requests_finished_total is None or signals.requests_running is None:
         return None
     return signals.requests_finished_total + signals.requests_running + (signals.requests_waiting or 0.0)

@@ -15,7 +15,7 @@ from math import inf
 from prober.features.capacity.sweep_result import without_requests
 from prober.results.result import Result
 from prober.results.result_file import REQUEST_LISTS, from_json, to_json
-from prober.storage.store import UNREADABLE, Entry, Store
+from prober.storage.store import UNREADABLE_SUFFIX, Entry, Store
 
 SWEEP = "sweep"  # kind of what is in the store
 KEPT, KEPT_S = 20, 90 * 86_400.0  # results of a target, and how long they are kept
@@ -116,7 +116,7 @@ class SweepArchive:
         """Remove what is too old, too much, or a request, some rows at a time; then give the space back."""
         try:
             await self._prune()
-            await asyncio.to_thread(self._store.load, SWEEP + UNREADABLE, time.time() - KEPT_S)
+            await asyncio.to_thread(self._store.load, SWEEP + UNREADABLE_SUFFIX, time.time() - KEPT_S)
             for each in await asyncio.to_thread(self._store.entries, SWEEP):
                 await asyncio.to_thread(self._shorten, each.key)
             self._max_bytes = MAX_BYTES

@@ -1,4 +1,4 @@
-"""The words of a diagnosis: what was seen, figures of it, clues that figures give, regimes that clues name."""
+"""Types of a diagnosis: features of a window, figures, clues and regimes."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,19 +22,26 @@ Figures = tuple[Quantile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What was seen over a window: the breach's, or the baseline's. None and empty: not measured, never 0.
+class WindowFeatures:
+    """Features of a window: that of the breach, or the baseline. None or empty: not measured (never 0).
 
-    From the probes: ttft_s, itl_s, tpot_s, send_lag_s: quantiles; one without enough samples is not used. ttft_mean_s, for
-    comparison with the engine's mean; step_s: a decode step with no prefill beside it, the lower quartile of the ITLs;
-    ttft_per_prompt_token_s: see `window.per_prompt_token`; prompt_tokens: the median; ttft_cold_s, ttft_warm_s: medians of
-    prompts of like lengths without and with a shared prefix; connect_s: median; late_ratio: of the probes, those that the
-    prober sent too late
-    From the engine's page: running, waiting: means of the readings; kv_usage_ratio: their 90th percentile; the rest of the
-    window's increments: preemptions, tokens of answers, prompt tokens computed (not those from the cache), prompt tokens
-    found, and their share of those looked up; engine_*_s: means by its own histograms
-    From the GPUs: utilization and clock: means; gpu_throttled_ratio: of the readings, those with a reason to throttle
-    From both and the model: over_bound: speed of `step_s` over what memory bandwidth allows, see `roofline`
+    From probes:
+    ttft_s, itl_s, tpot_s, send_lag_s: quantiles; those without enough samples are not used.
+    ttft_mean_s: for comparison with the engine's mean.
+    step_s: decode step without a concurrent prefill, the lower quartile of ITL.
+    ttft_per_prompt_token_s: see `window.per_prompt_token`. prompt_tokens: median.
+    ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix.
+    connect_s: median. late_ratio: share of probes that the prober sent late.
+
+    From the engine's page:
+    running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
+    preemptions_per_s, generated_tokens_per_s: from increments of the counters.
+    computed_prompt_tokens_per_s: without tokens from the prefix cache.
+    prefix_hit_tokens_per_s, prefix_hit_ratio: tokens found in the cache, and their share of those looked up.
+    engine_*_s: means of the engine's histograms.
+
+    From GPUs: utilization and clock are means; gpu_throttled_ratio: share of readings with a throttle reason.
+    over_bound: speed of `step_s` as a share of what memory bandwidth allows.
     """
 
     ttft_s: Figures = ()
@@ -68,13 +75,15 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """now: over the breach; before: over the baseline; engine: by the name of its table of metrics, for the names of its knobs
+    """Input of a diagnosis.
 
-    breached: of each SLO that is, its signal (`ttft`, `tpot`, `itl`, …) and threshold in s; empty: not told, or a drift only
+    now: features during the breach. before: features of the baseline.
+    breached: {signal (`ttft`, `tpot`, `itl`, …): threshold in s} of each breached SLO; empty if unknown, or for drift only.
+    engine: name of the engine's table of metrics, which selects the names of its settings.
     """
 
-    now: Seen
-    before: Seen = Seen()
+    now: WindowFeatures
+    before: WindowFeatures = WindowFeatures()
     breached: Mapping[str, float] = field(default_factory=dict)
     engine: str | None = None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from prober.config.specs import DecodeSpec
 from prober.exposition.families import Registry
 from prober.features.diagnosis import series
-from prober.features.diagnosis.clues import Evidence, Seen
+from prober.features.diagnosis.clues import Evidence, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
 from prober.features.diagnosis.window import WARM, Hardware, seen
 from prober.measure.bandwidth_bound import UnknownFigure, memory_bandwidth
@@ -78,7 +78,7 @@ class TargetDiagnosis(TargetObserver):
         self._registry, self._events, self._observed, self._on_removed = registry, events, observed, on_removed
         self._slos: dict[str, tuple[Slo, ...]] = {}
         self._probes: dict[str, deque[ProbeResult]] = {}
-        self._usual: dict[str, deque[Seen]] = {}
+        self._usual: dict[str, deque[WindowFeatures]] = {}
         self._drifted: set[tuple[str, str]] = set()  # workload, signal
         self._window_began_s = self._now_s()
         self.decode: DecodeSpec | None = None
@@ -136,7 +136,7 @@ class TargetDiagnosis(TargetObserver):
         else:
             self._learn(windows, now_s)
 
-    def _diagnose(self, workload: str, present: Seen, breached: dict[str, float]) -> Diagnosis:
+    def _diagnose(self, workload: str, present: WindowFeatures, breached: dict[str, float]) -> Diagnosis:
         engine = self.readings[-1][1].info.engine if self.readings else None
         return diagnose(Evidence(present, _typical(self._usual.get(workload, ())), breached, engine))
 
@@ -183,7 +183,7 @@ def _breached(slos: Sequence[Slo], probes: Sequence[ProbeResult]) -> dict[str, f
     return found
 
 
-def _seen(case: "TargetDiagnosis", probes: Sequence[ProbeResult]) -> Seen:
+def _seen(case: "TargetDiagnosis", probes: Sequence[ProbeResult]) -> WindowFeatures:
     """Of the time of these probes."""
     since_s = min((each.timeline.intended_ns for each in probes), default=0) / 1e9
     readings = [each for each in case.readings if each[0] >= since_s]
@@ -205,7 +205,7 @@ def _hardware(decode: DecodeSpec | None, devices: Sequence[GpuReading]) -> Hardw
     return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices)))
 
 
-def _typical(windows: Sequence[Seen]) -> Seen:
+def _typical(windows: Sequence[WindowFeatures]) -> WindowFeatures:
     """The window whose median TTFT is the median of all; nothing seen without any."""
     rated = sorted((each.ttft_s[0].estimate, place) for place, each in enumerate(windows) if each.ttft_s)
-    return windows[rated[len(rated) // 2][1]] if rated else Seen()
+    return windows[rated[len(rated) // 2][1]] if rated else WindowFeatures()

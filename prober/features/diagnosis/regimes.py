@@ -5,7 +5,7 @@ The thresholds were tuned on the simulated engine (`bench/diagnosis.py`) and are
 
 from collections.abc import Callable, Mapping
 
-from prober.features.diagnosis.clues import Advice, Clue, Evidence, Figure, Figures, Regime, Seen, Value
+from prober.features.diagnosis.clues import Advice, Clue, Evidence, Figure, Figures, Regime, Value, WindowFeatures
 
 GROWN = 1.25  # against the baseline: above what quantiles of a hundred probes wander by
 BEYOND = 1.05  # steps that slowed by no more than this beside the growth of the work slowed with it
@@ -20,7 +20,7 @@ PREEMPTING = 0.005  # a second: once in some minutes
 FULL = 0.9  # of the KV cache: admission and growth begin to fail
 LATE = 0.05  # of the probes: five times what the prober still trusts itself with
 
-Read = Callable[[Seen], float | None]
+Read = Callable[[WindowFeatures], float | None]
 
 
 def at(figures: Figures, q: float) -> float | None:
@@ -101,7 +101,7 @@ def _lasting(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
-def _prompt_cost(seen: Seen) -> float | None:
+def _prompt_cost(seen: WindowFeatures) -> float | None:
     """What the median prompt costs; a noisy slope cannot make it more than the median TTFT."""
     slope, median = seen.ttft_per_prompt_token_s, at(seen.ttft_s, 0.5)
     if slope is None or seen.prompt_tokens is None or median is None:
@@ -109,7 +109,7 @@ def _prompt_cost(seen: Seen) -> float | None:
     return min(slope * seen.prompt_tokens, median)
 
 
-def _saving(seen: Seen) -> float | None:
+def _saving(seen: WindowFeatures) -> float | None:
     """Seconds that a shared prefix saves; None where it is too little to be told from noise."""
     return None if seen.ttft_cold_s is None or seen.ttft_warm_s is None else seen.ttft_cold_s - seen.ttft_warm_s
 
@@ -164,7 +164,7 @@ def _beyond_work(evidence: Evidence) -> Value | None:
     return Value(step.value / max(1.0, work.value), f"{step.value:.3g} over {work.value:.3g}")
 
 
-def _of(signal: Callable[[Seen], Figures], q: float) -> Read:
+def _of(signal: Callable[[WindowFeatures], Figures], q: float) -> Read:
     return lambda seen: at(signal(seen), q)
 
 

@@ -7,12 +7,14 @@ from prober.features.diagnosis.clues import Name
 
 REGIME = gauge(
     "llmslo_regime_active",
-    "1 for the likely cause while an SLO is breached or a latency has drifted.",
+    "1 for the diagnosed cause while an SLO is breached or a latency has drifted.",
     "target",
     "regime",
 )
 BOUND_RATIO = gauge(
-    "llmslo_decode_bandwidth_bound_ratio", "Speed of a decode step over what memory bandwidth allows.", "target"
+    "llmslo_decode_bandwidth_bound_ratio",
+    "Speed of a decode step as a share of the speed that memory bandwidth allows.",
+    "target",
 )
 REGIMES: tuple[str, ...] = get_args(Name)
 

@@ -1,4 +1,4 @@
-"""A window of probes, of readings of the engine's page and of GPU readings, as what was `Seen`.
+"""A window of probes, of readings of the engine's page and of GPU readings, as what was `WindowFeatures`.
 
     before = seen(baseline_probes, baseline_readings)
     now = seen(probes, readings, devices, hardware=Hardware(model, 3.35e12))
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from prober.features.diagnosis.clues import Figures, Seen
+from prober.features.diagnosis.clues import Figures, WindowFeatures
 from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_s, measured_to_bound_ratio
 from prober.measure.engine_signals import EngineHistogram, EngineSignals
 from prober.measure.gpu_reading import GpuReading
@@ -43,7 +43,7 @@ def seen(
     readings: Sequence[Reading] = (),
     devices: Sequence[Sequence[GpuReading]] = (),
     hardware: Hardware | None = None,
-) -> Seen:
+) -> WindowFeatures:
     """What a window shows.
 
     probes: of one workload, its series of warm prompts among them: percentiles of different shapes are never pooled
@@ -61,7 +61,7 @@ def seen(
     context = _context_tokens(readings)
     running = _mean(s.requests_running for _, s in readings)
     found = _page(readings)
-    return Seen(
+    return WindowFeatures(
         ttft_s=_figures([ttft for _, ttft in plain]),
         itl_s=_figures(gaps),
         tpot_s=_figures([tpot for each in good if (tpot := each.timeline.tpot_s) is not None]),

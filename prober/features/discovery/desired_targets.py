@@ -1,6 +1,7 @@
-"""Who is to be probed: the configured targets, and those that are found, joined into one list that the fleet is made to be.
+"""Desired targets: the configured ones and the discovered ones in one list, to which the fleet is reconciled.
 
-A burst of changes is one change. What is found is looked at in slices, and only where it changed, so that no stamp waits for it.
+A burst of changes is applied once. Discovered targets are processed in slices, and only if changed, so that timestamps of
+probes are not delayed.
 """
 
 import asyncio
@@ -26,10 +27,10 @@ from prober.exposition.families import Registry
 from prober.features.discovery import series as discovery_series
 from prober.features.discovery.sources.findings import Findings, Found, Source
 
-DEBOUNCE_S = 0.5  # after the first change; what comes meanwhile goes with it
-AGAIN_S = 5.0  # after a fault of the prober's own in a source
-SLICE = 100  # targets that are looked at in one turn of the event loop
-SAID = 10  # reasons that are logged at a time
+DEBOUNCE_S = 0.5  # after the first change; changes meanwhile are included
+RESTART_DELAY_S = 5.0  # of a source after an internal error
+SLICE = 100  # targets per turn of the event loop
+MAX_LOGGED_REASONS = 10  # per update
 log = logging.getLogger(__name__)
 
 Place = tuple[str, str | None]  # URL and model
@@ -38,7 +39,7 @@ Key = tuple[str, str]  # scope and owner
 
 @dataclass(slots=True)
 class _Fit:
-    """What was made of what an owner has."""
+    """Targets and problems from the labels of one owner."""
 
     found: Found
     specs: tuple[TargetSpec, ...]
@@ -47,27 +48,27 @@ class _Fit:
 
 @dataclass(slots=True)
 class _Group:
-    """One discovery. before: what it was until its configuration changed, while the new source has not been heard yet."""
+    """One discovery. before: the previous configuration, used until the new source has been read."""
 
     spec: DiscoverySpec
     findings: Findings
     task: "asyncio.Task[None] | None" = None
     before: "_Group | None" = None
     fits: dict[Key, _Fit] = field(default_factory=dict)
-    ranked: list[TargetSpec] = field(default_factory=list)  # what fits, by name and URL
-    said: set[str] = field(default_factory=set)
+    ranked: list[TargetSpec] = field(default_factory=list)  # valid targets, by name and URL
+    logged: set[str] = field(default_factory=set)
     counted: int = 0
-    probed: frozenset[str] = frozenset()  # keys of its targets that are wanted
+    probed: frozenset[str] = frozenset()  # keys of its desired targets
 
-    def now(self) -> "_Group":
-        """Whose targets count."""
+    def current(self) -> "_Group":
+        """The group whose targets are used."""
         if self.before is None or self.findings.complete:
             self.before = None
             return self
-        return self.before.now()
+        return self.before.current()
 
-    async def looked_at(self) -> tuple[list[TargetSpec], list[str]]:
-        """What fits, by name and URL, and why the rest does not; only what changed is looked at."""
+    async def evaluate(self) -> tuple[list[TargetSpec], list[str]]:
+        """Valid targets by name and URL, and problems of the others; only changed labels are evaluated."""
         fits: dict[Key, _Fit] = {}
         problems: list[str] = []
         for index, (key, found) in enumerate(list(self.findings.items()), 1):
@@ -81,7 +82,7 @@ class _Group:
             problems += fit.problems
             if not index % SLICE:
                 await asyncio.sleep(0)
-        for index, fit in enumerate(self.fits.values(), 1):  # nobody has them any more
+        for index, fit in enumerate(self.fits.values(), 1):  # owners that no longer exist
             self._unrank(fit)
             if not index % SLICE:
                 await asyncio.sleep(0)
@@ -96,8 +97,11 @@ class _Group:
             del self.ranked[place]
 
 
-class Roster:
-    """change: makes the fleet what it is given, and returns before what goes has ended."""
+class DesiredTargets:
+    """Joins configured and discovered targets.
+
+    change: reconciles the fleet; returns before removed targets have ended.
+    """
 
     def __init__(self, families: Registry, change: Callable[[list[TargetSpec]], Awaitable[None]]) -> None:
         self._families, self._change = families, change
@@ -108,7 +112,7 @@ class Roster:
         self._configuring, self._changing = asyncio.Lock(), asyncio.Lock()
 
     async def configure(self, specs: Specs) -> None:
-        """Take a configuration over, and what was found so far with it."""
+        """Apply a configuration together with the targets found so far."""
         async with self._configuring:
             await self._configure(specs)
             await self.apply()
@@ -125,22 +129,22 @@ class Roster:
         self._groups = {group.spec.name: group for group in groups}
 
     async def run(self) -> None:
-        """Follow every change, for ever."""
+        """Apply changes forever."""
         while True:
             await self._changed.wait()
             await asyncio.sleep(DEBOUNCE_S)
             try:
                 await self.apply()
             except Exception:
-                log.exception("what was found could not be taken over; please report this")
+                log.exception("discovered targets could not be applied; please report this")
 
     async def close(self) -> None:
-        """End every source."""
+        """Stop all sources."""
         for group in self._groups.values():
             await _end(group)
 
     async def apply(self) -> None:
-        """Make the fleet what is wanted now."""
+        """Reconcile the fleet with the desired targets."""
         async with self._changing:
             self._changed.clear()
             await self._change(await self._joined())
@@ -152,21 +156,21 @@ class Roster:
             return old
         if old is not None:
             await _end(old)
-        group = _Group(spec, Findings(spec.name, self._changed.set), before=old.now() if old is not None else None)
+        group = _Group(spec, Findings(spec.name, self._changed.set), before=old.current() if old is not None else None)
         group.probed = old.probed if old is not None else frozenset()
         source = _source(spec, group.findings)
-        group.task = asyncio.create_task(_kept_up(source, spec.name))
+        group.task = asyncio.create_task(_run_source(source, spec.name))
         self._families[discovery_series.DISCOVERY_FAILURES.name].value(spec.name)
         return group
 
     async def _joined(self) -> list[TargetSpec]:
-        """The configured ones; then those of each discovery in its turn, as far as nobody else has their name or URL."""
+        """Configured targets, then those of each discovery in order, without duplicate names or URLs."""
         wanted = list(self._static)
         names = {spec.key for spec in wanted} | {spec.name or spec.key for spec in wanted}
         places = {_place(spec) for spec in wanted}
         before, self._admitted = self._admitted, set()
         for name, group in self._groups.items():
-            found, unfit = await group.now().looked_at()
+            found, unfit = await group.current().evaluate()
             refused = dict.fromkeys(discovery_series.DISCOVERY_REFUSALS, 0) | {"unfit": len(unfit)}
             reasons = list(unfit)
             fine: list[TargetSpec] = []
@@ -175,7 +179,7 @@ class Roster:
                     await asyncio.sleep(0)
                 if spec.key in names or _place(spec) in places:
                     if fine and _same(fine[-1], spec):
-                        continue  # the same once more, as in two endpoint slices of one service
+                        continue  # the same target again, as in two endpoint slices of a service
                     refused["duplicate"] += 1
                     reasons.append(f"{spec.key} ({spec.url}): another target has this name or URL")
                     continue
@@ -185,14 +189,14 @@ class Roster:
             admitted = _within(fine, group.spec.limit, before)
             if len(admitted) < len(fine):
                 refused["limit"] = len(fine) - len(admitted)
-                reasons.append(f"{refused['limit']} targets are over its limit of {group.spec.limit:,}; raise `limit`")
+                reasons.append(f"{refused['limit']} targets exceed the limit of {group.spec.limit:,}; raise `limit`")
             self._admitted |= {spec.key for spec in admitted}
             wanted += admitted
-            self._tell(name, group, len(admitted), refused, reasons)
-            _tell_of_change(name, group, frozenset(spec.key for spec in admitted))
+            self._report(name, group, len(admitted), refused, reasons)
+            _log_change(name, group, frozenset(spec.key for spec in admitted))
         return wanted
 
-    def _tell(self, name: str, group: _Group, targets: int, refused: dict[str, int], reasons: Iterable[str]) -> None:
+    def _report(self, name: str, group: _Group, targets: int, refused: dict[str, int], reasons: Iterable[str]) -> None:
         families, findings = self._families, group.findings
         families[discovery_series.DISCOVERY_TARGETS.name].value(name).value = targets
         families[discovery_series.DISCOVERY_UP.name].value(name).value = float(
@@ -203,12 +207,12 @@ class Roster:
         families[discovery_series.DISCOVERY_FAILURES.name].value(name).inc(findings.failures - group.counted)
         group.counted = findings.failures
         now = set(reasons)
-        fresh = sorted(now - group.said)
-        group.said = now
-        for reason in fresh[:SAID]:
+        fresh = sorted(now - group.logged)
+        group.logged = now
+        for reason in fresh[:MAX_LOGGED_REASONS]:
             log.warning("discovery=%s not probed: %s", name, reason)
-        if len(fresh) > SAID:
-            log.warning("discovery=%s not probed: %d more", name, len(fresh) - SAID)
+        if len(fresh) > MAX_LOGGED_REASONS:
+            log.warning("discovery=%s not probed: %d more", name, len(fresh) - MAX_LOGGED_REASONS)
 
 
 _SERIES = (
@@ -231,8 +235,8 @@ def _fit(found: Found, spec: DiscoverySpec) -> _Fit:
     return _Fit(found, tuple(specs), tuple(problems))
 
 
-def _tell_of_change(name: str, group: _Group, now: frozenset[str]) -> None:
-    """Who came and who left, in one line for all that changed together."""
+def _log_change(name: str, group: _Group, now: frozenset[str]) -> None:
+    """Log added and removed targets in one line."""
     more, less = now - group.probed, group.probed - now
     group.probed = now
     if more or less:
@@ -242,9 +246,9 @@ def _tell_of_change(name: str, group: _Group, now: frozenset[str]) -> None:
 
 
 def _some(names: frozenset[str]) -> str:
-    """The first by the alphabet, and how many others."""
-    listed = ", ".join(sorted(names)[:SAID])
-    return f"{listed} and {len(names) - SAID:,} others" if len(names) > SAID else listed
+    """The first names in alphabetical order and the number of others."""
+    listed = ", ".join(sorted(names)[:MAX_LOGGED_REASONS])
+    return f"{listed} and {len(names) - MAX_LOGGED_REASONS:,} others" if len(names) > MAX_LOGGED_REASONS else listed
 
 
 def _called(labels: Labels) -> str:
@@ -264,14 +268,14 @@ def _same(one: TargetSpec, other: TargetSpec) -> bool:
 
 
 def _within(specs: list[TargetSpec], limit: int, running: set[str]) -> list[TargetSpec]:
-    """As many as may be: those that are probed already go before others, and names by the alphabet."""
+    """Targets within the limit: those already probed first, then by name."""
     if len(specs) <= limit:
         return specs
     return sorted(specs, key=lambda spec: (spec.key not in running, spec.key))[:limit]
 
 
 def _source(spec: DiscoverySpec, findings: Findings) -> Source:
-    """Only what is used is loaded."""
+    """Create the source; imports only the module that is used."""
     kept = frozenset(KEPT) | spec.reads
     match spec.source:
         case FileSpec() as source:
@@ -292,15 +296,15 @@ def _source(spec: DiscoverySpec, findings: Findings) -> Source:
             return Kubernetes(source, kept, findings)
 
 
-async def _kept_up(source: Source, name: str) -> None:
-    """Run a source; a fault of the prober's own in it is told, and it is begun anew."""
+async def _run_source(source: Source, name: str) -> None:
+    """Run a source; after an internal error log it and start again."""
     while True:
         try:
             await source.run()
             return
         except Exception:
             log.exception("discovery=%s failed inside the prober; please report this", name)
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RESTART_DELAY_S)
 
 
 async def _end(group: _Group) -> None:

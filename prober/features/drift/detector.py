@@ -1,8 +1,8 @@
-"""Has a latency drifted from its own baseline? One sample at a time, at a stated rate of false alarms.
+"""Drift detector of one latency against its own baseline, one sample at a time, with a stated rate of false alarms.
 
-What its load (or its hour) and its predecessor do not explain of a sample is ranked among the baseline's; the ranks feed a
-mixture of sequential bets (`evidence`). An improvement does not alarm: it makes a new baseline, as does an alarm that nobody
-ended for long enough. A `Drift` belongs to its caller and is changed in place by `step`.
+The residual of a sample after load (or hour) and predecessor is ranked among those of the baseline; the ranks feed a mixture of
+sequential bets (`evidence`). An improvement raises no alarm: it starts a new baseline, as does an alarm that lasts longer than
+`accept_after_s`. `step` changes a `Drift`, which belongs to the caller, in place.
 """
 
 import math
@@ -22,52 +22,54 @@ Phase = Literal["learning", "provisional", "settled"]
 Cause = Literal["regression", "load", "unknown"]
 Event = Literal["learnt", "alarm", "recovered", "improved", "accepted"]
 
-MARGIN = 2.0  # the bound on false alarms is for a known baseline: half of them are left to what a learnt one is off by
-SMOOTHING = 60  # samples of load: noise in what one regresses on hides its effect
-QUICK = 10  # samples of load, smoothed less: where it leads, the load is moving and the model lags behind
-GAP = 20  # mean intervals without a sample: longer, and a sample knows nothing of its predecessor
-DOUBT = 1.0  # standard errors of the model to take off every sample: a load seldom seen proves little
-COARSE_DOUBT = 4.0  # for a provisional one, beside a material change of its level: it has seen a part of a day
-RING = MIN_SAMPLES_BY_QUANTILE[0.99]  # latest samples kept: enough for every quantile that is shown
+MARGIN = (
+    2.0  # the bound on false alarms holds for a known baseline; half of them are reserved for errors of a learnt one
+)
+SMOOTHING = 60  # samples of load: noise in a regressor hides its effect
+QUICK = 10  # samples of load, smoothed less: if it differs, the load is changing and the model lags
+GAP = 20  # mean intervals: after a longer gap the predecessor is not used
+DOUBT = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
+COARSE_DOUBT = 4.0  # for a provisional baseline, in addition to a material change of its level: it covers part of a day
+RING = MIN_SAMPLES_BY_QUANTILE[0.99]  # latest samples: enough for every reported quantile
 RECOVERED = math.log(1e4)  # log evidence against the change that ends an alarm
-THIN = 8  # of a provisional baseline's reference every 8th value is kept: it lives beside the next one's samples
-SEED_CORRELATION = 0.6  # histograms know no order: taken as correlated as the worst case that was tested
+THIN = 8  # a provisional baseline keeps every 8th reference value, since the next one's samples are in memory too
+SEED_CORRELATION = 0.6  # histograms have no order: assume the correlation of the worst tested case
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is asked of one signal."""
+    """Settings of one signal."""
 
     rate_per_s: float  # mean rate of samples
     false_alarm_every_s: float = 30 * DAY_S
-    material: float = 0.20  # a slowdown of this share matters; one of less than half of it is let be
-    accept_after_s: float = 7 * DAY_S  # an alarm this old is the new normal
+    material: float = 0.20  # smallest slowdown that matters; below half of it there is no alarm
+    accept_after_s: float = 7 * DAY_S  # an older alarm becomes the new baseline
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raise ValueError for values that are not finite and positive."""
         for each in fields(self):
             if not 0 < getattr(self, each.name) < math.inf:
                 raise ValueError(f"{each.name} must be a finite number above 0, not {getattr(self, each.name)!r}")
 
     @property
     def threshold(self) -> float:
-        """The evidence that alarms: by it no fewer samples pass on average between false alarms."""
+        """Evidence that raises an alarm; also the mean number of samples between false alarms, at least."""
         return MARGIN * self.rate_per_s * self.false_alarm_every_s
 
 
 class Observation(NamedTuple):
-    """One sample: when, how long in seconds, and how busy the engine was (say, running requests) if that is known."""
+    """One sample: time, latency in seconds, and load of the engine (such as running requests) if known."""
 
     unix_s: float
     value: float
     load: float | None = None
 
 
-class Verdict(NamedTuple):
-    """What is known after a sample."""
+class DriftVerdict(NamedTuple):
+    """Result after a sample."""
 
-    phase: Phase  # learning: no baseline yet; provisional: a coarse one, whose level may be off by `material`
-    evidence: float  # on a log scale: 0 none, 1 alarms; stays 1 while that alarm is active
+    phase: Phase  # learning: no baseline yet; provisional: a coarse one, with an error of up to `material`
+    evidence: float  # on a log scale: 0 none, 1 raises an alarm; stays 1 while the alarm is active
     active: bool = False
     cause: Cause | None = None
     since_unix_s: float | None = None
@@ -76,7 +78,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A quantile after the change ÷ the same before it, at equal load, with its 95% interval; of `count` samples."""
+    """Ratio of a quantile after the change to before it, at equal load, with its 95% interval from `count` samples."""
 
     q: float
     ratio: float
@@ -87,20 +89,20 @@ class Shift:
 
 @dataclass(slots=True)
 class Ring:
-    """The latest samples: when (whole seconds), and their residual."""
+    """Latest samples: times (whole seconds) and residuals."""
 
     count: int = 0
     times: "array[int]" = field(default_factory=lambda: array("I", [0]) * RING)
     residuals: "array[float]" = field(default_factory=lambda: array("f", [0]) * RING)
 
     def latest(self, count: int) -> Iterable[int]:
-        """Places of the latest `count` samples still there, newest first."""
+        """Indices of the latest `count` samples that are still stored, newest first."""
         return ((self.count - 1 - i) % RING for i in range(min(count, self.count, RING)))
 
 
 @dataclass(slots=True)
 class Alarm:
-    """A change that was found."""
+    """A detected change."""
 
     component: int  # the bet whose refutation ends it
     since_s: float
@@ -192,7 +194,7 @@ def guards(settings: Settings, baseline: Baseline, *, settled: bool) -> tuple[fl
     return COARSE_DOUBT, math.log1p(settings.material) * (1 - baseline.correlation)
 
 
-def step(state: Drift, observation: Observation) -> tuple[Drift, Verdict]:
+def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     """Take one sample; `state` is changed in place and returned. Raises ValueError for a value that is no positive number."""
     unix_s, value, load = observation
     log = _log(value)
@@ -205,7 +207,7 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, Verdict]:
     event = _learn(state, unix_s, log, linked=linked) if state.spread is not None and state.alarm is None else None
     baseline = state.baseline
     if baseline is None:
-        return state, Verdict("learning", 0.0)
+        return state, DriftVerdict("learning", 0.0)
     if baseline.factor == "load" and state.load is None:
         return state, _abstained(state, unix_s)
     load = state.load or 0.0
@@ -228,7 +230,9 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, Verdict]:
     return state, _judged(state, unix_s, score, faster, expected, event)
 
 
-def _judged(state: Drift, unix_s: float, slower: float, faster: float, expected: float, event: Event | None) -> Verdict:
+def _judged(
+    state: Drift, unix_s: float, slower: float, faster: float, expected: float, event: Event | None
+) -> DriftVerdict:
     """Evidence by the normal score against a slowdown and the one against an improvement."""
     mix = state.mixture
     assert mix is not None
@@ -241,19 +245,19 @@ def _judged(state: Drift, unix_s: float, slower: float, faster: float, expected:
     state.faster = (state.faster + 1) * exp(d * faster + c)
     if state.faster >= mix.threshold:
         _relearn(state, everything=state.settled)
-        return Verdict("learning", 0.0, event="improved")
+        return DriftVerdict("learning", 0.0, event="improved")
     evidence = log1p(total) * mix.unit
     if not state.settled:
-        return Verdict("provisional", evidence, False, None, None, event)
+        return DriftVerdict("provisional", evidence, False, None, None, event)
     baseline = state.baseline
     if baseline is not None and baseline.factor == "load":
         event = _busy(state, baseline, unix_s, expected) or event
         if state.busy_since_s is not None:
-            return Verdict("settled", evidence, True, "load", state.busy_since_s, event)
+            return DriftVerdict("settled", evidence, True, "load", state.busy_since_s, event)
     elif state.load is not None and state.spread is None and baseline is not None and baseline.factor == "hour":
         # The load explains what the hour only stands for: learn again beside the old one.
         state.spread = Blocks(SPREAD_EVERY_S)
-    return Verdict("settled", evidence, False, None, None, event)
+    return DriftVerdict("settled", evidence, False, None, None, event)
 
 
 def shifts(state: Drift) -> list[Shift]:
@@ -366,7 +370,7 @@ def _found(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
     return Alarm(won if won >= len(mix.shifts) else MATERIAL, since, unix_s, after)
 
 
-def _alarmed(state: Drift, score: float, unix_s: float) -> Verdict:
+def _alarmed(state: Drift, score: float, unix_s: float) -> DriftVerdict:
     """While an alarm is active: is it over, or old enough to be the new normal?"""
     alarm, mix = state.alarm, state.mixture
     assert alarm is not None
@@ -376,18 +380,18 @@ def _alarmed(state: Drift, score: float, unix_s: float) -> Verdict:
     if alarm.against >= RECOVERED:
         state.alarm = None
         _forget(state)
-        return Verdict("settled" if state.settled else "provisional", 0.0, event="recovered")
+        return DriftVerdict("settled" if state.settled else "provisional", 0.0, event="recovered")
     if unix_s - alarm.raised_s >= state.settings.accept_after_s:
         _relearn(state, everything=True)
-        return Verdict("learning", 0.0, event="accepted")
+        return DriftVerdict("learning", 0.0, event="accepted")
     return _active(state)
 
 
-def _active(state: Drift, event: Event | None = None) -> Verdict:
+def _active(state: Drift, event: Event | None = None) -> DriftVerdict:
     assert state.alarm is not None
     assert state.baseline is not None
     cause: Cause = "regression" if state.baseline.factor == "load" else "unknown"
-    return Verdict("settled" if state.settled else "provisional", 1.0, True, cause, state.alarm.since_s, event)
+    return DriftVerdict("settled" if state.settled else "provisional", 1.0, True, cause, state.alarm.since_s, event)
 
 
 def _busy(state: Drift, baseline: Baseline, unix_s: float, expected: float) -> Event | None:
@@ -405,14 +409,14 @@ def _busy(state: Drift, baseline: Baseline, unix_s: float, expected: float) -> E
     return None
 
 
-def _abstained(state: Drift, unix_s: float) -> Verdict:
+def _abstained(state: Drift, unix_s: float) -> DriftVerdict:
     """A baseline that needs the load says nothing without it; without it for as long as an alarm may last, learn anew."""
     state.before = None
     if unix_s - state.load_s > state.settings.accept_after_s:
         _relearn(state, everything=True)
-        return Verdict("learning", 0.0)
+        return DriftVerdict("learning", 0.0)
     if state.alarm is not None:
         return _active(state)
     assert state.mixture is not None
     evidence = log1p(sum(state.slower)) * state.mixture.unit
-    return Verdict("settled" if state.settled else "provisional", evidence)
+    return DriftVerdict("settled" if state.settled else "provisional", evidence)

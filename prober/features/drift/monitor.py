@@ -13,11 +13,11 @@ from prober.exposition.families import Registry
 from prober.features.drift import series
 from prober.features.drift.detector import (
     Drift,
+    DriftVerdict,
     Observation,
     Phase,
     Settings,
     Shift,
-    Verdict,
     fresh,
     seed,
     shifts,
@@ -47,9 +47,9 @@ class _Detector:
     """
 
     state: Drift
-    verdict: Verdict | None = None
+    verdict: DriftVerdict | None = None
     shifts: tuple[Shift, ...] = ()
-    unpublished: list[tuple[float, Verdict, tuple[Shift, ...]]] = field(default_factory=list)
+    unpublished: list[tuple[float, DriftVerdict, tuple[Shift, ...]]] = field(default_factory=list)
 
 
 class DriftMonitor:
@@ -195,10 +195,10 @@ class TargetDrift(TargetObserver):
     def removed(self) -> None:
         self._monitor.forget(self)
 
-    def verdicts(self) -> list[tuple[SignalKey, Verdict, tuple[Shift, ...]]]:
+    def verdicts(self) -> list[tuple[SignalKey, DriftVerdict, tuple[Shift, ...]]]:
         """The verdict on each signal, and how far it has moved."""
         return [
-            (key, detector.verdict or Verdict(_phase(detector.state), 0.0), detector.shifts)
+            (key, detector.verdict or DriftVerdict(_phase(detector.state), 0.0), detector.shifts)
             for key, detector in self._detectors.items()
         ]
 
@@ -254,7 +254,7 @@ class TargetDrift(TargetObserver):
             self._publish(key, detector, observation.unix_s, verdict, moved)
 
     def _publish(
-        self, key: SignalKey, detector: _Detector, unix_s: float, verdict: Verdict, moved: tuple[Shift, ...]
+        self, key: SignalKey, detector: _Detector, unix_s: float, verdict: DriftVerdict, moved: tuple[Shift, ...]
     ) -> None:
         was_active = detector.verdict is not None and detector.verdict.active
         detector.verdict, detector.shifts = verdict, moved
@@ -278,7 +278,7 @@ class TargetDrift(TargetObserver):
             for kind in kinds:
                 registry.value(declared, *labels, kind)
 
-    def _show(self, key: SignalKey, verdict: Verdict, moved: tuple[Shift, ...]) -> None:
+    def _show(self, key: SignalKey, verdict: DriftVerdict, moved: tuple[Shift, ...]) -> None:
         """When and how far a signal moved is shown only while it is away from its baseline."""
         registry, labels = self._monitor.registry, (self.name, *key)
         registry.show(series.DRIFT_EVIDENCE, verdict.evidence, *labels)

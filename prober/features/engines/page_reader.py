@@ -212,7 +212,7 @@ class PageReader:
 
     def _log_once(self, text: str) -> None:
         """Once."""
-        text = self._target.endpoint.veil.over(text)
+        text = self._target.endpoint.redactor.redact(text)
         if text not in self._logged:
             self._logged.add(text)
             log.warning("target=%s %s", self._name(), text)

@@ -3,14 +3,16 @@
 from prober.exposition.families import Series, counter, gauge
 
 GRAFANA_FAILURES = counter(
-    "llmslo_grafana_sync_failures_total", "Visits to Grafana that failed: for dashboards, for annotations.", "what"
+    "llmslo_grafana_sync_failures_total", "Failed synchronisations with Grafana, of dashboards or annotations.", "what"
 )
 GRAFANA_SUCCESS = gauge(
-    "llmslo_grafana_sync_last_success_timestamp_seconds", "When Grafana last had all that it was given.", "what"
+    "llmslo_grafana_sync_last_success_timestamp_seconds",
+    "Time of the last complete synchronisation with Grafana.",
+    "what",
 )
 GRAFANA_DASHBOARDS = gauge(
     "llmslo_grafana_dashboards",
-    "Dashboards that Grafana has as they should be, and those left alone: edited by people, read from a file, failed.",
+    "Dashboards in Grafana by state: current, edited by users, provisioned from files, or failed to write.",
     "state",
 )
 GRAFANA_DASHBOARD_STATES = ("current", "edited", "provisioned", "failed")

@@ -1,4 +1,4 @@
-"""Whether this prober may do what only one of several may: sweep, and write to Grafana."""
+"""Leadership: only one replica of a shard may sweep and write to Grafana."""
 
 import asyncio
 import logging
@@ -14,20 +14,20 @@ from prober.exposition.families import Registry
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.lease_machine import Candidate, Read, Record, Timing, Wait, Write
 from prober.features.replicas.lease_store import Beaten, FileLease, KubernetesLease, now_s
-from prober.net.kubernetes import Api, Refused, Unreachable
+from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
 from prober.probing.leadership import Alone, Leadership, Listener
 from prober.probing.shard import Shard
 
-EARLY_S = 0.001  # a timer may ring so much before its time
-SHORTEST_S = 3.0  # below that a busy machine loses it
+EARLY_S = 0.001  # a timer may fire this early
+MIN_DURATION_S = 3.0  # a busy machine would lose a shorter lease
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-TRIES = 3  # to give it back; then others wait for its end
+RELEASE_TRIES = 3  # then others wait until the lease expires
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `--lease.*` say. name, path: None where that lease is not wanted; namespace, api_server: None for the pod's own.
+    """Options `--lease.*`. name, path: None if that kind of lease is not used; namespace, api_server: None for those of the pod.
 
     token_file, ca_file: for an API server that is named
     """
@@ -42,10 +42,10 @@ class Wanted:
 
 
 def leadership(wanted: Wanted, shard: Shard, instance: str, families: Registry) -> Leadership:
-    """Of a shard's replicas. Raises ConfigError, and OSError for a folder that cannot be used."""
-    if wanted.duration_s < SHORTEST_S or wanted.duration_s % 1:
+    """Leadership for the replicas of a shard. Raises ConfigError, and OSError for an unusable folder."""
+    if wanted.duration_s < MIN_DURATION_S or wanted.duration_s % 1:
         raise ConfigError(
-            f"--lease.duration {wanted.duration_s:g}s: whole seconds, {SHORTEST_S:g}s at least; write 15s"
+            f"--lease.duration {wanted.duration_s:g}s: whole seconds, {MIN_DURATION_S:g}s at least; write 15s"
         )
     if wanted.name is None and wanted.path is None:
         return Alone()
@@ -73,7 +73,7 @@ def leadership(wanted: Wanted, shard: Shard, instance: str, families: Registry) 
 
 
 class _Told:
-    """What is common to leases: series, log, and who is told."""
+    """Common part of leases: series, log and callbacks."""
 
     def __init__(self, where: str, families: Registry) -> None:
         self.where = where
@@ -89,7 +89,7 @@ class _Told:
         self._listeners.append((lost, won))
 
     def _tell(self, fence: int | None, record: Record | None) -> None:
-        """Those that listen, if it was lost or won since it was told last."""
+        """Call the callbacks if the lease was lost or acquired since the last call."""
         if record is not None:
             self._transitions.value = float(max(0, record.transitions))
         self._held.value = float(fence is not None)
@@ -97,11 +97,11 @@ class _Told:
             return
         before, self._fence = self._fence, fence
         if before is not None:
-            log.info("lease %s: not held any more", self.where)
+            log.info("lease %s: lost", self.where)
             for lost, _ in self._listeners:
                 lost()
         if fence is not None:
-            log.info("lease %s: held from now on (transitions %d)", self.where, fence)
+            log.info("lease %s: acquired (transitions %d)", self.where, fence)
             for _, won in self._listeners:
                 won()
 
@@ -109,7 +109,7 @@ class _Told:
         self._failures.inc()
         if str(problem) != self._problem:
             self._problem = str(problem)
-            log.warning("lease %s: probing goes on, sweeps and Grafana wait for it: %s", self.where, problem)
+            log.warning("lease %s: sweeps and Grafana wait for it, probing continues: %s", self.where, problem)
 
     def _answered(self) -> None:
         if self._problem:
@@ -118,7 +118,7 @@ class _Told:
 
 
 class Leased(_Told):
-    """A Kubernetes Lease, wanted by all replicas of a shard. identity: never the same in two processes."""
+    """Leadership by a Kubernetes Lease of a shard. identity: unique per process."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Leased(_Told):
         self._look()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timing.ask_s):
-                for _ in range(TRIES):
+                for _ in range(RELEASE_TRIES):
                     if isinstance(action := self._candidate.next(self._clock()), Wait):
                         break
                     await self._ask(action)
@@ -199,8 +199,8 @@ class Leased(_Told):
                 candidate.wrote(await self._kept.write(action, ask_s), self._clock())
         except Beaten:
             candidate.beaten(self._clock())
-        except (Refused, Unreachable) as problem:
-            candidate.failed(self._clock(), problem.retry_after_s if isinstance(problem, Refused) else 0.0)
+        except (KubernetesApiError, Unreachable) as problem:
+            candidate.failed(self._clock(), problem.retry_after_s if isinstance(problem, KubernetesApiError) else 0.0)
             self._failed(problem)
             return
         except Exception as problem:
@@ -233,7 +233,7 @@ class Leased(_Told):
 
 
 class Locked(_Told):
-    """A file that the replicas of one machine share."""
+    """Leadership by a locked file for replicas on one machine."""
 
     def __init__(self, kept: FileLease, identity: str, timing: Timing, families: Registry) -> None:
         super().__init__(str(kept), families)

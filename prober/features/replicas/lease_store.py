@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prober.features.replicas.lease_machine import Record, Write
-from prober.net.kubernetes import Api, Json, Refused, Unreachable
+from prober.net.kubernetes import Api, Json, KubernetesApiError, Unreachable
 
 SWEPT = "llm-slo-prober/swept"  # annotation: claims, as a JSON object
 LONGEST = 500  # characters of a holder's name; our own are much shorter
@@ -50,10 +50,10 @@ class KubernetesLease:
         return f"{self._namespace}/{self._name}"
 
     async def read(self, timeout_s: float) -> Record | None:
-        """As it is now; None: there is none. Raises Refused, Unreachable."""
+        """As it is now; None: there is none. Raises KubernetesApiError, Unreachable."""
         try:
             self._last = await self._api.get(f"{self._folder}/{self._name}", timeout_s=timeout_s)
-        except Refused as refusal:
+        except KubernetesApiError as refusal:
             if refusal.status != 404:
                 raise
             self._last = {}
@@ -61,14 +61,14 @@ class KubernetesLease:
         return self._record()
 
     async def write(self, write: Write, timeout_s: float) -> str:
-        """Its new version. Raises Beaten, Refused, Unreachable."""
+        """Its new version. Raises Beaten, KubernetesApiError, Unreachable."""
         body = _body(self._last, self._name, write, datetime.now(UTC))
         try:
             if write.record.version:
                 kept = await self._api.replace(f"{self._folder}/{self._name}", body, timeout_s=timeout_s)
             else:
                 kept = await self._api.create(self._folder, body, timeout_s=timeout_s)
-        except Refused as refusal:
+        except KubernetesApiError as refusal:
             if refusal.status not in (404, 409):  # 404: deleted since it was read
                 raise
             raise Beaten from None
@@ -77,12 +77,12 @@ class KubernetesLease:
 
     def _record(self) -> Record:
         """What is said of it, to people too, has no token in it. Raises Unreachable."""
-        veil = self._api.veil
+        redactor = self._api.redactor
         try:
             found = record_of(self._last)
         except Unreachable as problem:
-            raise Unreachable(veil.over(str(problem))) from None
-        return replace(found, holder=veil.over(found.holder))
+            raise Unreachable(redactor.redact(str(problem))) from None
+        return replace(found, holder=redactor.redact(found.holder))
 
     async def close(self) -> None:
         """End its connections."""

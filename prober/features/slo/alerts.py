@@ -1,4 +1,4 @@
-"""The alerts that need no SLO: of the prober itself, of targets that fail, of drift, of capacity. `NAMES` is the whole catalogue."""
+"""Alerts that do not depend on an SLO: prober, targets, engine, GPU, capacity and drift. `NAMES` lists every alert, SLO alerts too."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,17 +6,21 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """wait: how long it must hold, empty for not at all; keep: how long it goes on when it holds no more; labels: more than
-    the severity."""
+    """One alerting rule.
+
+    wait_for: Prometheus's `for`, a PromQL duration; empty for none.
+    labels: in addition to `severity`.
+    keep_firing_for: Prometheus's `keep_firing_for`, a PromQL duration; empty for none.
+    """
 
     name: str
     severity: Literal["critical", "warning", "info"]
     expr: str
-    wait: str
+    wait_for: str
     summary: str
     description: str
     labels: tuple[tuple[str, str], ...] = ()
-    keep: str = ""
+    keep_firing_for: str = ""
 
 
 NAMES = (
@@ -45,8 +49,8 @@ NAMES = (
 )
 
 
-def of_the_prober(selector: str) -> tuple[Alert, ...]:
-    """What is wrong with targets and probing, whatever the SLOs."""
+def prober_alerts(selector: str) -> tuple[Alert, ...]:
+    """Alerts about the prober, its targets and discovery."""
     probes = "target, workload"
 
     def increase(series: str, window: str, more: str = "") -> str:
@@ -60,8 +64,8 @@ def of_the_prober(selector: str) -> tuple[Alert, ...]:
             f'max by (target) (llmslo_target_state{{{selector},state="failing"}}) == 1\n',
             "2m",
             "{{ $labels.target }} fails every probe",
-            "At least three probes in a row have failed, and none has succeeded for 2 minutes; it may never have answered. "
-            "llmslo_probe_failures_total says by which reason.",
+            "At least three probes in a row failed, and none has succeeded for 2 minutes. The target may never have answered. "
+            "llmslo_probe_failures_total has the reasons.",
         ),
         Alert(
             "LLMProbeRejected",
@@ -69,17 +73,17 @@ def of_the_prober(selector: str) -> tuple[Alert, ...]:
             increase("llmslo_probes_neutral_total", "15m", ',reason="rejected"') + " >= 3\n",
             "5m",
             "{{ $labels.target }} rejects the probes",
-            "{{ $value | humanize }} probes of workload {{ $labels.workload }} were rejected in 15 minutes: a token, a model's "
-            "name or a request that the server does not accept. They count in no SLO, so nothing is measured.",
+            "{{ $value | humanize }} probes of workload {{ $labels.workload }} were rejected in 15 minutes: the server does "
+            "not accept the token, the model name or the request. Rejected probes count in no SLO, so they measure nothing.",
         ),
         Alert(
             "LLMQualityDegraded",
             "warning",
-            f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5\n",  # more than two, however they are extrapolated
+            f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5\n",  # more than two; increase() extrapolates
             "5m",
-            "{{ $labels.target }} answers golden prompts wrongly",
-            "{{ $value | humanizePercentage }} of the golden prompts of workload {{ $labels.workload }} were answered wrongly in "
-            "the last hour (5% and more than two are tolerated).",
+            "{{ $labels.target }} gives wrong answers to golden prompts",
+            "{{ $value | humanizePercentage }} of the answers to golden prompts of workload {{ $labels.workload }} were wrong in "
+            "the last hour. The alert fires above 5%, from three wrong answers on.",
         ),
         Alert(
             "LLMProbeBudgetExhausted",
@@ -87,47 +91,48 @@ def of_the_prober(selector: str) -> tuple[Alert, ...]:
             increase("llmslo_probes_neutral_total", "15m", ',reason="over_budget"') + " > 0\n",
             "5m",
             "The probing budget of {{ $labels.target }} is used up",
-            "{{ $value | humanize }} probes of workload {{ $labels.workload }} were not sent in 15 minutes, because the tokens or "
-            "dollars of the last 24 hours are used up. Until some are free again there is no data.",
+            "{{ $value | humanize }} probes of workload {{ $labels.workload }} were not sent in 15 minutes, because the budget of "
+            "tokens or dollars for 24 hours is used up. A probe that is not sent gives no data.",
         ),
         Alert(
             "LLMProberDown",
             "critical",
             f"up{{{selector}}} == 0\nor\nabsent(llmslo_build_info{{{selector}}})\nor\n"
-            # A pod that is gone has no `up` either: of the shards that others know of, not all are there.
+            # A deleted pod has no `up` series; the other shards still export how many shards there should be.
             f"max(llmslo_shards{{{selector}}}) > count(count by (shard) (llmslo_shard_info{{{selector}}})) unless on () "
             f"(up{{{selector}}} == 0)\n",
             "5m",
             "{{ with $labels.instance }}The prober {{ . }} is down{{ else }}A prober is missing{{ end }}",
-            "Prometheus has not read the prober for 5 minutes, or knows of none, or of fewer than there are shards. Its targets are "
-            "not measured: no SLO of theirs is met, and none is missed.",
+            "For 5 minutes Prometheus could not scrape this prober, or found no prober, or found fewer probers than shards. Targets "
+            "that no other prober probes are not measured: their SLOs have no data.",
         ),
         Alert(
             "LLMProberUntrusted",
             "warning",
             f"llmslo_trusted{{{selector}}} == 0\n",
             "10m",
-            "The prober {{ $labels.instance }} does not trust itself",
-            "Over 5 minutes more than 1% of its probes were invalid, its event loop was late, or it missed due times: it lacks "
-            "processor time. Its latencies are not the target's; SLOs it judges have no data.",
+            "The measurements of prober {{ $labels.instance }} are not reliable",
+            "Over 5 minutes more than 1% of its probes were invalid, its event loop was late, or it missed due times. The usual cause "
+            "is a lack of CPU time. Its latencies may include its own delays; SLOs that only it measures are shown as no data.",
         ),
         Alert(
             "LLMProberConfigReloadFailed",
             "warning",
             f"llmslo_config_last_reload_successful{{{selector}}} == 0\n",
             "5m",
-            "The prober {{ $labels.instance }} could not take its configuration over",
-            "It goes on with the one before; one that has never had any (--keep-running) probes nothing. Its log and its page have "
-            "every mistake with its place: of the configuration, and with --keep-running of its storage and web configuration too.",
+            "The prober {{ $labels.instance }} could not load its configuration",
+            "It keeps its last good configuration; with --keep-running and no good configuration since its start it probes nothing. "
+            "Its log and status page list every error with its place: of the configuration, and with --keep-running also of "
+            "storage and web configuration.",
         ),
         Alert(
             "LLMDiscoveryDown",
             "warning",
             f"count by (discovery) (llmslo_discovery_up{{{selector}}} == 0)\n",
             "10m",
-            "The discovery {{ $labels.discovery }} is not heard",
-            "{{ $value }} probers have not heard its source, or not all of it. The targets known from before are probed on; new "
-            "engines are not. The probers' logs say why.",
+            "The source of discovery {{ $labels.discovery }} does not answer",
+            "{{ $value }} probers cannot read its source, or not all of it. Known targets are still probed; new engines may be "
+            "missed. The log of each prober has the error.",
         ),
         Alert(
             "LLMDiscoveryTargetsRefused",
@@ -135,46 +140,46 @@ def of_the_prober(selector: str) -> tuple[Alert, ...]:
             f'max by (discovery, reason) (llmslo_discovery_refused_targets{{{selector},reason!="duplicate"}}) > 0\n',
             "15m",
             "The discovery {{ $labels.discovery }} finds targets that are not probed",
-            "{{ $value }} were found and are not probed: {{ $labels.reason }} (limit: over the entry's `limit`; unfit: no target by "
-            "its address, name or `hosts`). The probers' logs name them.",
+            "{{ $value }} targets were found and are not probed, reason {{ $labels.reason }} (limit: more than the entry's `limit`; "
+            "unfit: invalid address or name, or a host that is not allowed). The log of the prober names them.",
         ),
     )
 
 
-def of_the_engine(selector: str) -> tuple[Alert, ...]:
-    """What the engine's own page and the GPUs say."""
+def engine_alerts(selector: str) -> tuple[Alert, ...]:
+    """Alerts about the engine's own metrics and the GPUs."""
     usage, waiting, preempted = (
         f"llmslo_engine_{name}{{{selector}}}"
         for name in ("kv_cache_usage_ratio", "requests_waiting", "preemptions_total")
     )
-    reasons = "thermal|thermal_hardware|hardware|power_brake"  # a GPU at its power cap is one that works
+    reasons = "thermal|thermal_hardware|hardware|power_brake"  # a busy GPU at its power cap is normal
     return (
         Alert(
             "LLMKVCachePressure",
             "warning",
             f"max by (target) (avg_over_time({usage}[10m])) > 0.9\nand\nmax by (target) (increase({preempted}[10m])) > 0\n",
             "5m",
-            "The KV cache of {{ $labels.target }} is full and requests are put back",
-            "{{ $value | humanizePercentage }} of the KV cache was in use over 10 minutes, and requests were preempted: their "
-            "prefill is done again and their stream stalls.",
+            "The KV cache of {{ $labels.target }} is nearly full and requests are preempted",
+            "{{ $value | humanizePercentage }} of the KV cache was in use over 10 minutes, and requests were preempted. A "
+            "preempted request stalls and repeats its prefill.",
         ),
         Alert(
             "LLMRequestsQueueing",
             "warning",
             f"max by (target) (min_over_time({waiting}[10m])) > 0\n",
             "5m",
-            "Requests of {{ $labels.target }} wait all the time",
-            "At each reading of 10 minutes at least {{ $value | humanize }} requests waited for a place in the batch: TTFT is the "
-            "queue's.",
+            "Requests of {{ $labels.target }} are queueing",
+            "At least {{ $value | humanize }} requests were waiting in every sample of the last 10 minutes. Time in the queue adds to "
+            "TTFT.",
         ),
         Alert(
             "LLMEngineChanged",
             "info",
             f'max by (target, what) (increase(llmslo_engine_changes_total{{{selector},what!="restart"}}[15m])) > 0\n',
             "",
-            "The engine of {{ $labels.target }} is another one ({{ $labels.what }})",
-            "Its {{ $labels.what }} changed in the last 15 minutes; llmslo_engine_info has what it is now. A drift that begins here "
-            "has its likely cause.",
+            "The engine of {{ $labels.target }} has changed ({{ $labels.what }})",
+            "Its {{ $labels.what }} changed in the last 15 minutes; llmslo_engine_info describes the engine now. This may explain a "
+            "drift that starts at the same time.",
         ),
         Alert(
             "LLMGPUThrottling",
@@ -182,20 +187,21 @@ def of_the_engine(selector: str) -> tuple[Alert, ...]:
             f'max by (target, gpu, reason) (avg_over_time(llmslo_gpu_throttle_active{{{selector},reason=~"{reasons}"}}[10m])) > 0.5\n',
             "5m",
             "GPU {{ $labels.gpu }} of {{ $labels.target }} is throttled ({{ $labels.reason }})",
-            "Its clock was held down for {{ $value | humanizePercentage }} of 10 minutes: every request is slower at the same load.",
+            "Its clock was limited for {{ $value | humanizePercentage }} of the last 10 minutes. Requests may be slower at the same "
+            "load.",
         ),
     )
 
 
-def of_the_capacity(selector: str) -> tuple[Alert, ...]:
-    """What is left of a target's capacity, for how long, and whether it is known at all."""
+def capacity_alerts(selector: str) -> tuple[Alert, ...]:
+    """Alerts about headroom, forecast and sweeps."""
     return _headroom(selector), _exhaustion(selector), _stale(selector)
 
 
 def _headroom(selector: str) -> Alert:
-    """Not judged during a sweep and the five minutes over which demand is counted: there the load is the sweep's own."""
+    """Excludes sweeps and the 5 minutes after, the window of the demand rate: the load is then the sweep's own."""
 
-    def told(word: str, more: str) -> str:
+    def ratio_template(word: str, more: str) -> str:
         query = _about_the_target(f"min by (target) (llmslo_headroom_ratio{{%s{more}}})", selector)
         return f"{{{{ range {query} }}}}{word} {{{{ .Value | humanizePercentage }}}}{{{{ end }}}}"
 
@@ -207,17 +213,17 @@ def _headroom(selector: str) -> Alert:
         f"max by (target) (max_over_time(llmslo_sweep_rate_per_second{{{selector}}}[6m])) > 0\n",
         "15m",
         "{{ $labels.target }} has little capacity left",
-        "{{ $value | humanizePercentage }} of the capacity that its last sweep found is free (under 20% for 15 minutes; below 0% "
-        "there is more load than it)"
-        + told(", by the lower bound of the capacity", ',unit=\\"requests\\",bound=\\"lower\\"')
-        + told(", in tokens", ',unit=\\"tokens\\",bound=\\"estimate\\"')
+        "{{ $value | humanizePercentage }} of the capacity that the last successful sweep found is free (below 0%: the load is "
+        "higher than that capacity)"
+        + ratio_template(", by the lower bound of the capacity", ',unit=\\"requests\\",bound=\\"lower\\"')
+        + ratio_template(", in tokens", ',unit=\\"tokens\\",bound=\\"estimate\\"')
         + ".",
-        keep="30m",  # so that a sweep does not end it
+        keep_firing_for="30m",  # a sweep interrupts the expression; the alert stays
     )
 
 
 def _exhaustion(selector: str) -> Alert:
-    def told(bound: str) -> str:
+    def date_template(bound: str) -> str:
         query = f'min by (target) (llmslo_capacity_exhaustion_timestamp_seconds{{%s,bound=\\"{bound}\\"}})'
         return f"{{{{ range {_about_the_target(query, selector)} }}}}, {bound} {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}"
 
@@ -228,18 +234,19 @@ def _exhaustion(selector: str) -> Alert:
         "< time() + 14 * 86400\n",
         "1h",
         "{{ $labels.target }} is forecast to reach its capacity within 14 days",
-        "The daily peaks of demand grow towards the capacity that its last sweep found. They are there on "
-        f"{{{{ $value | humanizeTimestamp }}}}{told('earliest')}{told('latest')}: a straight line through at most 35 days.",
-        keep="26h",  # it is made anew once a day: one day without it is not yet an end
+        "The daily peaks of demand grow towards the capacity that the last successful sweep found. They are expected to reach it on "
+        f"{{{{ $value | humanizeTimestamp }}}}{date_template('earliest')}{date_template('latest')}. "
+        "Method: a straight line through at most 35 days.",
+        keep_firing_for="26h",  # the forecast is computed once a day; one missing day does not end the alert
     )
 
 
 def _stale(selector: str) -> Alert:
-    """Seconds without a capacity, by what the prober knows, else by what Prometheus remembers of it, else since it is scheduled.
+    """Seconds since the last capacity, compared with three periods of the schedule.
 
-    A prober that keeps no state forgets at a restart what it found; that is not "never". A new schedule has its three periods:
-    the hours in which it was there are counted, over at most 30 days, so one rarer than every ten days is not judged before its
-    first capacity.
+    The time comes from the prober, else from Prometheus's history of it (a prober without storage forgets it at a restart), else
+    from the hours since the schedule appeared, so a new schedule gets three periods. That history covers 30 days: a schedule
+    rarer than every ten days is not judged before its first capacity.
     """
     success, period = (
         f"max by (target) (llmslo_sweep_{name}_seconds{{{selector}}})" for name in ("last_success_timestamp", "period")
@@ -257,47 +264,47 @@ def _stale(selector: str) -> Alert:
         f"> on (target)\n3 * {period}\n",
         "15m",
         "The sweeps of {{ $labels.target }} find no capacity",
-        "None has been found for {{ $value | humanizeDuration }}, over three times what the schedule lets expect: the headroom is "
-        "that of an old capacity, or not known. Since the prober's start, ended:"
+        "No capacity has been found for {{ $value | humanizeDuration }}, over three times the period of the schedule. Headroom is "
+        "computed from an old capacity, or unknown. Since the prober's start, sweeps ended:"
         f"{{{{ range {verdicts} }}}} {{{{ .Labels.verdict }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}; refused:"
         f"{{{{ range {refusals} }}}} {{{{ .Labels.reason }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}.",
     )
 
 
 def _about_the_target(query: str, selector: str) -> str:
-    """For a description: the query, with the matchers of the alert's target in place of its %s, sent with the alert."""
+    """Template that runs `query` with the matchers of the alert's target in place of its %s."""
     matchers = selector.replace('"', '\\"')
     return f'printf "{query.replace("%s", f"{matchers},target=%q")}" $labels.target | query'
 
 
-def likely_cause(selector: str) -> str:
-    """A sentence for a description: what the prober's diagnosis names, if it names anything, when the alert is sent."""
+def likely_cause_template(selector: str) -> str:
+    """Template of a sentence with the diagnosed cause; it expands to nothing if the diagnosis names none."""
     matchers = selector.replace('"', '\\"')
     regimes = f'printf "max by (regime) (llmslo_regime_active{{{matchers},target=%q,regime!=\\"unknown\\"}}) == 1" $labels.target'
     return f"{{{{ range {regimes} | query }}}} Likely cause: {{{{ .Labels.regime }}}}.{{{{ end }}}}"
 
 
-def of_drift(selector: str) -> tuple[Alert, ...]:
-    """A latency that is slower than its own baseline, found by the prober's sequential test."""
+def drift_alerts(selector: str) -> tuple[Alert, ...]:
+    """Alerts on the result of the prober's sequential test against its own baseline."""
     return tuple(_drift(signal, name, selector) for signal, name in (("ttft", "TTFT"), ("itl", "ITL")))
 
 
 def _drift(signal: str, name: str, selector: str) -> Alert:
-    def asked(series: str, more: str) -> str:
+    def query(series: str, more: str) -> str:
         matchers = selector.replace('"', '\\"')
         return (
             f'printf "max by (quantile) ({series}{{{matchers},target=%q,workload=%q,signal=\\"{signal}\\"{more}}})" '
             "$labels.target $labels.workload"
         )
 
-    since = asked("llmslo_drift_since_timestamp_seconds", "")
+    since = query("llmslo_drift_since_timestamp_seconds", "")
     estimate, lower, upper = (
-        asked("llmslo_drift_shift_ratio", f',bound=\\"{b}\\"') for b in ("estimate", "lower", "upper")
+        query("llmslo_drift_shift_ratio", f',bound=\\"{b}\\"') for b in ("estimate", "lower", "upper")
     )
     bounds = "".join(
-        f"{{{{ $q := .Labels.quantile }}}}{{{{ range {query} | query }}}}{{{{ if eq .Labels.quantile $q }}}}{word} "
+        f"{{{{ $q := .Labels.quantile }}}}{{{{ range {bound} | query }}}}{{{{ if eq .Labels.quantile $q }}}}{word} "
         "×{{ printf `%.2f` .Value }}{{ end }}{{ end }}"
-        for query, word in ((lower, " (95% interval"), (upper, " to"))
+        for bound, word in ((lower, " (95% interval"), (upper, " to"))
     )
     return Alert(
         f"LLM{name}P99Drift",
@@ -309,13 +316,13 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
         f"{{{{ range {since} | query }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
         f"{{{{ range {estimate} | query }}}} Quantile {{{{ .Labels.quantile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
         "{{ end }}"
-        " Cause regression: slower at the same load; load: the engine is busier; unknown: its load is not known."
-        + likely_cause(selector),
+        " Cause regression: slower at the same load; load: the engine is busier than in the baseline; unknown: its load is not known."
+        + likely_cause_template(selector),
     )
 
 
-def stateless_drift(selector: str) -> Alert:
-    """The second choice, for those who keep no state: two hours of p99 against three days of it."""
+def stateless_drift_alert(selector: str) -> Alert:
+    """PromQL-only alternative for a prober without storage: p99 of 2 hours against p99 of the 3 days before."""
 
     def p99(window: str) -> str:
         rate = f"rate(llmslo_ttft_seconds_bucket{{{selector}}}{window})"

@@ -1,4 +1,4 @@
-"""Proof that an alert can fire, and that one bad probe cannot fire it, from the rate that is configured."""
+"""Checks from the configured probe rate that each burn alert can fire and that one bad probe cannot fire it."""
 
 import math
 from collections.abc import Sequence
@@ -9,17 +9,23 @@ from prober.measure.burn_rate_windows import Pair, pairs, promql
 from prober.measure.objective import JudgedStream, Slo, format_percent, format_rate
 from prober.measure.slo_events import max_events_per_probe, mean_events_per_probe
 
-# `increase()` extrapolates to the ends of its window, so that it may tell some more events than there were.
-EXTRAPOLATION = Decimal("1.1")
+# `increase()` extrapolates to the ends of its window and may return a few more events than occurred.
+EXTRAPOLATION_FACTOR = Decimal("1.1")
 PERCENTILE_WINDOWS_S = tuple(3_600 * hours for hours in (1, 2, 4, 6, 12, 24, 48, 72, 168, 336, 720))
-PERCENTILE_LEAST = 1_000
-SILENCE_PROBES = 10  # so many due times without an event are no accident of a random schedule: e^-10
-SILENCE_LEAST_S = 600
+MIN_PERCENTILE_EVENTS = 1_000
+SILENCE_PROBES = 10  # a Poisson schedule has none in the time of ten with probability e^-10
+MIN_SILENCE_S = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """Of one pair for one use. probes_*: expected in each window; bad_*: bad probes that fire it; problem: why it cannot fire."""
+class FiringCheck:
+    """Result for one window pair and one judged stream.
+
+    guard: events that the long window must hold.
+    probes_short, probes_long: expected probes in each window.
+    bad_short, bad_long: bad probes that fire the alert.
+    problem: why the alert cannot fire, with the remedy; empty if it can.
+    """
 
     slo: Slo
     use: JudgedStream
@@ -33,68 +39,70 @@ class Proof:
 
     @property
     def place(self) -> str:
-        """What of the configuration the problem is told of: the objective, where no rate would do."""
+        """Configuration path of the problem: the objective if no probe rate could solve it."""
         return f"slos.{self.slo.name}" + (".objective" if self.pair.burn * self.slo.error_budget_ratio >= 1 else "")
 
 
 def guard(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> int:
-    """Events that the long window must hold, so that one bad probe alone cannot be a share above burn × budget."""
+    """Minimum events in the long window, so that one bad probe cannot exceed the share burn × budget."""
     most = max(max_events_per_probe(slo, use.max_tokens) for use in uses)
-    return math.floor(EXTRAPOLATION * most / (pair.burn * slo.error_budget_ratio)) + 1
+    return math.floor(EXTRAPOLATION_FACTOR * most / (pair.burn * slo.error_budget_ratio)) + 1
 
 
-def proofs(slo: Slo, uses: Sequence[JudgedStream]) -> list[Proof]:
-    """Every pair of `slo` for every use of it."""
+def firing_checks(slo: Slo, uses: Sequence[JudgedStream]) -> list[FiringCheck]:
+    """One check per window pair and judged stream of `slo`."""
     guards = [(pair, guard(slo, pair, uses)) for pair in pairs(slo.window_s)]
-    return [_proof(slo, use, pair, least) for pair, least in guards for use in uses]
+    return [_check(slo, use, pair, least) for pair, least in guards for use in uses]
 
 
-def _proof(slo: Slo, use: JudgedStream, pair: Pair, least: int) -> Proof:
+def _check(slo: Slo, use: JudgedStream, pair: Pair, least: int) -> FiringCheck:
     share = pair.burn * slo.error_budget_ratio
     probes = [use.rate_per_s * seconds for seconds in (pair.short_s, pair.long_s)]
-    each = mean_events_per_probe(slo, use.mean_tokens)
-    must = math.ceil(least / each)  # probes that hold the guard's events
-    # More than this share of all probes bad; and of the fewest probes that pass the guard, so never one.
+    events_per_probe = mean_events_per_probe(slo, use.mean_tokens)
+    min_probes = math.ceil(least / events_per_probe)  # probes that give the guard's events
+    # More than this share of all probes; at least two, since the guard excludes a single one.
     bad_short, bad_long = (max(1, math.floor(float(share) * expected) + 1) for expected in probes)
     bad_long = max(bad_long, 2)
     problem = ""
     if share >= 1:
         lowest = 1 - 1 / pair.burn
         problem = (
-            f"burn rate {pair.burn} of a budget of {format_percent(slo.error_budget_ratio)} is {format_percent(share)} of all "
-            f"events, which no outage reaches; use an objective above {format_percent(lowest)}"
+            f"burn rate {pair.burn} of a budget of {format_percent(slo.error_budget_ratio)} is {format_percent(share)} "
+            f"of all events, which cannot occur; use an objective above {format_percent(lowest)}"
         )
-    elif probes[1] < must:
+    elif probes[1] < min_probes:
         problem = (
-            f"its {promql(pair.long_s)} hold {probes[1]:.3g} probes, and at least {must} are needed so that one bad probe is "
-            f"not {format_percent(share)}; use a rate of at least {format_rate(must / pair.long_s)}, a lower objective or a "
-            "longer window"
+            f"its long window of {promql(pair.long_s)} has {probes[1]:.3g} probes, and at least {min_probes} are needed so that "
+            f"one bad probe is not {format_percent(share)}; use a rate of at least "
+            f"{format_rate(min_probes / pair.long_s)}, a lower objective or a longer window"
         )
     elif probes[0] < 1:
         problem = (
-            f"its short window of {promql(pair.short_s)} holds {probes[0]:.2g} probes and is mostly empty; use a rate of at "
+            f"its short window of {promql(pair.short_s)} has {probes[0]:.2g} probes and is mostly empty; use a rate of at "
             f"least {format_rate(1 / pair.short_s)} or a longer window"
         )
-    return Proof(slo, use, pair, least, probes[0], probes[1], bad_short, bad_long, problem)
+    return FiringCheck(slo, use, pair, least, probes[0], probes[1], bad_short, bad_long, problem)
 
 
 def percentile_events(slo: Slo) -> int:
-    """Events below which a percentile is too uncertain to judge: the larger of 1,000 and 10 (above p99: 100) a budget's share.
+    """Minimum events to judge a percentile: the larger of 1,000 and 10 / budget (above p99: 100 / budget).
 
-    So 1,000 for p99 and 100,000 for p99.9, as for any quantile shown.
+    That is 1,000 for p99 and 100,000 for p99.9, the same as for every exported quantile.
     """
-    return max(PERCENTILE_LEAST, math.ceil((10 if slo.objective <= Decimal("0.99") else 100) / slo.error_budget_ratio))
+    return max(
+        MIN_PERCENTILE_EVENTS, math.ceil((10 if slo.objective <= Decimal("0.99") else 100) / slo.error_budget_ratio)
+    )
 
 
 def judging_events(slo: Slo, uses: Sequence[JudgedStream]) -> int:
-    """The same, where the gaps of one probe count as one: they are not independent."""
+    """`percentile_events`, with all gaps of one probe counted as one event because they are not independent."""
     return math.ceil(percentile_events(slo) * min(mean_events_per_probe(slo, use.mean_tokens) for use in uses))
 
 
 def percentile_window(slo: Slo, uses: Sequence[JudgedStream]) -> tuple[int, int] | None:
-    """(seconds, events that must be in them) of the percentile alert: the shortest window that holds enough probes of every use.
+    """(window in seconds, minimum events) of the percentile alert: the shortest window with enough probes of every stream.
 
-    None if no window up to the SLO's own is enough.
+    None if no window up to the SLO's window has enough.
     """
     needed = percentile_events(slo)
     slowest = min(use.rate_per_s for use in uses)
@@ -108,4 +116,4 @@ def percentile_window(slo: Slo, uses: Sequence[JudgedStream]) -> tuple[int, int]
 def silence_s(uses: Sequence[JudgedStream]) -> int:
     """Seconds without an event after which an SLO has no data; whole minutes."""
     slowest = min(use.rate_per_s for use in uses)
-    return max(SILENCE_LEAST_S, 60 * math.ceil(SILENCE_PROBES / slowest / 60))
+    return max(MIN_SILENCE_S, 60 * math.ceil(SILENCE_PROBES / slowest / 60))

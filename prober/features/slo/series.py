@@ -5,11 +5,16 @@ from prober.exposition.families import Series, counter, gauge
 _PROBE = ("target", "workload")
 SLO_EVENTS = counter("llmslo_slo_events_total", "Events that the SLO judges.", *_PROBE, "slo")
 SLO_BAD_EVENTS = counter(
-    "llmslo_slo_bad_events_total", "Those that were bad; exact, whatever the buckets.", *_PROBE, "slo"
+    "llmslo_slo_bad_events_total",
+    "Bad events of the SLO, counted against its exact threshold, not from buckets.",
+    *_PROBE,
+    "slo",
 )
 SLO_OBJECTIVE = gauge(
-    "llmslo_slo_objective_ratio", "The SLO as declared: share of events to be good.", *_PROBE, "slo", "signal"
+    "llmslo_slo_objective_ratio", "Declared share of events that must be good.", *_PROBE, "slo", "signal"
 )
-SLO_THRESHOLD = gauge("llmslo_slo_threshold_seconds", "The SLO as declared: good up to here.", *_PROBE, "slo", "signal")
+SLO_THRESHOLD = gauge(
+    "llmslo_slo_threshold_seconds", "Declared latency up to which an event is good.", *_PROBE, "slo", "signal"
+)
 
 ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -8,7 +8,7 @@ from typing import Literal
 from prober.config.specs import Estimate
 from prober.features.capacity.sweep_progress import Sweeping
 from prober.features.diagnosis.diagnosis import Diagnosis
-from prober.features.drift.detector import Shift, Verdict
+from prober.features.drift.detector import DriftVerdict, Shift
 from prober.features.slo.status import SloStatus
 from prober.measure.burn_rate_windows import promql
 from prober.measure.event import TargetEvent
@@ -31,7 +31,7 @@ class Drifting:
 
     workload: str
     signal: str
-    verdict: Verdict
+    verdict: DriftVerdict
     shifts: Sequence[Shift] = ()
 
 

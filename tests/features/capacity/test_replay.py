@@ -12,12 +12,12 @@ import pytest
 from bench.driven import Driver, Telemetry
 from bench.worlds import Lengths, World
 from prober.features.capacity.actions import Estimate
-from prober.features.capacity.capacity_model import Ahead
+from prober.features.capacity.capacity_model import CapacityModel
 from prober.features.capacity.estimate import Estimated, estimate, estimated
 from prober.features.capacity.fitting import Fit, Prior, Trouble, fit, solved
 from prober.features.capacity.replay import Background, Pair, background, replay, scene
 from prober.features.capacity.sweep_plan import Plan
-from prober.features.capacity.sweep_record import Asked, Record, Stage
+from prober.features.capacity.sweep_record import Record, RequestRecord, Stage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.simulation.parameters import Parameters
@@ -60,7 +60,7 @@ def fitted() -> Fit:
 def test_lengths_of_others_are_drawn_from_the_engine_s_histograms() -> None:
     """Where it has them, less the sweep's own: a tenth of long prompts stays a tenth, and the mean is the page's."""
     bounds = (100.0, 200.0, 500.0, 1_000.0, 5_000.0, 10_000.0)
-    own = tuple(Asked(float(i), 150, 20, 1, i + 0.1, i + 0.2, i + 0.2) for i in range(10))
+    own = tuple(RequestRecord(float(i), 150, 20, 1, i + 0.1, i + 0.2, i + 0.2) for i in range(10))
 
     def page(at_s: float, requests: float) -> tuple[float, EngineSignals]:
         prompts = EngineHistogram(
@@ -200,7 +200,7 @@ def test_nothing_is_said_of_too_little() -> None:
 def test_an_slo_that_fails_at_the_lowest_rate_is_said_to() -> None:
     """Two breaches of four at 1/s are no accident."""
     asked = tuple(
-        Asked(float(n), 100, 10, 0, first_s=n + 1.0, end_s=n + 2.0, known_s=n + 2.0, events={"ttft": (1, 1)})
+        RequestRecord(float(n), 100, 10, 0, first_s=n + 1.0, end_s=n + 2.0, known_s=n + 2.0, events={"ttft": (1, 1)})
         for n in range(4)
     )
     stage = Stage(0, "ramp", 1.0, 0.0, 4.0, 4, 4, 0, {"ttft": (4, 4)}, other_per_s=2.0)
@@ -210,7 +210,7 @@ def test_an_slo_that_fails_at_the_lowest_rate_is_said_to() -> None:
 
 def test_the_forecast_counts_events_by_their_slo() -> None:
     """An idle engine misses no TPOT that is above its step, all that are below; ITL by gaps, E2E by the end."""
-    ahead = Ahead(Parameters(step_s=0.02), 0.0, [Pair(100, 20)], Background(0.0, (), known=True))
+    ahead = CapacityModel(Parameters(step_s=0.02), 0.0, [Pair(100, 20)], Background(0.0, (), known=True))
     limits = {"tpot": 0.02, "itl": 0.02, "e2e": 0.42}
     for signal, limit_s in limits.items():
         slos = [Slo("x", signal, limit_s * times, Decimal("0.99"), 3_600.0) for times in (0.9, 1.5)]  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ def test_the_forecast_counts_events_by_their_slo() -> None:
 
 def test_a_target_without_a_knee_has_none() -> None:
     """A threshold that no rate keeps."""
-    ahead = Ahead(Parameters(step_s=0.02), 0.0, [Pair(100, 20)], Background(0.0, (), known=True), effort=0.05)
+    ahead = CapacityModel(Parameters(step_s=0.02), 0.0, [Pair(100, 20)], Background(0.0, (), known=True), effort=0.05)
     assert ahead.knee(replace(TTFT, threshold_s=0.001), 5.0, Random(1)) is None
 
 

@@ -14,7 +14,7 @@ from prober.features.capacity import sweep_store
 from prober.features.capacity.sweep_store import KEPT, KEPT_S, SWEEP, SweepArchive, surplus
 from prober.results.result import Result
 from prober.results.result_file import from_json, to_json
-from prober.storage.store import FILE, UNREADABLE, Entry, Store
+from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Entry, Store
 from tests.results.samples import sweep
 
 NOW = 1_790_000_000.0
@@ -126,7 +126,7 @@ async def test_what_an_older_version_left_is_cleaned_up(
     for number in range(400):
         write_old(store, "t" if number % 2 else "u", f"{number}", 3600.0 * (400 - number))
     store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    before = (tmp_path / FILE).stat().st_size
+    before = (tmp_path / FILE_NAME).stat().st_size
     archive = await opened(store)
     await archive.clean_up()
     assert len(keys(store)) == 2 * KEPT
@@ -139,7 +139,7 @@ async def test_what_an_older_version_left_is_cleaned_up(
         assert data is not None
         assert from_json(data, "x").requests == ()
     assert before > 4 << 20
-    assert (tmp_path / FILE).stat().st_size < before / 4
+    assert (tmp_path / FILE_NAME).stat().st_size < before / 4
     assert store.load("state-of-others") == {}
 
 
@@ -160,7 +160,7 @@ async def test_a_row_that_cannot_be_read_is_set_aside(
     assert [each.id for each in archive.of("t").latest()] == ["after", "before"]
     assert caplog.text.count("set aside") == 3
     assert '["t", "bad"]' in caplog.text
-    assert len(store.load(SWEEP + UNREADABLE)) == 3
+    assert len(store.load(SWEEP + UNREADABLE_SUFFIX)) == 3
     caplog.clear()
     again = await opened(store)
     await again.of("t").read()

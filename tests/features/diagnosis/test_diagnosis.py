@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prober.features.diagnosis.clues import Evidence, Figures, Seen
+from prober.features.diagnosis.clues import Evidence, Figures, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
 from prober.features.diagnosis.knobs import KNOBS
 from prober.features.diagnosis.regimes import REGIMES
@@ -19,7 +19,7 @@ def quantiles(p50: float, p90: float | None = None, p99: float | None = None, co
     return tuple(Quantile(q, v, None, None, count) for q, v in zip((0.5, 0.9, 0.99), values, strict=True))
 
 
-HEALTHY = Seen(
+HEALTHY = WindowFeatures(
     ttft_s=quantiles(0.060),
     itl_s=quantiles(0.010),
     tpot_s=quantiles(0.011),
@@ -106,7 +106,7 @@ BREACHES: dict[str, dict[str, Any]] = {
 }
 
 
-def named(now: Seen, before: Seen = HEALTHY, **breached: float) -> Diagnosis:
+def named(now: WindowFeatures, before: WindowFeatures = HEALTHY, **breached: float) -> Diagnosis:
     return diagnose(Evidence(now, before, breached, "vllm"))
 
 
@@ -128,14 +128,14 @@ def test_health_is_no_regime() -> None:
 
 def test_nothing_seen_is_unknown() -> None:
     """Without any evidence nothing is named."""
-    assert diagnose(Evidence(Seen())).regime == "unknown"
+    assert diagnose(Evidence(WindowFeatures())).regime == "unknown"
 
 
 @pytest.mark.parametrize("regime", BREACHES)
 def test_no_evidence_taken_away_makes_another_name(regime: str) -> None:
     """Each single figure left out of either window, or of both: the same name or `unknown`."""
     now = replace(HEALTHY, **BREACHES[regime])
-    for each in fields(Seen):
+    for each in fields(WindowFeatures):
         nothing: Any = () if isinstance(getattr(HEALTHY, each.name), tuple) else None
         for a, b in ((True, False), (False, True), (True, True)):
             seen_now = replace(now, **{each.name: nothing}) if a else now
@@ -218,16 +218,16 @@ def test_what_contradicts_is_told() -> None:
 )
 def test_steps_that_were_always_too_slow_for_the_slo(over_bound: float, regime: str) -> None:
     """Without a baseline, steps over the SLO are judged by the bound; between near and far, and above it, not at all."""
-    found = named(replace(HEALTHY, over_bound=over_bound), Seen(), tpot=0.008)
+    found = named(replace(HEALTHY, over_bound=over_bound), WindowFeatures(), tpot=0.008)
     assert found.regime == regime
 
 
 def test_prompts_that_were_always_too_long_for_the_slo() -> None:
     """The cost of the median prompt above the threshold names prefill without a baseline; an SLO it keeps does not."""
     long = replace(HEALTHY, prompt_tokens=4_000.0, ttft_s=quantiles(0.45))
-    assert named(long, Seen(), ttft=0.3).regime == "prefill_bound"
-    assert named(long, Seen(), ttft=0.5).regime == "unknown"
-    assert named(long, Seen()).regime == "unknown"
+    assert named(long, WindowFeatures(), ttft=0.3).regime == "prefill_bound"
+    assert named(long, WindowFeatures(), ttft=0.5).regime == "unknown"
+    assert named(long, WindowFeatures()).regime == "unknown"
 
 
 def test_a_late_prober_beside_a_slower_engine_is_not_blamed() -> None:

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from prober.features.diagnosis.clues import Seen
+from prober.features.diagnosis.clues import WindowFeatures
 from prober.features.diagnosis.window import Hardware, Reading, per_prompt_token, seen
 from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chat import Usage
@@ -41,20 +41,20 @@ def probe(
     return ProbeResult("t", workload, "id", 0.0, Outcome.OK, "", timeline)
 
 
-def estimate(found: Seen, name: str, q: float) -> float:
+def estimate(found: WindowFeatures, name: str, q: float) -> float:
     return next(float(each.estimate) for each in getattr(found, name) if each.q == q)
 
 
 def test_nothing_in_nothing_seen() -> None:
     """Without probes, readings and devices every figure is absent."""
     empty = seen([])
-    assert all(getattr(empty, each.name) in (None, ()) for each in fields(Seen))
-    assert empty == Seen()
+    assert all(getattr(empty, each.name) in (None, ()) for each in fields(WindowFeatures))
+    assert empty == WindowFeatures()
 
 
 def test_what_a_page_does_not_say_is_absent() -> None:
     """Readings of an engine that tells nothing leave every figure absent; one reading has no increment."""
-    assert seen([], [(0.0, PAGE), (5.0, PAGE)]) == Seen()
+    assert seen([], [(0.0, PAGE), (5.0, PAGE)]) == WindowFeatures()
     once = seen([], [(0.0, replace(PAGE, preemptions_total=3.0, requests_waiting=0.0))])
     assert (once.preemptions_per_s, once.waiting) == (None, 0.0)
 

@@ -12,7 +12,7 @@ from prober.config.specs import Specs, TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry, Series, Value
 from prober.features.discovery import series as discovery_series
-from prober.features.discovery.desired_targets import Roster
+from prober.features.discovery.desired_targets import DesiredTargets
 from prober.measure.engines import DIALECTS
 from prober.mock.server import running
 from prober.probing.target_runner import TargetRunner
@@ -29,7 +29,7 @@ class Followed:
     def __init__(self) -> None:
         self.families: Registry = registry()
         self.lists: list[list[TargetSpec]] = []
-        self.roster = Roster(self.families, self._change)
+        self.roster = DesiredTargets(self.families, self._change)
 
     async def _change(self, wanted: list[TargetSpec]) -> None:
         self.lists.append(wanted)

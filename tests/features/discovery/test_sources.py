@@ -400,7 +400,7 @@ async def test_a_forgotten_past_is_read_anew(as_status: bool) -> None:
 @pytest.mark.usefixtures("quick")
 async def test_a_connection_that_died_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch that does not end when it should is given up, told, and taken up again."""
-    monkeypatch.setattr("prober.net.kubernetes.GRACE_S", 0.2)
+    monkeypatch.setattr("prober.net.kubernetes.WATCH_GRACE_S", 0.2)
     found = Found()
     async with (
         ApiServer() as server,

@@ -16,9 +16,9 @@ from prober.features.drift.detector import (
     RING,
     SMOOTHING,
     Drift,
+    DriftVerdict,
     Observation,
     Settings,
-    Verdict,
     adopt,
     fresh,
     seed,
@@ -48,14 +48,14 @@ def run(
     count: int,
     draw: Callable[[], float],
     load: Callable[[float], float | None] = lambda _t: None,
-) -> list[Verdict]:
+) -> list[DriftVerdict]:
     """The verdicts on `count` samples, five seconds apart, after the last."""
     start = state.last_s if state.last_s > 0 else 0.0
     times = [start + 5.0 * i for i in range(1, count + 1)]
     return [step(state, Observation(t, draw(), load(t)))[1] for t in times]
 
 
-def events(verdicts: list[Verdict]) -> list[tuple[int, str]]:
+def events(verdicts: list[DriftVerdict]) -> list[tuple[int, str]]:
     return [(i, verdict.event) for i, verdict in enumerate(verdicts) if verdict.event]
 
 

@@ -14,7 +14,7 @@ import trustme
 from prober.features.grafana.client.compare import difference, fingerprint, message_of, normal, same, sent
 from prober.features.grafana.client.marks import Mark, annotate, mark
 from prober.features.grafana.client.push import Report, State, Wish, push
-from prober.features.grafana.client.server import Refused, Server
+from prober.features.grafana.client.server import GrafanaError, Server
 from prober.features.grafana.dashboards import files
 from prober.measure.event import TargetEvent
 from tests.features.grafana.grafana_server import (
@@ -209,7 +209,7 @@ def test_a_data_source_that_is_missing_or_no_prometheus_is_said(
 ) -> None:
     """Before anything is sent."""
     grafana.sources = sources
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(GrafanaError) as refused:
         pushed(grafana, datasource=wanted)
     assert said in str(refused.value)
     assert grafana.writes == []
@@ -235,7 +235,7 @@ def test_the_only_one_with_promql_is_taken_and_the_choice_is_said(grafana: Grafa
     assert "Grafana's choice, most likely 'Prometheus'" in pushed(grafana).said[1]
     grafana.faults["GET", "/api/datasources"] = Fault(403, '{"message": "no"}')
     assert "not checked" in pushed(grafana).said[1]
-    with pytest.raises(Refused, match="datasources:read"):
+    with pytest.raises(GrafanaError, match="datasources:read"):
         pushed(grafana, datasource="prom-1")
     grafana.faults.clear()
     grafana.sources = [{"id": 3, "uid": "vm", "name": "VM", "type": "victoriametrics-metrics-datasource"}, LOKI]
@@ -258,7 +258,7 @@ def test_what_is_no_grafana_is_said_in_words(grafana: Grafana, name: str, path: 
     """With the address and what was asked, without the page and without the token; nothing is sent."""
     fault, said = FAULTS[name]
     grafana.faults["GET", path] = fault
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(GrafanaError) as refused:
         pushed(grafana)
     message = str(refused.value)
     assert message.startswith(f"{grafana.url}: GET {path}: ")
@@ -271,13 +271,13 @@ def test_what_is_no_grafana_is_said_in_words(grafana: Grafana, name: str, path: 
 def test_another_service_is_no_grafana(grafana: Grafana) -> None:
     """Though it answers JSON."""
     grafana.faults["GET", "/api/health"] = Fault(200, '{"status": "ok"}')
-    with pytest.raises(Refused, match="what answers there is no Grafana"):
+    with pytest.raises(GrafanaError, match="what answers there is no Grafana"):
         pushed(grafana)
 
 
 def test_nobody_there_is_said_by_its_cause() -> None:
     """And not by the library's objects."""
-    with Server("http://127.0.0.1:9", TOKEN) as server, pytest.raises(Refused) as refused:
+    with Server("http://127.0.0.1:9", TOKEN) as server, pytest.raises(GrafanaError) as refused:
         server.version()
     assert "cannot be reached: " in str(refused.value)
     assert "refused" in str(refused.value)
@@ -287,7 +287,10 @@ def test_nobody_there_is_said_by_its_cause() -> None:
 def test_a_slow_server_is_given_up(grafana: Grafana) -> None:
     """After the time that was set."""
     grafana.faults["GET", "/api/health"] = Fault(200, "{}", slow_s=2.0)
-    with Server(grafana.url, TOKEN, timeout_s=0.2) as server, pytest.raises(Refused, match=r"no answer within 0\.2 s"):
+    with (
+        Server(grafana.url, TOKEN, timeout_s=0.2) as server,
+        pytest.raises(GrafanaError, match=r"no answer within 0\.2 s"),
+    ):
         server.version()
 
 
@@ -298,11 +301,11 @@ def test_certificates(tmp_path: Path) -> None:
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     with standing_in(Grafana(), tls=context) as grafana:
-        with Server(grafana.url, TOKEN) as server, pytest.raises(Refused, match="no trust in its certificate"):
+        with Server(grafana.url, TOKEN) as server, pytest.raises(GrafanaError, match="no trust in its certificate"):
             server.version()
         with Server(grafana.url, TOKEN, ca_file=str(tmp_path / "ca.pem")) as server:
             assert server.version() == "12.1.0"
-        with Server(grafana.url, TOKEN, ca_file=str(tmp_path / "none.pem")) as server, pytest.raises(Refused):
+        with Server(grafana.url, TOKEN, ca_file=str(tmp_path / "none.pem")) as server, pytest.raises(GrafanaError):
             server.version()
 
 
@@ -324,7 +327,7 @@ def test_a_path_and_a_password(tmp_path: Path) -> None:
         assert set(states(pushed(grafana))) == {"made"}
         with Server(grafana.url + "/", (USER, PASSWORD)) as server:
             assert set(states(push(server, DOCUMENTS, Wish(FOLDER)))) == {"same"}
-        with Server(grafana.url, (USER, "wrong")) as server, pytest.raises(Refused, match="HTTP 401"):
+        with Server(grafana.url, (USER, "wrong")) as server, pytest.raises(GrafanaError, match="HTTP 401"):
             push(server, DOCUMENTS, Wish(FOLDER))
 
 
@@ -356,7 +359,7 @@ def test_the_token_is_in_no_message_and_no_log(grafana: Grafana, caplog: pytest.
     """Not even where a server gives it back."""
     caplog.set_level(logging.DEBUG)
     grafana.faults["GET", "/api/datasources"] = Fault(400, json.dumps({"message": f"bad header: Bearer {TOKEN}"}))
-    with pytest.raises(Refused, match="bad header: Bearer …") as refused:
+    with pytest.raises(GrafanaError, match="bad header: Bearer …") as refused:
         pushed(grafana)
     assert TOKEN not in str(refused.value)
     assert TOKEN not in caplog.text
@@ -412,7 +415,7 @@ def test_an_event_is_marked_once(grafana: Grafana) -> None:
             mark(TargetEvent(1_700_000_800.0, "b", "drift", "ttft of probe: alarm")),
             mark(TargetEvent(1_700_000_900.0, "b", "engine", "x")),
         ]
-        with pytest.raises(Refused):
+        with pytest.raises(GrafanaError):
             annotate(server, later)
         assert annotate(server, later) <= 1
     swept, changed = grafana.annotations[:2]

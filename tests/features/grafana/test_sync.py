@@ -1,4 +1,4 @@
-"""When the daemon visits Grafana, with what, and what becomes of failures; in virtual time, the visit itself is a stand-in."""
+"""When the daemon synchronises with Grafana, with which request, and how it handles failures; in virtual time with a stub."""
 
 import asyncio
 import logging
@@ -18,8 +18,8 @@ from prober.config.specs import GrafanaSpec
 from prober.daemon.app import read_config
 from prober.daemon.registry import registry
 from prober.features.grafana import series as grafana_series
-from prober.features.grafana.client.visit import Came, Order, order_of
-from prober.features.grafana.sync import LONGEST_RETRY_S, MARKS_AN_HOUR, MARKS_EVERY_S, MARKS_KEPT, Grafana
+from prober.features.grafana.client.sync import SyncRequest, SyncResult, parse_request
+from prober.features.grafana.sync import MARKS_INTERVAL_S, MAX_MARKS_PER_HOUR, MAX_PENDING_MARKS, MAX_RETRY_S, Grafana
 from prober.measure.event import TargetEvent
 from prober.probing.event_log import EventLog
 from prober.results.result import Result
@@ -31,25 +31,25 @@ WELL = [("LLM SLO / Overview", "same", ""), ("LLM SLO / Target", "made", "")]
 
 
 class Here:
-    """A daemon's part with a history to fill, and the orders it gave. `came` is what each visit comes to."""
+    """The synchronisation with a history to fill, and its requests. `result` is the result of each run."""
 
     def __init__(
         self, spec: GrafanaSpec | None = SPEC, *, writes: bool = True, sweeps: list[Any] | None = None
     ) -> None:
-        self.orders: list[Order] = []
-        self.came: Came | Exception = Came(WELL)
+        self.requests: list[SyncRequest] = []
+        self.result: SyncResult | Exception = SyncResult(WELL)
         self.writes = writes
         self.event_log, self.families = EventLog(), registry()
         found = cast("list[Result]", sweeps or [])
-        self.part = Grafana(self.families, self.event_log, lambda _: found, lambda: self.writes, self._visited)
+        self.part = Grafana(self.families, self.event_log, lambda _: found, lambda: self.writes, self._run_sync)
         self.part.configure(spec)
 
-    async def _visited(self, order: Order) -> Came:
-        assert order_of(order.as_json()) == order
-        self.orders.append(order)
-        if isinstance(self.came, Exception):
-            raise self.came
-        return self.came
+    async def _run_sync(self, request: SyncRequest) -> SyncResult:
+        assert parse_request(request.as_json()) == request
+        self.requests.append(request)
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
     def happened(self, unix_s: float, kind: Any = "engine", text: str = "restart") -> None:
         self.event_log.append(TargetEvent(unix_s, "one", kind, text))
@@ -62,27 +62,27 @@ async def test_dashboards_are_looked_at_at_once_each_hour_and_after_a_reload() -
     """And in between never."""
     here = Here()
     for now_s in (0.0, 5.0, 3599.0):
-        await here.part.look(now_s)
-    assert [each.dashboards for each in here.orders] == [True]
-    await here.part.look(3600.0)
+        await here.part.run_due(now_s)
+    assert [each.dashboards for each in here.requests] == [True]
+    await here.part.run_due(3600.0)
     here.part.configure(SPEC)
-    await here.part.look(3605.0)
-    assert len(here.orders) == 3
+    await here.part.run_due(3605.0)
+    assert len(here.requests) == 3
     assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == 0
     assert here.value(grafana_series.GRAFANA_SUCCESS, "dashboards") > 1e9
     assert here.value(grafana_series.GRAFANA_DASHBOARDS, "current") == 2
 
 
-async def test_without_a_configuration_there_is_nothing() -> None:
-    """No visit, no series; and none are left when the block is taken away."""
+async def test_without_a_configuration_nothing_is_synchronised() -> None:
+    """No run and no series; removing the block removes the series."""
     here = Here(None)
     here.happened(1.0)
-    await here.part.look(0.0)
-    assert here.orders == []
+    await here.part.run_due(0.0)
+    assert here.requests == []
     declared = (grafana_series.GRAFANA_FAILURES, grafana_series.GRAFANA_SUCCESS, grafana_series.GRAFANA_DASHBOARDS)
     assert not any(here.families[each.name].children for each in declared)
     here.part.configure(SPEC)
-    await here.part.look(1.0)
+    await here.part.run_due(1.0)
     assert all(here.families[each.name].children for each in declared)
     here.part.configure(None)
     assert not any(here.families[each.name].children for each in declared)
@@ -95,24 +95,24 @@ async def test_events_become_marks_once_and_a_minute_apart() -> None:
     here.happened(2.0, "engine", "version was 1, is 2")
     here.happened(3.0, "drift", "ttft of probe: alarm")
     here.happened(4.0, "diagnosis", "queueing")
-    await here.part.look(100.0)
+    await here.part.run_due(100.0)
     here.happened(5.0)
-    await here.part.look(100.0 + MARKS_EVERY_S - 1)
-    await here.part.look(100.0 + MARKS_EVERY_S)
-    await here.part.look(1000.0)
-    assert [[mark.time_ms for mark in each.marks] for each in here.orders] == [[2000, 3000], [5000]]
+    await here.part.run_due(100.0 + MARKS_INTERVAL_S - 1)
+    await here.part.run_due(100.0 + MARKS_INTERVAL_S)
+    await here.part.run_due(1000.0)
+    assert [[mark.time_ms for mark in each.marks] for each in here.requests] == [[2000, 3000], [5000]]
 
 
 async def test_events_are_not_marked_when_that_is_taken_back() -> None:
     """Not even those that waited for their turn."""
     here = Here()
-    here.came = Came(failures={"annotations": "HTTP 503"})
+    here.result = SyncResult(failures={"annotations": "HTTP 503"})
     here.happened(1.0)
-    await here.part.look(0.0)
+    await here.part.run_due(0.0)
     here.part.configure(replace(SPEC, annotations=False))
     here.happened(2.0)
-    await here.part.look(60.0)
-    assert [len(each.marks) for each in here.orders] == [1, 0]
+    await here.part.run_due(60.0)
+    assert [len(each.marks) for each in here.requests] == [1, 0]
 
 
 async def test_a_sweep_is_a_span() -> None:
@@ -125,79 +125,82 @@ async def test_a_sweep_is_a_span() -> None:
     )
     here.happened(20.5, "sweep", "found")
     here.happened(30.0, "sweep", "of an older result")
-    await here.part.look(0.0)
-    (order,) = here.orders
-    assert [(each.time_ms, each.end_ms) for each in order.marks] == [(10_000, 20_500), (30_000, None)]
+    await here.part.run_due(0.0)
+    (request,) = here.requests
+    assert [(each.time_ms, each.end_ms) for each in request.marks] == [(10_000, 20_500), (30_000, None)]
 
 
 async def test_marks_are_bounded() -> None:
     """So many an hour; more wait, and when Grafana is away for long the oldest go."""
     here = Here(replace(SPEC, dashboards=False))
-    for second in range(MARKS_KEPT + 50):
+    for second in range(MAX_PENDING_MARKS + 50):
         here.happened(float(second))
     for now_s in range(0, 7200, 60):
-        await here.part.look(float(now_s))
-    made = [mark.time_ms for order in here.orders for mark in order.marks]
-    assert made == [second * 1000 for second in range(50, MARKS_KEPT + 50)]
-    assert [len(order.marks) for order in here.orders] == [MARKS_AN_HOUR, MARKS_KEPT - MARKS_AN_HOUR]
+        await here.part.run_due(float(now_s))
+    made = [mark.time_ms for request in here.requests for mark in request.marks]
+    assert made == [second * 1000 for second in range(50, MAX_PENDING_MARKS + 50)]
+    assert [len(request.marks) for request in here.requests] == [
+        MAX_MARKS_PER_HOUR,
+        MAX_PENDING_MARKS - MAX_MARKS_PER_HOUR,
+    ]
 
 
 @pytest.mark.parametrize(
-    "came", [Came(failures={"dashboards": "HTTP 503", "annotations": "HTTP 503"}), OSError("it ended with 1")]
+    "result", [SyncResult(failures={"dashboards": "HTTP 503", "annotations": "HTTP 503"}), OSError("it ended with 1")]
 )
 async def test_a_failure_is_a_series_a_line_and_a_later_try(
-    came: Came | Exception, caplog: pytest.LogCaptureFixture
+    result: SyncResult | Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each wait twice as long up to an hour; nothing is lost, and one success ends it."""
     here = Here()
-    here.came = came
+    here.result = result
     here.happened(1.0)
     tried = []
     for now_s in range(0, 20_000, 5):
-        before = len(here.orders)
-        await here.part.look(float(now_s))
-        tried += [now_s] * (len(here.orders) - before)
+        before = len(here.requests)
+        await here.part.run_due(float(now_s))
+        tried += [now_s] * (len(here.requests) - before)
     gaps = [later - earlier for earlier, later in pairwise(tried)]
     assert gaps[:7] == [30, 60, 120, 240, 480, 960, 1920]
-    assert set(gaps[7:]) == {LONGEST_RETRY_S}
+    assert set(gaps[7:]) == {MAX_RETRY_S}
     assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == len(tried)
     assert here.value(grafana_series.GRAFANA_FAILURES, "annotations") == len(tried)
-    assert "not in step, the next try is in 30 s" in caplog.text
-    here.came = Came(WELL)
-    await here.part.look(30_000.0)
-    assert [mark.time_ms for mark in here.orders[-1].marks] == [1000]
+    assert "synchronisation of dashboards failed, next try in 30 s" in caplog.text
+    here.result = SyncResult(WELL)
+    await here.part.run_due(30_000.0)
+    assert [mark.time_ms for mark in here.requests[-1].marks] == [1000]
     here.happened(2.0)
-    await here.part.look(30_000.0 + MARKS_EVERY_S)
-    assert [mark.time_ms for mark in here.orders[-1].marks] == [2000]
+    await here.part.run_due(30_000.0 + MARKS_INTERVAL_S)
+    assert [mark.time_ms for mark in here.requests[-1].marks] == [2000]
 
 
 async def test_a_duty_fails_for_itself() -> None:
     """Annotations that are refused do not hold the dashboards back."""
     here = Here()
-    here.came = Came(WELL, failures={"annotations": "HTTP 403"})
+    here.result = SyncResult(WELL, failures={"annotations": "HTTP 403"})
     here.happened(1.0)
-    await here.part.look(0.0)
-    await here.part.look(30.0)
-    assert [(each.dashboards, len(each.marks)) for each in here.orders] == [(True, 1), (False, 1)]
+    await here.part.run_due(0.0)
+    await here.part.run_due(30.0)
+    assert [(each.dashboards, len(each.marks)) for each in here.requests] == [(True, 1), (False, 1)]
 
 
 async def test_only_the_prober_that_writes_goes() -> None:
     """What the others saw is dropped, since it has seen it too."""
     here = Here(writes=False)
     here.happened(1.0)
-    await here.part.look(0.0)
-    assert here.orders == []
+    await here.part.run_due(0.0)
+    assert here.requests == []
     here.writes = True
     here.happened(2.0)
-    await here.part.look(5.0)
-    assert [mark.time_ms for mark in here.orders[0].marks] == [2000]
+    await here.part.run_due(5.0)
+    assert [mark.time_ms for mark in here.requests[0].marks] == [2000]
 
 
-async def test_a_visit_ends_when_this_prober_writes_no_more() -> None:
+async def test_losing_the_lease_cancels_a_running_synchronisation() -> None:
     """In its middle; what was to be done stays to be done, and is no failure."""
     here, begun, ended = Here(), asyncio.Event(), asyncio.Event()
 
-    async def endless(order: Order) -> Came:
+    async def endless(request: SyncRequest) -> SyncResult:
         begun.set()
         try:
             await asyncio.get_running_loop().create_future()
@@ -207,7 +210,7 @@ async def test_a_visit_ends_when_this_prober_writes_no_more() -> None:
 
     part = Grafana(here.families, here.event_log, lambda _: [], lambda: here.writes, endless)
     part.configure(SPEC)
-    looking = asyncio.create_task(part.look(0.0))
+    looking = asyncio.create_task(part.run_due(0.0))
     await begun.wait()
     here.writes = False
     part.lost()
@@ -215,10 +218,10 @@ async def test_a_visit_ends_when_this_prober_writes_no_more() -> None:
     assert ended.is_set()
     assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == 0
     begun.clear()
-    await part.look(5.0)
+    await part.run_due(5.0)
     assert not begun.is_set()
     here.writes = True
-    looking = asyncio.create_task(part.look(10.0))
+    looking = asyncio.create_task(part.run_due(10.0))
     await begun.wait()
     part.lost()
     await looking
@@ -227,21 +230,21 @@ async def test_a_visit_ends_when_this_prober_writes_no_more() -> None:
 async def test_only_the_first_shard_keeps_the_dashboards() -> None:
     """Each marks the events of its own targets."""
     here = Here()
-    here.part = Grafana(here.families, here.event_log, lambda _: [], lambda: True, here._visited, first=False)
+    here.part = Grafana(here.families, here.event_log, lambda _: [], lambda: True, here._run_sync, first=False)
     here.part.configure(SPEC)
-    await here.part.look(0.0)
-    assert here.orders == []
+    await here.part.run_due(0.0)
+    assert here.requests == []
     here.happened(1.0)
-    await here.part.look(5.0)
-    assert [(each.dashboards, len(each.marks)) for each in here.orders] == [(False, 1)]
+    await here.part.run_due(5.0)
+    assert [(each.dashboards, len(each.marks)) for each in here.requests] == [(False, 1)]
 
 
 async def test_a_dashboard_that_people_edited_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """And again when something else is left alone."""
     here = Here()
-    here.came = Came([("Overview", "edited", "somebody else saved it"), ("Target", "updated", "")])
+    here.result = SyncResult([("Overview", "edited", "somebody else saved it"), ("Target", "updated", "")])
     for now_s in (0.0, 3600.0):
-        await here.part.look(now_s)
+        await here.part.run_due(now_s)
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [record.getMessage() for record in warnings] == [
         "grafana: dashboard 'Overview' not replaced (edited): somebody else saved it"
@@ -252,20 +255,20 @@ async def test_a_dashboard_that_people_edited_is_told_once(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("spec", [SPEC, replace(SPEC, url="http://other")], ids=["the same", "another"])
-async def test_a_reload_during_a_visit_counts(spec: GrafanaSpec) -> None:
-    """What came of a visit by the old configuration is nothing to the new one, which is gone by at once."""
+async def test_a_reload_discards_the_result_of_a_running_synchronisation(spec: GrafanaSpec) -> None:
+    """The result belongs to the old configuration; the new one is used at once."""
     here = Here()
 
-    async def reloaded(order: Order) -> Came:
-        here.orders.append(order)
+    async def reloaded(request: SyncRequest) -> SyncResult:
+        here.requests.append(request)
         here.part.configure(spec)
-        return Came(failures={"dashboards": "gone"})
+        return SyncResult(failures={"dashboards": "gone"})
 
-    here.part._visited = reloaded
-    await here.part.look(0.0)
-    here.part._visited = here._visited
-    await here.part.look(1.0)
-    assert [each.spec for each in here.orders] == [SPEC, spec]
+    here.part._run_sync = reloaded
+    await here.part.run_due(0.0)
+    here.part._run_sync = here._run_sync
+    await here.part.run_due(1.0)
+    assert [each.spec for each in here.requests] == [SPEC, spec]
     assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == 0
 
 

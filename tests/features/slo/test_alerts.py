@@ -1,6 +1,6 @@
-"""Every alert by `promtool test rules`: it fires, it does not fire, and it is silent without traffic and without the prober.
+"""Every alert in `promtool test rules`: firing, not firing, without traffic, and with the prober down.
 
-Written with the programs' own rules for the example configuration, so what is tested is what is committed.
+The rules under test are the committed ones for the example configuration.
 """
 
 import json
@@ -57,7 +57,7 @@ def drift(signal: str, minutes: str) -> Series:
 
 @dataclass(frozen=True)
 class Case:
-    """`alert` is firing at `minute` with these of its labels, or (None) is not, whatever its labels or with those `of`."""
+    """One case: `alert` fires at `minute` with labels `fires`; if `fires` is None, no alert with labels `of` fires."""
 
     why: str
     alert: str
@@ -80,7 +80,7 @@ def exhausted(values: str, bound: str = "estimate") -> Series:
 
 
 def swept(success: str = "", period: str = "21600+0x2000") -> Series:
-    """Unix seconds of the last sweep that found a capacity, and the time between two of them: every six hours."""
+    """Series of a target with a sweep every six hours; success: Unix seconds of the last capacity."""
     found = {f"llmslo_sweep_last_success_timestamp_seconds{{{ENGINE}}}": success} if success else {}
     return found | ({f"llmslo_sweep_period_seconds{{{ENGINE}}}": period} if period else {})
 
@@ -130,7 +130,7 @@ NO_TRAFFIC = {name: "0+0x60" for name in QUIET if "events" in name or "_total" i
 }
 
 CASES = [
-    # 3 of 12 probes a minute are bad: 25%, above every pair's share. Each pair fires once its long window is convinced.
+    # 3 of 12 probes a minute are bad: 25%, above every pair's share. Each pair fires once its long window exceeds it.
     Case(
         "all bad for the last quarter of an hour",
         BURN,
@@ -148,22 +148,22 @@ CASES = [
         slo("ttft", "0+12x5000", "0+0.144x5000"),
         burn("3d", "6h", "warning"),
     ),
-    Case("0.96% bad for ever is within a budget of 1%", BURN, 3 * DAY + 60, slo("ttft", "0+12x5000", "0+0.115x5000")),
+    Case("0.96% bad permanently, within a budget of 1%", BURN, 3 * DAY + 60, slo("ttft", "0+12x5000", "0+0.115x5000")),
     Case(
-        "over, and good again for ten minutes: the short window ends it",
+        "good again for ten minutes: the short window ends the alert",
         BURN,
         75,
         slo("ttft", "0+12x120", "0+6x60 360+0x58"),
         of={"long": "1h"},
     ),
     Case(
-        "eight events, the guard, all bad",
+        "all of eight events bad, the minimum",
         BURN,
         10,
         slo("ttft", "0+1x8 8+0x30", "0+1x8 8+0x30"),
         burn("1h", "5m", "critical"),
     ),
-    Case("seven events, one below the guard, all bad", BURN, 10, slo("ttft", "0+1x7 7+0x30", "0+1x7 7+0x30")),
+    Case("all of seven events bad, one below the minimum", BURN, 10, slo("ttft", "0+1x7 7+0x30", "0+1x7 7+0x30")),
     *(
         Case(
             f"the first probe of a slow schedule is bad, {minute} minutes in",
@@ -177,7 +177,7 @@ CASES = [
     Case("half of all gaps", BURN, 30, slo("itl", "0+60x120", "0+30x120"), burn("1h", "5m", "critical", "itl")),
     Case("no traffic", BURN, 30, slo("ttft", "0+0x60", "0+0x60")),
     Case(
-        "over, and the prober has been down for an hour",
+        "budget burnt, then the prober down for an hour",
         BURN,
         130,
         slo("ttft", "0+12x60", "0+6x60"),
@@ -192,7 +192,7 @@ CASES = [
     ),
     Case("0.9% bad", "LLMPercentileSLOBreach", 125, slo("ttft", "0+12x200", "0+0.1x200")),
     Case(
-        "1,000 events, the guard",
+        "1,000 events, the minimum",
         "LLMPercentileSLOBreach",
         110,
         slo("ttft", "0+10x100 1000+0x40", "0+1x100 100+0x40"),
@@ -202,27 +202,27 @@ CASES = [
     Case("no traffic", "LLMPercentileSLOBreach", 125, slo("ttft", "0+0x200", "0+0x200")),
     Case("prober down", "LLMPercentileSLOBreach", 250, slo("ttft", "0+12x60", "0+6x60")),
     Case(
-        "declared, and silent for ten minutes and more",
+        "declared, no events for over ten minutes",
         "LLMSLONoData",
         30,
         slo("ttft", "0+12x10 120+0x60", "0+0x70"),
         {"slo": "ttft"},
     ),
-    Case("silent for five minutes", "LLMSLONoData", 15, slo("ttft", "0+12x10 120+0x60", "0+0x70")),
-    Case("declared, and never an event", "LLMSLONoData", 20, slo("ttft", "0+0x60", "0+0x60"), {"slo": "ttft"}),
+    Case("no events for five minutes", "LLMSLONoData", 15, slo("ttft", "0+12x10 120+0x60", "0+0x70")),
+    Case("declared, never an event", "LLMSLONoData", 20, slo("ttft", "0+0x60", "0+0x60"), {"slo": "ttft"}),
     Case("events", "LLMSLONoData", 60, QUIET),
-    # Declared, never an event, refused since the start: nobody is told for 20 minutes, and then all is as ever.
+    # An SLO without events on a target that has refused connections since the start: no alert for 20 minutes.
     *(Case(f"refused for {minute} minutes since the start", "LLMSLONoData", minute, REFUSED) for minute in (6, 12, 19)),
     *(
         Case(f"refused for {minute} minutes since the start", "LLMTargetFailing", minute, REFUSED)
         for minute in (12, 19)
     ),
     *(
-        Case("refused since the start, the bound has passed", "LLMTargetFailing", minute, REFUSED, {"target": "llama"})
+        Case("refused since the start, limit passed", "LLMTargetFailing", minute, REFUSED, {"target": "llama"})
         for minute in (24, 40)
     ),
     Case(
-        "refused since the start, and paused: nothing counts after the bound either",
+        "refused since the start and paused: no events after the limit either",
         "LLMSLONoData",
         27,
         STARTING | slo("ttft", "0+0x60", "0+0x60"),
@@ -235,7 +235,7 @@ CASES = [
         {name.replace("llama", "other"): values for name, values in STARTING.items()} | slo("ttft", "0+0x60", "0+0x60"),
         {"slo": "ttft"},
     ),
-    Case("the prober is gone, which is another alert", "LLMSLONoData", 120, QUIET),
+    Case("prober gone: another alert's subject", "LLMSLONoData", 120, QUIET),
     Case(
         "failing for three minutes",
         "LLMTargetFailing",
@@ -263,7 +263,7 @@ CASES = [
         {f'llmslo_probes_neutral_total{{{PROBE},reason="rejected"}}': "0+0x19 2+0x40"},
     ),
     Case(
-        "three rejected, the guard",
+        "three rejected, the minimum",
         "LLMProbeRejected",
         10,
         {f'llmslo_probes_neutral_total{{{PROBE},reason="rejected"}}': "0 1 2 3+0x40"},
@@ -289,7 +289,7 @@ CASES = [
         },
     ),
     Case(
-        "three wrong of 20, the guard",
+        "three wrong of 20, the minimum",
         "LLMQualityDegraded",
         20,
         {
@@ -312,22 +312,22 @@ CASES = [
         {f'llmslo_probes_neutral_total{{{PROBE},reason="over_budget"}}': "0+0x9 1+0x60"},
     ),
     Case(
-        "it cannot be read",
+        "scrape fails",
         "LLMProberDown",
         16,
         {f"up{{{JOB}}}": "1+0x9 0+0x20", f'llmslo_build_info{{{JOB},version="1"}}': "1+0x9 stale"},
         {"instance": "a"},
     ),
-    Case("Prometheus does not know it", "LLMProberDown", 8, {"other": "0+0x20"}, {"severity": "critical"}),
+    Case("unknown to Prometheus", "LLMProberDown", 8, {"other": "0+0x20"}, {"severity": "critical"}),
     Case(
-        "the pod of one shard is gone, and its scrape with it",
+        "the pod of one shard is gone, with its up series",
         "LLMProberDown",
         16,
         SHARDS | {'llmslo_shard_info{job="llm-slo-prober",instance="b",shard="1",shards="2"}': "1+0x9 stale"},
         {"severity": "critical"},
     ),
     Case(
-        "both shards are there",
+        "both shards exist",
         "LLMProberDown",
         40,
         SHARDS | {'llmslo_shard_info{job="llm-slo-prober",instance="b",shard="1",shards="2"}': "1+0x50"},
@@ -348,13 +348,13 @@ CASES = [
         {"instance": "a"},
     ),
     Case(
-        "mended in time",
+        "fixed in time",
         "LLMProberConfigReloadFailed",
         30,
         {f"llmslo_config_last_reload_successful{{{JOB}}}": "1+0x9 0+0x2 1+0x40"},
     ),
     Case(
-        "two of three do not hear it",
+        "two of three probers cannot read the source",
         "LLMDiscoveryDown",
         21,
         {
@@ -365,7 +365,7 @@ CASES = [
         {"discovery": "pods"},
     ),
     Case(
-        "heard again in time",
+        "source readable again in time",
         "LLMDiscoveryDown",
         30,
         {f'llmslo_discovery_up{{{JOB},discovery="pods"}}': "1+0x9 0+0x8 1+0x40"},
@@ -378,17 +378,17 @@ CASES = [
         {"discovery": "pods", "reason": "limit"},
     ),
     Case(
-        "one target by two names",
+        "duplicate target",
         "LLMDiscoveryTargetsRefused",
         40,
         {f'llmslo_discovery_refused_targets{{{JOB},discovery="pods",reason="duplicate"}}': "0+0x9 3+0x40"},
     ),
     Case("TTFT drifts", "LLMTTFTP99Drift", 20, drift("ttft", "0+0x9 1+0x40"), {"cause": "unknown", "signal": "ttft"}),
-    Case("it drifted", "LLMTTFTP99Drift", 30, drift("ttft", "0+0x9 1+0x10 0+0x40")),
+    Case("drift has ended", "LLMTTFTP99Drift", 30, drift("ttft", "0+0x9 1+0x10 0+0x40")),
     Case("ITL drifts", "LLMITLP99Drift", 20, drift("itl", "0+0x9 1+0x40"), {"cause": "unknown", "signal": "itl"}),
-    Case("TTFT is not ITL", "LLMITLP99Drift", 20, drift("ttft", "0+0x9 1+0x40")),
+    Case("TTFT drifts, ITL does not", "LLMITLP99Drift", 20, drift("ttft", "0+0x9 1+0x40")),
     Case(
-        "full, and requests are put back",
+        "full, with preemptions",
         "LLMKVCachePressure",
         20,
         {
@@ -398,7 +398,7 @@ CASES = [
         {"target": "llama"},
     ),
     Case(
-        "full, and nobody is put back",
+        "full, without preemptions",
         "LLMKVCachePressure",
         40,
         {
@@ -407,7 +407,7 @@ CASES = [
         },
     ),
     Case(
-        "at the guard",
+        "at the threshold",
         "LLMKVCachePressure",
         40,
         {
@@ -416,20 +416,20 @@ CASES = [
         },
     ),
     Case(
-        "always a queue",
+        "queue never empty",
         "LLMRequestsQueueing",
         20,
         {f"llmslo_engine_requests_waiting{{{ENGINE}}}": "3+0x60"},
         {"target": "llama"},
     ),
     Case(
-        "a queue but once in ten minutes",
+        "queue empty once in ten minutes",
         "LLMRequestsQueueing",
         40,
         {f"llmslo_engine_requests_waiting{{{ENGINE}}}": " ".join(["3"] * 8 + ["0"]) + " 3 3 3 3 3 3 3 0" * 4},
     ),
     Case(
-        "another version",
+        "version changed",
         "LLMEngineChanged",
         15,
         {f'llmslo_engine_changes_total{{{ENGINE},what="version"}}': "0+0x9 1+0x40"},
@@ -442,13 +442,13 @@ CASES = [
         {f'llmslo_engine_changes_total{{{ENGINE},what="version"}}': "0+0x9 1+0x40"},
     ),
     Case(
-        "a restart is no change",
+        "restart only",
         "LLMEngineChanged",
         15,
         {f'llmslo_engine_changes_total{{{ENGINE},what="restart"}}': "0+0x9 1+0x40"},
     ),
     Case(
-        "hot for a quarter of an hour",
+        "thermal throttling for 15 minutes",
         "LLMGPUThrottling",
         20,
         {f'llmslo_gpu_throttle_active{{{ENGINE},gpu="0",reason="thermal"}}': "1+0x60"},
@@ -461,23 +461,23 @@ CASES = [
         {f'llmslo_gpu_throttle_active{{{ENGINE},gpu="0",reason="power_cap"}}': "1+0x60"},
     ),
     Case(
-        "half of the time, the guard",
+        "half of the time, at the threshold",
         "LLMGPUThrottling",
         41,
         {f'llmslo_gpu_throttle_active{{{ENGINE},gpu="0",reason="thermal"}}': "0 1" + " 0 1" * 20},
     ),
     *(
-        Case(f"little left, in {unit}", "LLMHeadroomLow", 17, headroom("0.15+0x60", unit=unit), {"target": "llama"})
+        Case(f"low headroom, in {unit}", "LLMHeadroomLow", 17, headroom("0.15+0x60", unit=unit), {"target": "llama"})
         for unit in ("requests", "tokens")
     ),
-    Case("more load than capacity", "LLMHeadroomLow", 17, headroom("-0.3+0x60"), {"target": "llama"}),
-    Case("little left, and no sweep", "LLMHeadroomLow", 17, headroom("0.15+0x60") | sweeping("0+0x60"), {}),
-    Case("at the guard", "LLMHeadroomLow", 40, headroom("0.2+0x60")),
-    Case("by the lower bound only", "LLMHeadroomLow", 40, headroom("0.1+0x60", "lower") | headroom("0.3+0x60")),
-    Case("for 14 minutes", "LLMHeadroomLow", 25, headroom("0.5+0x9 0.15+0x13 0.5+0x40")),
+    Case("load above capacity", "LLMHeadroomLow", 17, headroom("-0.3+0x60"), {"target": "llama"}),
+    Case("low headroom, no sweep running", "LLMHeadroomLow", 17, headroom("0.15+0x60") | sweeping("0+0x60"), {}),
+    Case("at the threshold", "LLMHeadroomLow", 40, headroom("0.2+0x60")),
+    Case("low by the lower bound only", "LLMHeadroomLow", 40, headroom("0.1+0x60", "lower") | headroom("0.3+0x60")),
+    Case("low for 14 minutes", "LLMHeadroomLow", 25, headroom("0.5+0x9 0.15+0x13 0.5+0x40")),
     *(
         Case(
-            "a sweep of 25 minutes is no demand, nor are the five minutes after it",
+            "low only during a sweep of 25 minutes and the 5 minutes after it",
             "LLMHeadroomLow",
             minute,
             headroom("0.5+0x9 0.05+0x29 0.5+0x60") | sweeping("0+0x9 20+0x24 0+0x60"),
@@ -486,7 +486,7 @@ CASES = [
     ),
     *(
         Case(
-            "a sweep does not end it",
+            "a sweep does not end the alert",
             "LLMHeadroomLow",
             minute,
             headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60"),
@@ -494,8 +494,8 @@ CASES = [
         )
         for minute in (29, 35, 45, 50, 70, 80)
     ),
-    Case("room again for 20 minutes", "LLMHeadroomLow", 50, headroom("0.15+0x29 0.5+0x60"), {"target": "llama"}),
-    Case("room again for over half an hour", "LLMHeadroomLow", 62, headroom("0.15+0x29 0.5+0x60")),
+    Case("headroom back for 20 minutes", "LLMHeadroomLow", 50, headroom("0.15+0x29 0.5+0x60"), {"target": "llama"}),
+    Case("headroom back for over 30 minutes", "LLMHeadroomLow", 62, headroom("0.15+0x29 0.5+0x60")),
     Case(
         "in 11 days",
         "LLMCapacityExhaustionForecast",
@@ -503,23 +503,23 @@ CASES = [
         exhausted("950400+0x100") | exhausted("1728000+0x100", "latest"),
         {"target": "llama"},
     ),
-    Case("it was to be yesterday", "LLMCapacityExhaustionForecast", DAY + 90, exhausted("0+0x2000"), {}),
+    Case("forecast date passed", "LLMCapacityExhaustionForecast", DAY + 90, exhausted("0+0x2000"), {}),
     Case("in 16 days", "LLMCapacityExhaustionForecast", 80, exhausted("1382400+0x100")),
     Case(
-        "at the guard",
+        "at the threshold",
         "LLMCapacityExhaustionForecast",
         80,
         exhausted(" ".join(str(14 * 86_400 + 60 * i) for i in range(100))),
     ),
     Case(
-        "at the earliest in 11 days",
+        "only the earliest date in 11 days",
         "LLMCapacityExhaustionForecast",
         80,
         exhausted("950400+0x100", "earliest") | exhausted("1728000+0x100"),
     ),
     *(
         Case(
-            "another day's forecast or none, and it goes on for a day",
+            "later forecast or none: the alert continues for a day",
             "LLMCapacityExhaustionForecast",
             990,
             exhausted(after),
@@ -528,31 +528,33 @@ CASES = [
         for after in ("950400+0x99 1728000+0x2000", "950400+0x99 stale")
     ),
     *(
-        Case("farther off or gone for over a day", "LLMCapacityExhaustionForecast", 1710, exhausted(after))
+        Case("later forecast or none for over a day", "LLMCapacityExhaustionForecast", 1710, exhausted(after))
         for after in ("950400+0x99 1728000+0x2000", "950400+0x99 stale")
     ),
     Case("the last capacity is 18.5 hours old", "LLMSweepStale", 1110, swept("0+0x2000"), {"target": "llama"}),
-    Case("it is 17.5 hours old", "LLMSweepStale", 1050, swept("0+0x2000")),
-    Case("found again at last", "LLMSweepStale", 1230, swept("0+0x1199 72000+0x200")),
-    Case("it is old, and no schedule is there any more", "LLMSweepStale", 1200, swept("0+0x2000", "")),
+    Case("the last capacity is 17.5 hours old", "LLMSweepStale", 1050, swept("0+0x2000")),
+    Case("capacity found again", "LLMSweepStale", 1230, swept("0+0x1199 72000+0x200")),
+    Case("capacity old, schedule removed", "LLMSweepStale", 1200, swept("0+0x2000", "")),
     Case(
-        "the prober forgot at a restart what it found ten hours ago",
+        "capacity of ten hours ago lost by a restart",
         "LLMSweepStale",
         1200,
         swept("0+0x599 36000+0x9 stale"),
     ),
-    Case("and what it found 19 hours ago", "LLMSweepStale", 1170, swept("0+0x599 stale"), {"target": "llama"}),
+    Case(
+        "capacity of 19 hours ago lost by a restart", "LLMSweepStale", 1170, swept("0+0x599 stale"), {"target": "llama"}
+    ),
     Case("scheduled for 19.5 hours, and never found", "LLMSweepStale", 1170, swept(), {"target": "llama"}),
     Case("scheduled for 18 hours", "LLMSweepStale", 1110, swept()),
     Case("scheduled for 19.5 hours, once a week", "LLMSweepStale", 1170, swept(period="604800+0x2000")),
-    Case("never found, until now", "LLMSweepStale", 1230, swept("_x1199 72000+0x200")),
-    *(Case("all is well", name, 55, QUIET) for name in NAMES),
+    Case("first capacity found just now", "LLMSweepStale", 1230, swept("_x1199 72000+0x200")),
+    *(Case("normal operation", name, 55, QUIET) for name in NAMES),
     *(Case("no traffic", name, 25, NO_TRAFFIC) for name in NAMES if name not in ("LLMSLONoData",)),
     *(Case("the prober is down", name, 120, QUIET) for name in NAMES if name != "LLMProberDown"),
 ]
 STATELESS = [
     Case(
-        "p99 half as slow again for hours",
+        "p99 up by half for hours",
         "LLMTTFTP99DriftStateless",
         3 * DAY + 260,
         {
@@ -564,7 +566,7 @@ STATELESS = [
         {"target": "llama"},
     ),
     Case(
-        "as it was",
+        "p99 unchanged",
         "LLMTTFTP99DriftStateless",
         3 * DAY + 260,
         {
@@ -577,19 +579,19 @@ STATELESS = [
 
 
 def expression(case: Case) -> dict[str, Any]:
-    """What is asked: the number of firing alerts of this name with these labels; promtool's `ALERTS` is Prometheus's own."""
+    """Query for the number of firing alerts with this name and these labels."""
     labels = "".join(f',{name}="{value}"' for name, value in (case.fires or case.of).items())
     samples = [{"labels": "{}", "value": 1}] if case.fires is not None else []
-    asked = f'count(ALERTS{{alertname="{case.alert}",alertstate="firing"{labels}}} == 1)'
+    query = f'count(ALERTS{{alertname="{case.alert}",alertstate="firing"{labels}}} == 1)'
     if case.fires is not None:
-        asked = f"{asked} > bool 0"
-    return {"expr": asked, "eval_time": f"{case.minute}m", "exp_samples": samples}
+        query = f"{query} > bool 0"
+    return {"expr": query, "eval_time": f"{case.minute}m", "exp_samples": samples}
 
 
 def promtool_test(promtool: Path, rules: Path, cases: list[Case], folder: Path) -> None:
-    """Run all cases, those of one rule group in one go; what does not hold is named by its expression and minute.
+    """Run all cases, one promtool run per rule group; a failure names expression and minute.
 
-    A case of days is evaluated every quarter of an hour: promtool recomputes windows of days at each step.
+    Cases of days are evaluated every 15 minutes, since promtool recomputes their windows at each step.
     """
     groups = yaml.safe_load(rules.read_text())["groups"]
     runs: dict[tuple[str, bool], list[Case]] = {}
@@ -600,10 +602,10 @@ def promtool_test(promtool: Path, rules: Path, cases: list[Case], folder: Path) 
         ours = named and any(rule.get("alert") == case.alert for rule in _rules(groups, f"llm-slo-{named}"))
         group = f"llm-slo-{named}" if ours else "llm-slo-prober"
         runs.setdefault((group, case.minute > 500), []).append(case)
-    for number, ((group, long), each) in enumerate(runs.items()):
+    for number, ((group, is_long), group_cases) in enumerate(runs.items()):
         part = folder / f"{number}.rules.yaml"
-        part.write_text(json.dumps({"groups": [found for found in groups if found["name"] == group]}))
-        step = "15m" if long else "1m"
+        part.write_text(json.dumps({"groups": [candidate for candidate in groups if candidate["name"] == group]}))
+        step = "15m" if is_long else "1m"
         document = {
             "rule_files": [str(part)],
             "evaluation_interval": step,
@@ -614,7 +616,7 @@ def promtool_test(promtool: Path, rules: Path, cases: list[Case], folder: Path) 
                     "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
                     "promql_expr_test": [expression(case)],
                 }
-                for case in each
+                for case in group_cases
             ],
         }
         path = folder / f"{number}.test.yaml"
@@ -631,12 +633,12 @@ def _rules(groups: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 def test_every_alert_fires_when_it_should_and_only_then(
     which: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """For each: firing, not firing, no traffic, prober down, and exactly at its guard; in Prometheus 2 and 3."""
+    """Each alert: firing, not firing, no traffic, prober down, exactly at its threshold; in Prometheus 2 and 3."""
     promtool_test(request.getfixturevalue(which), RULES, CASES, tmp_path)
 
 
-def test_the_second_choice_for_drift(promtool: Path, tmp_path: Path) -> None:
-    """The rule in PromQL alone fires for a p99 that stays half as slow again, and not for one that stays."""
+def test_stateless_drift(promtool: Path, tmp_path: Path) -> None:
+    """The PromQL-only rule fires for a p99 that rises by half and stays there, and not for an unchanged p99."""
     from prober.cli.rules import as_yaml
     from prober.features.slo.rules import Options, groups
 
@@ -645,22 +647,22 @@ def test_the_second_choice_for_drift(promtool: Path, tmp_path: Path) -> None:
     promtool_test(promtool, rules, STATELESS, tmp_path)
 
 
-def test_a_case_that_does_not_hold_fails(promtool: Path, tmp_path: Path) -> None:
-    """The harness itself: an alert that is expected and does not come, or comes and is not expected, is a failure."""
+def test_the_harness_reports_wrong_expectations(promtool: Path, tmp_path: Path) -> None:
+    """A missing alert and an unexpected alert both fail."""
     for wrong in (
-        Case("expected in vain", BURN, 30, QUIET, burn("1h", "5m", "critical")),
-        Case("not expected", "LLMProberDown", 8, {"other": "0+0x20"}),
+        Case("expected, does not fire", BURN, 30, QUIET, burn("1h", "5m", "critical")),
+        Case("fires, not expected", "LLMProberDown", 8, {"other": "0+0x20"}),
     ):
         with pytest.raises(AssertionError, match="FAILED"):
             promtool_test(promtool, RULES, [wrong], tmp_path)
 
 
-def test_every_alert_has_its_cases() -> None:
+def test_every_alert_has_cases() -> None:
     """At least one case in which it fires and one in which it does not."""
     for name in NAMES:
-        found = [case for case in (*CASES, *STATELESS) if case.alert == name]
-        assert any(case.fires is not None for case in found), name
-        assert any(case.fires is None for case in found), name
+        cases = [case for case in (*CASES, *STATELESS) if case.alert == name]
+        assert any(case.fires is not None for case in cases), name
+        assert any(case.fires is None for case in cases), name
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -668,8 +670,8 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for group in document["groups"] for rule in group["rules"] if "alert" in rule]
 
 
-def test_every_alert_says_what_and_where_to_look() -> None:
-    """Summary, description, runbook, dashboard and severity; a runbook for each, and none for what does not exist."""
+def test_every_alert_has_its_annotations_and_runbook() -> None:
+    """Summary, description, runbook, dashboard and severity; one runbook page per alert and no others."""
     for rule in alerts():
         notes = rule["annotations"]
         assert {"summary", "description", "runbook_url", "dashboard_url"} == set(notes)
@@ -684,26 +686,26 @@ def test_every_alert_says_what_and_where_to_look() -> None:
             assert heading in text
 
 
-SAID = [
+CAPACITY_DESCRIPTIONS = [
     (
         "LLMHeadroomLow",
         20,
         headroom("0.15+0x30") | headroom("0.1+0x30", "lower") | headroom("0.15+0x30", unit="tokens"),
-        "15% of the capacity that its last sweep found is free (under 20% for 15 minutes; below 0% there is more load than it), "
+        "15% of the capacity that the last successful sweep found is free (below 0%: the load is higher than that capacity), "
         "by the lower bound of the capacity 10%, in tokens 15%.",
     ),
     (
         "LLMHeadroomLow",
         20,
         headroom("0.15+0x30"),
-        "15% of the capacity that its last sweep found is free (under 20% for 15 minutes; below 0% there is more load than it).",
+        "15% of the capacity that the last successful sweep found is free (below 0%: the load is higher than that capacity).",
     ),
     (
         "LLMCapacityExhaustionForecast",
         70,
         exhausted("950400+0x99") | exhausted("777600+0x99", "earliest"),
-        "The daily peaks of demand grow towards the capacity that its last sweep found. They are there on "
-        "1970-01-12 00:00:00 +0000 UTC, earliest 1970-01-10 00:00:00 +0000 UTC: a straight line through at most 35 days.",
+        "The daily peaks of demand grow towards the capacity that the last successful sweep found. They are expected to reach it on "
+        "1970-01-12 00:00:00 +0000 UTC, earliest 1970-01-10 00:00:00 +0000 UTC. Method: a straight line through at most 35 days.",
     ),
     (
         "LLMSweepStale",
@@ -714,15 +716,15 @@ SAID = [
             f'llmslo_sweeps_total{{{ENGINE},verdict="found"}}': "0+0x2000",
             f'llmslo_sweeps_refused_total{{{ENGINE},reason="blackout"}}': "0+0x2000",
         },
-        "None has been found for 18h 30m 0s, over three times what the schedule lets expect: the headroom is that of an old "
-        "capacity, or not known. Since the prober's start, ended: not_reached 3; refused: none.",
+        "No capacity has been found for 18h 30m 0s, over three times the period of the schedule. Headroom is computed from an old "
+        "capacity, or unknown. Since the prober's start, sweeps ended: not_reached 3; refused: none.",
     ),
 ]
 
 
-@pytest.mark.parametrize(("alert", "minute", "series", "description"), SAID)
+@pytest.mark.parametrize(("alert", "minute", "series", "description"), CAPACITY_DESCRIPTIONS)
 @pytest.mark.parametrize("which", ["promtool", "newer_promtool"])
-def test_what_is_said_of_the_capacity(
+def test_descriptions_of_capacity_alerts(
     which: str,
     alert: str,
     minute: int,
@@ -731,8 +733,8 @@ def test_what_is_said_of_the_capacity(
     request: pytest.FixtureRequest,
     tmp_path: Path,
 ) -> None:
-    """The figures that are there, and no word of those that are not."""
-    rule = next(each for each in alerts() if each["alert"] == alert)
+    """A description contains the figures that exist and omits the others."""
+    rule = next(candidate for candidate in alerts() if candidate["alert"] == alert)
     rules = tmp_path / "rules.yaml"
     rules.write_text(json.dumps({"groups": [{"name": "one", "rules": [rule]}]}))
     notes = {name: text.replace("{{ $labels.target }}", "llama") for name, text in rule["annotations"].items()}
@@ -752,23 +754,23 @@ def test_what_is_said_of_the_capacity(
             }
         ],
     }
-    path = tmp_path / "said.yaml"
+    path = tmp_path / "descriptions.yaml"
     path.write_text(json.dumps(document))
     command = [request.getfixturevalue(which), "test", "rules", path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# Bad share of 12 events a minute for a quarter of an hour, and by the pair: the events that are known, how long a budget lasts.
-BURNT = [
-    ("10.8", "90%", dict.fromkeys(("1h", "6h", "1d", "3d"), ("some 180", "8h 0m 0s"))),
-    ("0.96", "8%", dict.fromkeys(("6h", "1d", "3d"), ("some 180", "3d 18h 0m 0s"))),
+# Bad events a minute of 12 over 15 minutes, their share, and per long window the recorded events and how long the budget lasts.
+BURN_DESCRIPTIONS = [
+    ("10.8", "90%", dict.fromkeys(("1h", "6h", "1d", "3d"), ("about 180", "8h 0m 0s"))),
+    ("0.96", "8%", dict.fromkeys(("6h", "1d", "3d"), ("about 180", "3d 18h 0m 0s"))),
 ]
 
 
-@pytest.mark.parametrize(("bad", "ratio", "pairs"), BURNT)
+@pytest.mark.parametrize(("bad", "ratio", "pairs"), BURN_DESCRIPTIONS)
 @pytest.mark.parametrize("which", ["promtool", "newer_promtool"])
-def test_what_is_said_of_a_burn(
+def test_descriptions_of_burn_alerts(
     which: str,
     bad: str,
     ratio: str,
@@ -776,7 +778,7 @@ def test_what_is_said_of_a_burn(
     request: pytest.FixtureRequest,
     tmp_path: Path,
 ) -> None:
-    """How long a budget lasts is reckoned from the share that is bad now, and a window that is longer than the data says so."""
+    """The lifetime of the budget follows from the current bad share; the event count shows how much data the window has."""
     rules = {
         rule["labels"]["long"]: rule for rule in alerts() if rule["alert"] == BURN and rule["labels"]["slo"] == "ttft"
     }
@@ -785,17 +787,17 @@ def test_what_is_said_of_a_burn(
         labels, notes = rules[pair]["labels"], rules[pair]["annotations"]
         faster = {"1h": "over 14.4 times as fast", "6h": "over 6 times as fast", "1d": "over 3 times as fast"}
         over = {"1h": "14.4%", "6h": "6%", "1d": "3%", "3d": "1%"}[pair]
-        said = {
+        annotations = {
             "summary": f"llama burns the error budget of SLO ttft {faster.get(pair, 'faster')} {'as' if pair in faster else 'than'} "
             "it allows",
-            "description": f"{ratio} of {events} events of workload probe that are known of the last {pair} were bad (TTFT up to "
-            f"500ms; 1% may be), and of those of the last {labels['short']} over {over}. At this rate a whole budget of 30d lasts "
+            "description": f"{ratio} of {events} recorded events of workload probe in the last {pair} were bad, and over {over} of "
+            f"those in the last {labels['short']} (TTFT up to 500ms; budget 1%). At this rate the whole budget for 30d lasts "
             f"{lasts}.",
             "runbook_url": notes["runbook_url"],
             "dashboard_url": notes["dashboard_url"].replace("{{ $labels.target | urlquery }}", "llama"),
         }
         own = {"target": "llama", "workload": "probe"}
-        expected.append({"exp_labels": labels | own, "exp_annotations": said})
+        expected.append({"exp_labels": labels | own, "exp_annotations": annotations})
     document = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "1m",
@@ -809,7 +811,7 @@ def test_what_is_said_of_a_burn(
             }
         ],
     }
-    path = tmp_path / "said.yaml"
+    path = tmp_path / "descriptions.yaml"
     path.write_text(json.dumps(document))
     command = [request.getfixturevalue(which), "test", "rules", path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -828,18 +830,18 @@ STATES = [
 def test_an_slo_is_met_missed_or_has_no_data(
     promtool: Path, tmp_path: Path, state: str, minute: int, series: Series, trusted: str
 ) -> None:
-    """Exactly one of the three. A silent target and a prober that does not trust itself are no data, never met."""
+    """Exactly one state is 1. A silent target and an unreliable prober give no_data, never met."""
     path = tmp_path / "states.yaml"
     name = "target_workload_slo:llmslo_slo_state:window"
     labels = f'{{__name__="{name}",slo="ttft",state="{state}",target="llama",workload="probe"}}'
-    held = {**series, f"llmslo_trusted{{{JOB}}}": trusted}
+    inputs = {**series, f"llmslo_trusted{{{JOB}}}": trusted}
     document = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "5m",
         "tests": [
             {
                 "interval": "1m",
-                "input_series": [{"series": each, "values": values} for each, values in held.items()],
+                "input_series": [{"series": each, "values": values} for each, values in inputs.items()],
                 "promql_expr_test": [
                     {"expr": name, "eval_time": f"{minute}m", "exp_samples": [{"labels": labels, "value": 1}]}
                 ],
@@ -852,18 +854,18 @@ def test_an_slo_is_met_missed_or_has_no_data(
 
 
 def test_nothing_is_met_when_the_prober_is_down(promtool: Path, tmp_path: Path) -> None:
-    """Its series are gone and so are the states, though the budget of 30 days can still be computed."""
+    """Without its series there is no state, although the budget over 30 days can still be computed."""
     path = tmp_path / "down.yaml"
-    held = {**slo("ttft", "0+12x60", "0+0x60"), f"llmslo_trusted{{{JOB}}}": "1+0x60"}
-    asked = 'target_workload_slo:llmslo_slo_state:window{state="met"}'
+    inputs = {**slo("ttft", "0+12x60", "0+0x60"), f"llmslo_trusted{{{JOB}}}": "1+0x60"}
+    query = 'target_workload_slo:llmslo_slo_state:window{state="met"}'
     document = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "5m",
         "tests": [
             {
                 "interval": "1m",
-                "input_series": [{"series": each, "values": values} for each, values in held.items()],
-                "promql_expr_test": [{"expr": asked, "eval_time": "120m", "exp_samples": []}],
+                "input_series": [{"series": each, "values": values} for each, values in inputs.items()],
+                "promql_expr_test": [{"expr": query, "eval_time": "120m", "exp_samples": []}],
             }
         ],
     }
@@ -872,8 +874,8 @@ def test_nothing_is_met_when_the_prober_is_down(promtool: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_query_of_a_runbook_is_one(promtool: Path, tmp_path: Path) -> None:
-    """What is in backquotes and has braces or a function is PromQL, and promtool takes it."""
+def test_runbook_queries_are_valid_promql(promtool: Path, tmp_path: Path) -> None:
+    """promtool accepts every backquoted query of a runbook, and its series exist."""
     queries = sorted(
         query
         for path in (ROOT / "deploy/runbooks").glob("*.md")

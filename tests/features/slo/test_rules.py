@@ -1,4 +1,4 @@
-"""Rules from a configuration: stable, exact, in both forms, and taken by every Prometheus."""
+"""Rules from a configuration: stable, exact, in both formats, valid for Prometheus 2 and 3."""
 
 import json
 import subprocess
@@ -19,8 +19,8 @@ def rules(*options: str, config: Path = EXAMPLE) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_same_configuration_makes_the_same_text() -> None:
-    """What is committed is what is made, and is made again; --check says if it is not."""
+def test_the_committed_rules_are_up_to_date() -> None:
+    """`prober rules` reproduces the committed file; --check reports a difference."""
     committed = ROOT / "deploy/prometheus/rules.yaml"
     assert rules().stdout == committed.read_text()
     assert rules("--output", str(committed), "--check").returncode == 0
@@ -29,15 +29,15 @@ def test_the_same_configuration_makes_the_same_text() -> None:
     assert f"{committed} differs from what {EXAMPLE} makes" in stale.stderr
 
 
-def test_the_operator_s_form_holds_the_same_groups() -> None:
-    """As the spec of a PrometheusRule."""
+def test_the_operator_format_holds_the_same_groups() -> None:
+    """The groups are the spec of a PrometheusRule."""
     document = yaml.safe_load(rules("--format", "operator").stdout)
     assert (document["apiVersion"], document["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert document["spec"] == yaml.safe_load(rules().stdout)
 
 
 def test_objectives_are_exact() -> None:
-    """No float has been near a threshold: 14.4 x 0.1% is 0.0144."""
+    """Thresholds have no float rounding errors: 14.4 x 0.1% is 0.0144."""
     text = rules().stdout
     assert "> 0.144\n" in text
     assert "> 0.072\n" in text  # 14.4 x 0.5%
@@ -46,7 +46,7 @@ def test_objectives_are_exact() -> None:
 
 
 def test_options_reach_every_rule() -> None:
-    """Selector, labels, and both base addresses."""
+    """Selector, labels and both base URLs are in every rule."""
     found = rules(
         "--job-selector", 'job="x",env="prod"', "--label", "team=a", "--label", "tier=gold",
         "--runbook-url", "https://r/", "--dashboard-url", "https://d",
@@ -61,14 +61,14 @@ def test_options_reach_every_rule() -> None:
                 assert rule["annotations"]["dashboard_url"].startswith("https://d/d/")
 
 
-def test_a_label_that_is_none_is_told() -> None:
-    """With what to write."""
+def test_a_malformed_label_is_an_error() -> None:
+    """The error shows the expected form."""
     done = rules("--label", "team")
     assert (done.returncode, done.stderr) == (2, "--label 'team': write NAME=VALUE, such as team=inference\n")
 
 
-def test_an_alert_that_cannot_fire_stops_it(tmp_path: Path) -> None:
-    """Path, figures, what to change; and nothing is written."""
+def test_an_alert_that_cannot_fire_is_an_error(tmp_path: Path) -> None:
+    """The error has path, figures and remedy; no file is written."""
     config = tmp_path / "c.yaml"
     config.write_text("slos: {ok: {signal: success, objective: 90%}}\ntargets: [{url: http://h}]")
     done = rules("--output", str(tmp_path / "out"), config=config)
@@ -79,8 +79,8 @@ def test_an_alert_that_cannot_fire_stops_it(tmp_path: Path) -> None:
     assert subprocess.run(checked, capture_output=True, check=False).returncode == 1
 
 
-def test_check_shows_what_fires_each_alert() -> None:
-    """The table of the proof, and the warning where the window is longer than Prometheus keeps by default."""
+def test_check_shows_the_bad_probes_that_fire_each_alert() -> None:
+    """`check` prints the table and warns if an SLO window is longer than Prometheus's default retention."""
     command = [sys.executable, "-m", "prober", "check", "--config.file", str(EXAMPLE)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "104 of 720 in 1h" in done.stdout
@@ -89,8 +89,8 @@ def test_check_shows_what_fires_each_alert() -> None:
 
 
 @pytest.mark.parametrize("which", ["promtool", "newer_promtool"])
-def test_every_prometheus_takes_the_rules(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """The distribution's and Prometheus 3: syntax, and that a burn alert fires there as well."""
+def test_the_rules_are_valid_in_prometheus_2_and_3(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """promtool accepts the rules and a burn alert fires in both versions."""
     promtool: Path = request.getfixturevalue(which)
     everything = tmp_path / "rules.yaml"
     everything.write_text(rules("--stateless-drift").stdout)

@@ -1,4 +1,4 @@
-"""Met, missed, no data."""
+"""Status of an SLO: met, missed, no data."""
 
 from decimal import Decimal
 
@@ -14,13 +14,13 @@ USE = JudgedStream("t", "w", 0.2, 32.0, 48)
 CASES = [
     (TTFT, 1_000, 10, True, 5.0, "met", ""),
     (TTFT, 1_000, 11, True, 5.0, "missed", ""),
-    (TTFT, 20, 11, True, 5.0, "missed", ""),  # more than all 1,000 may have
-    (TTFT, 999, 0, True, 5.0, "no_data", "999 of 1,000 events that it takes to judge"),
+    (TTFT, 20, 11, True, 5.0, "missed", ""),  # more than the budget of 1,000 events
+    (TTFT, 999, 0, True, 5.0, "no_data", "999 of the 1,000 events needed"),
     (TTFT, 0, 0, True, None, "no_data", "no event yet"),
     (TTFT, 5_000, 0, True, 601.0, "no_data", "no event for 601 s"),
     (TTFT, 5_000, 5_000, True, 601.0, "no_data", "no event for 601 s"),
-    (TTFT, 5_000, 0, False, 5.0, "no_data", "the prober does not trust itself"),
-    (ITL, 30_999, 0, True, 5.0, "no_data", "30,999 of 31,000 events that it takes to judge"),
+    (TTFT, 5_000, 0, False, 5.0, "no_data", "the prober's measurements are not reliable"),
+    (ITL, 30_999, 0, True, 5.0, "no_data", "30,999 of the 31,000 events needed"),
     (ITL, 31_000, 0, True, 5.0, "met", ""),
 ]
 
@@ -29,6 +29,6 @@ CASES = [
 def test_no_data_is_a_state_of_its_own(
     slo: Slo, events: int, bad: int, trusted: bool, quiet_s: float | None, state: str, why: str
 ) -> None:
-    """Too few events, silence and a prober that does not trust itself are never met; the gaps of a probe count as one."""
-    found = slo_status(slo, USE, events, bad, trusted=trusted, quiet_s=quiet_s)
-    assert (found.state, found.why) == (state, why)
+    """Too few events, silence and an unreliable prober are never met; the gaps of one probe count as one event."""
+    status = slo_status(slo, USE, events, bad, trusted=trusted, quiet_s=quiet_s)
+    assert (status.state, status.why) == (state, why)

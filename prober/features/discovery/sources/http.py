@@ -11,13 +11,13 @@ from prober.config.specs import HttpSpec
 from prober.features.discovery.sources.findings import Findings
 from prober.features.discovery.sources.groups import BadList, targets
 from prober.net.certificates import client_tls
-from prober.net.redaction import Veil
+from prober.net.redaction import Redactor
 from prober.net.scrape import Unreadable, fetch
 from prober.storage.watched_file import Secret
 
 LIMIT_BYTES = 4 << 20
 TIMEOUT_S = 10.0
-SAID = 500  # characters of what is said of an answer
+MAX_MESSAGE_CHARS = 500  # characters of what is said of an answer
 
 
 class Http:
@@ -30,8 +30,8 @@ class Http:
         self._spec, self._kept, self._findings = spec, kept, findings
         self._token = Secret(spec.bearer_token_file) if spec.bearer_token_file else None
         self._rng = Random()
-        self._where, self._veil = shown(spec.url), Veil()
-        self._veil.keep_of(spec.url)
+        self._where, self._redactor = shown(spec.url), Redactor()
+        self._redactor.add_url(spec.url)
         findings.awaits(self._where)
 
     async def run(self) -> None:
@@ -48,7 +48,7 @@ class Http:
             self._findings.failed(self._where, self._token.problem)
             return
         if token is not None:
-            self._veil.hide(token)
+            self._redactor.add_rotating(token)
             headers["Authorization"] = f"Bearer {token}"
         try:
             tls = client_tls(self._spec.tls).context() if self._spec.tls is not None else None
@@ -58,8 +58,10 @@ class Http:
                 raise BadList(f"its Content-Type is {kind[:60]!r}; a list of targets has application/json")
             found = targets(orjson.loads(page.body), {"__meta_url": self._where}, self._kept)
         except Unreadable as problem:
-            self._findings.failed(self._where, self._veil.over(str(problem)[:SAID]))
+            self._findings.failed(self._where, self._redactor.redact(str(problem)[:MAX_MESSAGE_CHARS]))
         except ValueError as problem:
-            self._findings.failed(self._where, f"{self._where}: {self._veil.over(str(problem)[:SAID])}")
+            self._findings.failed(
+                self._where, f"{self._where}: {self._redactor.redact(str(problem)[:MAX_MESSAGE_CHARS])}"
+            )
         else:
             await self._findings.replace(self._where, found)

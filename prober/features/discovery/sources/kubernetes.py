@@ -13,7 +13,7 @@ from prober.config.specs import KubernetesSpec
 from prober.features.discovery.sources.findings import Findings
 from prober.features.discovery.sources.objects import targets
 from prober.net.kubernetes import WATCH_S as WATCH_S
-from prober.net.kubernetes import Api, Refused, Unreachable
+from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
 
 FIRST_S, LONGEST_S = (
     0.5,
@@ -79,7 +79,7 @@ class Kubernetes:
                         found = () if gone else targets(event.object, self._spec, self._kept)
                         self._findings.put(scope, _owner(event.object), found)
                     version = event.version or version
-            except Refused as refused:
+            except KubernetesApiError as refused:
                 if refused.gone:
                     version = ""
                 else:

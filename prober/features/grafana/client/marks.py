@@ -34,7 +34,7 @@ def mark(event: TargetEvent, began_unix_s: float | None = None) -> Mark:
 def annotate(server: "Server", marks: list[Mark]) -> int:
     """Make those that are not there yet, oldest first, and say how many; what is there is known by its time and text.
 
-    Raises Refused: those before are made, and are found again by the next try.
+    Raises GrafanaError: those before are made, and are found again by the next try.
     """
     if not marks:
         return 0

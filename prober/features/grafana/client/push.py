@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from prober.features.grafana.client.compare import difference, fingerprint, message_of, same, sent
-from prober.features.grafana.client.server import Held, Refused, Server
+from prober.features.grafana.client.server import GrafanaError, Held, Server
 from prober.features.grafana.client.sources import beginning_with, choose
 
 # as it should be; or what was done (with a dry run: would be); or why nothing was
@@ -54,7 +54,7 @@ class Report:
 def push(server: Server, documents: Iterable[dict[str, Any]], wish: Wish) -> Report:
     """Make Grafana hold the dashboards. One that fails does not keep back the others, unless nobody answers.
 
-    Raises Refused where nothing can be pushed at all: no Grafana, no valid token, no data source.
+    Raises GrafanaError where nothing can be pushed at all: no Grafana, no valid token, no data source.
     """
     version = server.version()
     source, said = choose(server, wish.datasource)
@@ -65,9 +65,9 @@ def push(server: Server, documents: Iterable[dict[str, Any]], wish: Wish) -> Rep
         wanted = beginning_with(document, source)
         try:
             if lost:
-                raise Refused(lost)
+                raise GrafanaError(lost)
             found.append(pushing.one(wanted))
-        except Refused as refusal:
+        except GrafanaError as refusal:
             found.append(Pushed(wanted["uid"], wanted["title"], "failed", str(refusal)))
             if refusal.status in (0, 401) and not lost:
                 lost = f"not tried: {refusal}"
@@ -84,7 +84,7 @@ class _Pushing:
         self._folder_uid: str | None = None
 
     def one(self, wanted: dict[str, Any]) -> Pushed:
-        """One dashboard. Raises Refused."""
+        """One dashboard. Raises GrafanaError."""
         held = self._server.dashboard(wanted["uid"])
         if held is None:
             return self._send(wanted, None, "made")
@@ -118,11 +118,11 @@ class _Pushing:
                     overwrite=state == "overwritten",
                     version=held.version if held is not None else None,
                 )
-            except Refused as refusal:
+            except GrafanaError as refusal:
                 return self._unsaved(wanted, refusal)
         return Pushed(wanted["uid"], wanted["title"], state, difference=differs)
 
-    def _unsaved(self, wanted: dict[str, Any], refusal: Refused) -> Pushed:
+    def _unsaved(self, wanted: dict[str, Any], refusal: GrafanaError) -> Pushed:
         if "provisioned" in str(refusal):
             return Pushed(wanted["uid"], wanted["title"], "provisioned", str(refusal))
         if refusal.status in (409, 412):

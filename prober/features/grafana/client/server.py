@@ -27,7 +27,7 @@ T = TypeVar("T")
 Credential = str | tuple[str, str]  # a service account's token, or user and password
 
 
-class Refused(Exception):
+class GrafanaError(Exception):
     """Grafana did not do it. The message has the address, what was asked and what to do, never the token; status: of HTTP,
     0 without an answer."""
 
@@ -57,7 +57,7 @@ class Held:
 
 
 class Server:
-    """Calls of one Grafana; each raises Refused. `with` closes its connections."""
+    """Calls of one Grafana; each raises GrafanaError. `with` closes its connections."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Server:
         """Its version, "" where it keeps that to itself."""
         told = self._ask("GET /api/health", lambda: self._api.client.GET("/health"), dict)
         if "database" not in told:
-            raise Refused(
+            raise GrafanaError(
                 f"{self.url}: what answers there is no Grafana; give its base address, with the path it is under"
             )
         return str(told.get("version", ""))
@@ -145,7 +145,7 @@ class Server:
             return None
         document, meta = told.get("dashboard"), told.get("meta") or {}
         if not isinstance(document, dict):
-            raise Refused(f"{self.url}: GET /api/dashboards/uid/{uid}: the answer has no dashboard in it")
+            raise GrafanaError(f"{self.url}: GET /api/dashboards/uid/{uid}: the answer has no dashboard in it")
         return Held(
             document, int(document.get("version") or 0), meta.get("folderUid"), bool(meta.get("provisioned", False))
         )
@@ -155,7 +155,7 @@ class Server:
         path = f"/dashboards/uid/{uid}/versions?limit={_HISTORY}"
         try:
             told = self._ask(f"GET /api{path}", lambda: self._api.client.GET(path), (dict, list), "dashboards:write")
-        except Refused as refusal:
+        except GrafanaError as refusal:
             if refusal.status in (403, 404):
                 return None
             raise
@@ -205,13 +205,13 @@ class Server:
     def _seen(self, ask: Callable[[], T]) -> T | None:
         try:
             return ask()
-        except Refused as refusal:
+        except GrafanaError as refusal:
             if refusal.status in (403, 404):
                 return None
             raise
 
     def _ask(self, what: str, call: Callable[[], Any], kind: type | tuple[type, ...], needs: str = "") -> Any:
-        """The answer of one call, which must be of `kind`. Raises Refused."""
+        """The answer of one call, which must be of `kind`. Raises GrafanaError."""
         try:
             answer = call()
         except (GrafanaTimeoutError, niquests.exceptions.Timeout):
@@ -238,9 +238,9 @@ class Server:
             )
         return answer
 
-    def _refused(self, what: str, why: str, status: int = 0) -> Refused:
+    def _refused(self, what: str, why: str, status: int = 0) -> GrafanaError:
         said = f"{self.url}: {what}: {why}"
-        return Refused(said.replace(self._secret, "…") if self._secret else said, status)
+        return GrafanaError(said.replace(self._secret, "…") if self._secret else said, status)
 
 
 def _own_words(response: object) -> str:

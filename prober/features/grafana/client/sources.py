@@ -3,7 +3,7 @@
 from typing import Any
 
 from prober.config.problems import no_such
-from prober.features.grafana.client.server import Refused, Server, Source
+from prober.features.grafana.client.server import GrafanaError, Server, Source
 
 ASKED = "prometheus"  # what the dashboards' variable lists
 TYPES = (
@@ -18,11 +18,11 @@ TYPES = (
 def choose(server: Server, wanted: str | None) -> tuple[Source | None, str]:
     """What the dashboards shall begin with, None to leave it to Grafana, and that in words.
 
-    wanted: name or uid. Raises Refused if there is nothing that understands PromQL, or `wanted` is nothing of the kind.
+    wanted: name or uid. Raises GrafanaError if there is nothing that understands PromQL, or `wanted` is nothing of the kind.
     """
     try:
         found = server.sources()
-    except Refused as refusal:
+    except GrafanaError as refusal:
         if refusal.status != 403 or wanted is not None:
             raise
         return None, "data source: not checked, the token may not read data sources (datasources:read)"
@@ -30,7 +30,7 @@ def choose(server: Server, wanted: str | None) -> tuple[Source | None, str]:
     if wanted is not None:
         return (chosen := _named(server, found, fit, wanted)), f"data source: {_called(chosen)}"
     if not fit:
-        raise Refused(
+        raise GrafanaError(
             f"{server.url}: no data source understands PromQL (there are: {_listed(found)}); add the Prometheus that scrapes the "
             "prober"
         )
@@ -60,9 +60,9 @@ def _named(server: Server, found: list[Source], fit: list[Source], wanted: str) 
     by_name = {source.name: source for source in found}
     chosen = by_uid.get(wanted) or by_name.get(wanted)
     if chosen is None:
-        raise Refused(f"{server.url}: {no_such('data source', wanted, [source.name for source in fit])}")
+        raise GrafanaError(f"{server.url}: {no_such('data source', wanted, [source.name for source in fit])}")
     if chosen not in fit:
-        raise Refused(
+        raise GrafanaError(
             f"{server.url}: data source {chosen.name!r} is of type {chosen.type!r}, which has no PromQL; "
             f"those that have: {_listed(fit)}"
         )

@@ -1,4 +1,4 @@
-"""Capacity: how much the target takes, how much of it is free, and until when."""
+"""Capacity dashboard: capacity, demand, headroom, forecast and sweeps of one target."""
 
 from typing import Any
 
@@ -37,9 +37,7 @@ def board() -> Board:
         "Sweeps": [_knee(), _curve("ttft"), _curve("itl"), _frontier(), _added(), _ended()],
         "GPUs": _gpus(),
     }
-    text = (
-        "One target's capacity as sweeps found it, with its interval; demand against it, forecast, and what it costs."
-    )
+    text = "Capacity of one target from sweeps, with its interval; demand, headroom, forecast and cost."
     return Board("capacity", text, rows, one_target=True, variables=("target", "workload"))
 
 
@@ -78,9 +76,9 @@ def _needed() -> str:
 def _now() -> list[Panel]:
     return [
         stat(
-            "Capacity that is free",
-            "The smaller of what is free in requests and in tokens, with its interval: at least, estimate, at most. "
-            "Bad: the lower bound below 10%. No data: no sweep has found a capacity, or the engine does not tell its load.",
+            "Headroom",
+            "Free share of the capacity, the smaller of requests and tokens, with its interval: at least, estimate, at most. "
+            "Bad: the lower bound below 10%. No data: no sweep has found a capacity, or the demand is unknown.",
             "percentunit",
             *(now(_free(bound), name) for bound, name in zip(BOUNDS, ("at least", "estimate", "at most"), strict=True)),
             steps=FREE,
@@ -89,7 +87,7 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Age of the capacity",
-            "Time since a sweep last found a capacity. Bad: older than the time between two sweeps, or than the engine's last change.",
+            "Time since a sweep last found a capacity. Bad: longer than the sweep period, or older than the last engine change.",
             "s",
             now(f"time() - max(llmslo_sweep_last_success_timestamp_seconds{{{TARGET}}})"),
             steps=NEUTRAL,
@@ -97,8 +95,8 @@ def _now() -> list[Panel]:
             decimals=0,
         ),
         stat(
-            "Capacity is reached",
-            "When daily peaks of demand reach the capacity if they grow as they do, by its lower bound and its estimate. "
+            "Capacity exhaustion",
+            "Forecast date at which the daily peak of demand reaches the capacity: earliest and estimate. "
             "Bad: within a month.",
             "dateTimeFromNow",
             *(
@@ -107,14 +105,14 @@ def _now() -> list[Panel]:
             ),
             steps=NEUTRAL,
             width=5,
-            empty="not foreseen",
+            empty="no forecast",
         ),
         stat(
-            "Needed for the peak of this range",
-            "As many of this target as its highest demand in this range takes at the lower bound of its capacity, with 20% kept "
-            "free, and their GPUs. Bad: more than there are. No data: no capacity is known, or no GPUs are read here.",
+            "Instances for the peak of this range",
+            "Instances of this target needed for the highest demand in this range, at the lower bound of its capacity and with 20% "
+            "headroom, and their GPUs. Bad: more than there are. No data: no known capacity or demand, or no GPUs are read.",
             "none",
-            now(_needed(), "of this target"),
+            now(_needed(), "instances"),
             now(f"{_needed()} * count({WHOLE_GPUS})", "GPUs"),
             steps=NEUTRAL,
             text_mode="value_and_name",
@@ -122,9 +120,9 @@ def _now() -> list[Panel]:
             width=5,
         ),
         stat(
-            "A sweep adds now",
-            "Requests per second that a sweep adds to production's. Bad: anything but 0 while users suffer; "
-            "DELETE /api/v1/sweeps ends it.",
+            "Sweep load now",
+            "Request rate of the running sweep, on top of production. Bad: above 0 while users see errors or delays; "
+            "DELETE /api/v1/sweeps stops it.",
             "reqps",
             now(f"max(llmslo_sweep_rate_per_second{{{TARGET}}})"),
             steps=((None, GREEN), (0.000001, YELLOW)),
@@ -153,8 +151,8 @@ def _bounded(title: str, text: str, unit: str, demand: Query, capacity: dict[str
 def _requests() -> Panel:
     return _bounded(
         "Requests: demand against capacity",
-        "Requests that the engine finishes against the rate up to which every SLO holds, corrected for requests that are "
-        "longer or shorter than the sweep's. Bad: demand in or above the band.",
+        "Requests per second that the engine finishes, against the highest rate at which every SLO holds, scaled to the length of "
+        "production requests. Bad: demand in or above the band.",
         "reqps",
         Query(f"max(llmslo_demand_requests_per_second{{{TARGET}}})", "demand"),
         {bound: _capacity(bound) for bound in BOUNDS},
@@ -164,7 +162,7 @@ def _requests() -> Panel:
 def _tokens() -> Panel:
     return _bounded(
         "Tokens: demand against capacity",
-        "The same in prompt and output tokens. Bad: demand in or above the band.",
+        "Demand and capacity in prompt and output tokens per second. Bad: demand in or above the band.",
         "short",
         Query(f"max(llmslo_demand_tokens_per_second{{{TARGET}}})", "demand"),
         {bound: _capacity_tokens(bound) for bound in BOUNDS},
@@ -174,30 +172,30 @@ def _tokens() -> Panel:
 def _headroom() -> Panel:
     return series(
         "Headroom over time",
-        "The free share of the capacity, the smaller of requests and tokens, with its interval. "
-        "Bad: a lower edge that comes near 0 at the daily peak.",
+        "Free share of the capacity, the smaller of requests and tokens, with its interval. "
+        "Bad: a lower bound near 0 at the daily peak.",
         "percentunit",
         *(Query(_free(bound), bound) for bound in BOUNDS),
         low=None,
         high=1,
         width=12,
-        empty="not known: no sweep has found a capacity, or the engine does not tell its load",
+        empty="unknown: no sweep has found a capacity, or the demand is unknown",
         overrides=band("lower", "upper"),
     )
 
 
 def _kv() -> Panel:
     return series(
-        "KV cache that is free",
-        "Free share of the KV cache, of the fullest rank, and the tokens that all ranks hold. "
-        "Bad: below 10%, requests are preempted next.",
+        "Free KV cache",
+        "Free share of the KV cache of the fullest rank, and the size in tokens over all ranks. "
+        "Bad: below 10%; preemptions may follow.",
         "percentunit",
         Query(f"1 - {gauge('llmslo_engine_kv_cache_usage_ratio')}", "free"),
-        Query(gauge("llmslo_engine_kv_cache_capacity_tokens"), "tokens in all"),
+        Query(gauge("llmslo_engine_kv_cache_capacity_tokens"), "total tokens"),
         high=1,
         width=12,
         overrides=[
-            on_the_right("tokens in all", "short"),
+            on_the_right("total tokens", "short"),
         ],
     )
 
@@ -205,8 +203,8 @@ def _kv() -> Panel:
 def _knee() -> Panel:
     return series(
         "Capacity found by sweeps",
-        "The rate up to which all SLOs hold, of the sweep's own requests, with its interval, and each SLO's own. "
-        "Bad: lower than after the sweep before; the lowest SLO is the one that binds.",
+        "Highest rate at which all SLOs hold, for the sweep's own requests, with its interval, and the rate of each SLO. "
+        "Bad: lower than after the previous sweep; the SLO with the lowest rate sets the capacity.",
         "reqps",
         *(Query(_found(bound), bound) for bound in BOUNDS),
         Query(gauge("llmslo_capacity_requests_per_second", "slo", ',bound="estimate"'), "SLO {{slo}}"),
@@ -254,17 +252,17 @@ def _curve(signal: str) -> Panel:
     threshold = f"{threshold} + on () group_left () {limit(signal, 'job').replace(' by (job)', '')}"
     quantiles = ("0.5", "0.9", "0.99")
     queries, transformations = _by_stage(
-        *(of(q) for q in quantiles), threshold, names=("p50", "p90", "p99", "limit of its SLO")
+        *(of(q) for q in quantiles), threshold, names=("p50", "p90", "p99", "limit of the SLO")
     )
     return _trend(
         f"{name} over load, last sweep",
-        f"{name} in each stage of the last sweep over the total rate; quantiles without enough samples are left out. "
+        f"{name} in each stage of the last sweep over the total rate; without quantiles that have too few samples. "
         "Bad: a knee at a lower rate than before.",
         "s",
         queries,
         transformations,
         width=12,
-        overrides=[dashed("limit of its SLO", in_legend=True), _x_axis()],
+        overrides=[dashed("limit of the SLO", in_legend=True), _x_axis()],
     )
 
 
@@ -282,7 +280,7 @@ def _frontier() -> Panel:
     return _trend(
         "Throughput over load, last sweep",
         "Output tokens per second of the sweep in each stage over the total rate. "
-        "Bad: it goes flat before the rate that you need.",
+        "Bad: it levels off below the rate that you need.",
         "short",
         queries,
         transformations,
@@ -294,7 +292,7 @@ def _frontier() -> Panel:
 def _added() -> Panel:
     return series(
         "Load that sweeps added",
-        "Requests per second that a sweep added to production's, when. Bad: a sweep at an hour at which users are many.",
+        "Request rate of sweeps, on top of production. Bad: a sweep at a busy hour.",
         "reqps",
         Query(f"max(llmslo_sweep_rate_per_second{{{TARGET}}})", "added"),
     )
@@ -305,12 +303,12 @@ def _ended() -> Panel:
         return f"{increase(name, by, select=TARGET, window='$__range')} > 0"
 
     return stat(
-        "Sweeps by what came of them",
-        "In this range: sweeps that ended, by what they found and by why their sending ended, and those refused. "
-        "Bad: void, failed, or refused again and again: the capacity shown grows old.",
+        "Sweeps by result",
+        "Sweeps that ended in this range, by verdict and by stop reason, and refused sweeps. "
+        "Bad: void, failed, or refused repeatedly: the capacity becomes outdated.",
         "none",
         now(of("llmslo_sweeps_total", "verdict"), "{{verdict}}"),
-        now(of("llmslo_sweep_stops_total", "reason"), "ended by {{reason}}"),
+        now(of("llmslo_sweep_stops_total", "reason"), "stopped by {{reason}}"),
         now(of("llmslo_sweeps_refused_total", "reason"), "refused: {{reason}}"),
         steps=NEUTRAL,
         decimals=0,
@@ -326,14 +324,14 @@ def _gpus() -> list[Panel]:
     return [
         series(
             "Output tokens per GPU",
-            "Output tokens per second of the engine over its GPUs. Bad: lower at the same demand. No data: no GPUs are read here.",
+            "Output tokens per second per GPU. Bad: lower at the same demand. No data: no GPUs are read.",
             "short",
             Query(f"max(target:llmslo_engine_generation_tokens_per_gpu:rate5m{{{TARGET}}})", "per GPU"),
         ),
         series(
             "Cost and energy of 1,000 output tokens",
-            "Dollars at the configured price, and joules, of a thousand output tokens. Bad: rising, the GPUs idle or are "
-            "slower. No data: no price, or no GPUs are read here.",
+            "Dollars at the configured price, and joules, per 1,000 output tokens. Bad: rising: GPUs are idle or slower. "
+            "No data: no price, or no GPUs are read.",
             "currencyUSD",
             Query(f"max(target:llmslo_gpu_cost_dollars_per_1k_tokens:rate5m{{{TARGET}}})", "dollars"),
             Query(f"max({energy})", "joules"),
@@ -341,7 +339,7 @@ def _gpus() -> list[Panel]:
         ),
         series(
             "Demand by kind of token",
-            "Prompt and output tokens that the engine works on. Bad: a mix that is far from the sweep's; sweep again with it.",
+            "Prompt and output tokens per second of the engine. Bad: a ratio far from that of the sweep; sweep with a closer workload.",
             "short",
             Query(rate("llmslo_engine_prompt_tokens_total"), "prompt"),
             Query(rate("llmslo_engine_generation_tokens_total"), "output"),

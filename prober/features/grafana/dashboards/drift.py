@@ -1,4 +1,4 @@
-"""Drift and the prober itself: is it slower than it was, and may these figures be trusted?"""
+"""Drift dashboard: drift of latencies, and the health of the prober itself."""
 
 from prober.features.grafana.dashboards.board import Board, to_target
 from prober.features.grafana.dashboards.panels import (
@@ -38,9 +38,9 @@ def board() -> Board:
         "Evidence": [_evidence(), _active(), _shift(), _events()],
         "The prober": [*_prober(), *_grafana()],
         "Its probes": _probes(),
-        "Where its targets come from": _sources(),
+        "Discovery, shards and lease": _sources(),
     }
-    text = "Latencies against their own baselines, with the evidence; and whether the prober itself can be believed."
+    text = "Latencies against their own baselines, and the health of the prober itself."
     return Board("drift", text, rows, variables=("target", "workload", "instance"))
 
 
@@ -63,9 +63,9 @@ def _table() -> Panel:
     ]
     return table(
         "Latencies against their baselines",
-        "What each baseline is (learning says nothing yet, provisional is rough, settled), the evidence that the latency is slower "
-        "(100% alarms), and for a drift its cause, since when, and its median over the baseline's with a 95% interval. "
-        "Bad: red evidence. A dash: no drift.",
+        "Phase of each baseline (learning: not judged yet; provisional: judged with a wide margin; settled), the evidence of drift "
+        "(100% raises an alarm), and for an active drift its cause, start, and median relative to the baseline with a 95% interval. "
+        "Bad: red evidence. A dash: no active drift.",
         columns,
         row(f"max by ({SIGNAL}, phase) (llmslo_drift_phase{{{PROBES}}}) == 1"),
         row(f"max by ({SIGNAL}) (llmslo_drift_evidence_ratio{{{PROBES}}}) and on ({SIGNAL}) {judged()}"),
@@ -82,8 +82,8 @@ def _table() -> Panel:
 def _evidence() -> Panel:
     return series(
         "Evidence",
-        "Evidence that a latency is slower than its own baseline, on a log scale. Bad: at 1, dashed, it alarms; "
-        "a line that climbs steadily will get there. A baseline that is being learnt has no line.",
+        "Evidence that a latency is above its own baseline, on a log scale. Bad: at 1, dashed, an alarm is raised; "
+        "so is a line that climbs steadily. No line while the baseline is learning.",
         "none",
         Query(f"max by ({SIGNAL}) (llmslo_drift_evidence_ratio{{{PROBES}}}) and on ({SIGNAL}) {judged()}", WHICH),
         steps=((None, GREEN), (1, RED)),
@@ -100,8 +100,8 @@ def _active() -> Panel:
     )
     return states(
         "Drift over time",
-        "Which latency was slower than its baseline, when and why: regression is slower at the same load, load is a busier engine, "
-        "unknown if its load is not known. Bad: regression; learning, in grey, says nothing: there is no baseline yet.",
+        "Active drift of each latency by cause: regression is slower at the same load, load is a busier engine, "
+        "unknown: the load is not known. Bad: regression. Grey: learning, not judged yet.",
         words(("learning", GREY), ("none", GREEN), ("unknown", YELLOW), ("load", ORANGE), ("regression", RED)),
         Query(
             f"max by ({SIGNAL}) ({codes} or {judged()} or 0 * llmslo_drift_evidence_ratio{{{PROBES}}})", WHICH
@@ -113,8 +113,8 @@ def _active() -> Panel:
 def _shift() -> Panel:
     return series(
         "Size of the shift",
-        "Median and p99 since the change over the baseline's at the same load, with 95% intervals; only those with enough samples. "
-        "Bad: a lower bound well above 1. No data: no drift.",
+        "Median and p99 since the change relative to the baseline at the same load, with 95% intervals; only with enough samples. "
+        "Bad: a lower bound well above 1. No data: no drift, or too few samples.",
         "none",
         *(
             Query(
@@ -131,16 +131,16 @@ def _shift() -> Panel:
             named(".*(lower|upper)", ("custom.lineStyle", {"fill": "dot", "dash": [2, 4]}), ("custom.fillOpacity", 0))
         ],
         width=12,
-        empty="no drift is known",
+        empty="no drift with enough samples",
     )
 
 
 def _events() -> Panel:
     happened = increase("llmslo_drift_events_total", "signal, event", window="$__range")
     return stat(
-        "What happened to the baselines",
-        "In this range: baselines learnt, alarms, recoveries, improvements and drifts that were accepted. "
-        "Bad: improved and learnt again and again; the baseline is never old enough to judge by.",
+        "Baseline events",
+        "Events in this range: baselines learnt, alarms, recoveries, improvements and accepted drifts. "
+        "Bad: improved and learnt repeatedly; the baseline then never settles.",
         "none",
         now(f"{happened} > 0", "{{signal}} {{event}}"),
         steps=NEUTRAL,
@@ -148,7 +148,7 @@ def _events() -> Panel:
         text_mode="value_and_name",
         width=12,
         height=8,
-        empty="nothing in this range",
+        empty="no events in this range",
     )
 
 
@@ -156,7 +156,7 @@ def _prober() -> list[Panel]:
     return [
         stat(
             "Trusted",
-            "Whether each prober was in time over the last 5 minutes. Bad: no; it lacks processor time, and its SLOs have no data.",
+            "Whether each prober sent its probes on time in the last 5 minutes. Bad: no; usually it lacks CPU time.",
             "none",
             now(f"min by (instance) (llmslo_trusted{{{INSTANCE}}})", "{{instance}}"),
             mappings=YES,
@@ -165,8 +165,8 @@ def _prober() -> list[Panel]:
             width=6,
         ),
         stat(
-            "Configuration taken over",
-            "Whether the latest reload was taken over. Bad: no; the prober goes on with the one before.",
+            "Configuration loaded",
+            "Whether the last reload of the configuration succeeded. Bad: no; the previous configuration stays in use.",
             "none",
             now(f"min by (instance) (llmslo_config_last_reload_successful{{{INSTANCE}}})", "{{instance}}"),
             mappings=YES,
@@ -176,7 +176,7 @@ def _prober() -> list[Panel]:
         ),
         stat(
             "Latest configuration",
-            "When a configuration was last taken over. Bad: before your last change of it.",
+            "Time of the last successful reload. Bad: before your last change of the file.",
             "dateTimeFromNow",
             now(
                 f"1000 * max by (instance) (llmslo_config_last_reload_success_timestamp_seconds{{{INSTANCE}}})",
@@ -187,7 +187,7 @@ def _prober() -> list[Panel]:
         ),
         stat(
             "Version",
-            "Which version each prober is. Bad: several, longer than a rollout takes.",
+            "Version of each prober. Bad: several versions for longer than a rollout.",
             "none",
             now(f"max by (instance, version) (llmslo_build_info{{{INSTANCE}}})", "{{version}} at {{instance}}"),
             steps=NEUTRAL,
@@ -196,7 +196,7 @@ def _prober() -> list[Panel]:
         ),
         series(
             "Send lag, p99",
-            "The prober's own lateness in sending. Bad: above max_send_lag (10 ms unless configured), dashed; "
+            "Delay of the prober in sending. Bad: above max_send_lag (10 ms unless configured), dashed; "
             "such probes are invalid.",
             "s",
             Query(
@@ -209,7 +209,7 @@ def _prober() -> list[Panel]:
         ),
         series(
             "Loop lag, p99",
-            "Lateness of the prober's event loop. Bad: some milliseconds and rising; the prober lacks processor time.",
+            "Delay of the prober's event loop. Bad: some milliseconds and rising; the prober lacks CPU time.",
             "s",
             Query(
                 quantile(0.99, "llmslo_event_loop_lag_seconds", "instance", INSTANCE, STEP),
@@ -223,12 +223,12 @@ def _prober() -> list[Panel]:
 
 
 def _grafana() -> list[Panel]:
-    """Of a prober that keeps dashboards and annotations in Grafana."""
+    """Panels of a prober that writes dashboards and annotations to Grafana."""
     return [
         stat(
             "Dashboards in Grafana",
-            "Dashboards that Grafana has as they should be, and those left alone. Bad: failed; edited ones no longer follow "
-            "new releases. No data: the prober is not configured to keep them.",
+            "Dashboards in Grafana by state. Bad: failed; edited ones are not updated by new releases. "
+            "No data: the prober is not configured to write dashboards.",
             "none",
             now(f"max by (state) (llmslo_grafana_dashboards{{{INSTANCE}}}) > 0", "{{state}}"),
             steps=NEUTRAL,
@@ -238,9 +238,9 @@ def _grafana() -> list[Panel]:
             height=6,
         ),
         stat(
-            "Grafana last had all of it",
-            "When Grafana last had all that it was given, dashboards and annotations. Bad: days ago. "
-            "No data: not configured, or not once.",
+            "Last synchronisation with Grafana",
+            "Time of the last complete synchronisation of dashboards and annotations. Bad: days ago. "
+            "No data: not configured, or never successful.",
             "dateTimeFromNow",
             now(
                 f"1000 * max by (what) (llmslo_grafana_sync_last_success_timestamp_seconds{{{INSTANCE}}} > 0)",
@@ -251,8 +251,8 @@ def _grafana() -> list[Panel]:
             height=6,
         ),
         series(
-            "Visits to Grafana that failed",
-            "Visits to Grafana that failed, for dashboards and for annotations. Bad: any that stay; its address or token is wrong.",
+            "Failed synchronisations with Grafana",
+            "Failed synchronisations of dashboards and annotations. Bad: any that persist; check address and token.",
             "short",
             Query(
                 f"sum by (what) (increase(llmslo_grafana_sync_failures_total{{{INSTANCE}}}[{STEP}]))",
@@ -269,7 +269,7 @@ def _probes() -> list[Panel]:
     return [
         series(
             "Probes per second",
-            "Due times of the schedule, without the neutral ones. Bad: below what is configured.",
+            "Due times of the schedule, without neutral probes. Bad: below the configured rate.",
             "cps",
             Query(
                 f"sum by (target, workload) (rate(llmslo_probes_total{{{PROBES}}}[{STEP}]))", "{{target}} {{workload}}"
@@ -277,9 +277,9 @@ def _probes() -> list[Panel]:
             width=8,
         ),
         series(
-            "Not sent, or not believed",
-            "Probes kept out of the SLIs by reason, those shed at the cap (which count as failures), and cold ones that the engine "
-            "had cached. Bad: invalid above 1%; shed, the target answers too slowly; rejected.",
+            "Excluded and shed probes",
+            "Probes excluded from the SLIs by reason, probes shed at max_in_flight (counted as failures), and cold probes that the "
+            "engine answered from its cache. Bad: invalid above 1%; shed: the target answers too slowly; rejected.",
             "short",
             Query(f"{increase('llmslo_probes_neutral_total', 'target, reason')} > 0", "{{target}} {{reason}}"),
             Query(f"{increase('llmslo_probe_failures_total', 'target, reason', SHED)} > 0", "{{target}} {{reason}}"),
@@ -291,7 +291,7 @@ def _probes() -> list[Panel]:
         ),
         series(
             "Probing budgets left",
-            "Share of the 24-hour budgets of tokens and dollars that is left. Bad: near 0, then due times are not sent.",
+            "Remaining share of the 24-hour budgets of tokens and dollars. Bad: near 0; at 0 probes are not sent.",
             "percentunit",
             Query(f"min by (target, budget) (llmslo_budget_remaining_ratio{{{TARGET}}})", "{{target}} {{budget}}"),
             high=1,
@@ -299,15 +299,15 @@ def _probes() -> list[Panel]:
         ),
         series(
             "Rate limits left",
-            "What is left of the server's rate limits, as its headers tell. Bad: near 0, probes and users compete. "
-            "No data: it does not tell.",
+            "Remainder of the server's rate limits, from its headers. Bad: near 0. "
+            "No data: the server sends no such headers.",
             "short",
             Query(f"min by (target, kind) (llmslo_rate_limit_remaining{{{TARGET}}})", "{{target}} {{kind}}"),
             width=12,
         ),
         series(
-            "Writes to storage that failed",
-            "Writes to --storage.path that failed. Bad: any; baselines and sweeps do not survive a restart.",
+            "Failed writes to storage",
+            "Failed writes to --storage.path. Bad: any; what is not written does not survive a restart.",
             "short",
             Query(
                 f"sum by (instance) (increase(llmslo_storage_write_failures_total{{{INSTANCE}}}[{STEP}]))",
@@ -320,20 +320,20 @@ def _probes() -> list[Panel]:
 
 
 def _sources() -> list[Panel]:
-    """Of probers that find their targets, and of several that share them out."""
+    """Panels of discovery, shards and leases."""
     return [
         series(
-            "Targets that were found",
-            "What each discovery finds and gives to all shards together. Bad: a fall to few that nobody meant. "
-            "No data: all targets are configured one by one.",
+            "Discovered targets",
+            "Targets that each discovery provides, over all shards. Bad: an unexpected drop. "
+            "No data: no discovery is configured.",
             "short",
             Query(f"max by (discovery) (llmslo_discovery_targets{{{INSTANCE}}})", "{{discovery}}"),
             width=8,
         ),
         series(
-            "Found, and not probed",
-            "Over the limit, of a name or address that another target has, or none that can be probed; the prober's log says which. "
-            "Bad: any that stay.",
+            "Discovered targets that are not probed",
+            "Over the limit, duplicate name or address, or unfit as a target; the prober's log names them. "
+            "Bad: any that persist.",
             "short",
             Query(
                 f"max by (discovery, reason) (llmslo_discovery_refused_targets{{{INSTANCE}}}) > 0",
@@ -343,22 +343,22 @@ def _sources() -> list[Panel]:
             empty="none in this range",
         ),
         series(
-            "Discovery was not heard",
-            "Times that the source of a discovery was not heard, and whether it is not heard now (1). The targets of before stay. "
-            "Bad: any that stay.",
+            "Discovery failures",
+            "Failed reads of each source, and whether it is failing now (1). The last known targets are kept. "
+            "Bad: any that persist.",
             "short",
             Query(
                 f"sum by (discovery) (increase(llmslo_discovery_failures_total{{{INSTANCE}}}[{STEP}])) > 0",
                 "{{discovery}} failed",
             ),
-            Query(f"max by (discovery) (1 - llmslo_discovery_up{{{INSTANCE}}})", "{{discovery}} not heard"),
+            Query(f"max by (discovery) (1 - llmslo_discovery_up{{{INSTANCE}}})", "{{discovery}} down"),
             bars=True,
             width=8,
-            empty="heard all the time",
+            empty="no failures in this range",
         ),
         stat(
             "Shards",
-            "Which share of the targets each prober has, from 0. Bad: one that is missing; its targets are not probed.",
+            "Shard of each prober, counted from 0. Bad: a missing shard; its targets are not probed.",
             "none",
             now(
                 f"max by (instance, shard, shards) (llmslo_shard_info{{{INSTANCE}}})",
@@ -370,20 +370,20 @@ def _sources() -> list[Panel]:
         ),
         states(
             "Lease",
-            "Which replica may sweep and write to Grafana. Bad: none of a shard for longer than a take-over takes. "
+            "The replica that holds the lease may sweep and write to Grafana. Bad: no holder for longer than the lease duration. "
             "No data: no lease is configured.",
-            words(("waits", GREY), ("holds", GREEN)),
+            words(("waiting", GREY), ("holder", GREEN)),
             Query(f"max by (instance) (llmslo_lease_held{{{INSTANCE}}})", "{{instance}}"),
             width=8,
             empty="no lease is configured",
         ),
         series(
-            "Take-overs and failures of the lease",
-            "How often a lease was taken, and tries to read or renew it that failed. Bad: failures that stay; sweeps and Grafana wait.",
+            "Lease transitions and failures",
+            "Transitions of the lease, and failed reads and renewals. Bad: failures that persist; sweeps and Grafana then wait.",
             "short",
             Query(
                 f"max by (instance) (changes(llmslo_lease_transitions{{{INSTANCE}}}[{STEP}]))",
-                "{{instance}} taken over",
+                "{{instance}} transitions",
             ),
             Query(
                 f"sum by (instance) (increase(llmslo_lease_failures_total{{{INSTANCE}}}[{STEP}])) > 0",

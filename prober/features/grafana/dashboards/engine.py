@@ -1,4 +1,4 @@
-"""Engine and GPU: why a target is slow, on one time axis with what the probes felt."""
+"""Engine dashboard: engine and GPU metrics on one time axis with the latency of the probes."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from prober.features.grafana.dashboards.queries import STEP, TARGET, WHOLE_GPUS,
 
 GPU = "target, gpu"
 HALVES: dict[str, Any] = {"width": 12, "height": 7}
-GPU_HALVES: dict[str, Any] = {**HALVES, "empty": "no data: no GPU is read here, or it does not tell"}
+GPU_HALVES: dict[str, Any] = {**HALVES, "empty": "no data: no GPU is read, or it does not report this"}
 BROKEN = "thermal|thermal_hardware|hardware|power_brake"
 
 
@@ -33,28 +33,28 @@ def board() -> Board:
     """The dashboard."""
     rows = {
         "": _now(),
-        "Felt by the probes": [_felt(), _cause()],
+        "Latency of the probes": [_felt(), _cause()],
         "Engine": _engine(),
         "GPUs": _gpus(),
     }
-    text = "One target: queue, KV cache, preemptions, prefix hits and each GPU, under what the probes felt at the same time."
+    text = "One target: queue, KV cache, preemptions, prefix cache hits and GPUs, below the latency of the probes."
     return Board("engine", text, rows, one_target=True, variables=("target", "workload"))
 
 
 def _now() -> list[Panel]:
     return [
         stat(
-            "Engine's page",
-            "Whether the engine's own metrics page can be read. Bad: no; then nothing below is known of now.",
+            "Engine metrics page",
+            "Whether the engine's metrics page can be read. Bad: no; the engine panels below then have no current data.",
             "none",
             now(gauge("llmslo_engine_up")),
-            mappings=words(("cannot be read", RED), ("read", GREEN)),
+            mappings=words(("unreadable", RED), ("readable", GREEN)),
             steps=((None, RED), (1, GREEN)),
             fill="background",
         ),
         stat(
             "Engine",
-            "Who the engine says it is. Bad: another version or model than you rolled out.",
+            "Engine, version and model as reported by the engine. Bad: not the version or model that you rolled out.",
             "none",
             now(gauge("llmslo_engine_info", "engine, version, model"), "{{engine}} {{version}}, {{model}}"),
             steps=NEUTRAL,
@@ -64,8 +64,8 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Decode ÷ memory bound",
-            "Speed of a decode step over what memory bandwidth allows. Bad: below 60%, something other than memory slows it. "
-            "No data: the GPU or the model is not known.",
+            "Speed of a decode step as a share of what memory bandwidth allows. Bad: below 60%; memory bandwidth is not the limit. "
+            "No data: the GPU or the model is unknown.",
             "percentunit",
             now(gauge("llmslo_decode_bandwidth_bound_ratio")),
             steps=((None, ORANGE), (0.6, GREEN)),
@@ -73,15 +73,15 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Context length",
-            "Tokens that a prompt and its answer may have together. Bad: less than users send.",
+            "Maximum tokens of prompt and answer together. Bad: less than users send.",
             "short",
             now(gauge("llmslo_engine_context_tokens")),
             steps=NEUTRAL,
         ),
         stat(
             "GPUs",
-            "How many GPUs are read beside this target, partitions apart. Bad: fewer than it was given. "
-            "No data: none are read here.",
+            "Number of GPUs read for this target, without partitions. Bad: fewer than the engine uses. "
+            "No data: no GPUs are read.",
             "none",
             now(f"count({WHOLE_GPUS})"),
             steps=NEUTRAL,
@@ -92,8 +92,8 @@ def _now() -> list[Panel]:
 def _felt() -> Panel:
     return series(
         "TTFT and ITL of the probes",
-        "p50 and p90 of what the probes felt, moment by moment, the slowest workload. Bad: above the dashed limits; "
-        "look straight down for what moved with it.",
+        "p50 and p90 of the probes of the slowest workload. Bad: above the dashed limits; "
+        "the panels below show what changed at the same time.",
         "s",
         Query(f"max({quantile(0.5, 'llmslo_ttft_seconds', window=STEP)})", "TTFT p50"),
         Query(f"max({quantile(0.9, 'llmslo_ttft_seconds', window=STEP)})", "TTFT p90"),
@@ -113,9 +113,9 @@ def _felt() -> Panel:
 def _cause() -> Panel:
     return states(
         "Likely cause",
-        "The regime that the prober names from the evidence while an SLO is breached or a latency has drifted. "
-        "Bad: any; unknown means that the evidence does not single one out.",
-        words(("no", GREY), ("nothing stands out", YELLOW), ("likely", RED)),
+        "Cause that the prober diagnoses while an SLO is breached or a latency has drifted. "
+        "Bad: any. Unknown: the evidence does not identify a single cause.",
+        words(("no", GREY), ("unknown", YELLOW), ("likely", RED)),
         Query(
             f'2 * (max by (regime) (llmslo_regime_active{{{TARGET},regime!="unknown"}}) > 0) or '
             f'max by (regime) (llmslo_regime_active{{{TARGET},regime="unknown"}}) > 0',
@@ -123,17 +123,17 @@ def _cause() -> Panel:
         ),
         width=24,
         height=5,
-        empty="no cause is named: nothing is breached, or nothing is known",
+        empty="no diagnosis: nothing is breached, or no data",
     )
 
 
 def _engine() -> list[Panel]:
     hits = rate("llmslo_engine_prefix_cache_hits_total")
-    asked = rate("llmslo_engine_prefix_cache_queries_total")
+    queries = rate("llmslo_engine_prefix_cache_queries_total")
     return [
         series(
             "Requests running and waiting",
-            "Requests in the batch and in the queue. Bad: waiting above 0 all the time; TTFT is then the queue's.",
+            "Requests in the batch and in the queue. Bad: waiting always above 0; queueing then adds to TTFT.",
             "short",
             Query(gauge("llmslo_engine_requests_running"), "running"),
             Query(gauge("llmslo_engine_requests_waiting"), "waiting"),
@@ -142,8 +142,8 @@ def _engine() -> list[Panel]:
         ),
         series(
             "Time in the engine's queue",
-            "What the engine says of the time requests waited. Bad: a share of the TTFT that grows. "
-            "No data: this engine does not tell.",
+            "Queue time as measured by the engine. Bad: a growing share of TTFT. "
+            "No data: this engine does not report it.",
             "s",
             Query(quantile(0.5, "llmslo_engine_queue_seconds", "target", TARGET, STEP), "p50"),
             Query(quantile(0.99, "llmslo_engine_queue_seconds", "target", TARGET, STEP), "p99"),
@@ -151,8 +151,8 @@ def _engine() -> list[Panel]:
         ),
         series(
             "KV cache in use, and preemptions",
-            "Share of the KV cache in use, of the fullest rank, and requests put back per second. "
-            "Bad: above 90% with preemptions; streams stall and prefills are done again.",
+            "Share of the KV cache in use, of the fullest rank, and preemptions per second. "
+            "Bad: above 90% with preemptions; preempted requests stall and repeat their prefill.",
             "percentunit",
             Query(gauge("llmslo_engine_kv_cache_usage_ratio"), "KV cache in use"),
             Query(rate("llmslo_engine_preemptions_total"), "preemptions"),
@@ -167,9 +167,9 @@ def _engine() -> list[Panel]:
         ),
         series(
             "Prefix cache hits",
-            "Share of looked-up prompt tokens that the prefix cache had. Bad: a fall; prompts are prefilled that were not before.",
+            "Share of looked-up prompt tokens that were in the prefix cache. Bad: a drop; more prompt tokens need a prefill.",
             "percentunit",
-            Query(f"{hits} / ({asked} > 0)", "hits"),
+            Query(f"{hits} / ({queries} > 0)", "hits"),
             high=1,
             **HALVES,
         ),
@@ -186,8 +186,8 @@ def _engine() -> list[Panel]:
         ),
         series(
             "TTFT and ITL by the engine",
-            "p99 of all requests, as the engine itself says. Bad: it rises with the probes': the cause is in the engine; "
-            "if it does not, it is on the way.",
+            "p99 of all requests as measured by the engine. If it rises with that of the probes, the cause is in the engine; "
+            "if not, look at the network or a proxy. Bad: rising.",
             "s",
             Query(quantile(0.99, "llmslo_engine_ttft_seconds", "target", TARGET, STEP), "TTFT p99"),
             Query(quantile(0.99, "llmslo_engine_itl_seconds", "target", TARGET, STEP), "ITL p99"),
@@ -206,22 +206,22 @@ def _gpus() -> list[Panel]:
     return [
         _gpu(
             "Utilisation",
-            "Share of time with any work at all on the GPU. Bad: it falls while requests wait: the host holds it up.",
+            "Share of time in which a kernel was running. Bad: it falls while requests wait; look at the host CPU.",
             "percentunit",
             "utilization_ratio",
             high=1,
         ),
         _gpu(
             "Memory bandwidth in use",
-            "Share of the memory's bandwidth. Bad: near 1 at a latency that is too high: decoding is at the memory's bound. "
-            "No data: before Hopper no GPU tells.",
+            "Share of the memory bandwidth in use. Bad: near 1 while latency is too high: decoding is limited by memory bandwidth. "
+            "No data: GPUs before Hopper do not report it.",
             "percentunit",
             "memory_bandwidth_ratio",
             high=1,
         ),
         series(
             "SM occupancy and tensor units",
-            "Share of warps resident, and of cycles in which tensor units worked. Bad: both fall at the same load.",
+            "Share of resident warps, and of cycles in which tensor cores were active. Bad: both fall at the same load.",
             "percentunit",
             Query(gauge("llmslo_gpu_sm_occupancy_ratio", GPU), "GPU {{gpu}} warps"),
             Query(gauge("llmslo_gpu_tensor_active_ratio", GPU), "GPU {{gpu}} tensor"),
@@ -230,7 +230,7 @@ def _gpus() -> list[Panel]:
         ),
         series(
             "Memory in use",
-            "Share of the GPU's memory in use. Bad: another process beside the engine's steady share.",
+            "Share of GPU memory in use. Bad: a rise above the engine's steady share; look for another process.",
             "percentunit",
             Query(
                 f"{gauge('llmslo_gpu_memory_used_bytes', GPU)} / {gauge('llmslo_gpu_memory_total_bytes', GPU)}",
@@ -243,7 +243,7 @@ def _gpus() -> list[Panel]:
         _gpu("SM clock", "Clock of the SMs. Bad: lower at the same load; see throttling.", "hertz", "sm_clock_hertz"),
         states(
             "Throttling",
-            "Whether the clock is held down, by GPU and reason; clocks of a GPU at its power cap are normal. "
+            "Whether the clock is limited, by GPU and reason; power_cap is normal under load. "
             "Bad: thermal, hardware or power_brake.",
             words(("no", GREEN), ("throttled", RED)),
             Query(
@@ -258,13 +258,13 @@ def _gpus() -> list[Panel]:
         ),
         _gpu(
             "Temperature",
-            "Temperature of the chip. Bad: rising towards where thermal throttling begins, 85 to 90 °C on most.",
+            "Temperature of the chip. Bad: near the start of thermal throttling, 85 to 90 °C on most GPUs.",
             "celsius",
             "temperature_celsius",
         ),
         series(
             "Errors",
-            "Memory errors and errors that the driver reported. Bad: any uncorrected one, any XID.",
+            "ECC memory errors and XID errors of the driver. Bad: any uncorrected ECC error, any XID.",
             "short",
             Query(
                 f"max by (gpu, kind) (increase(llmslo_gpu_ecc_errors_total{{{TARGET}}}[{STEP}])) > 0",
@@ -276,7 +276,7 @@ def _gpus() -> list[Panel]:
         ),
         series(
             "PCIe and NVLink",
-            "Bytes per second over PCIe and NVLink. Bad: NVLink silent on GPUs that share a model, PCIe busy instead.",
+            "Bytes per second over PCIe and NVLink. Bad: on GPUs that share a model, NVLink idle and PCIe busy.",
             "Bps",
             Query(rate("llmslo_gpu_pcie_bytes_total", "gpu, direction"), "GPU {{gpu}} PCIe {{direction}}"),
             Query(rate("llmslo_gpu_nvlink_bytes_total", "gpu, direction"), "GPU {{gpu}} NVLink {{direction}}"),

@@ -1,4 +1,4 @@
-"""Overview: is anything wrong, with which target, and why? Where the links of alerts lead to."""
+"""Overview dashboard: state of all targets; alerts link to it."""
 
 from prober.features.grafana.dashboards.board import Board, to_target
 from prober.features.grafana.dashboards.panels import (
@@ -67,7 +67,7 @@ def board() -> Board:
         "Targets": [_targets(), _firing(), _history()],
         "Latency": [*_latency()],
     }
-    text = "Every target in a row: are its SLOs met, what is left of its budgets, how slow is it, why, and what fires."
+    text = "One row per target: SLO status, error budget, latency, likely cause and firing alerts."
     return Board("overview", text, rows)
 
 
@@ -75,7 +75,7 @@ def _counts() -> list[Panel]:
     return [
         stat(
             "Targets failing",
-            "Targets whose last three probes or more all failed. Bad: any; users get no answers there.",
+            "Targets whose last probes, at least three, all failed. Bad: any; users probably get no answers either.",
             "none",
             now(
                 f'count(max by (target) (llmslo_target_state{{{TARGET},state="failing"}}) == 1) or '
@@ -86,8 +86,8 @@ def _counts() -> list[Panel]:
         ),
         stat(
             "SLOs",
-            "SLOs over their own windows: met, without data, missed. Bad: any missed; no data is not a good sign either, it means "
-            "that nobody can say: there are no probes, or the prober does not trust itself.",
+            "SLOs over their own windows: met, no data, missed. Bad: any missed. No data means unknown: no events, "
+            "or the prober's measurements are not reliable.",
             "none",
             *(
                 now(f'count({SLO_STATE}{{{PROBES},state="{state}"}} == 1) or {RULES}', name)
@@ -106,8 +106,8 @@ def _counts() -> list[Panel]:
         ),
         stat(
             "Alerts firing",
-            "Alerts of these targets that fire now. Bad: any; the list below says which. "
-            "No data: Prometheus has no rules of the prober.",
+            "Firing alerts of these targets, listed below. Bad: any. "
+            "No data: Prometheus has not loaded the prober's rules.",
             "none",
             now(f"count({_alerts('=')}) or {RULES}", "critical"),
             now(f"count({_alerts('!=')}) or {RULES}", "others"),
@@ -119,8 +119,8 @@ def _counts() -> list[Panel]:
         ),
         stat(
             "Latencies drifting",
-            "Latencies that are slower than their own baseline. Bad: any, even while the SLO is met. "
-            "Learning: no baseline is old enough to judge by.",
+            "Latencies above their own baseline. Bad: any, even while the SLO is met. "
+            "Learning: no baseline is complete yet.",
             "none",
             now(
                 f"count(max by (target, workload, signal) (llmslo_drift_active{{{PROBES}}}) == 1) or "
@@ -132,8 +132,8 @@ def _counts() -> list[Panel]:
         ),
         stat(
             "Probers trusted",
-            "Whether every prober was in time with its probes in the last 5 minutes. "
-            "Bad: anything but yes; latencies may then be the prober's own.",
+            "Whether every prober sent its probes on time in the last 5 minutes. "
+            "Bad: no; latencies may include the prober's own delays.",
             "none",
             now('min(llmslo_trusted{instance!=""})'),
             mappings=words(("no", RED), ("yes", GREEN)),
@@ -200,10 +200,10 @@ def _targets() -> Panel:
     ]
     return table(
         "Targets",
-        "The worst of each target: its SLO state (met, missed, no data), the least budget left, p99 of the answered probes of "
-        "its slowest workload over the chosen window against the SLO's threshold and the window before, the free share of its "
-        "capacity with its interval, and the likely cause where one is named. Bad: red cells; ÷ limit above 1 is too slow, "
-        "÷ before above 1 got slower, a target that fails has no latency; orange samples: a p99 of fewer than 1,000.",
+        "Worst values per target: SLO state, lowest error budget, p99 of the slowest workload in the selected window relative to "
+        "the SLO threshold and to the window before, free share of the capacity with its interval, and the diagnosed cause. "
+        "Bad: red cells; ÷ limit above 1 is over the threshold, ÷ before above 1 is slower than before. A failing target has no "
+        "latency. Orange samples: fewer than 1,000, too few for a p99.",
         columns,
         *queries,
         sort="-Alerts",
@@ -222,22 +222,22 @@ def _firing() -> Panel:
         Column(source="cause", name="Cause", width=90, empty="–"),
     ]
     return table(
-        "What fires",
-        "Alerts of these targets and of the probers that fire now. Bad: any; critical ones cost users now. "
-        "Each message links its runbook.",
+        "Firing alerts",
+        "Firing alerts of these targets and of the probers. Bad: any; critical ones first. "
+        "The alert message links to the runbook.",
         columns,
         row(f"group by ({ALERT}) ({FIRING} or {PROBER})"),
         sort="Severity",
         hide=("Value", "Value #A"),
         width=14,
-        empty="nothing fires",
+        empty="no alert is firing",
     )
 
 
 def _history() -> Panel:
     return states(
         "SLOs over time",
-        "The worst SLO of each target, when. Bad: red, missed; grey is no data, which is neither good nor bad.",
+        "State of the worst SLO of each target. Bad: red, missed. Grey is no data: unknown.",
         SLO_WORDS,
         Query(slo_state("target"), "{{target}}"),
         width=10,
@@ -248,8 +248,8 @@ def _history() -> Panel:
 def _latency() -> list[Panel]:
     found = []
     for signal, name, what in (
-        ("ttft", "TTFT", "Time to the first token that 99 of 100 probes stay under"),
-        ("itl", "ITL", "Time between tokens that 99 of 100 gaps stay under"),
+        ("ttft", "TTFT", "99th percentile of the time to first token"),
+        ("itl", "ITL", "99th percentile of the time between tokens"),
     ):
         histogram = f"llmslo_{signal}_seconds"
         p99 = quantile(0.99, histogram)
@@ -257,8 +257,8 @@ def _latency() -> list[Panel]:
         found.append(
             series(
                 f"{name} p99 by target",
-                f"{what}, of the slowest workload, over the chosen window, on a logarithmic axis; with grey dots where fewer than "
-                "1,000 samples are behind it. Bad: above the dashed limit of its SLO, or rising.",
+                f"{what} of the slowest workload over the selected window, on a logarithmic axis. Grey dots: fewer than 1,000 "
+                "samples. Bad: above the dashed limit of the SLO, or rising.",
                 "s",
                 Query(f"max by (target) ({p99})", "{{target}}"),
                 Query(f"max by (target) ({p99} unless {enough})", "{{target}}, few samples"),
@@ -276,8 +276,8 @@ def _latency() -> list[Panel]:
     found.append(
         series(
             "Burn rate of the worst SLO",
-            "How many times faster than allowed bad events came over the chosen window, of each target's worst SLO; exact, "
-            "whatever the buckets. Bad: above 1, dashed, the budget does not last.",
+            "Burn rate of each target's worst SLO over the selected window; from exact counters, not buckets. "
+            "Bad: above 1, dashed: the budget does not last for the SLO window.",
             "none",
             Query(f"max by (target) ({bad} / ({events} > 0) / {allowed})", "{{target}}"),
             steps=((None, "transparent"), (1, RED)),
@@ -289,7 +289,7 @@ def _latency() -> list[Panel]:
     found.append(
         states(
             "State of the targets",
-            "What each target was when, by its probes and its engine's health page. Bad: red, failing every probe.",
+            "State of each target, from its probes and the engine's health page. Bad: red, failing.",
             STATE_WORDS,
             Query(target_state(), "{{target}}"),
             width=12,

@@ -1,4 +1,4 @@
-"""Error budgets: what is left, how fast it goes, and where it goes to."""
+"""Error budget dashboard: remaining budget, burn rates, and where bad events come from."""
 
 from prober.features.grafana.dashboards.board import Board, to_target
 from prober.features.grafana.dashboards.overview import FIRING, LEFT, SEVERITIES, SLO_WORDS
@@ -18,13 +18,13 @@ from prober.features.grafana.dashboards.panels import (
     table,
 )
 from prober.features.grafana.dashboards.queries import BUDGET_LEFT, PROBES, RECORDED, increase, slo_state
-from prober.measure.burn_rate_windows import CITED
+from prober.measure.burn_rate_windows import WORKBOOK_PAIRS
 
 SLOS = f'{PROBES},slo=~"$slo"'
 LEVEL = "target, workload, slo"
 BURNS = (
     (None, GREEN),
-    *zip(sorted(float(pair.burn) for pair in CITED), (YELLOW, ORANGE, RED, "dark-red"), strict=True),
+    *zip(sorted(float(pair.burn) for pair in WORKBOOK_PAIRS), (YELLOW, ORANGE, RED, "dark-red"), strict=True),
 )
 
 
@@ -40,10 +40,10 @@ def board() -> Board:
     """The dashboard."""
     rows = {
         "": [_table(), _history(), _left()],
-        "How fast": [_rates(), _fastest(), _firing()],
-        "Where": [_where(), _shares()],
+        "Burn rates": [_rates(), _fastest(), _firing()],
+        "Bad events": [_where(), _shares()],
     }
-    text = "Error budgets: what is left of each, how fast it burns against the thresholds of the alerts, and who spends it."
+    text = "Error budgets: remaining budget, burn rates against the alert thresholds, and the sources of bad events."
     return Board("slo", text, rows, variables=("target", "workload", "slo", "window"))
 
 
@@ -61,8 +61,7 @@ def _table() -> Panel:
     ]
     return table(
         "SLOs",
-        "Each SLO over its own window: met, missed, or no data, and what is left of its budget. "
-        "Bad: missed, and a budget that is nearly used up long before its window ends.",
+        "State of each SLO over its own window, and its remaining error budget. Bad: missed, or a budget near 0.",
         columns,
         row(slo_state(LEVEL).replace(PROBES, SLOS)),
         row(f"min by ({LEVEL}) ({BUDGET_LEFT}{{{SLOS}}})"),
@@ -77,7 +76,7 @@ def _table() -> Panel:
 def _history() -> Panel:
     return states(
         "States over time",
-        "Each SLO over its own window, when. Bad: red, missed; grey is no data, which is neither good nor bad.",
+        "State of each SLO over its own window. Bad: red, missed. Grey is no data: unknown.",
         SLO_WORDS,
         Query(slo_state(LEVEL).replace(PROBES, SLOS), "{{target}} {{workload}} {{slo}}"),
         width=12,
@@ -90,9 +89,9 @@ def _left() -> Panel:
         return f"min by ({LEVEL}) ({BUDGET_LEFT}{{{SLOS}}}{at})"
 
     return series(
-        "Budget left, the least ten",
-        "What is left of the ten error budgets that have least now: 100% is all of it, below 0 the SLO is missed. "
-        "Bad: a line that will cross 0 before its window has passed. Below -100% it is cut off.",
+        "Lowest ten error budgets",
+        "The ten lowest remaining error budgets: 100% is the whole budget, below 0 the SLO is missed. "
+        "Bad: a line that falls towards 0. The axis ends at -100%.",
         "percentunit",
         Query(f"{left()} and bottomk(10, {left(' @ end()')})", "{{target}} {{workload}} {{slo}}"),
         low=-1,
@@ -107,7 +106,7 @@ def _left() -> Panel:
 def _rates() -> Panel:
     return series(
         "Burn rate of $slo, by window",
-        "How many times faster than allowed the budget burns over each window, of the selected targets' worst. Bad: a long window "
+        "Burn rate over each window, of the worst selected target. Bad: a long window "
         "and its short one (1h and 5m, 6h and 30m, 1d and 2h, 3d and 6h of a 30-day SLO) both above 14.4, 6, 3 or 1.",
         "none",
         Query(burn("window"), "{{window}}"),
@@ -139,8 +138,8 @@ def _fastest() -> Panel:
     ]
     return table(
         "Fastest burns",
-        "The twenty fastest burn rates now, over any window. Bad: above 1 the budget does not last its window; "
-        "above 6 a page is near.",
+        "The twenty highest burn rates over any window. Bad: above 1, the budget does not last for the SLO window; "
+        "above 6, a critical alert may follow.",
         columns,
         row(f"topk(20, {burn(f'{LEVEL}, window')})"),
         sort="-Burn rate",
@@ -161,23 +160,23 @@ def _firing() -> Panel:
     labels = ", ".join(column.source for column in columns)
     budgets = FIRING.replace("LLM.+", "LLMErrorBudgetBurn|LLMPercentileSLOBreach|LLMSLONoData")
     return table(
-        "What fires of SLOs",
-        "Alerts on budgets, percentiles and missing data that fire now. Bad: any; critical ones cost users now.",
+        "Firing SLO alerts",
+        "Firing alerts on error budgets, percentiles and missing data. Bad: any; critical ones first.",
         columns,
         row(f"group by ({labels}) ({budgets})"),
         sort="Severity",
         hide=("Value", "Value #A"),
         width=12,
         height=9,
-        empty="nothing fires",
+        empty="no alert is firing",
     )
 
 
 def _where() -> Panel:
     bad = increase("llmslo_slo_bad_events_total", "target, workload, slo", select=SLOS, window="$__range")
     return series(
-        "Bad events, the worst ten",
-        "Where the budgets go: bad events of the ten SLOs and workloads that had most in this range. Bad: one that stands out.",
+        "Bad events, top ten",
+        "Bad events of the ten SLOs and workloads with most of them in this range. Bad: one that stands out.",
         "short",
         Query(
             f"{increase('llmslo_slo_bad_events_total', LEVEL, select=SLOS)} and topk(10, {bad} > 0)",
@@ -195,8 +194,8 @@ def _shares() -> Panel:
     )
     return series(
         "Share of bad events",
-        "Bad events over all events of the chosen window, exact whatever the buckets. "
-        "Bad: above the share that the objective leaves, dashed.",
+        "Share of bad events in the selected window, from exact counters, not buckets. "
+        "Bad: above the share that the objective allows, dashed.",
         "percentunit",
         Query(f"{bad} / ({events} > 0)", "{{target}} {{workload}} {{slo}}"),
         Query(f"1 - max by (slo) (llmslo_slo_objective_ratio{{{SLOS}}})", "allowed by {{slo}}"),

@@ -1,4 +1,4 @@
-"""Target: what a user of one target feels, in all its parts."""
+"""Target dashboard: latency, failures and cost of one target."""
 
 from collections.abc import Sequence
 
@@ -154,8 +154,8 @@ def _quantiles() -> Panel:
     )
     return table(
         "Quantiles now",
-        "Quantiles over the chosen window, of each workload, with the number of successful probes behind them. "
-        "Bad: orange, fewer than 1,000: that p99 is hardly more than the worst probe.",
+        "Quantiles of each workload over the selected window, with the number of successful probes. "
+        "Bad: orange, fewer than 1,000: too few for a p99.",
         columns,
         *asked,
         *counted,
@@ -171,8 +171,8 @@ def _lines(signal: str) -> Panel:
     p99, enough = quantile(0.99, histogram), f"{samples(histogram)} >= {ENOUGH_P99}"
     return series(
         name,
-        f"{what}: half, 90 and 99 of 100 stay under these over the chosen window; a p99 of fewer than 1,000 samples has grey dots. "
-        "Bad: above the dashed limit of the SLO, or p99 leaving p50 behind.",
+        f"{what}: p50, p90 and p99 over the selected window. Grey dots: a p99 of fewer than 1,000 samples. "
+        "Bad: above the dashed limit of the SLO, or p99 rising away from p50.",
         "s",
         Query(quantile(0.5, histogram), "{{workload}} p50"),
         Query(quantile(0.9, histogram), "{{workload}} p90"),
@@ -187,8 +187,8 @@ def _lines(signal: str) -> Panel:
 
 def _counts() -> Panel:
     return series(
-        "Samples behind the quantiles",
-        "Successful probes in the chosen window, of each workload. Bad: below the dashed 1,000 that a p99 takes, or falling.",
+        "Samples per quantile",
+        "Successful probes of each workload in the selected window. Bad: below the dashed 1,000 that a p99 needs, or falling.",
         "short",
         Query(samples("llmslo_ttft_seconds"), "{{workload}}"),
         Query(f"{ENOUGH_P99} * group(llmslo_target_state{{{TARGET}}})", "needed for p99"),
@@ -212,8 +212,8 @@ def _answer() -> Panel:
 def _connect() -> Panel:
     return series(
         "Connect phases, p90",
-        "Set-up of each probe's fresh connection, by phase; none of it is in the TTFT while it is done in time. "
-        "Bad: a phase that grows, it is the network or a proxy and not the engine.",
+        "Time to set up the new connection of each probe, by phase; it counts in TTFT only if it takes longer than connect_lead. "
+        "Bad: a phase that grows; it points to the network or a proxy.",
         "s",
         Query(quantile(0.9, "llmslo_connect_seconds", "phase", TARGET), "{{phase}}"),
         width=12,
@@ -226,8 +226,8 @@ def _both_sides() -> Panel:
 
     return series(
         "TTFT by client and by engine",
-        "What the probes saw beside what the engine says of all its requests. Bad: the client's leaves the engine's behind, "
-        "then it is the network, a proxy or the engine's own front.",
+        "TTFT of the probes beside the engine's own TTFT of all its requests. Bad: the client's grows and the engine's does not: "
+        "look at the network, proxies or the engine's API server.",
         "s",
         *side("llmslo_ttft_seconds", PROBES, "client"),
         *side("llmslo_engine_ttft_seconds", TARGET, "engine"),
@@ -244,7 +244,7 @@ def _failures() -> list[Panel]:
     return [
         series(
             "Failures by reason",
-            "Probes that failed by the target's doing, beside all that were due. Bad: any bar that stays.",
+            "Failed probes by reason, and all probes. Bad: any reason that persists.",
             "short",
             Query(f"{increase('llmslo_probe_failures_total', 'reason')} > 0", "{{reason}}"),
             Query(increase("llmslo_probes_total", "target"), "all probes"),
@@ -261,17 +261,17 @@ def _failures() -> list[Panel]:
             ],
         ),
         series(
-            "Kept out of every SLI, by reason",
-            "Due times that say nothing of the target: late by the prober's doing, over budget, cancelled, rejected. "
-            "Bad: rejected (a token or a name is wrong) and over_budget; nothing is measured meanwhile.",
+            "Excluded from SLIs, by reason",
+            "Due times that do not count for any SLI: delayed by the prober, over budget, cancelled, rejected. "
+            "Bad: rejected (check token, model and request) and over_budget; such probes measure nothing.",
             "short",
             Query(increase("llmslo_probes_neutral_total", "reason"), "{{reason}}"),
             bars=True,
             width=6,
         ),
         series(
-            "Golden prompts answered wrongly",
-            "Share of the golden prompts whose answer was wrong over the chosen window. Bad: above 5%. "
+            "Wrong answers to golden prompts",
+            "Share of wrong answers to golden prompts in the selected window. Bad: above 5%. "
             "No data: no golden prompts.",
             "percentunit",
             Query(
@@ -289,7 +289,7 @@ def _cost() -> list[Panel]:
     return [
         series(
             "Tokens of probing",
-            "Tokens that probing used, as the server counts them. Bad: more than was planned; completion tokens cost most.",
+            "Tokens used by probes, as counted by the server. Bad: more than planned.",
             "short",
             Query(increase("llmslo_probe_tokens_total", "kind"), "{{kind}}"),
             bars=True,
@@ -314,7 +314,7 @@ def _cost() -> list[Panel]:
         ),
         series(
             "Budgets and rate limits left",
-            "Share of the 24-hour budgets that is left. Bad: near 0, then probes are not sent.",
+            "Remaining share of the 24-hour budgets. Bad: near 0; at 0 probes are not sent.",
             "percentunit",
             Query(f"min by (budget) (llmslo_budget_remaining_ratio{{{TARGET}}})", "{{budget}}"),
             high=1,

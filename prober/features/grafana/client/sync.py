@@ -1,9 +1,9 @@
-"""One visit to Grafana in a process of its own.
+"""One synchronisation with Grafana, in a separate process.
 
-`python -m prober.features.grafana.client.visit` reads an order from standard input and writes the result to standard output.
+`python -m prober.features.grafana.client.sync` reads a request from standard input and writes the result to standard output.
 
-The client library takes 25 MB and 0.2 s to import, and Python lets two threads take turns of 5 ms: in the prober's own process
-it would spoil the stamps of probes that end meanwhile.
+The client library takes 25 MB and 0.2 s to import, and Python threads switch every 5 ms: in the prober's process it would
+distort the timestamps of running probes.
 """
 
 import json
@@ -18,95 +18,100 @@ from prober.features.grafana.client.marks import Mark
 from prober.net.address import refuse_link_local
 
 MEMORY_BYTES = 256 << 20
-LONGEST_S = 300  # after which it ends, whatever it waits for
+PROCESS_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What to do there: push the dashboards, make the marks."""
+class SyncRequest:
+    """Work of one synchronisation: push the dashboards, create annotations from the marks."""
 
     spec: GrafanaSpec
     dashboards: bool
     marks: tuple[Mark, ...] = ()
 
     def as_json(self) -> str:
-        """For `order_of`."""
+        """JSON that `parse_request` reads."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
-    """What came of it. dashboards: (title, state, detail) of each, None where nothing was pushed; failures: words by duty."""
+class SyncResult:
+    """Result of a synchronisation.
+
+    dashboards: (title, state, detail) of each dashboard; None if none was pushed.
+    marks: number of annotations created.
+    failures: error message by task.
+    """
 
     dashboards: list[tuple[str, str, str]] | None = None
     marks: int = 0
     failures: dict[str, str] = field(default_factory=dict)
 
 
-def order_of(text: str) -> Order:
-    """The order in its JSON."""
+def parse_request(text: str) -> SyncRequest:
+    """Parse the JSON of a request."""
     read: dict[str, Any] = json.loads(text)
     spec = read["spec"]
     tls = TlsSpec(**spec.pop("tls")) if spec["tls"] else spec.pop("tls")
     marks = tuple(Mark(each["time_ms"], each["end_ms"], tuple(each["tags"]), each["text"]) for each in read["marks"])
-    return Order(GrafanaSpec(tls=tls, **spec), read["dashboards"], marks)
+    return SyncRequest(GrafanaSpec(tls=tls, **spec), read["dashboards"], marks)
 
 
-def came_of(text: str) -> Came:
-    """What a visit wrote. Raises ValueError."""
+def parse_result(text: str) -> SyncResult:
+    """Parse the JSON of a result. Raises ValueError."""
     try:
         read: dict[str, Any] = json.loads(text)
         dashboards = read["dashboards"]
-        return Came(
+        return SyncResult(
             None if dashboards is None else [tuple(each) for each in dashboards], read["marks"], read["failures"]
         )
     except (KeyError, TypeError) as problem:
-        raise ValueError(f"a visit wrote something else than what came of it: {problem!r}") from None
+        raise ValueError(f"the result of the synchronisation process has an unexpected form: {problem!r}") from None
 
 
-def visit(order: Order) -> Came:
-    """Do it; each duty fails for itself."""
+def sync(request: SyncRequest) -> SyncResult:
+    """Run the synchronisation; a failed task does not stop the others."""
     from prober.features.grafana.client.marks import annotate
     from prober.features.grafana.client.push import Wish, push
-    from prober.features.grafana.client.server import Refused, Server
+    from prober.features.grafana.client.server import GrafanaError, Server
     from prober.features.grafana.dashboards import files
     from prober.storage.watched_file import Secret
 
-    spec = order.spec
+    spec = request.spec
     secret = Secret(spec.token_file)
     token = secret.read()
-    duties = [name for name, due in (("dashboards", order.dashboards), ("annotations", bool(order.marks))) if due]
+    tasks = [name for name, due in (("dashboards", request.dashboards), ("annotations", bool(request.marks))) if due]
     if token is None:
-        return Came(failures=dict.fromkeys(duties, f"grafana.{secret.problem}"))
+        return SyncResult(failures=dict.fromkeys(tasks, f"grafana.{secret.problem}"))
     tls = spec.tls or TlsSpec(None, insecure_skip_verify=False)
     failures: dict[str, str] = {}
     dashboards: list[tuple[str, str, str]] | None = None
     marks = 0
     pair = (tls.cert_file, tls.key_file) if tls.cert_file and tls.key_file else None
     with Server(spec.url, token, ca_file=tls.ca_file, insecure=tls.insecure_skip_verify, pair=pair) as server:
-        if "dashboards" in duties:
+        if "dashboards" in tasks:
             try:
                 documents = [json.loads(text) for text in files().values()]
                 report = push(server, documents, Wish(spec.folder, spec.datasource))
                 dashboards = [(each.title, each.state, each.detail) for each in report.dashboards]
                 failed = [each.detail for each in report.dashboards if each.state == "failed"]
                 failures |= {"dashboards": failed[0]} if failed else {}
-            except Refused as refusal:
+            except GrafanaError as refusal:
                 failures["dashboards"] = str(refusal)
-        if "annotations" in duties:
+        if "annotations" in tasks:
             try:
-                marks = annotate(server, list(order.marks))
-            except Refused as refusal:
+                marks = annotate(server, list(request.marks))
+            except GrafanaError as refusal:
                 failures["annotations"] = str(refusal)
-    return Came(dashboards, marks, failures)
+    return SyncResult(dashboards, marks, failures)
 
 
 def main() -> None:
-    """Order on standard input, what came of it on standard output, as JSON."""
-    signal.alarm(LONGEST_S)
+    """Read the request from standard input and write the result to standard output, as JSON."""
+    signal.alarm(PROCESS_TIMEOUT_S)
     refuse_link_local()
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))  # whatever an answer unpacks to
-    print(json.dumps(asdict(visit(order_of(sys.stdin.read())))))  # noqa: T201 - the answer to who started it
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))  # limits a decompressed response
+    print(json.dumps(asdict(sync(parse_request(sys.stdin.read())))))  # noqa: T201 - read by the parent process
 
 
 if __name__ == "__main__":
