@@ -123,6 +123,7 @@ class TargetRunner:
         context.budgets.enter(self.target)
         if self._observed is not None:
             self._observed.retarget(self.target)
+            self._show_state()
         if name := spec.name or self.name:
             self._take_name(name)
 
@@ -233,6 +234,7 @@ class TargetRunner:
         if before.target.spec.url == self.target.spec.url:
             self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
             self.target.state = before.target.state
+            self._logged_state = self.target.state
         self.target.inherit_start(before.target)
 
     def _take_name(self, name: str) -> None:

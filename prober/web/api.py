@@ -248,6 +248,7 @@ class Api:
             return later(refusal.wait_s, str(refusal))
         if result is None:
             return web.Response(status=409, text=f"nothing was sent: target {name!r} is {runner.target.state}\n")
+        runner = self._fleet.runners.get(runner.spec.key, runner)  # a reload may have replaced it meanwhile
         result = replace(result, target=runner.name or result.target, on_request=True)
         if (history := runner.find(TargetHistory)) is not None:
             history.add(result)

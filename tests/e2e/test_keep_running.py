@@ -252,20 +252,21 @@ def test_actions_stay_off_until_somebody_is_asked_who_they_are(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "code", "said"),
     [
-        (("--web.listen-address", "9742"), "--web.listen-address '9742': write"),
+        (("--web.listen-address", "9742"), 1, "--web.listen-address '9742': write"),
         (
             ("--web.listen-address", ":0", "--web.enable-admin-api"),
+            1,
             "--web.enable-admin-api would let anyone who reaches",
         ),
-        (("--shard", "2/2"), "--shard"),
+        (("--shard", "2/2"), 2, "--shard"),
     ],
 )
-def test_flags_that_cannot_mend_themselves_end_it(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
+def test_flags_that_cannot_mend_themselves_end_it(tmp_path: Path, flags: tuple[str, ...], code: int, said: str) -> None:
     """At once, with what to write."""
     with Kept(tmp_path, *flags) as prober:
-        assert prober.process.wait(30) == 1
+        assert prober.process.wait(30) == code
     assert said in prober.log.read_text()
 
 

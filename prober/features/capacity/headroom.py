@@ -150,10 +150,12 @@ class Headroom:
         self._families = families
         self._loads: dict[str, _Load] = {}
         self._kept = dict(kept)
+        self._observers: dict[str, TargetDemand] = {}
 
     def observe(self, observed: ObservedTarget) -> "TargetDemand":
         """The demand of one target."""
-        return TargetDemand(self, observed.name)
+        observer = self._observers[observed.name] = TargetDemand(self, observed.name)
+        return observer
 
     def reading(self, name: str, reading: PageReading, unix_s: float) -> None:
         """The engine's page was read: newest demand, newest headroom. What a sweep adds is no demand of users."""
@@ -260,6 +262,12 @@ class Headroom:
         load = self._loads.get(name)
         return load.exhaustion_unix_s if load else None
 
+    def removed(self, name: str, observer: "TargetDemand") -> None:
+        """A target is gone; one that took its name over goes on."""
+        if self._observers.get(name) is observer:
+            del self._observers[name]
+            self.remove(name)
+
     def remove(self, name: str) -> None:
         """Forget a target."""
         self._loads.pop(name, None)
@@ -352,7 +360,7 @@ class TargetDemand(TargetObserver):
         self._headroom.forget_demand(self._name)
 
     def removed(self) -> None:
-        self._headroom.remove(self._name)
+        self._headroom.removed(self._name, self)
 
 
 def scaled(capacity: Capacity, by: float) -> Capacity:

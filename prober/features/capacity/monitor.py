@@ -170,7 +170,7 @@ class Sweeps:
             else:
                 self._to_recall.put_nowait(swept)
         else:
-            before.target, before.spec = target, spec
+            before.observed, before.target, before.spec = observed, target, spec
         self._demands.declare(name, spec.demand_query)
         if spec.schedule is None:
             self._cron.remove(name)
@@ -181,6 +181,12 @@ class Sweeps:
         )
         gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout)
         self._series.declare(name, None if gap_s is None else max(gap_s, spec.min_gap_s))
+
+    def removed(self, observed: ObservedTarget) -> None:
+        """A target is gone; one that took its name over goes on."""
+        swept = self._swept.get(observed.name)
+        if swept is None or swept.observed is observed:
+            self.remove(observed.name)
 
     def remove(self, name: str) -> None:
         """Sweep a target no more; one under way ends."""
@@ -634,7 +640,7 @@ class TargetSweeps(TargetObserver):
         self._sweeps.stop(self._observed.name)
 
     def removed(self) -> None:
-        self._sweeps.remove(self._observed.name)
+        self._sweeps.removed(self._observed)
 
 
 def _has_capacity(result: Result) -> bool:

@@ -57,7 +57,8 @@ class DiagnosisMonitor:
         while True:
             await asyncio.sleep(EVALUATE_EVERY_S)
             for target in list(self._targets):
-                target.evaluate(time.time())
+                if target in self._targets:  # it may have been removed during this round
+                    target.evaluate(time.time())
                 await asyncio.sleep(0)
 
 
@@ -110,7 +111,7 @@ class TargetDiagnosis(TargetObserver):
             self.devices.append((self._now_s(), devices))
 
     def drifted(self, workload: str, signal: str, *, active: bool) -> None:
-        (self._drifted.add if active else self._drifted.discard)((workload.removesuffix(WARM), signal))
+        (self._drifted.add if active else self._drifted.discard)((workload, signal))
 
     def removed(self) -> None:
         self._on_removed(self)
@@ -118,7 +119,7 @@ class TargetDiagnosis(TargetObserver):
     def evaluate(self, unix_s: float) -> None:
         """Diagnose a target that is in trouble, or learn from one that is not."""
         now_s = self._now_s()
-        drifted = {workload for workload, _ in self._drifted}
+        drifted = {workload.removesuffix(WARM) for workload, _ in self._drifted}
         windows = {workload: _latest(probes, now_s) for workload, probes in self._probes.items()}
         troubled, found = False, None
         for workload, probes in windows.items():

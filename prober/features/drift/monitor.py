@@ -174,6 +174,9 @@ class TargetDrift(TargetObserver):
                 old.state = state
                 self._detectors[key] = old
             self._declare(key)
+        for key, dropped in before.items():
+            if key not in rates and dropped.verdict is not None and dropped.verdict.active:
+                self._observed.drifted(*key, active=False)
 
     def probe_ended(self, result: ProbeResult) -> None:
         """TTFT is one sample; the p99 of the answer's ITLs (of fewer than 100 the longest) is another."""
@@ -191,6 +194,9 @@ class TargetDrift(TargetObserver):
         if reading is not None and reading.signals.requests_running is not None:
             load = reading.signals.requests_running + (reading.signals.requests_waiting or 0.0)
             self._loads.append((reading.at_ns, load))
+
+    def page_changed(self) -> None:
+        self._loads.clear()
 
     def removed(self) -> None:
         self._monitor.forget(self)

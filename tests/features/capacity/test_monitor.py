@@ -81,8 +81,7 @@ class Stage:
         self.sweeps.prometheus_url = changed.get("prometheus")
         self.target = Target(spec, self.clock)
         self.target.state = "ready"
-        features = (BudgetMonitor(self.families), self.headroom, self.sweeps)
-        self.observed = ObservedTarget("t", self.target, features)
+        self.observe()
 
     def value(self, name: str, *labels: str) -> float:
         child = self.families[name].children.get(("t", *labels))
@@ -95,6 +94,11 @@ class Stage:
     def ended(self) -> float:
         children = self.families["llmslo_sweeps_total"].children.values()
         return sum(child.value for child in children if isinstance(child, Value))
+
+    def observe(self) -> None:
+        """As the fleet begins a target."""
+        features = (BudgetMonitor(self.families), self.headroom, self.sweeps)
+        self.observed = ObservedTarget("t", self.target, features)
 
     def remove(self) -> None:
         """As the fleet forgets a target."""
@@ -374,9 +378,29 @@ async def test_a_target_that_is_removed_in_mid_sweep_leaves_no_series(tmp_path: 
         await until(lambda: not stage.sweeps.under_way)
         assert stage.left() == []
         assert stage.events.latest("t") == []
-        stage.observed.retarget(stage.target)
+        stage.observe()
         await stage.sweeps.read("t")
         assert [each.stop_detail for each in stage.sweeps.results("t")] == ["target removed"]
+
+
+async def test_a_target_that_takes_over_a_name_keeps_its_sweeps_and_its_capacity() -> None:
+    """A target found as `t` still ends its probes while one that is configured as `t` has begun."""
+    async with running(SLOTS) as url, staged(url) as stage:
+        before = stage.observed
+        stage.observe()
+        stage.headroom.found("t", [Capacity("interactive", "found", 3.0, 4.0, 5.0)], 1.0)
+        before.removed()
+        for at_s in (0.0, 100.0):
+            said = EngineSignals(EngineInfo("vllm"), requests_finished_total=2 * at_s)
+            stage.observed.page_read(PageReading(round(at_s * 1e9), 0, said))
+        assert stage.value("llmslo_headroom_ratio", "requests", "estimate") == 0.5
+        stage.sweeps.ask("t", "request")
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        stage.observed.removed()
+        with pytest.raises(Refused) as refusal:
+            stage.sweeps.ask("t", "request")
+        assert refusal.value.reason == "not_configured"
+        assert stage.headroom.free("t", "requests").estimate is None
 
 
 async def test_a_target_whose_sweep_is_taken_out_of_the_configuration_in_mid_sweep_has_a_demand_again() -> None:

@@ -162,6 +162,20 @@ def test_the_speed_of_decode_stands_beside_what_the_memory_allows() -> None:
     assert abs(slow - (16e9 + 30_000 * 131_072) / 0.3e12 / 0.1) < 0.01
 
 
+def test_a_warm_half_that_recovers_leaves_the_drift_of_the_cold_one() -> None:
+    """Both halves are diagnosed together, and either alone is reason enough."""
+    told = Told()
+    told.pass_(3 * WINDOW_S, 0.1, 0.0, 0.0)
+    told.target.drifted("probe", "ttft", active=True)
+    told.target.drifted("probe_warm", "ttft", active=True)
+    told.target.drifted("probe_warm", "ttft", active=False)
+    told.evaluate()
+    assert told.diagnosis is not None
+    told.target.drifted("probe", "ttft", active=False)
+    told.evaluate()
+    assert told.diagnosis is None
+
+
 def test_a_target_that_is_gone_is_forgotten() -> None:
     """It is evaluated no more."""
     told = Told()

@@ -16,6 +16,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing.event_log import EventLog
+from prober.probing.observer import TargetObserver
 from tests.observed import observed, reconfigured
 
 SPEC = DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400)
@@ -113,6 +114,30 @@ def test_a_reload_keeps_baselines_and_removes_what_is_gone() -> None:
     reconfigured(stage.target, target())
     stage.target.removed()
     assert list(stage.monitor.states()) == []
+
+
+class Heard(TargetObserver):
+    """What other features hear."""
+
+    def __init__(self) -> None:
+        self.drifted_now: set[tuple[str, str]] = set()
+
+    def observe(self, _: object) -> "Heard":
+        return self
+
+    def drifted(self, workload: str, signal: str, *, active: bool) -> None:
+        (self.drifted_now.add if active else self.drifted_now.discard)((workload, signal))
+
+
+def test_a_signal_that_is_watched_no_more_has_not_drifted() -> None:
+    """Whoever heard of its drift hears that it has ended."""
+    stage, heard = Stage(), Heard()
+    stage.target = observed(target(), stage.monitor, heard)
+    stage.feed(6_000)
+    stage.feed(400, 2.0, start=6_000)
+    assert heard.drifted_now == {("probe", "ttft")}
+    reconfigured(stage.target, target(", stream: false"))
+    assert heard.drifted_now == set()
 
 
 def test_what_a_disk_that_hangs_holds_up_is_told_all_the_same() -> None:
