@@ -29,7 +29,7 @@ SENT = ("token", "rotated", "header", "authorization", "proxy", "grafana", "prom
 NEVER_SENT = ("password", "misplaced", "unsaid", "client_key", "server_key", "hash")
 VARIABLES = {"GRAFANA_TOKEN": "environment", "COOKIE": "cookie", "TUNNEL": "tunnel"}
 FAILED = (b"its Content-Type is", b"unknown key", b"has a value that is no text", b"/list?\xe2\x80\xa6: HTTP 401", b"HTTP 401 ",
-          b"HTTP 500 ", b"an event of type", b"not an event", b"wait for it: HTTP 403", b"not a Lease")  # fmt: skip
+          b"HTTP 500 ", b"an event of type", b"not an event", b"probing continues: HTTP 403", b"not a Lease")  # fmt: skip
 
 
 class Canaries:

@@ -163,7 +163,7 @@ async def test_a_sweep_finds_the_knee_and_a_restart_remembers_it(tmp_path: Path)
     """
     slow = Behaviour(ttft=Constant(0.19), itl=Constant(0.001), slots=4, background_per_s=2.0)
     async with running(Settings(behaviour=slow)) as url:
-        async with staged(url, folder=tmp_path, threshold="600ms", least="9/s") as stage:
+        async with staged(url, folder=tmp_path, threshold="400ms", least="9/s") as stage:
             stage.sweeps.ask("t", "request")
             await until(lambda: stage.ended() and not stage.sweeps.under_way, 120)
             assert stage.value("llmslo_sweeps_total", "found") == 1
