@@ -76,14 +76,16 @@ class DriftMonitor:
         self._saving: set[tuple[str, SignalKey]] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetDrift":
-        """The drift of one target."""
-        observer = self._targets[observed.name] = TargetDrift(self, observed)
+        """The drift of one target. One that takes over the name of a target that still ends goes on with its baselines."""
+        observer = TargetDrift(self, observed, self._targets.get(observed.name))
+        self._targets[observed.name] = observer
         return observer
 
     def forget(self, target: "TargetDrift") -> None:
         """A target is gone."""
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
+            self._unsaved = {(name, key) for name, key in self._unsaved if name != target.name}
 
     def configure(self, spec: DriftSpec) -> None:
         """Other settings: the baselines stay, the evidence is judged by the new ones."""
@@ -145,10 +147,11 @@ class DriftMonitor:
 class TargetDrift(TargetObserver):
     """One detector for TTFT and one for ITL of each workload of a target that streams."""
 
-    def __init__(self, monitor: DriftMonitor, observed: ObservedTarget) -> None:
+    def __init__(self, monitor: DriftMonitor, observed: ObservedTarget, before: "TargetDrift | None") -> None:
         self.name = observed.name
         self._monitor, self._observed = monitor, observed
-        self._detectors: dict[SignalKey, _Detector] = {}
+        known = before._detectors.items() if before is not None else ()
+        self._detectors: dict[SignalKey, _Detector] = {key: _Detector(detector.state) for key, detector in known}
         self._loads: deque[tuple[int, float]] = deque(
             maxlen=LOADS
         )  # (ns of the monotonic clock, requests in the engine)

@@ -116,6 +116,20 @@ def test_a_reload_keeps_baselines_and_removes_what_is_gone() -> None:
     assert list(stage.monitor.states()) == []
 
 
+def test_a_target_that_takes_over_a_name_goes_on_with_its_baselines() -> None:
+    """A target found as `t` still ends its probes while one that is configured as `t` has begun."""
+    stage = Stage()
+    stage.feed(6_000)
+    before, stage.target = stage.target, observed(target(), stage.monitor)
+    before.removed()
+    assert stage.monitor.without_baseline("ttft") == []
+    stage.feed(300, 2.0, start=6_000)
+    assert stage.value("llmslo_drift_active", "ttft", "unknown") == 1
+    stage.target.removed()
+    assert list(stage.monitor.states()) == []
+    assert list(stage.monitor.changed_states()) == []
+
+
 class Heard(TargetObserver):
     """What other features hear."""
 
