@@ -61,7 +61,8 @@ scrape_configs:
   - job_name: llm-slo-prober
     static_configs: [{{targets: ["127.0.0.1:{prober}"]}}]
 """
-ALERTS = ("/alerts", "/classic/alerts")  # the second where Prometheus is built without its newer pages, as Debian's is
+# The second where Prometheus is built without its newer pages, as Debian's is; the third where its page templates are not installed.
+ALERTS = ("/alerts", "/classic/alerts", "/api/v1/rules?type=alert")
 READY_S = 20.0  # for so long it may take to answer
 BOARD = "/d/llm-slo"  # where an alert's link to a dashboard leads in a Grafana; here it leads to the prober's own page
 RULES_EVERY = "15s"  # states of SLOs are judged every five minutes elsewhere, as their windows are of days
@@ -158,19 +159,22 @@ def _lead_here(rule: dict[str, Any]) -> None:
 
 
 def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop: Event) -> str:
-    """URL of Prometheus's alerts page: the first of ALERTS that answers."""
+    """URL of Prometheus's alerts page: the first of ALERTS that answers once Prometheus is ready."""
     base, end = f"http://{HOST}:{ports['Prometheus']}", time.monotonic() + READY_S
-    ask = urllib.request.build_opener(
-        urllib.request.ProxyHandler({})
-    ).open  # no proxy is between this machine and itself
     while prometheus.poll() is None and time.monotonic() < end and not stop.wait(0.1):
-        for path in ALERTS:
-            try:
-                with ask(base + path, timeout=5):
-                    return base + path
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
-                pass  # not yet, or not there
+        if _answers(f"{base}/-/ready"):
+            return next((base + path for path in ALERTS if _answers(base + path)), base)
     return base
+
+
+def _answers(url: str) -> bool:
+    """Whether a GET of the URL is answered with success. No proxy is between this machine and itself."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=5):
+            return True
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
 
 
 def _tell(ports: Mapping[str, int], trouble_s: float, alerts: str | None) -> None:
