@@ -10,6 +10,7 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from prober.config.specs import ProbeSpec, TargetSpec
+from prober.measure.burn_rate_windows import promql
 from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
@@ -331,8 +332,8 @@ class TargetRunner:
         if self.target.state != self._logged_state:
             before, self._logged_state = self._logged_state, self.target.state
             if self.target.is_refusing:
-                limit_s = self.target.spec.starting_timeout_s
-                detail = f": refuses connections; counted as failures after {limit_s:g} s (starting_timeout)"
+                limit = promql(self.target.spec.starting_timeout_s)
+                detail = f": refuses connections; counted as failures after {limit} (starting_timeout)"
             else:
                 detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
             log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)

@@ -114,11 +114,8 @@ def test_ctrl_c_is_not_taken_for_a_result() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(30)
         command = [sys.executable, "-m", "prober", "once", f"http://127.0.0.1:{server.getsockname()[1]}"]
-        command = [
-            "env",
-            "--default-signal=INT",
-            *command,
-        ]  # a shell's background job ignores Ctrl-C, and so would its children
+        # A shell's background job ignores Ctrl-C, and so would its children.
+        command = ["env", "--default-signal=INT", *command]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             connection, _ = server.accept()
             with connection:
