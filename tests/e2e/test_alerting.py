@@ -280,7 +280,7 @@ async def _play(stage: Stage, inbox: Inbox) -> None:
     assert burn is not None
     assert drift is not None
     assert re.search(
-        r"^[\d.]+% of some \d+ events of workload short that are known of the last", burn["annotations"]["description"]
+        r"^[\d.]+% of about \d+ recorded events of workload short in the last", burn["annotations"]["description"]
     )
     assert re.search(r"is slower than its own baseline since \d{4}-\d\d-\d\d ", drift["annotations"]["description"])
     # A shift takes 20 probes since the change; a message that was sent before has none, and the alert gets it.

@@ -52,7 +52,7 @@ MOCKS = {
     "failing": ("--fault", "http:503"),
 }
 STAGED = "staged"
-SECONDS, PATIENCE = 20.0, 70.0
+SECONDS, PATIENCE = 65.0, 150.0  # demand is stated from a minute of readings on
 Start = Callable[..., subprocess.Popen[bytes]]
 
 # By dashboard and panel: which queries have no data of a target, and why there is none.

@@ -187,7 +187,7 @@ async def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
     assert isinstance(found, Comparison)
     assert [each.effect for each in found.compared] == [each["effect"] for each in said["compared"]]
     assert found.load is not None
-    assert (found.load.workload, found.load.prompt_tokens) == ("asked", "Fixed(tokens=30)")
+    assert (found.load.workload, found.load.prompt_tokens) == ("asked", "fixed 30")
     assert json.loads(found.configuration or "")["rounds"] == 9
     assert (found.a.model, found.b.model) == ("mock", "mock")
     text = comparison_report.markdown([found])

@@ -206,7 +206,7 @@ def test_an_engine_that_ends_by_itself_ends_the_demo() -> None:
         os.kill(engine, signal.SIGKILL)
         assert running.process.wait(30) == 1
         assert running.process.stdout is not None
-        assert "regressing ended by itself, with -9" in running.process.stdout.read()
+        assert "regressing exited with -9" in running.process.stdout.read()
         assert [number for number in started if there(number)] == []
 
 

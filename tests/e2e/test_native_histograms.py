@@ -25,6 +25,7 @@ from prober.exposition.buckets import COARSE
 from prober.exposition.families import Histogram, Registry
 from prober.exposition.form import Form
 from prober.features.engines import series as engines_series
+from prober.features.slo.monitor import SloMonitor
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -62,7 +63,7 @@ class Prober:
 def recorded(samples: list[float], wide: list[float]) -> Registry:
     """`samples` as TTFTs, `wide` as chunk gaps, four children of one family, and an engine's own histogram."""
     families = registry()
-    target, now = observed(SPEC, ProbeRecorder(families)), time.time()
+    target, now = observed(SPEC, ProbeRecorder(families), SloMonitor(families)), time.time()
     for i, value in enumerate(samples):
         first = round(value * 1e9)
         timeline = Timeline(0, first_ns=first, first_answer_ns=first, end_ns=2 * first)

@@ -146,7 +146,7 @@ async def test_a_demand_is_one_number_that_is_known(prometheus: str) -> None:
     for query, said in (
         ("sum(rate(nobody_total[5m]))", "gives no data"),
         ("vector(0) / 0", "gives nan"),
-        ('vector(1) or label_replace(vector(2), "a", "b", "", "")', "gives 2 series; sum"),
+        ('vector(1) or label_replace(vector(2), "a", "b", "", "")', "gives 2 series; aggregate them, such as with sum"),
         ("vector(1)[5m:1m]", "does not give a number"),
         ("sum(", "parse error"),
         ('"words"', "does not give a number"),
