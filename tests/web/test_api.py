@@ -247,12 +247,17 @@ async def test_a_probe_on_request_is_charged_what_it_used() -> None:
             assert (used > 0) == (name == "a")
 
 
+HOURLY = "probes: [{workload: phase_256_128, rate: 1/h}]"
+
+
 async def test_probes_on_request_use_only_what_the_schedule_leaves_of_a_budget() -> None:
     """Then each ends as over_budget and sends nothing, while the schedule goes on; the page says so too."""
-    spec = specs("name: a, url: 'http://h', rate: 1/h, budget: {tokens_per_day: 10000000}")[0]
+    # Requests of equal length: where one does not fit, the next one does not either.
+    spec = specs(f"name: a, url: 'http://h', {HOURLY}, budget: {{tokens_per_day: 10000000}}")[0]
     needed = needs_of(spec)["tokens"].max_over(25 * 3600)  # hours that count
-    limit = round(needed + 800)  # a few probes
-    async with asked(f"name: a, url: '{{url}}', rate: 1/h, budget: {{{{tokens_per_day: {limit}}}}}") as site:
+    limit = round(needed + 4 * 400)  # a few probes
+    hourly = HOURLY.replace("{", "{{").replace("}", "}}")
+    async with asked(f"name: a, url: '{{url}}', {hourly}, budget: {{{{tokens_per_day: {limit}}}}}") as site:
         await until(lambda: site.seen.probes("a") >= 1)
         found = []
         for _ in range(12):
@@ -268,8 +273,8 @@ async def test_probes_on_request_use_only_what_the_schedule_leaves_of_a_budget()
         assert "probe_success 0.0" in page.text
         assert 'probe_outcome{outcome="over_budget"} 1.0' in page.text
         target = line_of(site, "a").target
-        assert target.budgets["tokens"].spent(target.clock.now_ns()) < 800 + needed / 24 * 3
-        assert target.reserve(500, 100) is not None  # a probe of the schedule
+        assert target.budgets["tokens"].spent(target.clock.now_ns()) < 4 * 400 + needed / 24 * 3
+        assert target.reserve(256, 128) is not None  # a probe of the schedule
 
 
 @pytest.mark.parametrize(
