@@ -15,7 +15,8 @@ from prober.features.capacity.capacity_model import CapacityModel, Knee
 from prober.features.capacity.fitting import Fit, Prior, fit
 from prober.features.capacity.knee import Step, knee
 from prober.features.capacity.replay import Pair
-from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, RequestRecord, Stage, observed
+from prober.features.capacity.request_record import RequestRecord
+from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, Stage, observed
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, RateEvents, agreed, evidence, fails, holds_at
 

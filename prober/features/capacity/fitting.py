@@ -25,7 +25,8 @@ from prober.features.capacity.replay import (
     scene,
     until,
 )
-from prober.features.capacity.sweep_record import Record, RequestRecord
+from prober.features.capacity.request_record import RequestRecord
+from prober.features.capacity.sweep_record import Record
 from prober.simulation.parameters import Parameters
 
 BLOCK_TOKENS = 16
@@ -127,7 +128,7 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
 def _lately(record: Record) -> Record:
     """Without what was long before the sweep: it tells of the load that was there, and takes time to replay."""
     from_s = record.asked[0].at_s - BEFORE_S
-    others = None if record.others is None else tuple(each for each in record.others if each.at_s >= from_s)
+    others = None if record.others is None else tuple(each for each in record.others if each.arrival_s >= from_s)
     return replace(record, readings=tuple(each for each in record.readings if each[0] >= from_s), others=others)
 
 

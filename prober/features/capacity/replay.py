@@ -118,7 +118,7 @@ def scene(record: Record, others: Background, rng: Random) -> Scene:
     from_s = record.from_s
     rows = [(each.at_s - from_s, each.prompt_tokens, each.output_tokens, at) for at, each in enumerate(record.asked)]
     if record.others is not None:
-        rows += [(each.at_s - from_s, each.prompt_tokens, each.output_tokens, -1) for each in record.others]
+        rows += [(each.arrival_s - from_s, each.prompt_tokens, each.output_tokens, -1) for each in record.others]
     elif others.lengths:
         rows += [(at_s, *rng.choice(others.lengths), -1) for at_s in _drawn_times(record, rng)]
     if others.lengths:

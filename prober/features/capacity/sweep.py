@@ -22,15 +22,16 @@ from statistics import median
 
 from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, Reason, Run
 from prober.features.capacity.knee import at_least
-from prober.features.capacity.pending_request import PendingRequest
-from prober.features.capacity.request_log import Account
+from prober.features.capacity.request_log import RequestLog
+from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.stop_conditions import VOID, StopConditions
 from prober.features.capacity.sweep_plan import Plan, Spent
-from prober.features.capacity.sweep_record import UNJUDGED, Other, Phase, Stage, observed
+from prober.features.capacity.sweep_record import UNJUDGED, Phase, Stage, observed
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.results.capacity import ERROR, Capacity, binding
+from prober.simulation.request import Request
 from prober.statistics.sequential_test import log_evidence_below, min_observations
 
 # The sending ends when half of so many last requests known are breaches. A grid is walked to see them: one burst does not end it.
@@ -67,7 +68,7 @@ class Sweep:
         )
         self._guard = StopConditions(guards, self._ttft_s)
         self._now = self._began_s = at_s
-        self._account = Account()
+        self._account = RequestLog()
         self._breached: dict[int, int] = {}  # requests by stage
         self._last = LAST_OF_GRID if plan.mode == "grid" else LAST
         self._late: deque[bool] = deque(maxlen=20)
@@ -85,7 +86,8 @@ class Sweep:
         if not isinstance(self._order, Run) or request_id in self._account.requests:
             return
         account = self._account
-        account.sent(PendingRequest(request_id, at_s, prompt_tokens, output_tokens, self._order.stage, known_s=at_s))
+        record = RequestRecord(at_s, prompt_tokens, output_tokens, self._order.stage, known_s=at_s)
+        account.sent(request_id, record)
         share, limit = self._plan.budget.used(len(account.requests), account.prompt_tokens, account.output_tokens)
         if len(self._account.open) >= self._plan.guards.in_flight:
             self._stop("saturated", at_s, f"{len(self._account.open)} requests in flight")
@@ -143,7 +145,7 @@ class Sweep:
     def other(self, at_s: float, prompt_tokens: int, output_tokens: int) -> None:
         """Somebody else's request came; only where all of them are known one by one."""
         if isinstance(self._order, Run):
-            self._account.others.append(Other(at_s, prompt_tokens, output_tokens))
+            self._account.others.append(Request(at_s, prompt_tokens, output_tokens, background=True))
 
     def demand(self, per_s: float) -> None:
         """Somebody else counted the load that was there before the sweep; of use where the page does not count requests."""
@@ -208,7 +210,7 @@ class Sweep:
 
     # -- requests
 
-    def _judge(self, request: PendingRequest, at_s: float, *, final: bool) -> None:
+    def _judge(self, request: RequestRecord, at_s: float, *, final: bool) -> None:
         """What is known of it now may be a breach, or harm."""
         stage = self._account.stages[request.stage]
         if stage.phase in UNJUDGED or not request.valid:
@@ -220,7 +222,7 @@ class Sweep:
         if final and not request.counted:
             self._shares.append(request.max_threshold_share(at_s, self._plan.slos))
             request.counted = True
-        ttft_s = request.ttft_s(at_s)
+        ttft_s = request.waited_s(at_s)
         if self._ttft_s and not request.failed and ttft_s > self._plan.guards.ttft_factor * self._ttft_s:
             self._stop("slow", at_s, f"a TTFT of {ttft_s:.3g} s or more")
         if now:
@@ -279,8 +281,8 @@ class Sweep:
         if before is None or (before.requests_finished_total or 0.0) < WARM_AFTER * max(1, before.ranks or 1):
             return False
         sent = list(self._account.requests.values())
-        later = [each.ttft_s(at_s) for each in sent[2:] if each.first_s is not None]
-        slowest_s = max((each.ttft_s(at_s) for each in sent[:2]), default=0.0)
+        later = [each.waited_s(at_s) for each in sent[2:] if each.first_s is not None]
+        slowest_s = max((each.waited_s(at_s) for each in sent[:2]), default=0.0)
         return len(later) >= WARM_ANSWERS - 2 and slowest_s <= WARM_FACTOR * median(later)
 
     def _climb(self, run: Run, lasted_s: float, at_s: float) -> None:

@@ -1,6 +1,6 @@
-"""What a sweep saw, as values: its own requests, what is known of the load that was there already, and the engine's page.
+"""The record of a sweep: its requests and stages, the background load and the readings of the engine's page.
 
-All of it can be pickled: an estimate from it costs seconds of CPU and belongs in another process.
+It can be pickled: an estimate takes seconds of CPU and runs in another process.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from prober.features.capacity.request_record import RequestRecord
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.slo_events import max_events_per_probe
+from prober.simulation.request import Request
 from prober.statistics.sequential_test import Observations
 
 Phase = Literal["warm_up", "ramp", "rest", "climb", "grid", "sustain"]
@@ -18,51 +20,13 @@ UNJUDGED: frozenset[Phase] = frozenset({"warm_up", "rest"})  # their requests do
 
 
 @dataclass(frozen=True, slots=True)
-class RequestRecord:
-    """A request of the sweep. Times are seconds of the sweep's one monotonic clock.
-
-    at_s: when it was due; prompt_tokens, output_tokens: as asked for; stage: number of the stage it was sent in
-    first_s, end_s: first token and end, None if it was cut or is pending; known_s: up to when it was looked at
-    tpot_s: as measured, None without usage; gap_s, gap_most_s: median and largest gap between chunks
-    valid: it says something of the target (not late, cut before its time, rejected)
-    failed: it ended badly; events: (events, bad ones) of each SLO by name, absent where it is not known yet
-    """
-
-    at_s: float
-    prompt_tokens: int
-    output_tokens: int
-    stage: int
-    first_s: float | None = None
-    end_s: float | None = None
-    known_s: float = 0.0
-    tpot_s: float | None = None
-    gap_s: float | None = None
-    gap_most_s: float | None = None
-    valid: bool = True
-    failed: bool = False
-    events: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-    @property
-    def ttft_s(self) -> float | None:
-        """TTFT from the due time."""
-        return None if self.first_s is None else self.first_s - self.at_s
-
-
-@dataclass(frozen=True, slots=True)
-class Other:
-    """A background request that is known individually, such as from a gateway log. at_s: on the sweep's clock."""
-
-    at_s: float
-    prompt_tokens: int
-    output_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Stage:
     """A completed stage of constant rate.
 
-    rate_per_s: asked for, of the sweep's own requests; other_per_s: of the load that was there, None where nobody tells
-    sent, answered, failed: requests sent in it and what became of them so far; events: (events, bad ones) of each SLO
+    rate_per_s: intended rate of the sweep's own requests
+    sent, answered, failed: numbers of requests so far
+    events: (events, bad events) by SLO
+    other_per_s: background load; None if unknown
     """
 
     number: int
@@ -86,18 +50,20 @@ class Stage:
 class Record:
     """Input of an estimate.
 
-    asked: in the order of time; readings: (seconds, page); others: None unless they are known one by one, all of them
-    lengths: a sample of (prompt, output) tokens of the workload, empty: those that were asked for
-    reached: the sending ended because the knee was passed, or harm seen, not because of a limit of the plan's own
-    cut: the plan or something outside ended it, before the target did: what it can carry rests on the events alone
-    spoilt: by the prober itself, so that nothing can be said
+    asked: the sweep's requests in the order of their due times
+    readings: (seconds, engine signals)
+    others: background requests; None unless all of them are known one by one
+    lengths: sample of (prompt, output) tokens of the workload; empty: the requested lengths
+    reached: the sending ended because the knee was passed or the target was harmed
+    cut: the plan or an external condition ended the sending before that: only events count
+    spoilt: the prober itself was late: nothing can be estimated
     """
 
     slos: tuple[Slo, ...]
     asked: tuple[RequestRecord, ...]
     stages: tuple[Stage, ...]
     readings: tuple[tuple[float, EngineSignals], ...] = ()
-    others: tuple[Other, ...] | None = None
+    others: tuple[Request, ...] | None = None
     lengths: tuple[tuple[int, int], ...] = ()
     reached: bool = True
     cut: bool = False
@@ -108,7 +74,11 @@ class Record:
         """Mean background rate while it was observed; None if unknown."""
         if self.others is not None:
             span_s = self.until_s - self.from_s
-            return sum(self.from_s <= each.at_s <= self.until_s for each in self.others) / span_s if span_s > 0 else 0.0
+            return (
+                sum(self.from_s <= each.arrival_s <= self.until_s for each in self.others) / span_s
+                if span_s > 0
+                else 0.0
+            )
         counts = other_counts(self)
         span_s = sum(end - begin for begin, end, _ in counts)
         return sum(count for _, _, count in counts) / span_s if span_s > 0 else None
@@ -125,10 +95,10 @@ class Record:
 
 
 def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations:
-    """One observation a request, as `sequential` takes them. requests: (events, bad ones, output tokens asked for) of each.
+    """One observation per request, for `sequential_test`. requests: (events, bad events, requested output tokens).
 
-    A request of several events (ITL) is budget + (bad − budget · events) ÷ most of them, as in `prober gate`: its gaps need not
-    be independent.
+    A request with several events (ITL) counts as budget + (bad − budget · events) ÷ (largest number of events), as in
+    `prober gate`, because its gaps are not independent.
     """
     known = [each for each in requests if each[0]]
     budget = float(slo.error_budget_ratio)
@@ -144,10 +114,10 @@ def entered(signals: EngineSignals) -> float | None:
 
 
 def other_counts(record: Record) -> list[tuple[float, float, float]]:
-    """(from, to, requests of others that came between) for each two readings; empty where the page does not count.
+    """(from, to, background requests) between consecutive readings; empty if the page does not count requests.
 
-    What came to the engine less what the sweep sent. A request on its way at a reading is counted in the next, so single
-    counts may be below 0; their sum is right.
+    Arrivals at the engine minus requests of the sweep. A request that travels during a reading counts in the next interval, so
+    single counts may be negative; their sum is correct.
     """
     known = [(at_s, count) for at_s, signals in record.readings if (count := entered(signals)) is not None]
     found: list[tuple[float, float, float]] = []

@@ -16,8 +16,9 @@ from prober.features.capacity.capacity_model import CapacityModel
 from prober.features.capacity.estimate import Estimated, estimate, estimated
 from prober.features.capacity.fitting import Fit, Prior, Trouble, fit, solved
 from prober.features.capacity.replay import Background, Pair, background, replay, scene
+from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.sweep_plan import Plan
-from prober.features.capacity.sweep_record import Record, RequestRecord, Stage
+from prober.features.capacity.sweep_record import Record, Stage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.simulation.parameters import Parameters

@@ -10,7 +10,7 @@ from bench.worlds import Lengths, World
 from prober.features.capacity.actions import Estimate, Finished, Reason, Run
 from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_plan import Budget, Guards, Plan
-from prober.features.capacity.sweep_record import Other, Record, other_counts
+from prober.features.capacity.sweep_record import Record, other_counts
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Signal, Slo
@@ -20,6 +20,7 @@ from prober.measure.timeline import Timeline
 from prober.results.capacity import Capacity, Verdict
 from prober.simulation.faults import Crash, Slow
 from prober.simulation.parameters import Parameters
+from prober.simulation.request import Request
 from prober.workload.shapes import Lognormal
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 3_600.0)
@@ -527,7 +528,7 @@ def test_others_are_what_the_engine_counted_less_what_the_sweep_sent() -> None:
     record = hand.sweep.order.record
     assert [count for *_, count in other_counts(record)] == [2.0, 1.0]
     assert record.other_per_s == 1.5
-    known = Record((TTFT,), record.asked, record.stages, (), (Other(1.0, 10, 10), Other(99.0, 10, 10)))
+    known = Record((TTFT,), record.asked, record.stages, (), (Request(1.0, 10, 10), Request(99.0, 10, 10)))
     assert known.other_per_s == pytest.approx(1 / 2.4)
 
 

@@ -1,9 +1,8 @@
-"""A request of a sweep while it is in flight."""
+"""A request of a sweep, from its due time to its end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prober.features.capacity.sweep_record import RequestRecord
 from prober.measure.objective import Slo
 from prober.measure.outcome import BAD, NEUTRAL
 from prober.measure.result import ProbeResult
@@ -14,15 +13,23 @@ ITL_BREACH_FACTOR = 3.0
 
 
 @dataclass(slots=True)
-class PendingRequest:
-    """State of a request so far.
+class RequestRecord:
+    """Observations of a request, updated while it is in flight. Times are seconds of the sweep's monotonic clock.
 
-    at_s: due time. prompt_tokens, output_tokens: as requested.
-    breached: it breaches an SLO. counted: it was counted in the breaches of its stage.
-    The other fields are those of `RequestRecord`.
+    at_s: due time
+    prompt_tokens, output_tokens: as requested
+    stage: number of the stage in which it was sent
+    first_s, end_s: first token and end; None if it is in flight or was cut before
+    known_s: time of the last observation
+    tpot_s: as measured; None without usage
+    gap_s, gap_most_s: median and largest gap between chunks
+    valid: it characterises the target: it was not late, cut too early or rejected
+    failed: it ended badly
+    events: (events, bad events) by SLO; an SLO without a known event is absent
+    breached: it breaches an SLO
+    counted: its latency was compared with the thresholds
     """
 
-    id: str
     at_s: float
     prompt_tokens: int
     output_tokens: int
@@ -35,37 +42,23 @@ class PendingRequest:
     gap_most_s: float | None = None
     valid: bool = True
     failed: bool = False
+    events: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     breached: bool = False
     counted: bool = False
-    events: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def record(self) -> RequestRecord:
-        """The state as an immutable record."""
-        return RequestRecord(
-            at_s=self.at_s,
-            prompt_tokens=self.prompt_tokens,
-            output_tokens=self.output_tokens,
-            stage=self.stage,
-            first_s=self.first_s,
-            end_s=self.end_s,
-            known_s=self.known_s,
-            tpot_s=self.tpot_s,
-            gap_s=self.gap_s,
-            gap_most_s=self.gap_most_s,
-            valid=self.valid,
-            failed=self.failed,
-            events=dict(self.events),
-        )
+    @property
+    def ttft_s(self) -> float | None:
+        """TTFT from the due time."""
+        return None if self.first_s is None else self.first_s - self.at_s
 
     def first_token(self, at_s: float, slos: Sequence[Slo]) -> None:
-        """The first content arrived."""
+        """Add the arrival of the first content."""
         self.first_s = self.known_s = at_s
-        for slo in slos:
-            if slo.signal == "ttft" and slo.threshold_s is not None:
-                self.events[slo.name] = (1, int(at_s - self.at_s > slo.threshold_s))
+        ttft = {slo.name: slo.threshold_s for slo in slos if slo.signal == "ttft" and slo.threshold_s is not None}
+        self.events = {**self.events, **{name: (1, int(at_s - self.at_s > limit_s)) for name, limit_s in ttft.items()}}
 
     def finished(self, result: ProbeResult, at_s: float, slos: Sequence[Slo]) -> None:
-        """The request ended; observed at `at_s`."""
+        """Add the end of the request, observed at `at_s`."""
         timeline = result.timeline
         self.end_s = at_s if timeline.end_ns is None else timeline.end_ns / 1e9
         self.known_s = at_s
@@ -79,27 +72,30 @@ class PendingRequest:
         self.events = {slo.name: counts for slo in slos if (counts := count_events(slo, result))[0]}
 
     def check_overdue(self, at_s: float, slos: Sequence[Slo]) -> bool:
-        """Whether it has already waited longer than a threshold, which is a breach; updates its events."""
+        """Count a wait beyond a threshold as a breach. Returns whether there is one."""
         self.known_s = at_s
-        is_overdue = False
-        for slo in slos:
-            waits = slo.signal == "e2e" or (slo.signal == "ttft" and self.first_s is None)
-            if waits and slo.threshold_s is not None and at_s - self.at_s > slo.threshold_s:
-                self.events[slo.name] = (1, 1)
-                is_overdue = True
-        return is_overdue
+        overdue = {
+            slo.name: (1, 1)
+            for slo in slos
+            if slo.threshold_s is not None
+            and at_s - self.at_s > slo.threshold_s
+            and (slo.signal == "e2e" or (slo.signal == "ttft" and self.first_s is None))
+        }
+        if overdue:
+            self.events = {**self.events, **overdue}
+        return bool(overdue)
 
     def breaches(self, slo: Slo) -> bool:
         """Whether it breaches `slo` by the events known so far."""
         count, bad = self.events.get(slo.name, (0, 0))
         return bad > (ITL_BREACH_FACTOR * float(slo.error_budget_ratio) * count if slo.signal == "itl" else 0)
 
-    def ttft_s(self, at_s: float) -> float:
+    def waited_s(self, at_s: float) -> float:
         """TTFT, or the time waited so far."""
         return (at_s if self.first_s is None else self.first_s) - self.at_s
 
     def max_threshold_share(self, at_s: float, slos: Sequence[Slo]) -> float:
         """Highest ratio of a latency to its threshold."""
-        ttft_s, e2e_s = self.ttft_s(at_s), (at_s if self.end_s is None else self.end_s) - self.at_s
+        ttft_s, e2e_s = self.waited_s(at_s), (at_s if self.end_s is None else self.end_s) - self.at_s
         value = {"ttft": ttft_s, "ttft_answer": ttft_s, "e2e": e2e_s, "tpot": self.tpot_s or 0.0}
         return max((value.get(each.signal, 0.0) / each.threshold_s for each in slos if each.threshold_s), default=0.0)
