@@ -17,7 +17,8 @@ from prober.features.experiments.result_reader import KNOWN, read, read_any
 from prober.results.comparison import Comparison
 from prober.results.comparison import to_json as comparison_to_json
 from prober.results.result import NO_REQUESTS, Result
-from prober.results.result_file import Unreadable, to_json
+from prober.results.result_file import to_json
+from prober.results.strict_json import Unreadable
 
 T = TypeVar("T")
 

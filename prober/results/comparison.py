@@ -1,13 +1,14 @@
 """The stored comparison of two sides: differences, and what the figures do not show."""
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from prober.results.json_codec import Wrong, decoded, encoded
+from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
+
 from prober.results.load_description import current_load
 from prober.results.result import Load, Target
-from prober.results.result_file import KEY, Unreadable
+from prober.results.result_file import KEY
+from prober.results.strict_json import Reader, Unreadable, dumps
 from prober.statistics.quantiles import Quantile
 
 Side = Literal["a", "b"]
@@ -60,9 +61,20 @@ class Comparison:
     configuration: str | None = None
 
 
+class _Own(TypedDict):
+    comparison: Comparison
+
+
+class _File(TypedDict):
+    llm_slo_prober: _Own
+
+
+_READER = Reader(_File)
+
+
 def to_json(comparison: Comparison) -> str:
     """The file's text."""
-    return json.dumps({KEY: {"format": FORMAT, INSIDE: encoded(comparison)}})
+    return dumps({KEY: {"format": FORMAT, INSIDE: comparison}}).decode()
 
 
 def is_comparison(document: object) -> bool:
@@ -81,9 +93,6 @@ def from_object(document: Any, source: str) -> Comparison:
         )
     content = own[INSIDE]
     if own["format"] < FORMAT and isinstance(content, dict) and "load" in content:
-        content = content | {"load": current_load(content["load"])}
-    try:
-        found: Comparison = decoded(Comparison, content, f"{KEY}.{INSIDE}")
-    except Wrong as problem:
-        raise Unreadable(f"{source}: {problem}") from None
-    return found
+        document = {KEY: own | {INSIDE: content | {"load": current_load(content["load"])}}}
+    file: _File = _READER.read(document, source)
+    return file["llm_slo_prober"]["comparison"]

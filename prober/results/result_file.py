@@ -5,17 +5,18 @@ stages have no common percentiles; each has its own under `llm_slo_prober.stages
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from statistics import fmean, pstdev
 from typing import Any
 
 import orjson
+from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
 
-from prober.results.json_codec import Wrong, decoded, encoded
 from prober.results.load_description import current_load
 from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage, Throughput
 from prober.results.stage import samples
+from prober.results.strict_json import Reader, Unreadable, dumps
 
 KEY = "llm_slo_prober"
 OURS = "llm-slo-prober "
@@ -23,9 +24,40 @@ OURS = "llm-slo-prober "
 # 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
 FORMAT = 4
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-# Fields of a request that vLLM's lists lack, or where they have 0 for an unknown value.
-_OWN = ("stage", "outcome", "tpot_s", "send_lag_s", "prompt_tokens", "output_tokens", "warm_up", "cached")
-# Every list with one entry for each request, as a JSON path in the file.
+
+
+class _Requests(TypedDict):
+    """Fields of the requests that vLLM's lists lack, or where they have 0 for an unknown value."""
+
+    stage: list[int]
+    outcome: list[str]
+    tpot_s: list[float | None]
+    send_lag_s: list[float | None]
+    prompt_tokens: list[int | None]
+    output_tokens: list[int | None]
+    warm_up: list[bool]
+    cached: list[bool]
+
+
+class _Own(TypedDict):
+    requests: _Requests
+    result: Result
+
+
+class _File(TypedDict):
+    """The parts of a file that are read."""
+
+    start_times: list[float | None]
+    errors: list[str]
+    ttfts: list[float | None]
+    itls: list[tuple[float, ...]]
+    latencies: list[float | None]
+    llm_slo_prober: _Own
+
+
+_OWN = tuple(_Requests.__annotations__)
+_READER = Reader(_File)
+# Every list with one entry per request, as a JSON path in the file.
 REQUEST_LISTS = tuple(
     f"$.{name}"
     for name in (
@@ -35,21 +67,12 @@ REQUEST_LISTS = tuple(
 )
 
 
-class Unreadable(ValueError):
-    """The file has no valid result. The message names the file, the key and the mistake."""
-
-
 def to_json(result: Result) -> str:
     """The file's text."""
-    return orjson.dumps(as_object(result)).decode()
-
-
-def as_object(result: Result) -> dict[str, Any]:
-    """The object in the file."""
     rows = result.requests
     columns = {name: [getattr(each, name) for each in rows] for name in _OWN}
     stages = [{"name": each.name, **statistics(result, (each,))} for each in result.stages]
-    return {
+    file = {
         **_run(result),
         **statistics(result, result.stages),
         "input_lens": [each.prompt_tokens or 0 for each in rows],
@@ -59,13 +82,9 @@ def as_object(result: Result) -> dict[str, Any]:
         "latencies": [each.e2e_s or 0.0 for each in rows],
         "start_times": [each.start_s for each in rows],
         "errors": [each.error or ("" if each.outcome == "ok" else each.outcome) for each in rows],
-        KEY: {
-            "format": FORMAT,
-            "stages": stages,
-            "requests": columns,
-            "result": encoded(replace(result, requests=())),
-        },
+        KEY: {"format": FORMAT, "stages": stages, "requests": columns, "result": replace(result, requests=())},
     }
+    return dumps(file).decode()
 
 
 def from_json(text: str | bytes, source: str) -> Result:
@@ -81,17 +100,16 @@ def from_object(document: Any, source: str) -> Result:
     own = document.get(KEY) if isinstance(document, dict) else None
     if not isinstance(own, dict):
         raise Unreadable(f"{source}: {KEY}: is missing; this is no result of llm-slo-prober")
-    if own.get("format") not in range(1, FORMAT + 1):
+    version: Any = own.get("format")
+    if version not in range(1, FORMAT + 1):
         raise Unreadable(
-            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads 1 to {FORMAT}; use the version that wrote it"
+            f"{source}: {KEY}.format: is {version!r}, this prober reads 1 to {FORMAT}; use the version that wrote it"
         )
-    try:
-        told = _inside(own, "result", KEY)
-        found: Result = decoded(Result, _upgraded(told, own["format"]), f"{KEY}.result")
-        rows = _requests(document, _inside(own, "requests", KEY), len(found.stages))
-    except Wrong as problem:
-        raise Unreadable(f"{source}: {problem}") from None
-    return replace(found, requests=rows)
+    if version != FORMAT and isinstance(own.get("result"), dict):
+        document = document | {KEY: own | {"result": _upgraded(own["result"], version)}}
+    file: _File = _READER.read(document, source)
+    result = file["llm_slo_prober"]["result"]
+    return replace(result, requests=_requests(file, len(result.stages), source))
 
 
 def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
@@ -142,61 +160,59 @@ def _run(result: Result) -> dict[str, Any]:
     }
 
 
-def _requests(document: Mapping[str, Any], own: Any, stages: int) -> tuple[Request, ...]:
-    columns = {name: _column(own, name, f"{KEY}.requests") for name in _OWN}
-    lists = {name: _column(document, name, "") for name in ("ttfts", "itls", "latencies", "start_times", "errors")}
-    count = len(columns["stage"])
-    for name, column in [*columns.items(), *lists.items()]:
+def _requests(file: _File, stages: int, source: str) -> tuple[Request, ...]:
+    """The rows of the columns. Raises Unreadable."""
+    own = file["llm_slo_prober"]["requests"]
+    columns: dict[str, Any] = dict(own) | dict(file)
+    del columns[KEY]
+    count = len(own["stage"])
+    for name, column in columns.items():
         if len(column) != count:
-            raise Wrong(f"{name}: has {len(column)} values, {KEY}.requests.stage has {count}")
-    rows = []
-    for i in range(count):
-        own_values = {name: column[i] for name, column in columns.items()}
-        error = "" if lists["errors"][i] == own_values["outcome"] else lists["errors"][i]
-        values = {
-            **own_values,
-            "start_s": lists["start_times"][i],
-            "error": error,
-            "ttft_s": lists["ttfts"][i] or None,
-            "itls_s": lists["itls"][i],
-            "e2e_s": lists["latencies"][i] or None,
-        }
-        row = decoded(Request, values, f"request {i}")
-        if not 0 <= row.stage < stages:
-            raise Wrong(f"{KEY}.requests.stage[{i}]: is {row.stage}, but there are {stages} stages")
-        rows.append(row)
-    return tuple(rows)
+            raise Unreadable(f"{source}: {name}: has {len(column)} values, {KEY}.requests.stage has {count}")
+    for i, stage in enumerate(own["stage"]):
+        if not 0 <= stage < stages:
+            raise Unreadable(f"{source}: {KEY}.requests.stage[{i}]: is {stage}, but there are {stages} stages")
+    return tuple(_request(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
 
-def _upgraded(told: Any, version: int) -> Any:
-    """An encoded result of an earlier format, converted to the current one. `decoded` reports its mistakes.
+def _request(row: Mapping[str, Any]) -> Request:
+    return Request(
+        **{name: row[name] for name in _OWN},
+        start_s=row["start_times"],
+        error="" if row["errors"] == row["outcome"] else row["errors"],
+        ttft_s=row["ttfts"] or None,
+        itls_s=row["itls"],
+        e2e_s=row["latencies"] or None,
+    )
+
+
+def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
+    """A result of an earlier format, converted to the current one; mistakes are left for the reader.
 
     Before format 3, the throughput of our own sweeps was wrong, so it becomes unknown, and a rate was reported to hold without
     evidence if the knee was not reached, so it becomes not enough data.
     """
-    if version == FORMAT or not isinstance(told, dict):
-        return told
-    told = {"retry_after_s": _configured_retry_after_s(told.get("configuration"))} | told
-    if "load" in told:
-        told |= {"load": current_load(told["load"])}
-    swept = version < 3 and told.get("kind") in ("sweep", "grid") and str(told.get("tool")).startswith(OURS)
-    missing = {"load": None} if version == 1 else {}
+    content = {"retry_after_s": _configured_retry_after_s(content.get("configuration"))} | content
+    if "load" in content:
+        content |= {"load": current_load(content["load"])}
+    swept = version < 3 and content.get("kind") in ("sweep", "grid") and str(content.get("tool")).startswith(OURS)
+    missing: dict[str, Any] = {"load": None} if version == 1 else {}
     if version < 3:
-        missing |= {"throughput": encoded(Throughput()) if swept else None}
+        missing |= {"throughput": asdict(Throughput()) if swept else None}
 
     def upgraded_stage(stage: dict[str, Any]) -> dict[str, Any]:
         return missing | stage | ({"load": current_load(stage["load"])} if "load" in stage else {})
 
     lists = {"stages": upgraded_stage} | ({"capacities": _unfounded} if version < 3 else {})
-    return told | {
-        key: [change(each) if isinstance(each, dict) else each for each in told[key]]
+    return content | {
+        key: [change(each) if isinstance(each, dict) else each for each in content[key]]
         for key, change in lists.items()
-        if isinstance(told.get(key), list)
+        if isinstance(content.get(key), list)
     }
 
 
 def _configured_retry_after_s(configuration: Any) -> float:
-    """What an earlier daemon kept in the text of the configuration."""
+    """The value that an earlier daemon kept in the text of the configuration."""
     try:
         return float(orjson.loads(configuration or "{}").get("retry_after_s", 0.0))
     except (ValueError, TypeError, AttributeError):  # of a command, or of another tool
@@ -206,17 +222,6 @@ def _configured_retry_after_s(configuration: Any) -> float:
 def _unfounded(capacity: dict[str, Any]) -> dict[str, Any]:
     held = {"verdict": "not_enough_data", "lower": None} if capacity.get("verdict") == "not_reached" else {}
     return {"evidence": None} | capacity | held
-
-
-def _inside(document: Any, name: str, key: str) -> Any:
-    if not isinstance(document, dict) or name not in document:
-        raise Wrong(f"{key}.{name}: is missing" if key else f"{name}: is missing")
-    return document[name]
-
-
-def _column(document: Any, name: str, key: str) -> list[Any]:
-    found: list[Any] = decoded(tuple[Any, ...], _inside(document, name, key), f"{key}.{name}" if key else name)
-    return found
 
 
 def _total(values: Sequence[float | None]) -> float | None:

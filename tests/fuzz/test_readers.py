@@ -19,7 +19,8 @@ from prober.features.discovery.sources.groups import BadList, targets
 from prober.features.experiments.result_reader import read_any
 from prober.results.comparison import Comparison
 from prober.results.result import Result
-from prober.results.result_file import Unreadable, to_json
+from prober.results.result_file import to_json
+from prober.results.strict_json import Unreadable
 from prober.workload.prompts import BadPrompts, parse_prompts
 from prober.workload.trace import BadTrace, parse_trace
 from tests.features.experiments import test_result_reader as foreign

@@ -9,7 +9,8 @@ from prober.features.experiments.result_reader import read, read_any
 from prober.results import comparison
 from prober.results.comparison import Compared, Comparison
 from prober.results.result import Load, Target
-from prober.results.result_file import KEY, Unreadable
+from prober.results.result_file import KEY
+from prober.results.strict_json import Unreadable
 from prober.statistics.quantiles import Quantile
 
 FOUND = Comparison(

@@ -9,8 +9,9 @@ import pytest
 
 from prober.features.experiments.result_reader import read
 from prober.results.result import Load, Request, Result, Target
-from prober.results.result_file import KEY, Unreadable, from_json, to_json
+from prober.results.result_file import KEY, from_json, from_object, to_json
 from prober.results.stage import stage_of_requests
+from prober.results.strict_json import Unreadable
 from tests.results.samples import sweep
 
 
@@ -134,59 +135,90 @@ def test_stages_of_several_rates_are_never_pooled() -> None:
     assert file["errors"][240] == "HTTP 503: busy"
 
 
-def broken(change: str) -> Any:
-    file = json.loads(to_json(sweep()))
-    own = file[KEY]
-    match change:
-        case "version":
-            own["format"] = 9
-        case "missing":
-            del own["result"]["target"]["engine_version"]
-        case "type":
-            own["result"]["stages"][1]["sent"] = "many"
-        case "kind":
-            own["result"]["kind"] = "test"
-        case "list":
-            del file["ttfts"]
-        case "length":
-            file["itls"].pop()
-        case "stage":
-            own["requests"]["stage"][3] = 9
-        case "pair":
-            own["result"]["stages"][0]["slos"]["ttft"] = [1]
-        case "nothing":
-            del own["result"]
-        case "decimal":
-            own["result"]["slos"][0]["objective"] = "most"
+ABSENT = object()
+OWN: tuple[str | int, ...] = (KEY, "result")
+
+
+def broken(path: tuple[str | int, ...], value: object) -> Any:
+    """A file with another value at a path."""
+    file = part = json.loads(to_json(sweep()))
+    for each in path[:-1]:
+        part = part[each]
+    if value is ABSENT:
+        del part[path[-1]]
+    else:
+        part[path[-1]] = value
     return file
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("path", "value", "text"),
     [
-        ("version", "r.json: llm_slo_prober.format: is 9, this prober reads 1 to 4; use the version that wrote it"),
-        ("missing", "r.json: llm_slo_prober.result.target.engine_version: is missing"),
-        ("type", "r.json: llm_slo_prober.result.stages[1].sent: is 'many', not a whole number"),
-        ("kind", "r.json: llm_slo_prober.result.kind: is 'test', not one of sweep, grid, compare, gate, run"),
-        ("list", "r.json: ttfts: is missing"),
-        ("length", "r.json: itls: has 359 values, llm_slo_prober.requests.stage has 360"),
-        ("stage", "r.json: llm_slo_prober.requests.stage[3]: is 9, but there are 3 stages"),
-        ("pair", "r.json: llm_slo_prober.result.stages[0].slos.ttft: has 1 values, not 2"),
-        ("nothing", "r.json: llm_slo_prober.result: is missing"),
-        ("decimal", "r.json: llm_slo_prober.result.slos[0].objective: is 'most', not a decimal number"),
+        ((KEY, "format"), 9, "llm_slo_prober.format: is 9, this prober reads 1 to 4; use the version that wrote it"),
+        ((*OWN, "target", "engine_version"), ABSENT, "llm_slo_prober.result.target.engine_version: is missing"),
+        (
+            (*OWN, "stages", 1, "sent"),
+            "many",
+            "llm_slo_prober.result.stages[1].sent: is 'many'; input should be a valid integer",
+        ),
+        (
+            (*OWN, "kind"),
+            "test",
+            "llm_slo_prober.result.kind: is 'test'; input should be 'sweep', 'grid', 'compare', 'gate' or 'run'",
+        ),
+        (("ttfts",), ABSENT, "ttfts: is missing"),
+        (("itls",), [], "itls: has 0 values, llm_slo_prober.requests.stage has 360"),
+        ((KEY, "requests", "stage", 3), 9, "llm_slo_prober.requests.stage[3]: is 9, but there are 3 stages"),
+        ((*OWN, "stages", 0, "slos", "ttft"), [1], "llm_slo_prober.result.stages[0].slos.ttft[1]: is missing"),
+        (OWN, ABSENT, "llm_slo_prober.result: is missing"),
+        (
+            (*OWN, "slos", 0, "objective"),
+            "most",
+            "llm_slo_prober.result.slos[0].objective: is 'most'; input should be a valid decimal",
+        ),
+        (
+            (*OWN, "slos", 0, "objective"),
+            "Infinity",
+            "llm_slo_prober.result.slos[0].objective: is 'Infinity'; input should be a finite number",
+        ),
+        ((*OWN, "repeats"), True, "llm_slo_prober.result.repeats: is True; input should be a valid integer"),
+        (
+            (*OWN, "stages", 0, "rate_per_s"),
+            "1",
+            "llm_slo_prober.result.stages[0].rate_per_s: is '1'; input should be a valid number",
+        ),
+        ((*OWN, "stages", 0), [], "llm_slo_prober.result.stages[0]: is []; input should be an object"),
+        (
+            (KEY, "requests", "output_tokens", 2),
+            1.5,
+            "llm_slo_prober.requests.output_tokens[2]: is 1.5; input should be a valid integer",
+        ),
     ],
 )
-def test_a_file_that_is_not_right_is_named_with_its_key(change: str, said: str) -> None:
-    """File, key, what stands there, what should."""
+def test_a_file_that_is_not_right_is_named_with_its_key(path: tuple[str | int, ...], value: object, text: str) -> None:
+    """File, path, the value there, and what is expected."""
     with pytest.raises(Unreadable) as raised:
-        from_json(json.dumps(broken(change)), "r.json")
-    assert str(raised.value) == said
+        from_json(json.dumps(broken(path, value)), "r.json")
+    assert str(raised.value) == f"r.json: {text}"
+
+
+@pytest.mark.parametrize(
+    "value", [10**30, "\ud800", json.loads("[" * 400 + "]" * 400)], ids=["integer", "text", "nesting"]
+)
+def test_values_that_no_result_has_are_refused(value: Any) -> None:
+    """Integers beyond 64 bits, halves of characters and deep nesting, as a lenient parser returns them."""
+    file = json.loads(to_json(sweep()))
+    file[KEY]["result"]["load"]["sampling"] = {"top_p": value}
+    with pytest.raises(Unreadable, match=r"^r.json: has a value that no result has: .*; write the file again$"):
+        from_object(file, "r.json")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("{", "r.json: is no JSON"),
+        ('{"llm_slo_prober": {"format": NaN}}', "r.json: is no JSON"),
+        ('{"llm_slo_prober": {"format": 1e999}}', "r.json: is no JSON"),
         ("[]", "r.json: llm_slo_prober: is missing"),
         ("{}", "r.json: llm_slo_prober: is missing"),
     ],

@@ -9,7 +9,8 @@ from prober.features.experiments.importers.sheet import Sheet
 from prober.results import comparison
 from prober.results.comparison import Comparison
 from prober.results.result import Result
-from prober.results.result_file import KEY, Unreadable, from_object
+from prober.results.result_file import KEY, from_object
+from prober.results.strict_json import Unreadable
 
 KNOWN = "llm-slo-prober, vllm bench serve, sglang.bench_serving, llmperf, genai-perf, aiperf"
 

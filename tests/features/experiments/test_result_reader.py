@@ -8,7 +8,8 @@ import pytest
 from prober.features.experiments.audit import audit
 from prober.features.experiments.result_reader import read
 from prober.results.result import Result
-from prober.results.result_file import Unreadable, from_json, to_json
+from prober.results.result_file import from_json, to_json
+from prober.results.strict_json import Unreadable
 
 VLLM: dict[str, Any] = {
     "date": "20261120-101500",

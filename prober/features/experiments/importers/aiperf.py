@@ -6,8 +6,8 @@ from typing import Any
 from prober.features.experiments.importers import nvidia
 from prober.features.experiments.importers.sheet import Sheet, without_secrets
 from prober.results.result import Load, Request, Result, Target, WarmUp
-from prober.results.result_file import Unreadable
 from prober.results.stage import stage_of_requests
+from prober.results.strict_json import Unreadable
 
 MAJOR = "1"  # 1.0 to 1.5 only added keys that are read here
 DIFFERS = (

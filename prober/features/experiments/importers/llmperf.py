@@ -5,8 +5,8 @@ from typing import Any
 
 from prober.features.experiments.importers.sheet import Sheet, average, times, told
 from prober.results.result import Load, Request, Result, Stage, Target
-from prober.results.result_file import Unreadable
 from prober.results.stage import QS, stage_of_requests
+from prober.results.strict_json import Unreadable
 
 TOOL = "llmperf"
 VERSION = "2023-08-31"

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from prober.features.experiments.importers.sheet import Sheet, times, told
 from prober.results.result import Stage
-from prober.results.result_file import Unreadable
 from prober.results.stage import QS
+from prober.results.strict_json import Unreadable
 from prober.statistics.quantiles import Quantile
 
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from prober.results.result_file import Unreadable
 from prober.results.stage import QS
+from prober.results.strict_json import Unreadable
 from prober.statistics.quantiles import Quantile
 
 

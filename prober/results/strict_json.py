@@ -1,0 +1,73 @@
+"""JSON documents with a declared type: every field is written and required, and no value is converted to another type.
+
+reader = Reader(Comparison)
+dumps(comparison)
+reader.read(orjson.loads(data), "file.json")
+"""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
+
+MAX_SHOWN_CHARS = 40
+
+
+class Unreadable(ValueError):
+    """The document is not valid. The message names the file, the path in it and the mistake."""
+
+
+class Reader:
+    """Reads documents of the type `kind`: a frozen dataclass, a TypedDict or anything else that pydantic knows.
+
+    Takes about 50 ms to build.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self._validator = SchemaValidator(_without_defaults(TypeAdapter(kind).core_schema))
+
+    def read(self, document: Any, source: str) -> Any:
+        """The value of parsed JSON. Raises Unreadable, which names `source`."""
+        try:
+            return self._validator.validate_json(orjson.dumps(document), strict=True)
+        except ValidationError as problem:
+            mistake = problem.errors(include_url=False, include_context=False)[0]
+            text = "is missing" if mistake["type"] == "missing" else _wrong(mistake["input"], mistake["msg"])
+            raise Unreadable(f"{source}: {_path(mistake['loc'])}: {text}") from None
+        except TypeError as problem:  # larger integers and deeper nesting than any result has
+            raise Unreadable(f"{source}: has a value that no result has: {problem}; write the file again") from None
+
+
+def dumps(value: Any) -> bytes:
+    """JSON of dataclasses, mappings and sequences; a Decimal is written as text."""
+    return orjson.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _without_defaults(schema: Any) -> Any:
+    """The pydantic schema with every field required: a field that a file lacks must not get the default of new values."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "default":
+            return _without_defaults(schema["schema"])
+        return {key: _without_defaults(value) for key, value in schema.items()}
+    return [_without_defaults(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def _path(place: Sequence[str | int]) -> str:
+    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place).removeprefix(".")
+
+
+def _wrong(value: Any, message: str) -> str:
+    shown = repr(value)
+    shown = shown if len(shown) <= MAX_SHOWN_CHARS else shown[: MAX_SHOWN_CHARS - 1] + "…"
+    return f"is {shown}; {message[0].lower()}{message[1:]}"
