@@ -21,7 +21,7 @@ from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
-from prober.web.api_types import of_probe
+from prober.web.api_types import ProbeAnswer
 from prober.workload.workloads import RequestGenerator
 
 
@@ -39,7 +39,7 @@ def once(
     if result is None:
         fail("prober once: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)
     if as_json:
-        print(json.dumps(of_probe(result)))
+        print(json.dumps(ProbeAnswer.model_validate(result).model_dump()))
     else:
         _draw(result)
     sys.exit(ExitCode.OK if result.outcome is Outcome.OK else ExitCode.FAILED)

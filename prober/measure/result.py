@@ -38,3 +38,8 @@ class ProbeResult:
     rate_limit: dict[str, float] = field(default_factory=dict)
     cert_expiry_unix_s: float | None = None
     on_request: bool = False
+
+    @property
+    def asked(self) -> tuple[int, int]:
+        """Prompt and output tokens, as requested."""
+        return self.requested_prompt_tokens, self.requested_output_tokens

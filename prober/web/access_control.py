@@ -20,7 +20,7 @@ from prober.net.endpoint import is_address
 from prober.web.host_name import host_name, is_private
 from prober.web.listener import Listener, beyond_loopback, client
 from prober.web.passwords import Busy, Passwords
-from prober.web.token_bucket import Rates
+from prober.web.token_bucket import Rates, TooMany
 from prober.web.web_config import Loaded, WebFile
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -114,9 +114,11 @@ class AccessControl:
         loaded = await self.file.fresh()
         try:
             answer = await self._answer(request, loaded, handler)
-        except web.HTTPException as refusal:  # from the router: unknown path or method
+        except web.HTTPException as refusal:  # of the router (unknown path or method) or of a handler
             allowed = {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
             answer = web.Response(status=refusal.status, text=refusal.text, headers=allowed)
+        except TooMany as refusal:
+            answer = later(refusal.wait_s, str(refusal))
         _secure(answer, loaded)
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):

@@ -18,21 +18,13 @@ from prober.probing.fleet import Fleet
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.probing.target_runner import TargetRunner
-from prober.web.token_bucket import Rates
+from prober.web.token_bucket import Rates, TooMany
 from prober.workload.budget import BudgetDemand
 from prober.workload.workloads import RequestGenerator
 
 PER_S, BURST = 1.0, 5
 MAX_IN_FLIGHT, MAX_IN_FLIGHT_PER_TARGET = 16, 2
 OVER_BUDGET = "nothing was sent: probes on request have used what the schedule leaves of the last 24 hours' budget"
-
-
-class TooMany(Exception):
-    """Nothing was sent; the message says why, and after `wait_s` seconds it may be tried again."""
-
-    def __init__(self, wait_s: float, why: str) -> None:
-        super().__init__(why)
-        self.wait_s = wait_s
 
 
 class OnRequest:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 Json = dict[str, Any]
+Method = Literal["GET", "POST", "PUT", "DELETE"]
 TEXT = "text/plain"
 
 
@@ -35,7 +36,7 @@ class Reply:
 class Operation:
     """What can be asked. name: of the handler, and the operation's id; writes: only with --web.enable-admin-api."""
 
-    method: Literal["GET", "POST", "PUT", "DELETE"]
+    method: Method
     path: str
     name: str
     text: str

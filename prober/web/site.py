@@ -22,11 +22,10 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
 from prober.storage.watched_file import asset, runbook
-from prober.web.access_control import AccessControl, later, origin_of
+from prober.web.access_control import AccessControl, origin_of
 from prober.web.api import Api
 from prober.web.host_name import host_name
 from prober.web.listener import IDLE_S, Limits, Listener
-from prober.web.on_demand import TooMany
 from prober.web.overflow import Overflow
 from prober.web.page import layout
 from prober.web.views import Views
@@ -140,20 +139,11 @@ class Site:
 
     async def probe(self, request: web.Request) -> web.Response:
         """One probe now, in the manner of the blackbox exporter; it is not counted in any SLI."""
-        name = request.query.get("target", "")
-        runner = self._fleet.find(name)
-        if runner is None or not runner.target.spec.probes:
-            return self._api.no_target(name)
-        if runner.target.paused_unix_s is not None:
-            return web.Response(status=409, text=f"nothing was sent: target {name!r} is paused\n")
         try:
             limit: float | None = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", "")) - PROBE_MARGIN_S
         except ValueError:
             limit = None
-        try:
-            result = await self._api.on_request.probe(runner, limit)
-        except TooMany as refusal:
-            return later(refusal.wait_s, str(refusal))
+        _, result = await self._api.probe_once(request, limit)
         return web.Response(body=_probe_page(result), headers={"Content-Type": Form.TEXT.value})
 
     async def status(self, request: web.Request) -> web.Response:

@@ -23,3 +23,11 @@ class Rates:
 
     def __len__(self) -> int:
         return len(self._left)
+
+
+class TooMany(Exception):
+    """A request beyond a limit; the message names the limit. It may be repeated after `wait_s` seconds."""
+
+    def __init__(self, wait_s: float, why: str) -> None:
+        super().__init__(why)
+        self.wait_s = wait_s

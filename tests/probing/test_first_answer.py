@@ -9,7 +9,7 @@ from prober.mock.server import running
 from prober.probing import target as target_module
 from prober.probing import target_runner as fleet_module
 from prober.probing.target_runner import UNNAMED
-from prober.web.api_types import of_target
+from prober.web.api_types import TargetAnswer
 from prober.web.views import Views
 from tests.daemon.test_fleet import QUICK, Watched, specs, until, watched
 from tests.processes import free_port
@@ -44,11 +44,11 @@ async def test_a_target_that_does_not_listen_yet_counts_nothing_and_its_neighbou
         view = next(
             each for each in await Views(seen.fleet, seen.sweeps, seen.headroom).targets() if each.name == "late"
         )
-        answer = of_target(view)["starting"]
+        answer = TargetAnswer.model_validate(view).starting
         assert answer is not None
-        assert answer["until"] - answer["since"] == pytest.approx(1200, abs=1)
-        assert "refuses connections since" in answer["detail"]
-        assert "counted as failures after 20m, from" in answer["detail"]
+        assert answer.until - answer.since == pytest.approx(1200, abs=1)
+        assert "refuses connections since" in answer.detail
+        assert "counted as failures after 20m, from" in answer.detail
         async with running(QUICK, port):
             await until(lambda: seen.probes("late") >= 3)
             await until(lambda: state(seen, "late") == "ready")
