@@ -1,12 +1,12 @@
 """The throughput of a sweep in a span of time: tokens by the stamps of their chunks, answers by their end.
 
 A stage of a ramp is shorter than its answers, so its own requests do not show the throughput of the target at that time.
-A span counts what was stamped in it, of all requests of the sweep, so consecutive spans count every token once.
+A span counts the chunks with a timestamp in it, of all requests of the sweep, so consecutive spans count every token once.
 
 - A chunk has the tokens that the engine reports for it; else the answer's `usage` is spread evenly over its content chunks.
 - An answer that is not streamed counts at its end.
-- A failed or cancelled request counts what it delivered. Without usage, its chunks have the mean number of tokens of the sweep's
-  other answers, and its prompt the requested length, scaled as the server counts the others.
+- A failed or cancelled request counts the chunks that arrived. Without usage, they have the mean number of tokens of the sweep's
+  other answers, and its prompt has the requested length, scaled as the server counts the other prompts.
 - Prompt tokens count at the first token, when prefill is over. A prompt without a first token does not count.
 """
 
@@ -23,77 +23,78 @@ from prober.results.stage import is_good
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Of these requests. tokens_a_chunk, prompt_ratio: means where the engine told: tokens a content chunk, and prompt tokens by
-    the server's count ÷ those asked for; None where it never did.
+    """Requests of a sweep with what their answers have in common.
+
+    tokens_per_chunk: mean tokens of a content chunk; None if the engine never reported tokens
+    prompt_ratio: mean of prompt tokens by the server's count ÷ requested prompt tokens; None if the server never reported them
     """
 
     probes: Sequence[ProbeResult]
     slos: Sequence[Slo]
-    tokens_a_chunk: float | None
+    tokens_per_chunk: float | None
     prompt_ratio: float | None
 
     def between(self, begin_ns: int, end_ns: int) -> Throughput:
-        """Per second of [begin_ns, end_ns), on the clock of the timelines. A figure that a request leaves unknown is None."""
+        """Throughput in [begin_ns, end_ns), on the clock of the timelines. A value that one request leaves unknown is None."""
         span_s = (end_ns - begin_ns) / 1e9
         if span_s <= 0:
             return Throughput()
         ended = [
-            each
-            for each in self.probes
-            if each.outcome in ANSWERED and begin_ns <= (each.timeline.end_ns or 0) < end_ns
+            probe
+            for probe in self.probes
+            if probe.outcome in ANSWERED and begin_ns <= (probe.timeline.end_ns or 0) < end_ns
         ]
         return Throughput(
             requests_per_s=len(ended) / span_s,
-            good_per_s=sum(is_good(each, self.slos) for each in ended) / span_s if self.slos else None,
-            prompt_tokens_per_s=_per_s((self._prompt(each, begin_ns, end_ns) for each in self.probes), span_s),
-            output_tokens_per_s=_per_s((self._output(each, begin_ns, end_ns) for each in self.probes), span_s),
+            good_per_s=sum(is_good(probe, self.slos) for probe in ended) / span_s if self.slos else None,
+            prompt_tokens_per_s=_per_s((self._prompt(probe, begin_ns, end_ns) for probe in self.probes), span_s),
+            output_tokens_per_s=_per_s((self._output(probe, begin_ns, end_ns) for probe in self.probes), span_s),
         )
 
     def _output(self, probe: ProbeResult, begin_ns: int, end_ns: int) -> float | None:
         timeline = probe.timeline
         stamps, usage = timeline.content_ns, timeline.usage
-        told = usage.completion_tokens if usage else None
+        reported = usage.completion_tokens if usage else None
         if not stamps:
-            delivered = (told or probe.outcome in ANSWERED) and begin_ns <= (timeline.end_ns or 0) < end_ns
-            return told if delivered else 0
+            delivered = (reported or probe.outcome in ANSWERED) and begin_ns <= (timeline.end_ns or 0) < end_ns
+            return reported if delivered else 0
         first, last = bisect_left(stamps, begin_ns), bisect_left(stamps, end_ns)
         if first == last:
             return 0
         if timeline.content_tokens is not None:
             return sum(timeline.content_tokens[first:last])
-        a_chunk = told / len(stamps) if told is not None else self.tokens_a_chunk
-        return None if a_chunk is None else a_chunk * (last - first)
+        per_chunk = reported / len(stamps) if reported is not None else self.tokens_per_chunk
+        return None if per_chunk is None else per_chunk * (last - first)
 
     def _prompt(self, probe: ProbeResult, begin_ns: int, end_ns: int) -> float | None:
         usage = probe.timeline.usage
-        told = usage.prompt_tokens if usage else None
-        at_ns = _read_ns(probe)
-        if at_ns is None or not begin_ns <= at_ns < end_ns:
+        reported = usage.prompt_tokens if usage else None
+        prefilled_ns = _prefilled_ns(probe)
+        if prefilled_ns is None or not begin_ns <= prefilled_ns < end_ns:
             return 0
-        if told is not None:
-            return told
-        return (
-            self.prompt_ratio * probe.requested_prompt_tokens
-            if self.prompt_ratio and probe.requested_prompt_tokens
-            else None
-        )
+        if reported is not None:
+            return reported
+        requested = probe.requested_prompt_tokens
+        return self.prompt_ratio * requested if self.prompt_ratio and requested else None
 
 
 def deliveries(probes: Sequence[ProbeResult], slos: Sequence[Slo] = ()) -> Deliveries:
     """Deliveries of all requests of a sweep, including its warm-up and cancelled requests."""
-    tokens = chunks = read = asked = 0
-    for each in probes:
-        timeline, usage = each.timeline, each.timeline.usage
-        told = sum(timeline.content_tokens) if timeline.content_tokens else usage.completion_tokens if usage else None
-        if told is not None and timeline.content_ns:
-            tokens, chunks = tokens + told, chunks + len(timeline.content_ns)
-        if usage and usage.prompt_tokens is not None and each.requested_prompt_tokens:
-            read, asked = read + usage.prompt_tokens, asked + each.requested_prompt_tokens
-    return Deliveries(probes, slos, tokens / chunks if chunks else None, read / asked if asked else None)
+    output_tokens = chunks = prompt_tokens = requested_tokens = 0
+    for probe in probes:
+        timeline, usage = probe.timeline, probe.timeline.usage
+        tokens = sum(timeline.content_tokens) if timeline.content_tokens else usage.completion_tokens if usage else None
+        if tokens is not None and timeline.content_ns:
+            output_tokens, chunks = output_tokens + tokens, chunks + len(timeline.content_ns)
+        if usage and usage.prompt_tokens is not None and probe.requested_prompt_tokens:
+            prompt_tokens += usage.prompt_tokens
+            requested_tokens += probe.requested_prompt_tokens
+    per_chunk = output_tokens / chunks if chunks else None
+    return Deliveries(probes, slos, per_chunk, prompt_tokens / requested_tokens if requested_tokens else None)
 
 
-def _read_ns(probe: ProbeResult) -> int | None:
-    """When prefill was over, as seen by the client; None if unknown."""
+def _prefilled_ns(probe: ProbeResult) -> int | None:
+    """End of prefill, as observed by the client; None if unknown."""
     timeline = probe.timeline
     if timeline.content_ns:
         return timeline.content_ns[0]
@@ -102,8 +103,8 @@ def _read_ns(probe: ProbeResult) -> int | None:
 
 def _per_s(amounts: Iterable[float | None], span_s: float) -> float | None:
     total = 0.0
-    for each in amounts:
-        if each is None:
+    for amount in amounts:
+        if amount is None:
             return None
-        total += each
+        total += amount
     return total / span_s

@@ -1,7 +1,8 @@
 """The file of a result: the keys of `vllm bench serve --save-result`, and the complete result under `llm_slo_prober`.
 
-Tools that read vLLM's file find its per-request lists (seconds) and, of a single stage, its statistics (milliseconds). Several
-stages have no common percentiles; each has its own under `llm_slo_prober.stages`, with the same names.
+Tools for vLLM's file get its lists with one value per request (seconds) and, if there is a single stage, its statistics
+(milliseconds). Several stages have no common percentiles: those of every stage are under `llm_slo_prober.stages`, with the same
+names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,12 @@ from typing_extensions import TypedDict  # as pydantic needs it before Python 3.
 
 from prober.results.load_description import current_load
 from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage, Throughput
-from prober.results.stage import samples
+from prober.results.stage import samples, total
 from prober.results.strict_json import Reader, Unreadable, dumps
 
 KEY = "llm_slo_prober"
 OURS = "llm-slo-prober "
-# 1: no stage has a load of its own. 2: no throughput, and a rate is said to hold without evidence.
+# 1: no stage has its own load. 2: no throughput, and a rate is reported to hold without evidence.
 # 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
 FORMAT = 4
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
@@ -70,18 +71,18 @@ REQUEST_LISTS = tuple(
 def to_json(result: Result) -> str:
     """The file's text."""
     rows = result.requests
-    columns = {name: [getattr(each, name) for each in rows] for name in _OWN}
-    stages = [{"name": each.name, **statistics(result, (each,))} for each in result.stages]
+    columns = {name: [getattr(row, name) for row in rows] for name in _OWN}
+    stages = [{"name": stage.name, **statistics(result, (stage,))} for stage in result.stages]
     file = {
         **_run(result),
         **statistics(result, result.stages),
-        "input_lens": [each.prompt_tokens or 0 for each in rows],
-        "output_lens": [each.output_tokens or 0 for each in rows],
-        "ttfts": [each.ttft_s or 0.0 for each in rows],
-        "itls": [each.itls_s for each in rows],
-        "latencies": [each.e2e_s or 0.0 for each in rows],
-        "start_times": [each.start_s for each in rows],
-        "errors": [each.error or ("" if each.outcome == "ok" else each.outcome) for each in rows],
+        "input_lens": [row.prompt_tokens or 0 for row in rows],
+        "output_lens": [row.output_tokens or 0 for row in rows],
+        "ttfts": [row.ttft_s or 0.0 for row in rows],
+        "itls": [row.itls_s for row in rows],
+        "latencies": [row.e2e_s or 0.0 for row in rows],
+        "start_times": [row.start_s for row in rows],
+        "errors": [row.error or ("" if row.outcome == "ok" else row.outcome) for row in rows],
         KEY: {"format": FORMAT, "stages": stages, "requests": columns, "result": replace(result, requests=())},
     }
     return dumps(file).decode()
@@ -113,38 +114,37 @@ def from_object(document: Any, source: str) -> Result:
 
 
 def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
-    """vLLM's figures over these stages; latencies (ms) and rates only for a single stage."""
-    sent, answered = sum(each.sent for each in stages), sum(each.answered for each in stages)
+    """vLLM's statistics of these stages; latencies (ms) and rates only for a single stage."""
+    sent, answered = sum(stage.sent for stage in stages), sum(stage.answered for stage in stages)
     figures: dict[str, Any] = {
         "num_prompts": sent,
         "completed": answered,
         "failed": sent - answered,
-        "duration": _total([each.duration_s for each in stages]),
-        "total_input_tokens": _total([each.prompt_tokens for each in stages]),
-        "total_output_tokens": _total([each.output_tokens for each in stages]),
+        "duration": total(stage.duration_s for stage in stages),
+        "total_input_tokens": total(stage.prompt_tokens for stage in stages),
+        "total_output_tokens": total(stage.output_tokens for stage in stages),
     }
     if len(stages) != 1:
         return figures
     (stage,) = stages
-    both = _total([stage.prompt_tokens_per_s, stage.output_tokens_per_s])
     figures |= {
         "request_rate": stage.rate_per_s,
         "request_throughput": stage.requests_per_s,
         "request_goodput": stage.goodput_per_s,
         "output_throughput": stage.output_tokens_per_s,
-        "total_token_throughput": both,
+        "total_token_throughput": total((stage.prompt_tokens_per_s, stage.output_tokens_per_s)),
     }
-    index = next(i for i, each in enumerate(result.stages) if each is stage)
-    values = samples(each for each in result.requests if each.stage == index)
+    index = next(i for i, other in enumerate(result.stages) if other is stage)
+    values = samples(request for request in result.requests if request.stage == index)
     for latency in LATENCIES:
         name = _VLLM[latency]
         if values[latency]:
             figures[f"mean_{name}_ms"] = fmean(values[latency]) * 1e3
             figures[f"std_{name}_ms"] = pstdev(values[latency]) * 1e3
-        for each in stage.latencies.get(latency, ()):
-            if each.q == 0.5:
-                figures[f"median_{name}_ms"] = each.estimate * 1e3
-            figures[f"p{float(f'{each.q * 100:.6g}'):g}_{name}_ms"] = each.estimate * 1e3
+        for quantile in stage.latencies.get(latency, ()):
+            if quantile.q == 0.5:
+                figures[f"median_{name}_ms"] = quantile.estimate * 1e3
+            figures[f"p{float(f'{quantile.q * 100:.6g}'):g}_{name}_ms"] = quantile.estimate * 1e3
     return figures
 
 
@@ -203,9 +203,9 @@ def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
     def upgraded_stage(stage: dict[str, Any]) -> dict[str, Any]:
         return missing | stage | ({"load": current_load(stage["load"])} if "load" in stage else {})
 
-    lists = {"stages": upgraded_stage} | ({"capacities": _unfounded} if version < 3 else {})
+    lists = {"stages": upgraded_stage} | ({"capacities": _without_claim} if version < 3 else {})
     return content | {
-        key: [change(each) if isinstance(each, dict) else each for each in content[key]]
+        key: [change(part) if isinstance(part, dict) else part for part in content[key]]
         for key, change in lists.items()
         if isinstance(content.get(key), list)
     }
@@ -219,11 +219,7 @@ def _configured_retry_after_s(configuration: Any) -> float:
         return 0.0
 
 
-def _unfounded(capacity: dict[str, Any]) -> dict[str, Any]:
-    held = {"verdict": "not_enough_data", "lower": None} if capacity.get("verdict") == "not_reached" else {}
-    return {"evidence": None} | capacity | held
-
-
-def _total(values: Sequence[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
-    return sum(known) if known and len(known) == len(values) else None
+def _without_claim(capacity: dict[str, Any]) -> dict[str, Any]:
+    """A capacity without the claim that a rate holds."""
+    unknown = {"verdict": "not_enough_data", "lower": None} if capacity.get("verdict") == "not_reached" else {}
+    return {"evidence": None} | capacity | unknown

@@ -58,19 +58,19 @@ def stage_of(
 ) -> tuple[Stage, tuple[Request, ...]]:
     """A stage and its rows.
 
-    index: the stage's place in the result; origin_ns, begin_ns: start of the experiment and of the stage; readings, devices: of
-    the engine's page and of all GPUs, in the order of time
+    index: place of the stage in the result
+    origin_ns, begin_ns: start of the experiment and of the stage
+    readings, devices: readings of the engine's page and of all GPUs, in the order of time
     """
-    requests = tuple(request_of(each, index, origin_ns) for each in probes)
-    counted = {slo.name: _counted(slo, probes) for slo in slos}
-    good = sum(is_good(each, slos) for each in probes) if slos else None
-    found = stage_of_requests(
+    requests = tuple(request_of(probe, index, origin_ns) for probe in probes)
+    good = sum(is_good(probe, slos) for probe in probes) if slos else None
+    stage = stage_of_requests(
         name,
         rate_per_s,
         requests,
         begin_s=(begin_ns - origin_ns) / 1e9,
         sending_s=sending_s,
-        slos=counted,
+        slos={slo.name: _count(slo, probes) for slo in slos},
         good=good,
         use=use_of(readings, devices),
         demand_per_s=demand_per_s,
@@ -78,7 +78,7 @@ def stage_of(
         repeat=repeat,
         ended=ended,
     )
-    return found, requests
+    return stage, requests
 
 
 def stage_of_requests(
@@ -97,11 +97,11 @@ def stage_of_requests(
     repeat: int = 1,
     ended: str = "",
 ) -> Stage:
-    """The stage of these rows. duration_s: if a tool reports it, else up to the end of the last answer."""
-    answered = [each for each in requests if each.outcome in _ANSWERED]
+    """The stage of these rows. duration_s: as the tool reports it; None: up to the end of the last answer."""
+    answered = [row for row in requests if row.outcome in _ANSWERED]
     if duration_s is None and begin_s is not None:
-        ends = [each.start_s + each.e2e_s for each in requests if each.e2e_s is not None and each.start_s is not None]
-        duration_s = max([sending_s or 0.0, *(end - begin_s for end in ends)])
+        ends_s = [row.start_s + row.e2e_s for row in requests if row.e2e_s is not None and row.start_s is not None]
+        duration_s = max([sending_s or 0.0, *(end_s - begin_s for end_s in ends_s)])
     return Stage(
         name=name,
         rate_per_s=rate_per_s,
@@ -110,10 +110,10 @@ def stage_of_requests(
         duration_s=duration_s,
         sent=len(requests),
         answered=len(answered),
-        outcomes=dict(Counter(each.outcome for each in requests).most_common()),
+        outcomes=dict(Counter(row.outcome for row in requests).most_common()),
         latencies=latencies(requests),
-        prompt_tokens=_total(each.prompt_tokens for each in answered),
-        output_tokens=_total(each.output_tokens for each in answered),
+        prompt_tokens=total(row.prompt_tokens for row in answered),
+        output_tokens=total(row.output_tokens for row in answered),
         demand_per_s=demand_per_s,
         gpus=gpus,
         use=use or Use(),
@@ -126,71 +126,79 @@ def stage_of_requests(
 
 def samples(requests: Iterable[Request]) -> dict[str, list[float]]:
     """Seconds by latency, of properly answered requests without warm-ups and cold prompts that were cached."""
-    found: dict[str, list[float]] = {"ttft": [], "tpot": [], "itl": [], "e2e": []}
-    for each in _timed(requests):
-        for latency, value in (("ttft", each.ttft_s), ("tpot", each.tpot_s), ("e2e", each.e2e_s)):
-            if value is not None:
-                found[latency].append(value)
-        found["itl"] += each.itls_s
-    return found
+    rows = list(_timed(requests))
+    return {
+        "ttft": _known(row.ttft_s for row in rows),
+        "tpot": _known(row.tpot_s for row in rows),
+        "itl": [itl_s for row in rows for itl_s in row.itls_s],
+        "e2e": _known(row.e2e_s for row in rows),
+    }
 
 
 def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] = QS) -> list[Quantile]:
-    """Quantiles of one latency, empty without samples. The gaps of one answer are alike: intervals of ITL are by request."""
+    """Quantiles of one latency, empty without samples. Gaps of one answer are correlated: intervals of ITL are by request."""
     if latency == "itl":
-        return clustered_quantiles([each.itls_s for each in _timed(requests)], qs)
+        return clustered_quantiles([row.itls_s for row in _timed(requests)], qs)
     return quantiles(samples(requests)[latency], qs)
 
 
 def latencies(requests: Iterable[Request]) -> dict[str, tuple[Quantile, ...]]:
     """Quantiles by latency, of latencies with samples."""
     rows = list(requests)
-    return {latency: tuple(found) for latency in LATENCIES if (found := quantiles_of(latency, rows))}
+    return {latency: tuple(values) for latency in LATENCIES if (values := quantiles_of(latency, rows))}
 
 
 def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuReading]]) -> Use:
-    """Summary of readings of the metrics page and the GPUs, both in order of time."""
-    power = [_total(each.power_watts for each in reading) for reading in devices]
-    gpus = [each for reading in devices for each in reading]
+    """Summary of readings of the metrics page and of the GPUs, both in the order of time."""
+    power = [total(gpu.power_watts for gpu in reading) for reading in devices]
+    gpus = [gpu for reading in devices for gpu in reading]
     return Use(
-        running_mean=_mean(each.requests_running for each in readings),
-        waiting_mean=_mean(each.requests_waiting for each in readings),
-        waiting_peak=_peak(each.requests_waiting for each in readings),
-        kv_usage_peak_ratio=_peak(each.kv_cache_usage_ratio_max for each in readings),
-        preemptions=_growth(each.preemptions_total for each in readings),
-        gpu_utilization_mean_ratio=_mean(each.utilization_ratio for each in gpus),
-        gpu_utilization_peak_ratio=_peak(each.utilization_ratio for each in gpus),
+        running_mean=_mean(page.requests_running for page in readings),
+        waiting_mean=_mean(page.requests_waiting for page in readings),
+        waiting_peak=_peak(page.requests_waiting for page in readings),
+        kv_usage_peak_ratio=_peak(page.kv_cache_usage_ratio_max for page in readings),
+        preemptions=_growth(page.preemptions_total for page in readings),
+        gpu_utilization_mean_ratio=_mean(gpu.utilization_ratio for gpu in gpus),
+        gpu_utilization_peak_ratio=_peak(gpu.utilization_ratio for gpu in gpus),
         gpu_memory_peak_ratio=_peak(
-            each.memory_used_bytes / each.memory_total_bytes
-            for each in gpus
-            if each.memory_used_bytes is not None and each.memory_total_bytes
+            gpu.memory_used_bytes / gpu.memory_total_bytes
+            for gpu in gpus
+            if gpu.memory_used_bytes is not None and gpu.memory_total_bytes
         ),
-        memory_bandwidth_peak_ratio=_peak(each.memory_bandwidth_ratio for each in gpus),
+        memory_bandwidth_peak_ratio=_peak(gpu.memory_bandwidth_ratio for gpu in gpus),
         power_mean_watts=_mean(power),
         power_peak_watts=_peak(power),
     )
 
 
-def _timed(requests: Iterable[Request]) -> Iterator[Request]:
-    """The requests whose latencies count."""
-    return (each for each in requests if each.outcome in _ANSWERED and not each.warm_up and not each.cached)
-
-
-def _counted(slo: Slo, probes: Iterable[ProbeResult]) -> tuple[int, int]:
-    pairs = [count_events(slo, each) for each in probes]
-    return sum(seen for seen, _ in pairs), sum(bad for _, bad in pairs)
-
-
 def is_good(probe: ProbeResult, slos: Iterable[Slo]) -> bool:
-    """Answered, and a bad event of no SLO; of ITL events as many may be bad as its objective allows."""
+    """Whether it is answered and a bad event of no SLO; of ITL events, the share of the error budget may be bad."""
     if probe.outcome not in ANSWERED:
         return False
-    pairs = [(slo, *count_events(slo, probe)) for slo in slos]
-    return all(bad <= (seen * slo.error_budget_ratio if slo.signal == "itl" else 0) for slo, seen, bad in pairs)
+    counts = [(slo, *count_events(slo, probe)) for slo in slos]
+    return all(bad <= (events * slo.error_budget_ratio if slo.signal == "itl" else 0) for slo, events, bad in counts)
+
+
+def total(values: Iterable[float | None]) -> float | None:
+    """The sum; None unless all values are known, because a partial sum looks like a small one."""
+    listed = list(values)
+    known = _known(listed)
+    return sum(known) if known and len(known) == len(listed) else None
+
+
+def _timed(requests: Iterable[Request]) -> Iterator[Request]:
+    """The requests whose latencies count."""
+    return (row for row in requests if row.outcome in _ANSWERED and not row.warm_up and not row.cached)
+
+
+def _count(slo: Slo, probes: Iterable[ProbeResult]) -> tuple[int, int]:
+    """(events, bad events)."""
+    counts = [count_events(slo, probe) for probe in probes]
+    return sum(events for events, _ in counts), sum(bad for _, bad in counts)
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
-    return [each for each in values if each is not None]
+    return [value for value in values if value is not None]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -200,13 +208,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _peak(values: Iterable[float | None]) -> float | None:
     return max(_known(values), default=None)
-
-
-def _total(values: Iterable[float | None]) -> float | None:
-    """The sum; None unless all values are known, as a partial sum looks like a small one."""
-    found = list(values)
-    known = _known(found)
-    return sum(known) if known and len(known) == len(found) else None
 
 
 def _growth(values: Iterable[float | None]) -> float | None:

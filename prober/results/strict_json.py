@@ -60,11 +60,11 @@ def _without_defaults(schema: Any) -> Any:
         if schema.get("type") == "default":
             return _without_defaults(schema["schema"])
         return {key: _without_defaults(value) for key, value in schema.items()}
-    return [_without_defaults(each) for each in schema] if isinstance(schema, list) else schema
+    return [_without_defaults(part) for part in schema] if isinstance(schema, list) else schema
 
 
 def _path(place: Sequence[str | int]) -> str:
-    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place).removeprefix(".")
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place).removeprefix(".")
 
 
 def _wrong(value: Any, message: str) -> str:
