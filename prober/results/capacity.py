@@ -12,12 +12,17 @@ Verdict = Literal["found", "not_reached", "below_lowest", "not_enough_data"]
 
 
 ERROR = 0.05  # largest probability that "holds" or "fails" is wrong, as in `prober gate`
-LEAST_BAD = 2  # requests; a single bad one proves nothing
+MIN_BAD_REQUESTS = 2  # a single one proves nothing
+MAX_BUDGET_SHARE = 0.7  # with a higher share of bad events, more events would not show that the budget is kept
 
 
 @dataclass(frozen=True, slots=True)
 class RateEvents:
-    """The events of one SLO at one rate. observed: one observation a request, as `sequential_test` takes them; events, bad: counts."""
+    """The events of one SLO at one rate.
+
+    observed: one observation per request, for `sequential_test`
+    events, bad: numbers of events and of bad events
+    """
 
     rate_per_s: float
     observed: Observations
@@ -32,9 +37,9 @@ class RateEvents:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Events that were not enough for a decision: their number at `rate_per_s` and above, and how many were bad.
+    """Events that were not enough for a decision: their number at `rate_per_s` and above, and the number of bad events.
 
-    needed: events that would show the objective at the same share of bad ones; None: the share is too high
+    needed: number of events that would show the objective with the same share of bad events; None if that share is too high
     """
 
     rate_per_s: float
@@ -45,13 +50,16 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The rate in all (load already there + load added) up to which an SLO holds, in requests of the sweep's shape per second.
+    """The total rate (background load + added load) up to which an SLO holds, in requests like those of the sweep per second.
 
-    found: the interval holds the knee. not_reached: it holds at `lower`, the highest rate at which its events show it; there is
-    no estimate. below_lowest: it failed at the lowest rate, `upper` is that. not_enough_data: its events show neither;
-    `evidence` says how many there were.
-    confidence: of the interval; samples: requests that were judged; fit: by the engine model, or by breach fractions alone
-    tokens_per_s: prompt and output tokens in all, at the estimate
+    found: the interval contains the knee
+    not_reached: the SLO holds at `lower`, the highest rate at which its events show it; there is no estimate
+    below_lowest: the SLO failed at the lowest rate, `upper`
+    not_enough_data: the events show neither; `evidence` has their number
+    tokens_per_s: prompt and output tokens at the estimate
+    confidence: of the interval
+    samples: number of requests whose events count
+    fit: by the engine model, or by breach fractions alone
     """
 
     slo: str
@@ -70,43 +78,42 @@ def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
     """The highest rate at which the events show that at most a share `budget` is bad; None: at no rate.
 
     Breaches grow with the rate, so the share at a rate is at most that of all events at it and above, which are pooled. The
-    test is that of `prober gate` (`log_evidence_below`, an e-process): rates are asked from the highest down, each adds its
-    events, and by Ville's inequality the chance that any of the answers is wrong is at most `ERROR`. With 99% and no bad event
-    it takes 346.
+    test is that of `prober gate` (`log_evidence_below`, an e-process): rates are tested from the highest down, each adds its
+    events, and by Ville's inequality the probability that any of the decisions is wrong is at most `ERROR`. An objective of 99%
+    needs 346 events without a bad one.
     """
-    held = (
-        each.rate_per_s for each in _pooled(levels) if log_evidence_below(each.observed, budget) >= -math.log(ERROR)
+    shown = (
+        pool.rate_per_s for pool in _pooled(levels) if log_evidence_below(pool.observed, budget) >= -math.log(ERROR)
     )
-    return next(held, None)
+    return next(shown, None)
 
 
 def fails(at: RateEvents, budget: float) -> bool:
-    """Whether the events at one rate show that more than a share `budget` is bad: the same test, with at least two bad ones."""
-    return at.bad >= LEAST_BAD and log_evidence_above(at.observed, budget) >= -math.log(ERROR)
+    """Whether the events at one rate show that more than a share `budget` is bad: the same test, with at least two bad events."""
+    return at.bad >= MIN_BAD_REQUESTS and log_evidence_above(at.observed, budget) >= -math.log(ERROR)
 
 
 def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
-    """How far the events are from a decision, at the rate where they are nearest to it; None without events."""
-    pooled = [each for each in _pooled(levels) if each.events]
+    """The events at the rate where they are nearest to a decision; None without events."""
+    pooled = [pool for pool in _pooled(levels) if pool.events]
     if not pooled:
         return None
-    best = max(pooled, key=lambda each: log_evidence_below(each.observed, budget))
+    best = max(pooled, key=lambda pool: log_evidence_below(pool.observed, budget))
     mean = best.observed.bad / best.observed.count
     needed = None
-    if mean < TOO_NEAR * budget:
+    if mean < MAX_BUDGET_SHARE * budget:
         needed = math.ceil(min_observations(budget, ERROR, mean) * best.events / best.observed.count)
     return Evidence(best.rate_per_s, best.events, best.bad, needed)
-
-
-TOO_NEAR = 0.7  # of the budget; above it, more events of the same kind do not show that the budget is kept
 
 
 def _pooled(levels: Sequence[RateEvents]) -> Iterator[RateEvents]:
     """For each rate, from the highest down: the events at it and above."""
     pooled = RateEvents(math.inf, Observations(), 0, 0)
-    for _, at in groupby(sorted(levels, key=lambda each: -each.rate_per_s), key=lambda each: each.rate_per_s):
-        for each in at:
-            pooled = pooled.plus(each)
+    for _, same_rate in groupby(
+        sorted(levels, key=lambda level: -level.rate_per_s), key=lambda level: level.rate_per_s
+    ):
+        for level in same_rate:
+            pooled = pooled.plus(level)
         yield pooled
 
 
@@ -116,11 +123,11 @@ Z = {0.9: 1.645, 0.95: 1.960}  # of a normal interval
 def agreed(one: Capacity, other: Capacity) -> Capacity:
     """Combine two estimates: `one` unchanged if they agree, else a mean whose interval covers their difference.
 
-    Random effects of two studies on log rates (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986): what they differ
-    by beyond their own errors, τ² = ((a − b)² − s_a² − s_b²) ÷ 2, is in both, and the mean weighs each by 1 ÷ (s² + τ²). Where
+    Random effects of two studies on log rates (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986): their difference
+    beyond their own errors, τ² = ((a − b)² − s_a² − s_b²) ÷ 2, is added to both, and the mean weighs them by 1 ÷ (s² + τ²). If
     τ² is 0, `one` is returned unchanged: agreement does not narrow it.
     """
-    pairs = [_log(each) for each in (one, other)]
+    pairs = [_log(one), _log(other)]
     if pairs[0] is None or pairs[1] is None:
         return one
     (a, s_a), (b, s_b) = pairs[0], pairs[1]
@@ -145,9 +152,9 @@ def _log(capacity: Capacity) -> tuple[float, float] | None:
 
 def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:
     """The SLO that is missed first: one that failed at the lowest rate, else the lowest estimate; None if unknown."""
-    failed = [each for each in capacities if each.verdict == "below_lowest"]
-    found = [each for each in capacities if each.estimate is not None]
-    return failed[0] if failed else min(found, key=lambda each: each.estimate or 0.0) if found else None
+    failed = [capacity for capacity in capacities if capacity.verdict == "below_lowest"]
+    estimated = [capacity for capacity in capacities if capacity.estimate is not None]
+    return failed[0] if failed else min(estimated, key=lambda capacity: capacity.estimate or 0.0, default=None)
 
 
 def headroom(demand_per_s: float, capacity_per_s: float) -> float:
@@ -161,24 +168,24 @@ def headroom(demand_per_s: float, capacity_per_s: float) -> float:
 
 def words(capacities: Sequence[Capacity]) -> str:
     """The capacities in a sentence."""
-    told = []
-    for each in capacities:
-        match each.verdict, each.lower, each.estimate, each.upper:
-            case "found", float() as lower, float() as estimate, float() as upper:
-                told.append(f"{each.slo} holds up to {estimate:.3g}/s ({lower:.3g} to {upper:.3g})")
-            case "not_reached", float() as lower, _, _:
-                told.append(f"{each.slo} holds at {lower:.3g}/s; no knee was reached")
-            case "below_lowest", _, _, float() as upper:
-                told.append(f"{each.slo} does not hold at {upper:.3g}/s, the lowest rate")
+    texts = []
+    for capacity in capacities:
+        match capacity:
+            case Capacity(slo, "found", float() as lower, float() as estimate, float() as upper):
+                texts.append(f"{slo} holds up to {estimate:.3g}/s ({lower:.3g} to {upper:.3g})")
+            case Capacity(slo, "not_reached", float() as lower):
+                texts.append(f"{slo} holds at {lower:.3g}/s; no knee was reached")
+            case Capacity(slo, "below_lowest", upper=float() as upper):
+                texts.append(f"{slo} does not hold at {upper:.3g}/s, the lowest rate")
             case _:
-                told.append(f"{each.slo}: not enough data{_lacking(each.evidence)}")
-    return "; ".join(told) or "nothing can be said"
+                texts.append(f"{capacity.slo}: not enough data{_lacking(capacity.evidence)}")
+    return "; ".join(texts) or "nothing can be said"
 
 
-def _lacking(found: Evidence | None) -> str:
-    """`: 127 events at 1/s and above, about 390 needed`."""
-    if found is None:
+def _lacking(evidence: Evidence | None) -> str:
+    """Text such as `: 127 events at 1/s and above, about 390 needed`."""
+    if evidence is None:
         return ""
-    bad = f", {found.bad:,} of them bad" if found.bad else ""
-    needed = f"about {found.needed:,} needed" if found.needed is not None else "too many for the objective"
-    return f": {found.events:,} events at {found.rate_per_s:.3g}/s and above{bad}, {needed}"
+    bad = f", {evidence.bad:,} of them bad" if evidence.bad else ""
+    needed = f"about {evidence.needed:,} needed" if evidence.needed is not None else "too many for the objective"
+    return f": {evidence.events:,} events at {evidence.rate_per_s:.3g}/s and above{bad}, {needed}"

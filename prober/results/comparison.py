@@ -1,4 +1,4 @@
-"""The stored comparison of two sides: differences, and what the figures do not show."""
+"""The stored comparison of two targets: differences, and limits of the figures."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,9 +20,10 @@ FORMAT = 3  # 2: lengths are the `repr` of a distribution
 class Compared:
     """One axis at one rate, and of one workload if there are several.
 
-    effect, lower, upper: B ÷ A − 1 (`ratio`), or B − A; with the 95% interval for this axis alone, None: too few rounds
-    p: Wilcoxon's, p_adjusted: for all axes and rates; better: who, if the adjusted p is at most the error, else None
-    a, b: the quantity over all rounds, with its samples and interval (latencies only)
+    effect, lower, upper: B ÷ A − 1 (`ratio`) or B − A, with the 95% interval for this axis alone; None with too few rounds
+    p: of Wilcoxon's test; p_adjusted: adjusted for all axes and rates
+    better: the better side; None if the adjusted p is above the error
+    a, b: the quantile of each side over all rounds (latencies only)
     """
 
     axis: str
@@ -42,9 +43,13 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One comparison. started, ended: Unix seconds; load: of both sides, None if they cannot be compared; error: of any claim.
+    """One comparison.
 
-    differs: (property, A's, B's) of engine and model; said: what the figures do not show; configuration: of the command, JSON
+    load: of both sides; None if they cannot be compared
+    error: largest probability that any claim is wrong
+    differs: (property, value of A, value of B) of engine and model
+    said: limits of the figures, in sentences
+    configuration: of the command, as JSON
     """
 
     id: str
@@ -78,7 +83,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def is_comparison(document: object) -> bool:
-    """Whether the parsed JSON is the file of a comparison, of any format."""
+    """Whether the parsed JSON is the file of a comparison, in any format."""
     own = document.get(KEY) if isinstance(document, dict) else None
     return isinstance(own, dict) and INSIDE in own
 

@@ -1,4 +1,4 @@
-"""The load of a result as text: how the lengths of its requests were drawn, in a form that does not change with the code.
+"""The load of a result as text: the distribution of its lengths, in a form that does not change with the code.
 
 The text is printed in reports and is part of the identity of a result: a baseline is compared only with requests of the same
 text. Files of formats up to 3 (results) and 2 (comparisons) hold the `repr` of the distributions instead; `current_lengths`
@@ -40,7 +40,7 @@ def describe_lengths(shape: LengthDistribution) -> str:
 
 
 def has_varied_prompts(workload: Workload | Mix) -> bool:
-    """Whether the requests of one stage have prompts of different lengths: what `Load.varied` says."""
+    """Whether the requests of one stage have prompts of different lengths (`Load.varied`)."""
     if isinstance(workload, Mix):
         return len({_prompt_lengths(part) for part, _ in workload.parts}) > 1 or any(
             has_varied_prompts(part) for part, _ in workload.parts
@@ -65,12 +65,12 @@ def describe_load(workload: Workload | Mix, *, arrivals: str, max_in_flight: int
 
 
 def current_lengths(text: str) -> str:
-    """The text of today for lengths that an older version wrote as `repr`; any other text as it is."""
+    """The current text for lengths that an older version wrote as `repr`; any other text is returned as it is."""
     return _REPR.sub(_current, _BETWEEN.sub("); ", text))
 
 
 def current_load(load: Any) -> Any:
-    """An encoded Load of an older format with the texts of today; what is wrong in it is left for the decoder."""
+    """The JSON value of a Load in an older format, with the current texts; mistakes are left for the reader."""
     if not isinstance(load, dict):
         return load
     lengths = {key: load.get(key) for key in ("prompt_tokens", "output_tokens")}

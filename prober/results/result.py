@@ -22,10 +22,15 @@ OPEN_LOOP = ("poisson", "constant", "gamma", "trace")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. stage: its place in `Result.stages`; start_s: intended time, in seconds since the result's start.
+    """One request.
 
-    ttft_s, tpot_s, e2e_s: seconds; itls_s: shape (chunks − 1,); output_tokens: as the server's usage counts. outcome: a value of
-    `Outcome`; error: the reason, "" if ok. warm_up, cached: answered, but left out of latencies.
+    stage: index in `Result.stages`
+    start_s: intended time, in seconds since the start of the result
+    outcome: a value of `Outcome`
+    error: the reason, "" if ok
+    itls_s: shape (chunks − 1,)
+    prompt_tokens, output_tokens: as in the server's usage
+    warm_up, cached: answered, but left out of latencies
     """
 
     stage: int
@@ -62,12 +67,14 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What was sent. prompt_tokens, output_tokens: how lengths were drawn, as `load_description` writes it.
+    """The requests that were sent.
 
+    prompt_tokens, output_tokens: distribution of the lengths, as text of `load_description`
     varied: the requests of one stage have prompts of different lengths (of a result: those of any of its stages)
-
-    arrivals: one of OPEN_LOOP, or "closed" where a request waits for another one's answer; max_in_flight: the cap on requests
-    in flight; sampling: request fields; dataset: "generated" or a name
+    arrivals: one of OPEN_LOOP, or "closed" if a request waits for the answer to another one
+    max_in_flight: cap on requests in flight
+    sampling: request fields
+    dataset: "generated" or a name
     """
 
     workload: str | None = None
@@ -83,10 +90,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Per second of a stage's sending, of all requests that were answered then, those of earlier stages too; None: not known.
+    """Throughput while a stage was sending, of all requests, also those of earlier stages; made by `results.delivery`.
 
-    requests: answered properly, by their end; good: those of them that missed no SLO; prompt tokens by the stamp of the first
-    token, output tokens by the stamps of their chunks. `results.delivery` makes it.
+    requests_per_s: properly answered requests, by the time of their end
+    good_per_s: those of them that missed no SLO
+    prompt_tokens_per_s: by the time of the first token
+    output_tokens_per_s: by the times of the chunks
     """
 
     requests_per_s: float | None = None
@@ -99,14 +108,21 @@ class Throughput:
 class Stage:
     """A span of time at one rate.
 
-    rate_per_s: intended rate added by the prober; demand_per_s: load that was there already, in requests of the same shape
-    begin_s: since the result's start; sending_s: how long was sent; duration_s: from its begin to the last answer's end
-    repeat: 1 for the first time at this rate; outcomes: outcome → requests; answered: those answered properly
-    latencies: of LATENCIES, in seconds, those with samples, each with all its quantiles (1.0 is the maximum)
-    prompt_tokens, output_tokens: of the answered ones, in all; gpus: that serve the target
-    slos: SLO → (events, bad events); good: answered requests that missed no SLO; ended: why, by name
-    load: what was sent, where stages differ in it; None: that of the result
-    throughput: of a sweep's stage, whose answers end in later ones; None: that of its own requests over its whole duration
+    rate_per_s: intended rate added by the prober
+    begin_s: seconds since the start of the result
+    sending_s: duration of sending; duration_s: from the begin to the end of the last answer
+    sent, answered: numbers of requests, and of properly answered ones
+    outcomes: number of requests by outcome
+    latencies: quantiles in seconds by name in LATENCIES; a latency without samples is absent, and 1.0 is the maximum
+    prompt_tokens, output_tokens: totals of the answered requests
+    demand_per_s: background load, in requests of the same length
+    gpus: number of GPUs of the target
+    slos: (events, bad events) by SLO
+    good: answered requests that missed no SLO
+    repeat: 1 for the first stage at this rate
+    ended: reason of the end, by name
+    load: own load, if stages differ; None: that of the result
+    throughput: of a stage of a sweep, whose answers end in later stages; None: that of its own requests over its duration
     """
 
     name: str
@@ -132,7 +148,7 @@ class Stage:
 
     def quantile(self, latency: str, q: float) -> Quantile | None:
         """The quantile `q` of "ttft", "tpot", "itl" or "e2e"."""
-        return next((each for each in self.latencies.get(latency, ()) if each.q == q), None)
+        return next((quantile for quantile in self.latencies.get(latency, ()) if quantile.q == q), None)
 
     def tail_ratio(self, latency: str) -> float | None:
         """p99 ÷ p50."""
@@ -250,12 +266,17 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One experiment. started, ended: Unix seconds; tool: who measured, with version; configuration: of the experiment, as text.
+    """One experiment.
 
-    slos: the contract; stop: why the whole ended, by name; capacities: of a sweep, one an SLO
-    repeats: times that each rate was measured; interference: what else was seen on the target, None if nobody looked
-    retry_after_s: for how long the target asked to be left alone when the experiment ended; 0: it did not
-    differs: what the tool's figures mean differently from ours; requests may be empty where only figures were kept
+    tool: name and version of the program that measured
+    configuration: of the experiment, as text
+    capacities: of a sweep, one for each SLO
+    stop, stop_detail: reason of the end, by name, and its detail
+    repeats: number of measurements at every rate
+    interference: other load on the target; None if it was not observed
+    retry_after_s: pause that the target requested at the end of the experiment; 0 for none
+    differs: differences in meaning between the tool's figures and the prober's
+    requests: empty if only the figures of the stages were stored
     """
 
     id: str

@@ -11,7 +11,7 @@ from prober.features.experiments.instance_sizing import Demand, Refused, Size, s
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, Evidence
 from prober.results.result import Context, Load, Result, Stage, Target, WarmUp
-from prober.results.verdict import contract, kept
+from prober.results.verdict import stage_slo, stage_slos
 from prober.statistics.quantiles import Quantile
 from tests.results.samples import TTFT, sweep
 
@@ -35,18 +35,18 @@ def stage(events: int, bad: int) -> Stage:
 )
 def test_a_contract_is_met_or_missed_only_where_the_events_say_so(events: int, bad: int, state: str) -> None:
     """Exactly at the budget nothing can be said; no data is never met."""
-    assert kept(TTFT, stage(events, bad)).state == state
+    assert stage_slo(TTFT, stage(events, bad)).state == state
 
 
 def test_an_slo_that_a_stage_did_not_count_has_no_data() -> None:
     """By its name."""
     other = Slo("other", "e2e", 1.0, Decimal("0.9"), 60.0)
-    assert kept(other, stage(100, 0)).state == "no_data"
+    assert stage_slo(other, stage(100, 0)).state == "no_data"
 
 
 def test_each_stage_is_judged() -> None:
     """By each SLO of the contract."""
-    judged = contract(sweep())
+    judged = stage_slos(sweep())
     assert [[each.state for each in found] for _, found in judged] == [
         ["undecided", "met"],
         ["undecided", "met"],

@@ -28,7 +28,7 @@ from prober.measure.timeline_text import format_duration
 from prober.results.capacity import Capacity, binding, words
 from prober.results.conditions import contracted
 from prober.results.result import Context, Result, Use
-from prober.results.verdict import Kept, State, contract
+from prober.results.verdict import StageSlo, State, stage_slos
 
 Named = list[tuple[str, Result]]
 LABELS = {
@@ -192,7 +192,7 @@ _FITS = {"model": "engine model", "fractions": "shares of bad events"}
 
 
 def _contract(result: Result) -> Table | None:
-    judged = contract(result)
+    judged = stage_slos(result)
     if not result.slos or not judged:
         return None
     head = ["stage", *(_promise(slo) for slo in result.slos)]
@@ -208,7 +208,7 @@ def _promise(slo: Slo) -> str:
     return f"{slo.name}: {format_percent(slo.objective)} of {slo.signal}{within}"
 
 
-def _kept(found: Kept) -> Cell:
+def _kept(found: StageSlo) -> Cell:
     if found.good_ratio is None:
         return Cell("no data", "unknown")
     return Cell(found.state, _KINDS[found.state], f"{found.good_ratio * 100:.4g}% of {found.events:,}")
