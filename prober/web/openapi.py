@@ -1,4 +1,4 @@
-"""An OpenAPI 3.1 document from operations declared once, beside their handlers; schemas come from the answers' own types."""
+"""An OpenAPI 3.1 document from declared operations. Schemas are generated from the types of the answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TEXT = "text/plain"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A part of the address. schema: JSON Schema of its value."""
+    """A parameter in the query or in the path. schema: JSON Schema of its value."""
 
     name: str
     text: str
@@ -24,7 +24,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer. data: type of `data` in the envelope; whole: schema of a body that has none; neither: a sentence as text."""
+    """A response. data: type of `data` in the envelope; whole: schema of a body without envelope; neither: a sentence as text."""
 
     status: int
     text: str
@@ -34,7 +34,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What can be asked. name: of the handler, and the operation's id; writes: only with --web.enable-admin-api."""
+    """An operation. name: of the handler, and the operation's id; writes: only with --web.enable-admin-api."""
 
     method: Method
     path: str
@@ -46,53 +46,43 @@ class Operation:
 
 
 def document(operations: Sequence[Operation], description: str, version: str) -> Json:
-    """The whole document, as JSON's values."""
-    adapters = {_key(each): TypeAdapter(each) for each in _types(operations)}
-    refs, found = TypeAdapter.json_schemas(
-        [(key, "serialization", adapter) for key, adapter in adapters.items()],
+    """The document as JSON values."""
+    types = {repr(reply.data): reply.data for operation in operations for reply in operation.replies if reply.data}
+    references, definitions = TypeAdapter.json_schemas(
+        [(name, "serialization", TypeAdapter(kind)) for name, kind in types.items()],
         ref_template="#/components/schemas/{model}",
     )
-    schemas = {key: refs[key, "serialization"] for key in adapters}
+    schemas = {name: references[name, "serialization"] for name in types}
     paths: dict[str, Json] = {}
-    for each in operations:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schemas)
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "llm-slo-prober", "description": description, "version": version},
         "servers": [{"url": "../..", "description": "relative to this document, so that any prefix is kept"}],
         "paths": paths,
-        "components": {"schemas": found.get("$defs", {})},
+        "components": {"schemas": definitions.get("$defs", {})},
     }
 
 
-def _types(operations: Sequence[Operation]) -> list[Any]:
-    return [reply.data for each in operations for reply in each.replies if reply.data is not None]
-
-
-def _key(kind: Any) -> str:
-    return repr(kind)
-
-
-def _operation(each: Operation, schemas: Mapping[str, Json]) -> Json:
-    found: Json = {
-        "operationId": each.name,
-        "summary": each.text,
-        "tags": ["write" if each.writes else "read"],
-        "responses": {str(reply.status): _reply(reply, schemas) for reply in each.replies},
-    }
-    if each.parameters:
-        found["parameters"] = [_parameter(parameter) for parameter in each.parameters]
-    return found
-
-
-def _parameter(each: Parameter) -> Json:
-    schema = dict(each.schema) if each.schema is not None else {"type": "string"}
+def _operation(operation: Operation, schemas: Mapping[str, Json]) -> Json:
+    parameters = [_parameter(parameter) for parameter in operation.parameters]
     return {
-        "name": each.name,
-        "in": each.place,
-        "description": each.text,
-        "required": each.required or each.place == "path",
-        "schema": schema,
+        "operationId": operation.name,
+        "summary": operation.text,
+        "tags": ["write" if operation.writes else "read"],
+        "responses": {str(reply.status): _reply(reply, schemas) for reply in operation.replies},
+        **({"parameters": parameters} if parameters else {}),
+    }
+
+
+def _parameter(parameter: Parameter) -> Json:
+    return {
+        "name": parameter.name,
+        "in": parameter.place,
+        "description": parameter.text,
+        "required": parameter.required or parameter.place == "path",
+        "schema": dict(parameter.schema or {"type": "string"}),
     }
 
 
@@ -100,12 +90,14 @@ def _reply(reply: Reply, schemas: Mapping[str, Json]) -> Json:
     if reply.data is not None:
         body = {
             "type": "object",
-            "properties": {"status": {"const": "success"}, "data": schemas[_key(reply.data)]},
+            "properties": {"status": {"const": "success"}, "data": schemas[repr(reply.data)]},
             "required": ["status", "data"],
         }
-        return {"description": reply.text, "content": {"application/json": {"schema": body}}}
-    if reply.whole is not None:
-        return {"description": reply.text, "content": {"application/json": {"schema": dict(reply.whole)}}}
-    if reply.status < 300:
+        content: Json = {"application/json": {"schema": body}}
+    elif reply.whole is not None:
+        content = {"application/json": {"schema": dict(reply.whole)}}
+    elif reply.status < 300:
         return {"description": reply.text}
-    return {"description": reply.text, "content": {TEXT: {"schema": {"type": "string"}}}}
+    else:
+        content = {TEXT: {"schema": {"type": "string"}}}
+    return {"description": reply.text, "content": content}
