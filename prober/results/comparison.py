@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
-
 from prober.results.load_description import current_load
 from prober.results.result import Load, Target
 from prober.results.result_file import KEY
@@ -66,15 +64,7 @@ class Comparison:
     configuration: str | None = None
 
 
-class _Own(TypedDict):
-    comparison: Comparison
-
-
-class _File(TypedDict):
-    llm_slo_prober: _Own
-
-
-_READER = Reader(_File)
+_READER = Reader(Comparison)
 
 
 def to_json(comparison: Comparison) -> str:
@@ -98,6 +88,6 @@ def from_object(document: Any, source: str) -> Comparison:
         )
     content = own[INSIDE]
     if own["format"] < FORMAT and isinstance(content, dict) and "load" in content:
-        document = {KEY: own | {INSIDE: content | {"load": current_load(content["load"])}}}
-    file: _File = _READER.read(document, source)
-    return file["llm_slo_prober"]["comparison"]
+        content = content | {"load": current_load(content["load"])}
+    comparison: Comparison = _READER.read(content, source, f"{KEY}.{INSIDE}")
+    return comparison

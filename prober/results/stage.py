@@ -1,7 +1,8 @@
 """Builds a stage and its rows from its probes, and from readings of the engine's metrics page and the GPUs."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
@@ -53,7 +54,6 @@ def stage_of(
     devices: Sequence[Sequence[GpuReading]] = (),
     demand_per_s: float | None = None,
     gpus: int | None = None,
-    repeat: int = 1,
     ended: str = "",
 ) -> tuple[Stage, tuple[Request, ...]]:
     """A stage and its rows.
@@ -63,19 +63,14 @@ def stage_of(
     readings, devices: readings of the engine's page and of all GPUs, in the order of time
     """
     requests = tuple(request_of(probe, index, origin_ns) for probe in probes)
-    good = sum(is_good(probe, slos) for probe in probes) if slos else None
-    stage = stage_of_requests(
-        name,
-        rate_per_s,
-        requests,
-        begin_s=(begin_ns - origin_ns) / 1e9,
-        sending_s=sending_s,
+    begin_s = (begin_ns - origin_ns) / 1e9
+    stage = replace(
+        stage_of_requests(name, rate_per_s, requests, begin_s=begin_s, sending_s=sending_s),
         slos={slo.name: _count(slo, probes) for slo in slos},
-        good=good,
+        good=sum(is_good(probe, slos) for probe in probes) if slos else None,
         use=use_of(readings, devices),
         demand_per_s=demand_per_s,
         gpus=gpus,
-        repeat=repeat,
         ended=ended,
     )
     return stage, requests
@@ -89,13 +84,6 @@ def stage_of_requests(
     begin_s: float | None,
     sending_s: float | None,
     duration_s: float | None = None,
-    slos: Mapping[str, tuple[int, int]] | None = None,
-    good: int | None = None,
-    use: Use | None = None,
-    demand_per_s: float | None = None,
-    gpus: int | None = None,
-    repeat: int = 1,
-    ended: str = "",
 ) -> Stage:
     """The stage of these rows. duration_s: as the tool reports it; None: up to the end of the last answer."""
     answered = [row for row in requests if row.outcome in _ANSWERED]
@@ -114,13 +102,6 @@ def stage_of_requests(
         latencies=latencies(requests),
         prompt_tokens=total(row.prompt_tokens for row in answered),
         output_tokens=total(row.output_tokens for row in answered),
-        demand_per_s=demand_per_s,
-        gpus=gpus,
-        use=use or Use(),
-        slos=dict(slos or {}),
-        good=good,
-        repeat=repeat,
-        ended=ended,
     )
 
 

@@ -1,9 +1,4 @@
-"""JSON documents with a declared type: every field is written and required, and no value is converted to another type.
-
-reader = Reader(Comparison)
-dumps(comparison)
-reader.read(orjson.loads(data), "file.json")
-"""
+"""JSON documents with a declared type: every field is written and required, and no value is converted to another type."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -29,14 +24,14 @@ class Reader:
     def __init__(self, kind: Any) -> None:
         self._validator = SchemaValidator(_without_defaults(TypeAdapter(kind).core_schema))
 
-    def read(self, document: Any, source: str) -> Any:
-        """The value of parsed JSON. Raises Unreadable, which names `source`."""
+    def read(self, document: Any, source: str, path: str = "") -> Any:
+        """The value of parsed JSON, which is at `path` of the file `source`. Raises Unreadable."""
         try:
             return self._validator.validate_json(orjson.dumps(document), strict=True)
         except ValidationError as problem:
             mistake = problem.errors(include_url=False, include_context=False)[0]
             text = "is missing" if mistake["type"] == "missing" else _wrong(mistake["input"], mistake["msg"])
-            raise Unreadable(f"{source}: {_path(mistake['loc'])}: {text}") from None
+            raise Unreadable(f"{source}: {_path(path, mistake['loc'])}: {text}") from None
         except TypeError as problem:  # larger integers and deeper nesting than any result has
             raise Unreadable(f"{source}: has a value that no result has: {problem}; write the file again") from None
 
@@ -63,8 +58,8 @@ def _without_defaults(schema: Any) -> Any:
     return [_without_defaults(part) for part in schema] if isinstance(schema, list) else schema
 
 
-def _path(place: Sequence[str | int]) -> str:
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place).removeprefix(".")
+def _path(path: str, place: Sequence[str | int]) -> str:
+    return (path + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)).removeprefix(".")
 
 
 def _wrong(value: Any, message: str) -> str:

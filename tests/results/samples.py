@@ -1,5 +1,6 @@
 """A sweep with known figures, for tests of what is made of it."""
 
+from dataclasses import replace
 from decimal import Decimal
 from random import Random
 
@@ -45,13 +46,10 @@ def sweep(name: str = "sweep-1", seed: int = 1, count: int = 120) -> Result:
     for index, rate in enumerate(RATES):
         part = requests(index, rate, begin_s, count, rng)
         failed = sum(each.outcome != "ok" for each in part)
+        stage = stage_of_requests(f"{rate:g}/s", rate, part, begin_s=begin_s, sending_s=count / rate)
         stages.append(
-            stage_of_requests(
-                f"{rate:g}/s",
-                rate,
-                part,
-                begin_s=begin_s,
-                sending_s=count / rate,
+            replace(
+                stage,
                 slos={"ttft": (count, failed), "tpot": (count - failed, 0)},
                 good=count - failed,
                 use=Use(running_mean=rate * 2, waiting_mean=0.0, kv_usage_peak_ratio=0.4),
