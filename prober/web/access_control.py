@@ -89,7 +89,10 @@ class AccessControl:
         self.file = file
         self.listener: Listener | None = None
         self.now: Callable[[], float] = time.monotonic
-        self.names = {socket.gethostname().lower(), *(urlsplit(f"//{each}").hostname or "" for _, each in origins)}
+        self.names = {
+            socket.gethostname().lower(),
+            *(urlsplit(f"//{authority}").hostname or "" for _, authority in origins),
+        }
         self._healthy, self._ready = f"{prefix}/-/healthy", f"{prefix}/-/ready"
         self._probe, self._reload = f"{prefix}/probe", f"{prefix}/-/reload"
         self._origins, self._admin, self._is_ready = origins, admin, ready
@@ -233,8 +236,8 @@ class AccessControl:
 
     def _own(self, origin: str, host: str) -> bool:
         """Whether the origin is the site itself, by the Host of the request or an own origin."""
-        found = origin_of(origin)
-        return found in self._origins or (bool(found[1]) and found[1] == host)
+        scheme, authority = origin_of(origin)
+        return (scheme, authority) in self._origins or (bool(authority) and authority == host)
 
     def _limited(self, loaded: Loaded, now_s: float) -> float:
         """Seconds to wait by the `rate_limit` of the web configuration."""
@@ -269,7 +272,10 @@ class AccessControl:
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
         if site in ("same-origin", "none") or (not site and not origin):
             known = (
-                admitted or not site or _numeric(request.host) or request.host in {each for _, each in self._origins}
+                admitted
+                or not site
+                or _numeric(request.host)
+                or request.host in {authority for _, authority in self._origins}
             )
             return "" if known else request.host
         named = admitted or _numeric(request.host)

@@ -1,4 +1,4 @@
-"""`/api/v1`: the handlers, each declared as an operation of the OpenAPI document. Only declared actions change anything."""
+"""`/api/v1`: handlers, declared as operations of the OpenAPI document. Only actions change a target."""
 
 import asyncio
 import json
@@ -33,18 +33,18 @@ from prober.web.views import Views
 MAX_BLOCK_S = 0.001  # of the event loop, while a list is written
 ADMIN_OFF = "actions on request are off; start the prober with --web.enable-admin-api\n"
 DESCRIPTION = (
-    "What the prober's own page shows, and the actions on it. Answers are JSON with `status` and `data`; an error is a "
-    "sentence as text. Actions need `--web.enable-admin-api`, and a browser may ask for them from the prober's own page only. "
-    "Everything may also be answered with 401 (a password is needed), 413 (a body: none is taken) and 429 (too often)."
+    "Data and actions of the prober's page. Answers are JSON with `status` and `data`; an error is a sentence as text. "
+    "Actions need `--web.enable-admin-api`; browsers may send them from the prober's own page only. Every request may be "
+    "answered with 401 (a password is needed), 413 (it has a body) and 429 (too often)."
 )
 OPERATIONS: list[Operation] = []
 Handler = Callable[["Api", web.Request], Awaitable[web.Response]]
 
-_TARGET = Parameter("target", "only of this target, by its name")
+_TARGET = Parameter("target", "the name of a target, for its values only")
 _WHICH = Parameter("target", "the target's name", required=True)
-_OFF = Reply(403, "actions are off, or another site's page asked for it")
-_OFTEN = Reply(429, "asked for too often; `Retry-After` has the seconds to wait")
-_NO_TARGET = Reply(404, "there is no such target; the sentence names those that there are")
+_OFF = Reply(403, "actions are off, or the request comes from a page of another site")
+_OFTEN = Reply(429, "too often; `Retry-After` has the seconds to wait")
+_NO_TARGET = Reply(404, "no such target; the sentence names the known targets")
 
 
 def _operation(
@@ -88,7 +88,10 @@ class Api:
 
     def routes(self, prefix: str) -> list[web.RouteDef]:
         """All of OPERATIONS, below the prefix."""
-        return [web.route(each.method, prefix + each.path, getattr(self, each.name)) for each in OPERATIONS]
+        return [
+            web.route(operation.method, prefix + operation.path, getattr(self, operation.name))
+            for operation in OPERATIONS
+        ]
 
     @_operation("GET", "/api/v1/targets", Reply(200, "the targets", list[TargetAnswer]))
     async def targets(self, request: web.Request) -> web.Response:
@@ -99,15 +102,18 @@ class Api:
         "GET",
         "/api/v1/probes",
         Reply(200, "the probes", list[ProbeAnswer]),
-        Reply(400, "limit is no whole number"),
-        parameters=[_TARGET, Parameter("limit", "at most so many", schema={"type": "integer", "default": 100})],
+        Reply(400, "limit is not an integer"),
+        parameters=[
+            _TARGET,
+            Parameter("limit", "the largest number of probes", schema={"type": "integer", "default": 100}),
+        ],
     )
     async def probes(self, request: web.Request) -> web.Response:
         """The last probes, latest first."""
         try:
             limit = int(request.query.get("limit", "100"))
         except ValueError:
-            return web.Response(status=400, text="limit must be a whole number, such as ?limit=100\n")
+            return web.Response(status=400, text="limit must be an integer, such as ?limit=100\n")
         if (name := request.query.get("target")) is None:
             histories = list(self._fleet.observers(TargetHistory))
         else:
@@ -137,7 +143,7 @@ class Api:
 
     @_operation("GET", "/api/v1/events", Reply(200, "the events", list[EventAnswer]), parameters=[_TARGET])
     async def events(self, request: web.Request) -> web.Response:
-        """What happened, latest first: changes of state and of the engine, drift, diagnoses, sweeps, pauses."""
+        """Events, latest first: changes of state and of the engine, drift, diagnoses, sweeps, pauses."""
         return await _list(EventAnswer, self._fleet.context.events.latest(request.query.get("target")))
 
     @_action("POST", "/api/v1/pauses", Reply(200, "the target is paused", PausedAnswer), _NO_TARGET)
@@ -160,12 +166,12 @@ class Api:
     @_action(
         "POST",
         "/api/v1/sweeps",
-        Reply(202, "it begins", BegunAnswer),
+        Reply(202, "the sweep starts", BegunAnswer),
         Reply(404, "the target has no `sweep:` in the configuration"),
-        Reply(409, "not now; the sentence begins with the reason"),
+        Reply(409, "no sweep can start now; the sentence begins with the reason"),
     )
     async def begin_sweep(self, request: web.Request) -> web.Response:
-        """Begin a sweep of a target now."""
+        """Start a sweep of a target now."""
         try:
             identity = self._sweeps.ask(request.query.get("target", ""), "request")
         except Refused as refusal:
@@ -173,9 +179,9 @@ class Api:
             return web.Response(status=status, text=f"{refusal.reason}: {refusal}\n")
         return _success(_dumped(BegunAnswer(id=identity)), 202)
 
-    @_action("DELETE", "/api/v1/sweeps", Reply(200, "it ends"), Reply(404, "no sweep of it is under way"))
+    @_action("DELETE", "/api/v1/sweeps", Reply(200, "the sweep ends"), Reply(404, "no sweep of the target is running"))
     async def end_sweep(self, request: web.Request) -> web.Response:
-        """End the sweep of a target, keeping what was measured."""
+        """End the sweep of a target, with the result of its measurements so far."""
         name = request.query.get("target", "")
         if not self._sweeps.stop(name):
             return web.Response(status=404, text=f"no sweep of target {name!r} is under way\n")
@@ -184,12 +190,12 @@ class Api:
     @_operation(
         "GET",
         "/api/v1/sweeps/{id}",
-        Reply(200, "the result's file", whole={"type": "object", "required": ["llm_slo_prober"]}),
-        Reply(404, "there is no such result"),
+        Reply(200, "the result's file", body={"type": "object", "required": ["llm_slo_prober"]}),
+        Reply(404, "no such result"),
         parameters=[Parameter("id", "as /api/v1/sweeps lists it", "path")],
     )
     async def sweep(self, request: web.Request) -> web.Response:
-        """One result, without its requests: what `prober report` reads."""
+        """A result without its requests, which `prober report` reads."""
         wanted = request.match_info["id"]
         result = await self._sweeps.result(wanted)
         if result is None:
@@ -199,7 +205,7 @@ class Api:
     @_operation(
         "GET",
         "/api/v1/openapi.json",
-        Reply(200, "the document", whole={"type": "object", "required": ["openapi", "paths"]}),
+        Reply(200, "the document", body={"type": "object", "required": ["openapi", "paths"]}),
     )
     async def openapi(self, request: web.Request) -> web.Response:
         """This document."""
@@ -208,14 +214,14 @@ class Api:
     @_operation(
         "POST",
         "/-/reload",
-        Reply(200, "taken over"),
-        Reply(403, "not from there, or another site's page asked for it"),
+        Reply(200, "the configuration was loaded"),
+        Reply(403, "the client may not reload, or the request comes from a page of another site"),
         _OFTEN,
-        Reply(500, "every mistake; nothing changed"),
+        Reply(500, "all mistakes; nothing changed"),
     )
     async def reload(self, request: web.Request) -> web.Response:
-        """Read the configuration file again: from the prober's own machine, by whoever `--web.config.file` knows, or with
-        --web.enable-admin-api.
+        """Load the configuration file again. Allowed from the prober's own machine, with authentication by `--web.config.file`,
+        and with --web.enable-admin-api.
         """
         mistakes = await self._reload()
         return web.Response() if mistakes is None else web.Response(status=500, text=mistakes + "\n")
@@ -251,26 +257,26 @@ class Api:
         if other := self._fleet.elsewhere(name):
             text = f"target {name!r} is configured, but shard {other} has it, and this is {self._fleet.shard}\n"
         else:
-            known = ", ".join(sorted(each.name or "" for each in self._fleet.runners.values())) or "none"
+            known = ", ".join(sorted(runner.name or "" for runner in self._fleet.runners.values())) or "none"
             text = f"target {name!r} is not configured; known: {known}\n"
         return web.HTTPNotFound(text=text)
 
 
 async def _list(kind: type[Answer], values: Iterable[object]) -> web.Response:
-    """The values as answers, written one by one, so that nothing waits for all of them."""
-    pieces, begun_s = list[bytes](), time.perf_counter()
+    """The values as answers. The event loop is released every MAX_BLOCK_S."""
+    pieces, resumed_s = list[bytes](), time.perf_counter()
     for value in values:
         pieces.append(_dumped(kind.model_validate(value)))
-        if time.perf_counter() - begun_s > MAX_BLOCK_S:
+        if time.perf_counter() - resumed_s > MAX_BLOCK_S:
             await asyncio.sleep(0)
-            begun_s = time.perf_counter()
+            resumed_s = time.perf_counter()
     return _success(b"[" + b", ".join(pieces) + b"]")
 
 
 def _dumped(answer: Answer) -> bytes:
     try:
         return answer.model_dump_json().encode()
-    except PydanticSerializationError:  # half a character, as a server may well send
+    except PydanticSerializationError:  # a server's text with half a surrogate pair
         return json.dumps(answer.model_dump()).encode()
 
 

@@ -18,7 +18,7 @@ from prober.web.page.view import Capacities
 
 
 class Answer(BaseModel):
-    """Base of all answers: each field is an attribute of the value that is answered, of the same name or at a path."""
+    """Base of all answers: a field is the attribute of the prober's value with the same name, or at a path."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True, json_schema_serialization_defaults_required=True)
 
@@ -34,7 +34,7 @@ def _known(*path: str) -> Any:
 
 
 class SloAnswer(Answer):
-    """How an SLO stands over the events since the prober's start. state: met, missed or no_data."""
+    """The state of an SLO over the events since the prober's start: met, missed or no_data."""
 
     slo: str = _at("slo", "name")
     workload: str
@@ -46,7 +46,7 @@ class SloAnswer(Answer):
 
 
 class QuantileAnswer(Answer):
-    """A quantile in seconds with its 95% interval; enough: a judgement may rest on it."""
+    """A quantile in seconds with its 95% interval. enough: it has enough samples for a decision."""
 
     workload: str
     signal: str
@@ -69,7 +69,7 @@ class ShiftAnswer(Answer):
 
 
 class DriftAnswer(Answer):
-    """A watched latency. evidence: on a log scale, 1 alarms."""
+    """Drift of a latency. evidence: on a log scale; 1 raises the alarm."""
 
     workload: str
     signal: str
@@ -82,7 +82,7 @@ class DriftAnswer(Answer):
 
 
 class BudgetAnswer(Answer):
-    """A budget of any 24 hours, in tokens, or in dollars where budget is cost."""
+    """A budget over any 24 hours, in tokens, or in dollars if budget is cost."""
 
     budget: str = _at("kind")
     limit: float
@@ -90,7 +90,7 @@ class BudgetAnswer(Answer):
 
 
 class SweepingAnswer(Answer):
-    """A sweep under way. rate: requests per second that it adds; stage and rate are null while it sends nothing."""
+    """A running sweep. rate: requests per second that it adds; stage and rate are null while it sends nothing."""
 
     phase: str
     stage: int | None
@@ -110,7 +110,7 @@ class HeadroomAnswer(Answer):
 
 
 class StartingAnswer(Answer):
-    """It refuses connections and has never answered. since: the prober began to ask it; until: then that counts as failure."""
+    """A target that refuses connections and has never answered. since: first probe; until: from then on this is a failure."""
 
     since: float = _at("since_unix_s")
     until: float = _at("until_unix_s")
@@ -122,15 +122,15 @@ def _quantiles(quantiles: Mapping[tuple[str, str], Sequence[Quantile]]) -> list[
         {
             "workload": workload,
             "signal": signal,
-            "q": each.q,
-            "estimate": each.estimate,
-            "lower": each.lower,
-            "upper": each.upper,
-            "count": each.count,
-            "enough": each.has_enough_samples,
+            "q": quantile.q,
+            "estimate": quantile.estimate,
+            "lower": quantile.lower,
+            "upper": quantile.upper,
+            "count": quantile.count,
+            "enough": quantile.has_enough_samples,
         }
-        for (workload, signal), found in quantiles.items()
-        for each in found
+        for (workload, signal), listed in quantiles.items()
+        for quantile in listed
     ]
 
 
@@ -146,9 +146,9 @@ def _capacity(capacity: Capacities | None) -> str | None:
 
 
 class TargetAnswer(Answer):
-    """A target. paused: since when nothing is sent to it; capacity: what the last sweep that found something said, in words.
+    """A target. paused: when it was paused; capacity: result of the last sweep with a capacity, in words.
 
-    starting: null unless it is `starting` because it refuses connections
+    starting: null unless the state is `starting` because it refuses connections
     """
 
     name: str
@@ -170,7 +170,7 @@ class TargetAnswer(Answer):
 
 
 class AskedAnswer(Answer):
-    """Tokens that were asked for."""
+    """Requested tokens."""
 
     prompt_tokens: int
     output_tokens: int
@@ -199,7 +199,7 @@ class ConnectAnswer(Answer):
 
 
 class StampsAnswer(Answer):
-    """Nanoseconds of the prober's monotonic clock."""
+    """Timestamps in nanoseconds of the prober's monotonic clock."""
 
     intended: int = _at("intended_ns")
     connect_start: int | None = _known("connection", "start_ns")
@@ -212,7 +212,7 @@ class StampsAnswer(Answer):
 
 
 class ProbeAnswer(Answer):
-    """A probe. on_request: a person asked for it, so it counts in no SLI."""
+    """A probe. on_request: it was sent on request, and counts in no SLI."""
 
     target: str
     workload: str
@@ -242,7 +242,7 @@ class ProbeAnswer(Answer):
 
 
 class EventAnswer(Answer):
-    """Something that happened. kind: state, engine, drift, diagnosis or sweep."""
+    """An event. kind: state, engine, drift, diagnosis or sweep."""
 
     unix_s: float
     target: str
@@ -283,13 +283,13 @@ class SweepAnswer(Answer):
 
 
 class BegunAnswer(Answer):
-    """What a sweep that was begun goes by."""
+    """The id of a started sweep."""
 
     id: str
 
 
 class PausedAnswer(Answer):
-    """A target, and since when nothing is sent to it; null: it is probed."""
+    """A target, and when it was paused; null: it is probed."""
 
     name: str
     paused: float | None

@@ -10,12 +10,12 @@ _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]{1,2
 
 def host_name(header: str) -> str | None:
     """Name or address of a Host header, lower case, without port, brackets and trailing dot; None if malformed."""
-    found = _HOST.fullmatch(header)
-    if found is None:
+    match = _HOST.fullmatch(header)
+    if match is None:
         return None
-    if found["ipv6"] is not None:
-        return found["ipv6"].lower() if ":" in found["ipv6"] and _is_address(found["ipv6"]) else None
-    return found["name"].lower().removesuffix(".") or None
+    if match["ipv6"] is not None:
+        return match["ipv6"].lower() if ":" in match["ipv6"] and _is_address(match["ipv6"]) else None
+    return match["name"].lower().removesuffix(".") or None
 
 
 def is_private(name: str) -> bool:

@@ -1,8 +1,9 @@
 """Accepts connections for the site with limits, so that network clients cannot starve the measurement.
 
-Each address gets so many connections, at once and a second. Who does not say in time what they want is cut off, and where there
-are too many of them the one that has been silent longest. TLS is that of the moment, so that certificates rotate. A connection
-beyond the limits gets only its health check answered, or a refusal (`overflow`).
+Connections are limited in number and rate, in total and per address. Clients that send no complete request within the timeout are
+disconnected; if there are too many connections, the one that has been silent longest is. A new connection uses the current TLS
+configuration, so that certificates can be rotated. A connection beyond the limits gets an answer to a health check, or a refusal
+(`overflow`).
 """
 
 import asyncio
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of connections. most, of_one: at once, in all and from one address; the others: new ones a second, and at first."""
+    """Limits of connections. most, of_one: open ones, in total and of one address; per_s, burst: new ones per second."""
 
     most: int = 256
     of_one: int = 64
@@ -138,7 +139,7 @@ class Listener:
     @property
     def addresses(self) -> list[Any]:
         """Listening addresses."""
-        return [each.getsockname() for each in self._sockets]
+        return [listening.getsockname() for listening in self._sockets]
 
     def __len__(self) -> int:
         return len(self._open)
@@ -147,8 +148,8 @@ class Listener:
         """Listen. host: None for all addresses of the machine. Raises OSError."""
         self._sockets = await _listening(host, port)
         self._overflow.start()
-        for each in self._sockets:
-            self._keep(self._accept(each))
+        for listening in self._sockets:
+            self._keep(self._accept(listening))
         self._keep(self._watch())
 
     async def close(self) -> None:
@@ -156,8 +157,8 @@ class Listener:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for each in self._sockets:
-            each.close()
+        for listening in self._sockets:
+            listening.close()
         await asyncio.to_thread(self._overflow.close)
 
     def of(self, request: web.BaseRequest) -> Connection | None:
@@ -243,10 +244,10 @@ class Listener:
 
     def _make_room(self) -> bool:
         """Close the connection that has waited longest; False if none waits."""
-        silent = [each for each in self._open.values() if each.silent_s is not None and each.transport is not None]
+        silent = [peer for peer in self._open.values() if peer.silent_s is not None and peer.transport is not None]
         if not silent:
             return False
-        eldest = min(silent, key=lambda each: each.silent_s or 0.0)
+        eldest = min(silent, key=lambda connection: connection.silent_s or 0.0)
         eldest.cut()
         self._ended(eldest)
         return True
@@ -255,9 +256,9 @@ class Listener:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             now_s = time.monotonic()
-            for each in list(self._open.values()):
-                if each.overdue(now_s):
-                    each.cut()
+            for connection in list(self._open.values()):
+                if connection.overdue(now_s):
+                    connection.cut()
 
     def _tell(self, text: str) -> None:
         """Log at most once a minute."""
@@ -274,14 +275,14 @@ async def _listening(host: str | None, port: int) -> list[socket.socket]:
                 return [_bound(socket.AF_INET6, ("::", port), both=True)]
         return [_bound(socket.AF_INET, ("0.0.0.0", port))]
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []
     try:
-        for family, _, _, _, address in dict.fromkeys(found):
+        for family, _, _, _, address in dict.fromkeys(addresses):
             made.append(_bound(family, address))
     except OSError:
-        for each in made:
-            each.close()
+        for listening in made:
+            listening.close()
         raise
     return made
 

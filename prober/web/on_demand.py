@@ -76,7 +76,7 @@ class OnRequest:
         return result
 
     def _needs_of(self, target: Target) -> dict[str, BudgetDemand]:
-        """What the target's schedule needs of each of its budgets."""
+        """Demand of the target's schedule by budget."""
         needs = self._needs.get(target)
         if needs is None:
             needs = self._needs[target] = needs_of(target.spec)

@@ -24,12 +24,12 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response. data: type of `data` in the envelope; whole: schema of a body without envelope; neither: a sentence as text."""
+    """A response. data: type of `data` in the envelope; body: schema of a body without envelope; neither: a sentence as text."""
 
     status: int
     text: str
     data: Any = None
-    whole: Mapping[str, Any] | None = None
+    body: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ def _parameter(parameter: Parameter) -> Json:
 
 def _reply(reply: Reply, schemas: Mapping[str, Json]) -> Json:
     if reply.data is not None:
-        body = {
+        envelope = {
             "type": "object",
             "properties": {"status": {"const": "success"}, "data": schemas[repr(reply.data)]},
             "required": ["status", "data"],
         }
-        content: Json = {"application/json": {"schema": body}}
-    elif reply.whole is not None:
-        content = {"application/json": {"schema": dict(reply.whole)}}
+        content: Json = {"application/json": {"schema": envelope}}
+    elif reply.body is not None:
+        content = {"application/json": {"schema": dict(reply.body)}}
     elif reply.status < 300:
         return {"description": reply.text}
     else:

@@ -64,7 +64,7 @@ class WebFile:
         self._path = path
         self._stamps: tuple[Stamp | None, ...] = ()
         self._again_s = math.inf  # on the monotonic clock
-        self._told = ""
+        self._logged = ""
         self._reading = asyncio.Lock()
         self.now = Loaded()
         if path is not None:
@@ -73,14 +73,14 @@ class WebFile:
             except ConfigError as problem:
                 if not keep_running:
                     raise
-                self.now, self._told = Loaded(is_locked=True), str(problem)
+                self.now, self._logged = Loaded(is_locked=True), str(problem)
                 self._again_s = time.monotonic() + RETRY_S
             self._stamps = self._stamped()
 
     @property
     def problem(self) -> str:
         """Reason why the site is locked; "" if it is not."""
-        return self._told if self.now.is_locked else ""
+        return self._logged if self.now.is_locked else ""
 
     async def fresh(self) -> Loaded:
         """Current configuration, reloaded if a file changed."""
@@ -104,14 +104,14 @@ class WebFile:
             if self.now.config.authenticates and not loaded.config.authenticates:
                 raise ConfigError(f"{path}: removes all authentication; this needs a restart of the prober")
         except ConfigError as problem:
-            if str(problem) != self._told:
-                kept = "the pages stay locked" if self.now.is_locked else "the old one goes on"
-                log.error("web configuration not taken over, %s", kept)
+            if str(problem) != self._logged:
+                effect = "the pages stay locked" if self.now.is_locked else "the old one goes on"
+                log.error("web configuration not taken over, %s", effect)
                 for line in str(problem).splitlines():
                     log.error("%s", line)
-            self._told, self._again_s = str(problem), time.monotonic() + RETRY_S
+            self._logged, self._again_s = str(problem), time.monotonic() + RETRY_S
             return
-        self.now, self._told, self._again_s = loaded, "", math.inf
+        self.now, self._logged, self._again_s = loaded, "", math.inf
         self._stamps = self._stamped()
         log.info("web configuration taken over")
 
@@ -139,7 +139,7 @@ def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
     context.set_alpn_protocols(["http/1.1"])
     if not tls.prefer_server_cipher_suites:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    if chosen := [CIPHERS[each] for each in tls.cipher_suites if each in CIPHERS]:
+    if chosen := [CIPHERS[name] for name in tls.cipher_suites if name in CIPHERS]:
         context.set_ciphers(":".join(chosen))
     for curve in tls.curve_preferences:
         context.set_ecdh_curve(CURVES[curve])
@@ -169,10 +169,10 @@ def _named(key: str, path: Path) -> bytes:
 
 def _bytes(path: Path) -> bytes:
     with path.open("rb") as file:
-        found = file.read(MAX_FILE_BYTES + 1)
-    if len(found) > MAX_FILE_BYTES:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
         raise BadCertificate(f"{path}: longer than {MAX_FILE_BYTES:,} bytes; is it the right file?")
-    return found
+    return content
 
 
 def _plain(kind: str, name: str) -> str:

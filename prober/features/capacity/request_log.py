@@ -53,7 +53,7 @@ class RequestLog:
         known = [(at, n) for at, s in (self.readings[:1] + self.readings[-1:]) if (n := entered(s)) is not None]
         if len(known) < 2 or known[1][0] - known[0][0] < 1.0:
             return self.demand_per_s or 0.0
-        own = sum(known[0][0] <= each.at_s < known[1][0] for each in self.requests.values())
+        own = sum(known[0][0] <= request.at_s < known[1][0] for request in self.requests.values())
         return max(0.0, (known[1][1] - known[0][1] - own) / (known[1][0] - known[0][0]))
 
     def modelled(self) -> Sequence[Reading]:
@@ -68,13 +68,13 @@ class RequestLog:
 
     def record(self, plan: Plan, *, reached: bool, cut: bool, spoilt: bool) -> Record:
         """Record for an estimate, which later events do not change."""
-        asked = tuple(replace(each) for each in sorted(self.requests.values(), key=lambda each: each.at_s))
+        asked = tuple(replace(request) for request in sorted(self.requests.values(), key=lambda request: request.at_s))
         others, readings = tuple(self.others) or None, tuple(self.modelled())
         return Record(plan.slos, asked, self.settled(), readings, others, plan.lengths, reached, cut, spoilt)
 
     def settled(self) -> tuple[Stage, ...]:
         """The stages with their events and background load."""
-        events: dict[int, dict[str, tuple[int, int]]] = {each.number: {} for each in self.stages}
+        events: dict[int, dict[str, tuple[int, int]]] = {stage.number: {} for stage in self.stages}
         for request in self.requests.values():
             for name, (count, bad) in request.events.items() if request.valid else ():
                 before = events[request.stage].get(name, (0, 0))
@@ -82,7 +82,7 @@ class RequestLog:
         counts = other_counts(Record((), tuple(self.requests.values()), (), tuple(self.readings)))
         stages = []
         for stage in self.stages:
-            within = [each for each in counts if each[0] >= stage.began_s and each[1] <= stage.ended_s]
+            within = [count for count in counts if count[0] >= stage.began_s and count[1] <= stage.ended_s]
             span_s = sum(end - begin for begin, end, _ in within)
             rate = max(0.0, sum(count for _, _, count in within) / span_s) if span_s > 0 else None
             other_per_s = rate if counts else self.demand_per_s

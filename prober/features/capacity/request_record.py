@@ -98,4 +98,4 @@ class RequestRecord:
         """Highest ratio of a latency to its threshold."""
         ttft_s, e2e_s = self.waited_s(at_s), (at_s if self.end_s is None else self.end_s) - self.at_s
         value = {"ttft": ttft_s, "ttft_answer": ttft_s, "e2e": e2e_s, "tpot": self.tpot_s or 0.0}
-        return max((value.get(each.signal, 0.0) / each.threshold_s for each in slos if each.threshold_s), default=0.0)
+        return max((value.get(slo.signal, 0.0) / slo.threshold_s for slo in slos if slo.threshold_s), default=0.0)

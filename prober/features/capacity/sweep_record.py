@@ -75,7 +75,7 @@ class Record:
         if self.others is not None:
             span_s = self.until_s - self.from_s
             return (
-                sum(self.from_s <= each.arrival_s <= self.until_s for each in self.others) / span_s
+                sum(self.from_s <= request.arrival_s <= self.until_s for request in self.others) / span_s
                 if span_s > 0
                 else 0.0
             )
@@ -86,12 +86,16 @@ class Record:
     @property
     def from_s(self) -> float:
         """Due time of the first request, or time of the first reading if earlier."""
-        return min([*(each.at_s for each in self.asked[:1]), *(at_s for at_s, _ in self.readings[:1])], default=0.0)
+        return min(
+            [*(request.at_s for request in self.asked[:1]), *(at_s for at_s, _ in self.readings[:1])], default=0.0
+        )
 
     @property
     def until_s(self) -> float:
         """Time of the last observation."""
-        return max([*(each.known_s for each in self.asked), *(at_s for at_s, _ in self.readings[-1:])], default=0.0)
+        return max(
+            [*(request.known_s for request in self.asked), *(at_s for at_s, _ in self.readings[-1:])], default=0.0
+        )
 
 
 def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations:
@@ -120,14 +124,14 @@ def other_counts(record: Record) -> list[tuple[float, float, float]]:
     single counts may be negative; their sum is correct.
     """
     known = [(at_s, count) for at_s, signals in record.readings if (count := entered(signals)) is not None]
-    found: list[tuple[float, float, float]] = []
-    own = sorted(each.at_s for each in record.asked)
+    counts: list[tuple[float, float, float]] = []
+    own_s = sorted(request.at_s for request in record.asked)
     at = 0
     for (begin, before), (end, after) in pairwise(known):
         first = at
-        while at < len(own) and own[at] < end:
+        while at < len(own_s) and own_s[at] < end:
             at += 1
-        if not found:
-            first += sum(each < begin for each in own[:at])
-        found.append((begin, end, after - before - (at - first)))
-    return found
+        if not counts:
+            first += sum(due_s < begin for due_s in own_s[:at])
+        counts.append((begin, end, after - before - (at - first)))
+    return counts
