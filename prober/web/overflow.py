@@ -1,8 +1,8 @@
 """Answers connections beyond the limits: health checks normally, everything else with a refusal.
 
-A kubelet shares its node's address with other clients, so that no limit of connections can spare its health checks before
-their request is read. A thread of its own reads that request, so that a TLS handshake, whose time OpenSSL spends without the GIL,
-does not hold up the event loop that stamps probes. Connections, their bytes and seconds and the thread's processor time are bounded.
+A kubelet shares the address of its node with other clients, so a limit of connections cannot exempt its health checks before
+their request is read. A separate thread reads it: OpenSSL does TLS handshakes without the GIL, so they do not delay the event loop
+that timestamps probes. Connections, their bytes and duration and the thread's CPU time are limited.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class _Held:
 
 
 class Overflow:
-    """Thread for such connections. Call `start`, `offer`, `close`.
+    """Thread for connections beyond the limits. Call `start`, `offer`, `close`.
 
     Args:
         answer: makes the response, with its headers, of a request's head; called in the thread.

@@ -1,7 +1,7 @@
 """Check of passwords against bcrypt hashes in a thread, one at a time; correct ones are remembered.
 
-One check takes 50 ms of a core and more, so that who guesses passwords must not spend the prober's: its thread gives way to
-everything else, few may wait for it, and a password that was right is known again by a keyed digest.
+One check takes 50 ms of a core or more, and guessing must not slow the prober down: the thread has the lowest priority, few
+checks may wait for it, and a correct password is recognised by a keyed digest.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Passwords:
         self._key = secrets.token_bytes(32)
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._waiting = 0
-        self._thread = ThreadPoolExecutor(1, "passwords", initializer=_give_way)
+        self._thread = ThreadPoolExecutor(1, "passwords", initializer=_lower_priority)
 
     def known(self, users: dict[str, str], user: str, password: str) -> bool:
         """Whether this password was correct before, for the user's current hash."""
@@ -69,7 +69,7 @@ class Passwords:
 
 
 def _matches(password: str, hashed: str) -> bool:
-    """In constant time, by the library."""
+    """Whether the password has this hash, compared in constant time by the library."""
     try:
         return bcrypt.checkpw(password.encode("utf-8", "surrogatepass")[:BCRYPT_BYTES], hashed.encode())
     except ValueError:  # a NUL in it
@@ -80,5 +80,5 @@ def _cost(hashed: str) -> int:
     return int(hashed.split("$")[2])
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
