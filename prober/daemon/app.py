@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -148,8 +147,8 @@ def _read(path: str) -> str:
 class App:
     """One daemon."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def __init__(self, options: Options, make_clock: Callable[[], Clock] = Clock) -> None:
+        self._options, self._make_clock = options, make_clock
         self._families = registry()
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -185,12 +184,12 @@ class App:
             raise ConfigError(why)
         if why and not web.problem:
             self._refused("web", "actions stay off", [why])
-        clock = Clock()
+        clock = self._clock = self._make_clock()
         trust = Trust(min((spec.max_send_lag_s for spec in specs.kinds), default=MAX_SEND_LAG_S))
         _warn(specs)
         instance = os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         events = EventLog()
-        self._clock, self._trust = clock, trust
+        self._trust = trust
         path = self._storage_path = self._options.storage_path or specs.storage_path
         kinds = (DRIFT, ENGINE, DEMAND, BUDGET)
         store, (drifts, engine_facts, demands, budgets) = self._stored(path, kinds)
@@ -206,7 +205,7 @@ class App:
         engines = EngineMonitor(self._families, events, engine_facts)
         headroom = Headroom(self._families, demands)
         self._drift = DriftMonitor(self._families, events, specs.drift, drifts, has_store=store is not None)
-        self._sweeps = Sweeps(self._families, events, headroom, trust, store, PageReader, leading)
+        self._sweeps = Sweeps(self._families, events, headroom, trust, clock, store, PageReader, leading)
         self._sweeps.prometheus_url = specs.prometheus_url
         diagnosis = DiagnosisMonitor(self._families, events)
         gpus = GpuMonitor(self._families, lambda: self._fleet.runners.values())
@@ -229,9 +228,16 @@ class App:
         self._family(replicas_series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
         self._family(replicas_series.SHARDS.name).value().value = float(shard.count)
         self._roster = DesiredTargets(self._families, lambda wanted: self._fleet.change(wanted, self._options.drain_s))
-        self._persistence = StatePersistence(self._drift, engines, headroom, store, specs.prometheus_url, failures)
+        self._persistence = StatePersistence(
+            self._drift, engines, headroom, store, specs.prometheus_url, failures, clock
+        )
         self._grafana = Grafana(
-            self._families, events, self._sweeps.results, lambda: leading.held() is not None, first=shard.index == 0
+            self._families,
+            events,
+            self._sweeps.results,
+            clock,
+            lambda: leading.held() is not None,
+            first=shard.index == 0,
         )
         leading.listen(self._grafana.lost, lambda: None)
         self._grafana.configure(specs.grafana)
@@ -328,7 +334,7 @@ class App:
             return None, [{} for _ in kinds]
         try:
             store = Store(path)
-            return store, [store.load(kind, time.time() - KEPT_S) for kind in kinds]
+            return store, [store.load(kind, self._clock.unix_s() - KEPT_S) for kind in kinds]
         except (OSError, sqlite3.Error) as problem:
             if not self._options.keep_running:
                 raise
@@ -384,7 +390,7 @@ class App:
     def _applied(self) -> None:
         self._configured = True
         self._mended("configuration")
-        self._family(own_series.RELOAD_TIME.name).value().value = time.time()
+        self._family(own_series.RELOAD_TIME.name).value().value = self._clock.unix_s()
 
     async def _watch(self, site: Site) -> None:
         looks = 0

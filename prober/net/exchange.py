@@ -12,7 +12,6 @@ An exception while this code runs ends this exchange only: it is raised to whoev
 
 import asyncio
 import ssl
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -23,6 +22,7 @@ import httptools
 from prober.config.specs import Timeouts
 from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Recording
+from prober.net.clock import Clock
 
 SLICE = 4
 MAX_STREAM_BYTES = 64 << 20  # of a stream on the wire, with headers, chunk framing and trailers
@@ -62,8 +62,9 @@ class Exchange(asyncio.Protocol):
     `ended` raises what this code failed with; `received` then tells whether it was over something that the server sent.
     """
 
-    def __init__(self, recording: Recording | None) -> None:
+    def __init__(self, recording: Recording | None, clock: Clock) -> None:
         self.recording = recording
+        self.now_ns = clock.now_ns
         self.transport: asyncio.Transport | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status: int | None = None
@@ -95,9 +96,9 @@ class Exchange(asyncio.Protocol):
         if self.ended.done():
             return
         assert self.transport is not None
-        self.sent_ns = time.monotonic_ns()
+        self.sent_ns = self.now_ns()
         self.transport.write(data)
-        self._check(time.monotonic_ns())
+        self._check(self.now_ns())
 
     def abort(self) -> None:
         """Abort the connection."""
@@ -127,7 +128,7 @@ class Exchange(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._arrived_ns = time.monotonic_ns()
+        self._arrived_ns = self.now_ns()
         try:
             if self._arrived_ns > self._check_ns:
                 self._check(self._arrived_ns)
@@ -150,7 +151,7 @@ class Exchange(asyncio.Protocol):
 
     @_guarded
     def connection_lost(self, exc: Exception | None) -> None:
-        arrived_ns = time.monotonic_ns()
+        arrived_ns = self.now_ns()
         if arrived_ns > self._check_ns:
             self._check(arrived_ns)
         if self._timer:
@@ -301,7 +302,7 @@ class Exchange(asyncio.Protocol):
         if self.recording is not None and self.recording.parse_pending(SLICE):
             self._timer = self.ended.get_loop().call_soon(self._on_timer)
             return
-        self._check(time.monotonic_ns())
+        self._check(self.now_ns())
 
     def _check(self, now_ns: int) -> None:
         """End the exchange if a deadline passed before `now_ns`; otherwise schedule the next check."""

@@ -1,7 +1,6 @@
 """One probe: from its due time to its result."""
 
 import asyncio
-import time
 import uuid
 from collections.abc import Callable, Mapping
 
@@ -44,11 +43,11 @@ class Flight:
     ) -> None:
         self._target, self._may = target, may
         self._due_ns = due_ns
-        self._unix_s = time.time() + (due_ns - target.clock.now_ns()) / 1e9
+        self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
         self._id = f"slo-probe-{uuid.uuid4().hex[:16]}"
         self._draw: DrawnRequest = drawer.draw(self._id[10:])
         self._recording = Recording(streamed=target.spec.stream, keep_answer=self._draw.expectation is not None)
-        self._exchange = Exchange(self._recording)
+        self._exchange = Exchange(self._recording, target.clock)
         self._connection: Connection | None = None
         self._request = b""
         self._counted = False

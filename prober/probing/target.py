@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
@@ -239,7 +238,7 @@ class Target:
 
     async def _connect_only(self) -> Answer:
         """Connect and disconnect: whether an engine without a health page listens."""
-        exchange = Exchange(None)
+        exchange = Exchange(None, self.clock)
         try:
             await connect(self.endpoint, exchange, min(HEALTH_TIMEOUT_S, self.spec.timeouts.connect_s))
         except Broken as broken:
@@ -250,12 +249,14 @@ class Target:
 
     async def _get(self, path: str, timeout_s: float) -> Answer:
         """GET a path of the server, with the target's own headers, token, certificates and proxy."""
-        exchange = Exchange(None)
+        exchange = Exchange(None, self.clock)
         timeouts = replace(self.spec.timeouts, total_s=timeout_s)
         token = self.endpoint.token()
         try:
             await connect(self.endpoint, exchange, min(timeout_s, timeouts.connect_s))
-            head = self.endpoint.head("GET", path, length=0, request_id=f"slo-probe-{time.time_ns():x}", token=token)
+            head = self.endpoint.head(
+                "GET", path, length=0, request_id=f"slo-probe-{self.clock.now_ns():x}", token=token
+            )
             exchange.send(head, Deadlines(self.clock.now_ns(), timeouts))
             await exchange.ended
         except Broken as broken:

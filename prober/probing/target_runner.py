@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -181,7 +180,7 @@ class TargetRunner:
             self._observed.paused()
         text = "paused on request" if unix_s is not None else "resumed on request"
         log.info("target=%s %s", self.name or UNNAMED, text)
-        self._context.events.append(TargetEvent(time.time(), self.name or UNNAMED, "state", text))
+        self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name or UNNAMED, "state", text))
 
     def record(self, result: ProbeResult, *, is_fault: bool = False) -> None:
         """Hand the result of a scheduled probe to all observers.
@@ -210,11 +209,13 @@ class TargetRunner:
 
     def starting_since_and_until_unix_s(self) -> tuple[float, float] | None:
         """Since when a target that refuses connections is waited for, and until when that is no failure; None for others."""
-        target, now_ns = self.target, self._context.clock.now_ns()
+        target, clock = self.target, self._context.clock
         until_ns = target.starting_until_ns
         if not target.is_refusing or until_ns is None or target.waiting_since_ns is None:
             return None
-        since_s, until_s = ((at_ns - now_ns) / 1e9 + time.time() for at_ns in (target.waiting_since_ns, until_ns))
+        since_s, until_s = (
+            clock.unix_s() + (at_ns - clock.now_ns()) / 1e9 for at_ns in (target.waiting_since_ns, until_ns)
+        )
         return float(round(since_s)), float(round(until_s))
 
     def _begin(self) -> None:
@@ -338,7 +339,7 @@ class TargetRunner:
                 detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
             log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
             text = f"{self.target.state}, was {before}{detail}"
-            self._context.events.append(TargetEvent(time.time(), self.name or UNNAMED, "state", text))
+            self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name or UNNAMED, "state", text))
         problem = self.target.endpoint.secret.problem if self.target.endpoint.secret else ""
         if problem != self._logged_token_problem:
             self._logged_token_problem = problem

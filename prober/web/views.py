@@ -78,7 +78,7 @@ class Views:
         shown = [await self._measured(view) for view in matching[(number - 1) * AT_ONCE : number * AT_ONCE]]
         name = one.name if one is not None else None
         return PageView(
-            at_unix_s=time.time(),
+            at_unix_s=self._fleet.context.clock.unix_s(),
             targets=shown,
             concerns=concerns,
             total=len(ranked),

@@ -126,7 +126,7 @@ class Replica:
         spec = load(TEXT.format(url=url, gap=gap), source="c", engines=DIALECTS, environment={}, read=str).targets[0]
         self.families, self.clock = families or registry(), Clock()
         headroom = Headroom(self.families)
-        self.sweeps = Sweeps(self.families, EventLog(), headroom, Trust(5.0), None, PageReader, leadership)
+        self.sweeps = Sweeps(self.families, EventLog(), headroom, Trust(5.0), self.clock, None, PageReader, leadership)
         self.target = Target(spec, self.clock)
         self.target.state = "ready"
         self.observed = ObservedTarget("t", self.target, (self.sweeps,))

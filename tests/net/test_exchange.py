@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -12,6 +12,7 @@ from prober.measure import chat
 from prober.measure.outcome import ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.timeline import Recording, Timeline
 from prober.net import exchange as module
+from prober.net.clock import Clock
 from prober.net.exchange import Deadlines, Exchange
 
 SECOND = 1_000_000_000
@@ -47,15 +48,13 @@ class Now:
     def __init__(self) -> None:
         self.ns = 100 * SECOND
 
-    def monotonic_ns(self) -> int:
+    def now_ns(self) -> int:
         return self.ns
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> Now:
-    clock = Now()
-    monkeypatch.setattr(module, "time", clock)
-    return clock
+def now() -> Now:
+    return Now()
 
 
 def event(delta: dict[str, Any] | None, finish: str | None = None, end: bytes = b"\n") -> bytes:
@@ -74,7 +73,7 @@ class Answer:
     def __init__(self, now: Now, framing: str = "chunked", limits: Timeouts = LIMITS, *, streamed: bool = True) -> None:
         self.now, self.begin_ns, self.framing = now, now.ns, framing
         self.recording = Recording(streamed=streamed)
-        self.exchange = Exchange(self.recording)
+        self.exchange = Exchange(self.recording, cast(Clock, now))
         self.wire = Wire()
         self.exchange.connection_made(self.wire)
         self.exchange.send(b"POST", Deadlines(now.ns, limits))

@@ -43,7 +43,7 @@ def target(clock: Clock, url: str, **changes: Any) -> Target:
 async def send(found: Target) -> ProbeResult | None:
     """One probe that is due now; the health page is asked each time, without its pause of a second."""
     found._health_ns = -(10**18)
-    return await run_probe(found, RequestGenerator(found.spec.probes[0].workload, Random(1)), Clock.now_ns())
+    return await run_probe(found, RequestGenerator(found.spec.probes[0].workload, Random(1)), found.clock.now_ns())
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ import asyncio
 import json
 import logging
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
@@ -82,8 +81,8 @@ class SweepArchive:
     An older version kept each request, and every result for 90 days: `clean_up` ends that.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
+        self._store, self._unix_s = store, unix_s
         self._max_bytes = inf  # until no row has requests in it any more
         self._stores: dict[str, SweepStore] = {}
         self.listed = asyncio.Event()
@@ -116,7 +115,7 @@ class SweepArchive:
         """Remove what is too old, too much, or a request, some rows at a time; then give the space back."""
         try:
             await self._prune()
-            await asyncio.to_thread(self._store.load, SWEEP + UNREADABLE_SUFFIX, time.time() - KEPT_S)
+            await asyncio.to_thread(self._store.load, SWEEP + UNREADABLE_SUFFIX, self._unix_s() - KEPT_S)
             for each in await asyncio.to_thread(self._store.entries, SWEEP):
                 await asyncio.to_thread(self._shorten, each.key)
             self._max_bytes = MAX_BYTES
@@ -153,12 +152,12 @@ class SweepArchive:
         row = json.dumps([key, result.id])
         items = [(row, to_json(result).encode())]
         try:
-            self._store.save_and_prune(SWEEP, items, time.time(), lambda entries: self._surplus(entries, row))
+            self._store.save_and_prune(SWEEP, items, self._unix_s(), lambda entries: self._surplus(entries, row))
         except sqlite3.Error as problem:
             log.error("a sweep's result could not be saved: %s", problem)
 
     def _surplus(self, entries: Sequence[Entry], keep: str = "") -> Iterable[str]:
-        return surplus(entries, time.time(), self._max_bytes, keep)
+        return surplus(entries, self._unix_s(), self._max_bytes, keep)
 
     def _remove(self, rows: Sequence[str]) -> None:
         try:

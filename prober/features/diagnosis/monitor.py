@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -58,7 +57,7 @@ class DiagnosisMonitor:
             await asyncio.sleep(EVALUATE_EVERY_S)
             for target in list(self._targets):
                 if target in self._targets:  # it may have been removed during this round
-                    target.evaluate(time.time())
+                    target.evaluate()
                 await asyncio.sleep(0)
 
 
@@ -116,7 +115,7 @@ class TargetDiagnosis(TargetObserver):
     def removed(self) -> None:
         self._on_removed(self)
 
-    def evaluate(self, unix_s: float) -> None:
+    def evaluate(self) -> None:
         """Diagnose a target that is in trouble, or learn from one that is not."""
         now_s = self._now_s()
         drifted = {workload.removesuffix(WARM) for workload, _ in self._drifted}
@@ -131,7 +130,7 @@ class TargetDiagnosis(TargetObserver):
                 present = _seen(self, probes)
                 self._registry.show(series.BOUND_RATIO, present.over_bound, self._observed.name)
                 found = self._diagnose(workload, present, breached)
-        self._take(found, unix_s)
+        self._take(found)
         if troubled:
             self._window_began_s = now_s
         else:
@@ -141,10 +140,11 @@ class TargetDiagnosis(TargetObserver):
         engine = self.readings[-1][1].info.engine if self.readings else None
         return diagnose(Evidence(present, _typical(self._usual.get(workload, ())), breached, engine))
 
-    def _take(self, found: Diagnosis | None, unix_s: float) -> None:
+    def _take(self, found: Diagnosis | None) -> None:
         self._show(found.regime if found else None)
         if found is not None and (self.diagnosis is None or found.regime != self.diagnosis.regime):
             log.info("target=%s diagnosis: %s", self._observed.name, found.regime)
+            unix_s = self._observed.target.clock.unix_s()
             self._events.append(TargetEvent(unix_s, self._observed.name, "diagnosis", found.text()))
         self.diagnosis = found
 

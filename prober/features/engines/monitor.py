@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from prober.config.specs import TargetSpec
@@ -133,7 +132,8 @@ class TargetEngine(TargetObserver):
         kind = change.kind if change.kind in series.ENGINE_CHANGE_KINDS else "flags"
         self._registry.value(series.ENGINE_CHANGES, self._name, kind).inc()
         log.info("target=%s engine: %s", self._name, change.text())
-        self._monitor.events.append(TargetEvent(time.time(), self._name, "engine", change.text()))
+        unix_s = self._observed.target.clock.unix_s()
+        self._monitor.events.append(TargetEvent(unix_s, self._name, "engine", change.text()))
 
     def _declare(self) -> None:
         if self._spec.metrics is not None:

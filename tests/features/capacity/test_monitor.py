@@ -77,7 +77,7 @@ class Stage:
         self.store = Store(str(folder)) if folder else None
         self.trust = Trust(0.01)
         self.headroom = Headroom(self.families)
-        self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.store, PageReader)
+        self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.clock, self.store, PageReader)
         self.sweeps.prometheus_url = changed.get("prometheus")
         self.target = Target(spec, self.clock)
         self.target.state = "ready"

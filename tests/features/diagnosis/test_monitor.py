@@ -77,7 +77,7 @@ class Told:
     def evaluate(self) -> None:
         diagnosis = self.target.find(TargetDiagnosis)
         assert diagnosis is not None
-        diagnosis.evaluate(1e9 + self.now_s)
+        diagnosis.evaluate()
 
     @property
     def diagnosis(self) -> Diagnosis | None:

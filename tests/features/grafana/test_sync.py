@@ -21,13 +21,16 @@ from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.sync import SyncRequest, SyncResult, parse_request
 from prober.features.grafana.sync import MARKS_INTERVAL_S, MAX_MARKS_PER_HOUR, MAX_PENDING_MARKS, MAX_RETRY_S, Grafana
 from prober.measure.event import TargetEvent
+from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.results.result import Result
+from tests.observed import StoppedClock
 
 SPEC = GrafanaSpec(
     "http://grafana", "/token", None, "LLM SLO prober", None, dashboards=True, annotations=True, interval_s=3600
 )
 WELL = [("LLM SLO / Overview", "same", ""), ("LLM SLO / Target", "made", "")]
+CLOCK = cast(Clock, StoppedClock())
 
 
 class Here:
@@ -41,7 +44,7 @@ class Here:
         self.writes = writes
         self.event_log, self.families = EventLog(), registry()
         found = cast("list[Result]", sweeps or [])
-        self.part = Grafana(self.families, self.event_log, lambda _: found, lambda: self.writes, self._run_sync)
+        self.part = Grafana(self.families, self.event_log, lambda _: found, CLOCK, lambda: self.writes, self._run_sync)
         self.part.configure(spec)
 
     async def _run_sync(self, request: SyncRequest) -> SyncResult:
@@ -69,7 +72,7 @@ async def test_dashboards_are_looked_at_at_once_each_hour_and_after_a_reload() -
     await here.part.run_due(3605.0)
     assert len(here.requests) == 3
     assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == 0
-    assert here.value(grafana_series.GRAFANA_SUCCESS, "dashboards") > 1e9
+    assert here.value(grafana_series.GRAFANA_SUCCESS, "dashboards") == CLOCK.unix_s()
     assert here.value(grafana_series.GRAFANA_DASHBOARDS, "current") == 2
 
 
@@ -208,7 +211,7 @@ async def test_losing_the_lease_cancels_a_running_synchronisation() -> None:
         finally:
             ended.set()
 
-    part = Grafana(here.families, here.event_log, lambda _: [], lambda: here.writes, endless)
+    part = Grafana(here.families, here.event_log, lambda _: [], CLOCK, lambda: here.writes, endless)
     part.configure(SPEC)
     looking = asyncio.create_task(part.run_due(0.0))
     await begun.wait()
@@ -230,7 +233,7 @@ async def test_losing_the_lease_cancels_a_running_synchronisation() -> None:
 async def test_only_the_first_shard_keeps_the_dashboards() -> None:
     """Each marks the events of its own targets."""
     here = Here()
-    here.part = Grafana(here.families, here.event_log, lambda _: [], lambda: True, here._run_sync, first=False)
+    here.part = Grafana(here.families, here.event_log, lambda _: [], CLOCK, lambda: True, here._run_sync, first=False)
     here.part.configure(SPEC)
     await here.part.run_due(0.0)
     assert here.requests == []
