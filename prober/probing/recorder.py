@@ -4,6 +4,7 @@ from prober.exposition.buckets import COARSE, bounds
 from prober.exposition.families import Histogram, Registry, Series
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.probing import series
 from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
@@ -79,7 +80,7 @@ class TargetProbes(TargetObserver):
                 registry.value(series.QUALITY_FAILURES, *key, result.golden).inc(wrong)
             self._success(result)
 
-    def state_seen(self, state: str, starting_until_unix_s: float | None) -> None:
+    def state_seen(self, state: TargetState, starting_until_unix_s: float | None) -> None:
         self._registry.show_one(series.STATE, state, series.STATES, self._name)
         self._registry.show(series.STARTING_UNTIL, starting_until_unix_s, self._name)
 

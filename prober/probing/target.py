@@ -15,6 +15,7 @@ from prober.config.specs import TargetSpec
 from prober.measure.chat import Dialect, error_message
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
+from prober.measure.target_state import SILENT_STATES, TargetState
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
@@ -74,7 +75,7 @@ class Target:
         self.endpoint: Endpoint = endpoint(spec)
         self.clock = clock
         self._identity: Identity | None = None
-        self.state = "pending"
+        self.state = TargetState.PENDING
         self.paused_unix_s: float | None = None  # since when nobody may probe or sweep it
         self.in_flight = 0
         slowest = min((probe.rate_per_s for probe in spec.probes), default=1.0)
@@ -110,7 +111,7 @@ class Target:
         """Take over how far its start has come from the same target before a reload, unless its address is another."""
         if (self.endpoint.host, self.endpoint.port) == (before.endpoint.host, before.endpoint.port):
             self.waiting_since_ns, self.has_answered = before.waiting_since_ns, before.has_answered
-            self.is_refusing = before.is_refusing and self.state == "starting"
+            self.is_refusing = before.is_refusing and self.state == TargetState.STARTING
 
     def beside(self) -> "Target":
         """A copy for a probe outside the schedule, which takes no slot here and changes neither state nor warm-up here."""
@@ -143,24 +144,24 @@ class Target:
         Nothing is asked of a target that answers well. One that fails is asked beside its probes, which do not wait for it;
         one that is new, loading or draining is asked first, since nothing is measured of it yet.
         """
-        if self.state == "ready" and not self._bad_in_a_row:
+        if self.state == TargetState.READY and not self._bad_in_a_row:
             return True
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_health())
-        if self.state in ("pending", "starting", "draining") or self.starting_until_ns is not None:
+        if self.state is TargetState.PENDING or self.state in SILENT_STATES or self.starting_until_ns is not None:
             await asyncio.shield(self._asking)
-        return self.state not in ("starting", "draining")
+        return self.state not in SILENT_STATES
 
     def ended(self, outcome: Outcome) -> None:
         """A probe ended; the state follows."""
         if outcome in ANSWERED:
-            self._bad_in_a_row, self._was_ready, self.state = 0, True, "ready"
+            self._bad_in_a_row, self._was_ready, self.state = 0, True, TargetState.READY
         elif outcome in BAD and outcome is not Outcome.SHED:
             self._bad_in_a_row += 1
             if outcome in (Outcome.CONNECT_REFUSED, Outcome.RESET):
                 self.warm_up.restarted()  # it went away: what answers next may be a cold engine
             if self._bad_in_a_row >= FAILING_AFTER:
-                self.state = "failing"
+                self.state = TargetState.FAILING
                 self.identity = None  # it may come back as another model, and what answers next pays for finding out
                 self.warm_up.restarted()
 
@@ -288,15 +289,15 @@ class Target:
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
         self.is_refusing = answer.is_refused and self.starting_until_ns is not None
         if self.is_refusing:
-            self.state = "starting"
+            self.state = TargetState.STARTING
         elif answer.status == 503 and any(word in said for word in ("draining", "shutting down", "shutdown")):
-            self.state = "draining"
+            self.state = TargetState.DRAINING
         elif (answer.status == 503 and ("loading" in said or "starting" in said)) or (
             answer.status == 503 and dialect.listens_while_loading and not self._was_ready
         ):
-            self.state = "starting"
-        elif self.state in ("starting", "draining"):
-            self.state = "pending"
+            self.state = TargetState.STARTING
+        elif self.state in SILENT_STATES:
+            self.state = TargetState.PENDING
             self.warm_up.restarted()
 
     async def _identify(self) -> Verdict | None:

@@ -14,6 +14,7 @@ from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
@@ -282,7 +283,7 @@ class TargetRunner:
         drawer = RequestGenerator(probe.workload, rng)
         start = clock.now_ns()
         schedule: Iterable[int] = due_times(probe, rng, start)
-        if self.target.state == "pending":
+        if self.target.state is TargetState.PENDING:
             schedule = chain([start], schedule)
 
         def launch(due_ns: int) -> None:

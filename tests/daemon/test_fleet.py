@@ -27,6 +27,7 @@ from prober.measure.engines import DIALECTS
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Recording
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
@@ -396,7 +397,7 @@ async def test_an_exception_in_the_code_of_one_target_is_its_own(
             patched.setattr(CLASSES[kind], function, sometimes)
             await until(lambda: FAULT in caplog.text)
             good, failed = seen.probes("good"), seen.count("llmslo_probe_failures_total", "bad")
-            bad.state, bad._bad_in_a_row = ("pending", 1) if function == "awake" else ("ready", 0)
+            bad.state, bad._bad_in_a_row = (TargetState.PENDING, 1) if function == "awake" else (TargetState.READY, 0)
             bad.identity = None if function == "identify" else bad.known
             await until(lambda: seen.probes("good") >= good + 5)
             if outcome == READING:

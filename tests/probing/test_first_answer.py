@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from prober.measure.target_state import TargetState
 from prober.mock.server import running
 from prober.probing import target as target_module
 from prober.probing import target_runner as fleet_module
@@ -37,7 +38,7 @@ async def test_a_target_that_does_not_listen_yet_counts_nothing_and_its_neighbou
         await seen.fleet.reconcile(
             specs(f"name: late, url: 'http://127.0.0.1:{port}'", f"name: well, url: '{url}'"), 1.0
         )
-        await until(lambda: seen.probes("well") >= 20 and state(seen, "late") == "starting")
+        await until(lambda: seen.probes("well") >= 20 and state(seen, "late") == TargetState.STARTING)
         assert seen.probes("late") == seen.count("llmslo_probe_failures_total", "late") == 0
         assert 1190 < seen.count(UNTIL, "late") - time.time() < 1201
         assert ("well",) not in seen.families[UNTIL].children
@@ -51,7 +52,7 @@ async def test_a_target_that_does_not_listen_yet_counts_nothing_and_its_neighbou
         assert "counted as failures after 20m, from" in answer.detail
         async with running(QUICK, port):
             await until(lambda: seen.probes("late") >= 3)
-            await until(lambda: state(seen, "late") == "ready")
+            await until(lambda: state(seen, "late") == TargetState.READY)
             assert ("late",) not in seen.families[UNTIL].children
         assert seen.count("llmslo_probe_failures_total", "well") == 0
 
@@ -61,7 +62,7 @@ async def test_a_rare_probe_is_sent_as_soon_as_the_engine_listens() -> None:
     port = free_port()
     async with watched() as seen:
         await seen.fleet.reconcile(specs(f"name: late, url: 'http://127.0.0.1:{port}', rate: 1/h"), 1.0)
-        await until(lambda: state(seen, "late") == "starting")
+        await until(lambda: state(seen, "late") == TargetState.STARTING)
         async with running(QUICK, port):
             await until(lambda: seen.probes("late") == 1)
         assert seen.count("llmslo_probe_failures_total", "late") == 0
@@ -72,8 +73,8 @@ async def test_past_the_bound_it_is_failing() -> None:
     where = f"url: 'http://127.0.0.1:{free_port()}', starting_timeout: 300ms"
     async with watched() as seen:
         await seen.fleet.reconcile(specs(f"name: often, {where}", f"name: rare, {where}, rate: 1/h"), 1.0)
-        await until(lambda: state(seen, "often") == state(seen, "rare") == "starting")
-        await until(lambda: state(seen, "often") == "failing" and state(seen, "rare") == "pending")
+        await until(lambda: state(seen, "often") == state(seen, "rare") == TargetState.STARTING)
+        await until(lambda: state(seen, "often") == TargetState.FAILING and state(seen, "rare") == TargetState.PENDING)
         assert seen.count("llmslo_probe_failures_total", "often", "probe", "connect_refused") >= 3
         assert not seen.families[UNTIL].children
 
@@ -84,21 +85,21 @@ async def test_a_reload_neither_begins_the_start_anew_nor_forgets_an_answer() ->
     changed = f"name: a, url: 'http://127.0.0.1:{port}/v1', max_in_flight: 50"
     async with watched() as seen:
         await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}'"), 1.0)
-        await until(lambda: state(seen, "a") == "starting")
+        await until(lambda: state(seen, "a") == TargetState.STARTING)
         since = seen.fleet.runners["a"].target.waiting_since_ns
         await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}', max_in_flight: 60"), 1.0)
         assert seen.fleet.runners["a"].target.waiting_since_ns == since
-        assert state(seen, "a") == "starting"
+        assert state(seen, "a") == TargetState.STARTING
         assert seen.count(UNTIL, "a") > 0
         async with running(QUICK, port):
-            await until(lambda: state(seen, "a") == "ready")
+            await until(lambda: state(seen, "a") == TargetState.READY)
         before = seen.count("llmslo_probe_failures_total", "a", "probe", "connect_refused")
         await seen.fleet.reconcile(specs(changed), 1.0)
         await until(lambda: seen.count("llmslo_probe_failures_total", "a", "probe", "connect_refused") >= before + 3)
-        assert state(seen, "a") == "failing"
+        assert state(seen, "a") == TargetState.FAILING
         await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{free_port()}'"), 1.0)
-        assert state(seen, "a") == "pending", "nothing is known of another server yet"
-        await until(lambda: state(seen, "a") == "starting")
+        assert state(seen, "a") == TargetState.PENDING, "nothing is known of another server yet"
+        await until(lambda: state(seen, "a") == TargetState.STARTING)
 
 
 async def test_an_unnamed_target_that_does_not_listen_yet_has_a_state() -> None:
@@ -106,9 +107,9 @@ async def test_an_unnamed_target_that_does_not_listen_yet_has_a_state() -> None:
     port = free_port()
     async with watched() as seen:
         await seen.fleet.reconcile(specs(f"url: 'http://127.0.0.1:{port}'"), 1.0)
-        await until(lambda: state(seen, UNNAMED) == "starting")
+        await until(lambda: state(seen, UNNAMED) == TargetState.STARTING)
         async with running(QUICK, port):
-            await until(lambda: state(seen, "mock") == "ready")
+            await until(lambda: state(seen, "mock") == TargetState.READY)
         assert seen.named(UNNAMED) == set()
 
 
@@ -117,12 +118,12 @@ async def test_nothing_is_asked_of_a_paused_target() -> None:
     port = free_port()
     async with watched() as seen:
         await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}'"), 1.0)
-        await until(lambda: state(seen, "a") == "starting")
+        await until(lambda: state(seen, "a") == TargetState.STARTING)
         line = seen.fleet.runners["a"]
         line.pause(time.time())
         await until(lambda: not line._probes)
         async with running(QUICK, port):
             await asyncio.sleep(0.2)  # ten times the pause between two questions
-            assert state(seen, "a") == "starting"
+            assert state(seen, "a") == TargetState.STARTING
             line.pause(None)
-            await until(lambda: state(seen, "a") == "ready")
+            await until(lambda: state(seen, "a") == TargetState.READY)

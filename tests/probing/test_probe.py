@@ -22,6 +22,7 @@ from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import running
@@ -286,7 +287,7 @@ async def test_a_probe_that_is_cancelled_gives_its_slot_back_and_leaves_no_conne
     clock = Clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
-        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
         task = asyncio.create_task(send(target, lead_s=0.0))
         async with asyncio.timeout(5):
             await came.wait()
@@ -296,7 +297,7 @@ async def test_a_probe_that_is_cancelled_gives_its_slot_back_and_leaves_no_conne
     clock.close()
     assert task.cancelled()
     assert target.in_flight == 0
-    assert target.state == "ready"
+    assert target.state == TargetState.READY
 
 
 @pytest.mark.parametrize(
@@ -323,7 +324,7 @@ async def test_a_golden_prompt_is_sent_as_it_is_and_its_answer_judged(said: str,
     clock = Clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
-        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
         result = await run_probe(target, RequestGenerator(golden, Random(1)), clock.now_ns() + 50_000_000)
     clock.close()
     assert result is not None
@@ -491,7 +492,7 @@ async def test_a_shed_probe_leaves_no_connection() -> None:
     clock = Clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", max_in_flight=1), clock)
-        target.identity, target.state, target.in_flight = Identity("m", DIALECTS["vllm"], "/v1"), "ready", 1
+        target.identity, target.state, target.in_flight = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY, 1
         result = await send(target)
         async with asyncio.timeout(5):
             await left.wait()
@@ -514,7 +515,7 @@ async def test_an_outage_of_the_target_is_its_failure_and_not_the_prober_s() -> 
     clock = Clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
-        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
         under_way = asyncio.create_task(send(target))
         await came.wait()
         for _ in range(3):
@@ -597,13 +598,13 @@ async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:
         target = Target(spec(url), clock)
         held = await run_probe(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
         state = target.state
-        while target.state != "ready":
+        while target.state != TargetState.READY:
             target._health_ns = 0  # asked once a second at most; the test need not wait for that
             last = await run_probe(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
             await asyncio.sleep(0.02)
     clock.close()
     assert held is None
-    assert state == "starting"
+    assert state == TargetState.STARTING
     assert last is not None
     assert last.warm_up
 
@@ -615,7 +616,7 @@ async def test_three_failures_in_a_row_are_failing() -> None:
         target = Target(spec(url, headers=(("X-Mock-Fault", "http:500"),)), clock)
         states = [(await send(target), target.state)[1] for _ in range(3)]
     clock.close()
-    assert states == ["pending", "pending", "failing"]
+    assert states == [TargetState.PENDING, TargetState.PENDING, "failing"]
 
 
 async def test_a_target_that_is_found_failing_meanwhile_is_still_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -718,7 +719,7 @@ def known(url: str, **changes: Any) -> tuple[Clock, Target]:
     """A target that need not be asked who it is."""
     clock = Clock()
     target = Target(spec(url, engine="vllm", **changes), clock)
-    target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+    target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
     return clock, target
 
 

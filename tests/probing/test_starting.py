@@ -13,6 +13,7 @@ import pytest
 
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.mock.server import running
 from prober.net.clock import Clock
 from prober.probing.probe import run_probe
@@ -65,11 +66,11 @@ async def test_an_engine_that_does_not_listen_yet_is_starting_up_to_the_bound(en
         for minute in (0, 1, 10, 19):
             found.waiting_since_ns = clock.now_ns() - minute * MINUTE_NS
             assert await send(found) is None
-            assert (found.state, found.is_refusing) == ("starting", True)
+            assert (found.state, found.is_refusing) == (TargetState.STARTING, True)
         found.waiting_since_ns = clock.now_ns() - 20 * MINUTE_NS
         results = [await send(found) for _ in range(3)]
         assert [result and result.outcome for result in results] == [Outcome.CONNECT_REFUSED] * 3
-        assert (found.state, found.is_refusing, found.starting_until_ns) == ("failing", False, None)
+        assert (found.state, found.is_refusing, found.starting_until_ns) == (TargetState.FAILING, False, None)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "openai", None])
@@ -85,7 +86,7 @@ async def test_it_is_probed_once_it_listens_and_its_first_success_is_warm_up(eng
         assert (first.outcome, first.warm_up) == (Outcome.OK, True), first.detail
         results = [await send(found) for _ in range(3)]
         assert [result and result.outcome for result in results] == [Outcome.CONNECT_REFUSED] * 3
-        assert found.state == "failing"
+        assert found.state == TargetState.FAILING
 
 
 async def test_an_answer_that_says_it_is_loading_is_an_answer() -> None:
@@ -96,7 +97,7 @@ async def test_an_answer_that_says_it_is_loading_is_an_answer() -> None:
         assert await send(found) is None
         async with running(replace(QUICK, start_delay_s=60), port):
             assert await send(found) is None
-            assert (found.state, found.is_refusing) == ("starting", False)
+            assert (found.state, found.is_refusing) == (TargetState.STARTING, False)
         result = await send(found)
     assert result is not None
     assert result.outcome is Outcome.CONNECT_REFUSED
@@ -145,11 +146,11 @@ async def test_a_name_that_appears_late_does_not_make_a_refusal_count(monkeypatc
 
         monkeypatch.setattr(loop, "getaddrinfo", resolve)
         outcomes = [result.outcome for _ in range(3) if (result := await send(found))]
-        assert (outcomes, found.state) == ([Outcome.DNS] * 3, "failing")
+        assert (outcomes, found.state) == ([Outcome.DNS] * 3, TargetState.FAILING)
         there = True
         for _ in range(3):
             assert await send(found) is None
-            assert found.state == "starting"
+            assert found.state == TargetState.STARTING
 
 
 async def test_localhost_without_ipv6_refuses_as_its_one_address_does(monkeypatch: pytest.MonkeyPatch) -> None:

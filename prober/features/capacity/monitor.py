@@ -33,6 +33,7 @@ from prober.measure.engine_signals import EngineChange
 from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.net.clock import Clock
 from prober.net.prometheus import Unanswered, firing
 from prober.probing.event_log import EventLog
@@ -346,7 +347,7 @@ class Sweeps:
             raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
         if swept.target.paused_unix_s is not None:
             raise Refused("not_ready", "the target is paused")
-        if swept.target.state != "ready":
+        if swept.target.state is not TargetState.READY:
             raise Refused("not_ready", f"the target is {swept.target.state}")
         self._afford(swept)
         return swept
@@ -552,7 +553,7 @@ class Sweeps:
         while True:
             await asyncio.sleep(GUARD_EVERY_S)
             swept.observed.budget_spent()
-            if swept.target.state == "failing":
+            if swept.target.state is TargetState.FAILING:
                 drive.guard("the target fails")
             elif burns(
                 [each for each in swept.recent if each.timeline.intended_ns >= began_ns], spec.slos, spec.guard_burn

@@ -25,6 +25,7 @@ from prober.features.capacity.monitor import Sweeps
 from prober.features.engines.monitor import EngineMonitor, TargetEngine
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
+from prober.measure.target_state import TargetState
 from prober.net.scrape import Fetched, Unreadable
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
@@ -325,7 +326,7 @@ def virtual(world: World) -> Iterator[None]:
         return Fetched(world.engines[host].page().encode(), {})
 
     async def run_probe(target: Target, *_: Any) -> None:
-        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
         await asyncio.sleep(PROBE_S)
 
     with (

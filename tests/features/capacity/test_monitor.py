@@ -29,6 +29,7 @@ from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignal
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
@@ -80,7 +81,7 @@ class Stage:
         self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.clock, self.store, PageReader)
         self.sweeps.prometheus_url = changed.get("prometheus")
         self.target = Target(spec, self.clock)
-        self.target.state = "ready"
+        self.target.state = TargetState.READY
         self.observe()
 
     def value(self, name: str, *labels: str) -> float:
@@ -195,10 +196,10 @@ async def test_it_is_refused_by_name_and_counted() -> None:
         with pytest.raises(Refused, match="no `sweep:`") as told:
             stage.sweeps.ask("other", "request")
         assert told.value.reason == "not_configured"
-        stage.target.state = "failing"
+        stage.target.state = TargetState.FAILING
         with pytest.raises(Refused, match="is failing"):
             stage.sweeps.ask("t", "schedule")
-        stage.target.state = "ready"
+        stage.target.state = TargetState.READY
         spec = stage.target.spec
         assert spec.sweep is not None
         closed = replace(spec.sweep, blackout=(parse_weekly_span("00:00-24:00"),))
@@ -286,7 +287,7 @@ async def test_what_the_daemon_sees_ends_a_sweep(what: str, monkeypatch: pytest.
         await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
         match what:
             case "failing":
-                stage.target.state = "failing"
+                stage.target.state = TargetState.FAILING
             case "burning":
                 due = stage.clock.now_ns()
                 late = due + 10**9
@@ -584,7 +585,7 @@ async def test_a_reload_in_mid_sweep_moves_it_to_the_new_budgets() -> None:
         assert spec.budget is not None
         stage.target = Target(replace(spec, budget=replace(spec.budget, tokens_per_day=2_000_000)), stage.clock)
         stage.target.budgets["tokens"] = before.budgets["tokens"].with_limit(2_000_000)
-        stage.target.state, stage.target.identity = "ready", before.identity
+        stage.target.state, stage.target.identity = TargetState.READY, before.identity
         stage.observed.retarget(stage.target)
         then = len(came)
         await until(lambda: len(came) > then + 20)
