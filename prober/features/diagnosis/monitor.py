@@ -57,7 +57,10 @@ class DiagnosisMonitor:
             await asyncio.sleep(EVALUATE_EVERY_S)
             for target in list(self._targets):
                 if target in self._targets:  # it may have been removed during this round
-                    target.evaluate()
+                    try:
+                        target.evaluate()
+                    except Exception:
+                        log.exception("target=%s: the diagnosis failed; please report this", target.name)
                 await asyncio.sleep(0)
 
 
@@ -76,6 +79,7 @@ class TargetDiagnosis(TargetObserver):
         on_removed: Callable[["TargetDiagnosis"], None],
     ) -> None:
         self._registry, self._events, self._observed, self._on_removed = registry, events, observed, on_removed
+        self.name = observed.name
         self._slos: dict[str, tuple[Slo, ...]] = {}
         self._probes: dict[str, deque[ProbeResult]] = {}
         self._usual: dict[str, deque[WindowFeatures]] = {}
@@ -128,7 +132,7 @@ class TargetDiagnosis(TargetObserver):
             troubled |= bool(breached or _breached(slos, probes)) or workload in drifted
             if telling and (breached or workload in drifted) and (found is None or found.regime == "unknown"):
                 present = _seen(self, probes)
-                self._registry.show(series.BOUND_RATIO, present.over_bound, self._observed.name)
+                self._registry.show(series.BOUND_RATIO, present.over_bound, self.name)
                 found = self._diagnose(workload, present, breached)
         self._take(found)
         if troubled:
@@ -143,13 +147,13 @@ class TargetDiagnosis(TargetObserver):
     def _take(self, found: Diagnosis | None) -> None:
         self._show(found.regime if found else None)
         if found is not None and (self.diagnosis is None or found.regime != self.diagnosis.regime):
-            log.info("target=%s diagnosis: %s", self._observed.name, found.regime)
+            log.info("target=%s diagnosis: %s", self.name, found.regime)
             unix_s = self._observed.target.clock.unix_s()
-            self._events.append(TargetEvent(unix_s, self._observed.name, "diagnosis", found.text()))
+            self._events.append(TargetEvent(unix_s, self.name, "diagnosis", found.text()))
         self.diagnosis = found
 
     def _show(self, regime: str | None) -> None:
-        self._registry.show_one(series.REGIME, regime, series.REGIMES, self._observed.name)
+        self._registry.show_one(series.REGIME, regime, series.REGIMES, self.name)
 
     def _learn(self, windows: dict[str, list[ProbeResult]], now_s: float) -> None:
         """A window without trouble is a usual one."""
@@ -159,7 +163,7 @@ class TargetDiagnosis(TargetObserver):
         for workload, probes in windows.items():
             if len(probes) >= FEWEST:
                 found = _seen(self, probes)
-                self._registry.show(series.BOUND_RATIO, found.over_bound, self._observed.name)
+                self._registry.show(series.BOUND_RATIO, found.over_bound, self.name)
                 self._usual.setdefault(workload, deque(maxlen=USUAL_WINDOWS)).append(found)
 
     def _now_s(self) -> float:
