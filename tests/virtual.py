@@ -13,8 +13,10 @@ import selectors
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+from prober.mock.server import running as mock_running
 from prober.net.clock import Clock
 
 START_S = 1000.0
@@ -133,3 +135,7 @@ class VirtualClock(Clock):
     def __init__(self, unix_s: float = 1_700_000_000.0) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(lambda: unix_s + loop.time() - START_S, lambda: round(loop.time() * 1e9), BEAT_NS)
+
+
+running = partial(mock_running, make_clock=VirtualClock)
+"""A mock in the time and the network of a `VirtualLoop`."""

@@ -205,7 +205,7 @@ class _Declared:
 def _costs(specs: Specs, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]") -> None:
     from prober.config.specs import estimate_per_day
     from prober.daemon.registry import registry
-    from prober.features.slo.monitor import TargetSlos
+    from prober.features.slo.monitor import SloMonitor
     from prober.probing.recorder import TargetProbes
 
     print(
@@ -219,7 +219,7 @@ def _costs(specs: Specs, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]") -> No
         use = estimate_per_day(spec)
         families = registry()
         declared = _Declared(spec.name or "undiscovered", spec)
-        TargetProbes(families, declared), TargetSlos(families, declared)
+        TargetProbes(families, declared), SloMonitor(families).observe(declared)
         lines = sum(child.text(False).count("\n") for family in families.values() for child in family.children.values())
         rate = sum(probe.rate_per_s for probe in spec.probes)
         cost = _Cost(rate, use.prompt_tokens, use.completion_tokens, use.dollars, lines)

@@ -193,13 +193,20 @@ def create_app(settings: Settings, make_clock: Callable[[], Clock] = Clock) -> w
 
 @asynccontextmanager
 async def running(
-    settings: Settings, port: int = 0, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    settings: Settings,
+    port: int = 0,
+    *,
+    host: str = "127.0.0.1",
+    tls: ssl.SSLContext | None = None,
+    make_clock: Callable[[], Clock] = Clock,
 ) -> AsyncIterator[str]:
     """A mock that serves while the context lasts; gives its address, `http://127.0.0.1:PORT`. Port 0: a free one.
 
     Raises OSError if the port is taken or the truth file cannot be opened.
     """
-    runner = web.AppRunner(create_app(settings), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    runner = web.AppRunner(
+        create_app(settings, make_clock), access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port, ssl_context=tls)

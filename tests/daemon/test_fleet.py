@@ -31,7 +31,6 @@ from prober.measure.target_state import TargetState
 from prober.measure.timeline import Recording
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
-from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.net import exchange
 from prober.net.clock import Alarm, Clock
@@ -46,7 +45,10 @@ from prober.probing.recorder import ProbeRecorder, TargetProbes
 from prober.probing.target import Target
 from prober.probing.target_runner import UNNAMED, Names, NoBudgetKeeper, RunnerContext, TargetRunner, _unsent
 from prober.probing.trust import Trust
+from tests.processes import free_port
+from tests.virtual import VirtualClock, running
 
+pytestmark = pytest.mark.virtual_time
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.002), itl=Constant(0.0001)))
 SLOW = Settings(behaviour=Behaviour(ttft=Constant(0.3), itl=Constant(0.0001)))
 DEFAULTS = (
@@ -69,7 +71,7 @@ class Watched:
 
     def __init__(self, saved: dict[str, bytes] | None = None) -> None:
         self.families: Registry = registry()
-        self.clock = Clock()
+        self.clock = VirtualClock()
         self.events, self.trust, self.headroom = EventLog(), Trust(0.01), Headroom(self.families)
         self.engines = EngineMonitor(self.families, self.events, saved or {})
         self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.clock, None, PageReader)
@@ -134,8 +136,8 @@ async def watched(saved: dict[str, bytes] | None = None) -> AsyncIterator[Watche
         found.clock.close()
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
         while not true():  # noqa: ASYNC110 -- what is waited for is a number that has no event
             await asyncio.sleep(0.002)
 
@@ -166,6 +168,47 @@ async def test_a_target_that_changed_keeps_what_it_counted() -> None:
         histogram = seen.families["llmslo_ttft_seconds"].children["a", "probe"]
         assert isinstance(histogram, Histogram)
         assert sum(histogram.counts) >= 5
+
+
+async def test_a_target_that_takes_over_a_name_goes_on_with_its_counts_and_history() -> None:
+    """A discovered target still ends its probes while one that is configured under its name has begun."""
+    slos = "{quick: {signal: ttft, threshold: 1s, objective: 99%}}"
+
+    def counts() -> tuple[float, float, int]:
+        return (
+            seen.count("llmslo_slo_events_total", "t"),
+            seen.count("llmslo_slo_bad_events_total", "t"),
+            sum(seen.outcomes("t").values()),
+        )
+
+    async with running(SLOW) as url, watched() as seen:
+        (configured,) = specs(f"name: t, url: '{url}'", slos=slos)
+        await seen.fleet.reconcile([replace(configured, key="pods/t")], 1.0)
+        await until(lambda: seen.probes("t") >= 20)
+        before = counts()
+        await seen.fleet.change([configured], 1.0)
+        assert seen.fleet.runners.keys() == {"pods/t", "t"}, "both are there for a moment"
+        assert counts() == before
+        await seen.fleet.settled()
+        assert seen.fleet.runners.keys() == {"t"}
+        await until(lambda: counts()[0] >= before[0] + 50)
+        events, bad, probes = counts()
+        assert (events, bad) == (probes, 0)
+        assert len(seen.recent("t")) == min(100, probes)
+
+
+async def test_a_restart_is_counted_where_the_model_changes_with_it() -> None:
+    """A target that is named by its model takes another name then; its engine's page is the same."""
+    port = free_port()
+    spec = specs(f"url: 'http://127.0.0.1:{port}', rate: 5/s, metrics: {{url: auto, interval: 5s}}")
+    async with watched() as seen:
+        async with running(replace(QUICK, model="one"), port):
+            await seen.fleet.reconcile(spec, 1.0)
+            await until(lambda: seen.count("llmslo_engine_requests_total", "one") > 100, 60.0)
+        await until(lambda: seen.count("llmslo_target_state", "one", "failing") == 1)
+        async with running(replace(QUICK, model="two"), port):
+            await until(lambda: seen.count("llmslo_engine_changes_total", "two", "restart") == 1, 60.0)
+            assert seen.named("one") == set()
 
 
 async def test_a_target_that_is_gone_leaves_no_series_and_no_history() -> None:
@@ -258,7 +301,7 @@ async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_t
         engine = runner.find(TargetEngine)
         assert engine is not None
         for version, flag, driver in (("1.1", "fp8", "570.1"), ("1.1", "fp8", "575.2")):
-            for change in engine.identity.update({"version": version, "dtype": flag}):
+            for change in engine.continuity.identity.update({"version": version, "dtype": flag}):
                 engine._observed.engine_changed(change)
             runner.gpus_read([GpuReading(0, "GPU-0", "H")], driver)
         changes = [event.text for event in seen.events.latest("a") if event.kind == "engine"]

@@ -1,28 +1,19 @@
 """Targets that do not listen yet, in a fleet: not counted, shown with their bound, probed as soon as they answer."""
 
 import asyncio
-import time
 
 import pytest
 
 from prober.measure.target_state import TargetState
-from prober.mock.server import running
-from prober.probing import target as target_module
-from prober.probing import target_runner as fleet_module
 from prober.probing.target_runner import UNNAMED
 from prober.web.api_types import TargetAnswer
 from prober.web.views import Views
 from tests.daemon.test_fleet import QUICK, Watched, specs, until, watched
 from tests.processes import free_port
+from tests.virtual import running
 
+pytestmark = pytest.mark.virtual_time
 STATE, UNTIL = "llmslo_target_state", "llmslo_target_starting_until_timestamp_seconds"
-
-
-@pytest.fixture(autouse=True)
-def asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the pauses between two questions."""
-    monkeypatch.setattr(fleet_module, "FIRST_ANSWER_INTERVAL_S", 0.02)
-    monkeypatch.setattr(target_module, "HEALTH_EVERY_NS", 0)
 
 
 def state(seen: Watched, name: str) -> str:
@@ -40,7 +31,7 @@ async def test_a_target_that_does_not_listen_yet_counts_nothing_and_its_neighbou
         )
         await until(lambda: seen.probes("well") >= 20 and state(seen, "late") == TargetState.STARTING)
         assert seen.probes("late") == seen.count("llmslo_probe_failures_total", "late") == 0
-        assert 1190 < seen.count(UNTIL, "late") - time.time() < 1201
+        assert 1190 < seen.count(UNTIL, "late") - seen.clock.unix_s() < 1201
         assert ("well",) not in seen.families[UNTIL].children
         view = next(
             each for each in await Views(seen.fleet, seen.sweeps, seen.headroom).targets() if each.name == "late"
@@ -120,7 +111,7 @@ async def test_nothing_is_asked_of_a_paused_target() -> None:
         await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}'"), 1.0)
         await until(lambda: state(seen, "a") == TargetState.STARTING)
         line = seen.fleet.runners["a"]
-        line.pause(time.time())
+        line.pause(seen.clock.unix_s())
         await until(lambda: not line._probes)
         async with running(QUICK, port):
             await asyncio.sleep(0.2)  # ten times the pause between two questions

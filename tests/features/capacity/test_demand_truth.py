@@ -490,7 +490,7 @@ def test_another_page_has_no_demand_until_it_was_read_for_a_minute(changes: dict
 def epoch_of(world: World) -> int:
     engine = world.fleet.runners["a"].find(TargetEngine)
     assert engine is not None
-    return engine._continuity.epoch
+    return engine.continuity.epoch
 
 
 @pytest.mark.parametrize("tells_start", [True, False])
