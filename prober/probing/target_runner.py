@@ -271,7 +271,7 @@ class TargetRunner:
             if target.is_refusing and target.paused_unix_s is None:
                 was_refused = True
                 await target.awake()
-                self._follow_state(None)
+                self._take(None)
         if was_refused and target.has_answered:
             lead_ns = round(target.spec.connect_lead_s * 1e9)
             for launch in self._launches:
@@ -299,7 +299,7 @@ class TargetRunner:
             trust.missed(clock.now_ns())
             late_s = (clock.now_ns() - due_ns) / 1e9
             detail = f"the prober woke {late_s:.1f} s after the due time and did not send"
-            self.record(_unsent(probe, due_ns, Outcome.INVALID, detail))
+            self._take(_unsent(probe, due_ns, Outcome.INVALID, detail))
 
         self._launches.append(launch)
         await pace(schedule, clock, round(self.target.spec.connect_lead_s * 1e9), launch, missed)
@@ -316,9 +316,18 @@ class TargetRunner:
             is_fault = True
             detail = "a fault inside the prober; please report it with the trace in the log"
             result = _unsent(probe, due_ns, Outcome.INVALID, detail)
-        if result is not None:
-            self.record(result, is_fault=is_fault)
-        self._follow_state(result)
+        self._take(result, is_fault=is_fault)
+
+    def _take(self, result: ProbeResult | None, *, is_fault: bool = False) -> None:
+        """Record a result, None if nothing was sent, and show the state. An exception is logged: the schedule goes on."""
+        try:
+            if result is not None:
+                self.record(result, is_fault=is_fault)
+            self._follow_state(result)
+        except Exception:
+            log.exception(
+                "target=%s: a result or the state could not be recorded; please report this", self.name or UNNAMED
+            )
 
     def _follow_state(self, result: ProbeResult | None) -> None:
         """Show the state, and log a change of it."""

@@ -211,6 +211,28 @@ async def test_a_restart_is_counted_where_the_model_changes_with_it() -> None:
             assert seen.named("one") == set()
 
 
+@pytest.mark.parametrize("function", ["_show_state", "_log_changes"])
+async def test_an_exception_in_showing_the_state_is_logged_and_costs_no_probe(
+    function: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither of the target nor of another, and a target that does not listen yet is still asked."""
+    port = free_port()
+    async with running(QUICK) as url, watched() as seen:
+        urls = specs(f"name: bad, url: 'http://127.0.0.1:{port}'", f"name: good, url: '{url}'")
+        await seen.fleet.reconcile(urls, 1.0)
+        await until(lambda: seen.probes("good") >= 1)
+        bad, real = seen.fleet.runners["bad"], getattr(TargetRunner, function)
+        monkeypatch.setattr(
+            TargetRunner, function, lambda runner, *given: fail() if runner is bad else real(runner, *given)
+        )
+        await until(lambda: FAULT in caplog.text)
+        good = seen.probes("good")
+        async with running(QUICK, port):
+            await until(lambda: seen.probes("bad") >= 5 and seen.probes("good") >= good + 5, 60.0)
+        assert "target=bad" in caplog.text
+        assert "target=good" not in caplog.text.partition(FAULT)[2]
+
+
 async def test_a_target_that_is_gone_leaves_no_series_and_no_history() -> None:
     """Nothing of a removed target is on the page, and no probe of it that ends late brings it back."""
     async with running(QUICK) as url, watched() as seen:
