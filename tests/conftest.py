@@ -22,7 +22,7 @@ collect_ignore += [] if os.environ.get("APISERVER") else ["cluster/test_cluster.
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The event loop of a test."""
-    is_virtual = item.get_closest_marker("virtual_time") is not None
+    is_virtual = item.get_closest_marker("virtual_time") and not item.get_closest_marker("real_time")
     return {"loop": VirtualLoop if is_virtual else asyncio.new_event_loop}
 
 

@@ -40,8 +40,9 @@ class _Server:
     def getsockname(self) -> tuple[str, int]:
         return self._address
 
-    async def accept(self, sock: socket.socket) -> None:
-        await asyncio.get_running_loop().connect_accepted_socket(self._make, sock, ssl=self._tls)
+    def accept(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._accepting = loop.create_task(loop.connect_accepted_socket(self._make, sock, ssl=self._tls))
 
     def close(self) -> None:
         if self._servers.get(self._address) is self:
@@ -125,7 +126,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setblocking(False)
-        await server.accept(theirs)
+        server.accept(theirs)
         return ours
 
 

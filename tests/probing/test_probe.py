@@ -25,10 +25,8 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
-from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.mock.wire import Wire
-from prober.net import exchange
 from prober.net.clock import Clock
 from prober.net.endpoint import Endpoint
 from prober.probing.probe import Flight, header_number, run_probe
@@ -36,7 +34,9 @@ from prober.probing.target import Identity, Target
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
+from tests.virtual import VirtualClock, running
 
+pytestmark = pytest.mark.virtual_time
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
 SHORT = Timeouts(connect_s=0.3, first_token_s=0.3, stall_s=0.2, total_s=0.6)
 PATIENT = Timeouts(connect_s=5, first_token_s=10, stall_s=5, total_s=20)
@@ -57,7 +57,7 @@ async def send(target: Target, lead_s: float = 0.05) -> ProbeResult:
 
 
 async def probe(found: TargetSpec, *, identified: bool = True) -> ProbeResult:
-    clock = Clock()
+    clock = VirtualClock()
     target = Target(found, clock)
     if identified:
         await target.identify()
@@ -89,7 +89,6 @@ FAULTS = [
     ("error_in_stream:3", Outcome.ERROR_IN_STREAM),
     ("truncated:3", Outcome.TRUNCATED),
     ("wrong_done", Outcome.TRUNCATED),
-    ("reset:3", Outcome.RESET),
     ("empty", Outcome.EMPTY),
     ("short:3", Outcome.SHORT),
     ("no_usage", Outcome.OK),
@@ -111,6 +110,14 @@ async def test_each_fault_has_its_outcome(fault: str, outcome: Outcome) -> None:
         result = await probe(found)
     assert result.outcome is outcome, result.detail
     assert result.detail or outcome is Outcome.OK
+
+
+@pytest.mark.real_time
+async def test_a_tcp_reset_is_reset() -> None:
+    """In the middle of an answer."""
+    async with running(QUICK) as url:
+        result = await probe(spec(url, headers=(("X-Mock-Fault", "reset:3"),)))
+    assert result.outcome is Outcome.RESET, result.detail
 
 
 async def test_a_good_answer_is_ok_and_counted_by_the_server() -> None:
@@ -209,6 +216,7 @@ def full_backlog() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
+@pytest.mark.real_time
 @pytest.mark.skipif(sys.platform != "linux", reason="a full backlog is silent on Linux only")
 async def test_a_server_that_accepts_nobody_is_connect_timeout() -> None:
     """No answer to the SYN: the phase that did not end is in the detail."""
@@ -258,7 +266,7 @@ async def test_what_a_request_delivered_before_it_was_cut_is_known() -> None:
     slow = Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.02)))
     for after_s, least in ((0.6, 5), (0.01, 0)):
         async with running(slow) as url:
-            target = Target(spec(url), Clock())
+            target = Target(spec(url), VirtualClock())
             await target.identify()
             drawer = RequestGenerator(Workload("w", prompt_tokens=Fixed(20), output_tokens=Fixed(500)), Random(1))
             flight = Flight(target, drawer, target.clock.now_ns() + 50_000_000)
@@ -284,7 +292,7 @@ async def test_a_probe_that_is_cancelled_gives_its_slot_back_and_leaves_no_conne
         writer.close()
         left.set()
 
-    clock = Clock()
+    clock = VirtualClock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
         target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
@@ -321,7 +329,7 @@ async def test_a_golden_prompt_is_sent_as_it_is_and_its_answer_judged(said: str,
         writer.close()
 
     golden = Workload("g", Fixed(1), Fixed(64), golden=(GoldenPrompt("17 + 25?", Expectation("regex", r"\b42\b")),))
-    clock = Clock()
+    clock = VirtualClock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
         target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
@@ -467,7 +475,7 @@ async def test_a_proxy_that_gives_no_tunnel_is_let_go(answer: bytes, outcome: Ou
 
 async def test_at_the_cap_a_probe_is_shed_and_not_delayed() -> None:
     """With one allowed in flight, the second of two that are due at once is shed."""
-    clock = Clock()
+    clock = VirtualClock()
     async with running(QUICK) as url:
         target = Target(spec(url, max_in_flight=1), clock)
         await target.identify()
@@ -489,7 +497,7 @@ async def test_a_shed_probe_leaves_no_connection() -> None:
         writer.close()
         left.set()
 
-    clock = Clock()
+    clock = VirtualClock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", max_in_flight=1), clock)
         target.identity, target.state, target.in_flight = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY, 1
@@ -512,7 +520,7 @@ async def test_an_outage_of_the_target_is_its_failure_and_not_the_prober_s() -> 
         await asyncio.sleep(0.1)
         writer.close()
 
-    clock = Clock()
+    clock = VirtualClock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
         target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
@@ -530,7 +538,7 @@ async def test_a_budget_that_is_used_up_sends_nothing() -> None:
     """Tokens are reserved before a request leaves, and given back when fewer were used."""
     from prober.workload.budget import Budget
 
-    clock = Clock()
+    clock = VirtualClock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
         target.budgets["tokens"] = Budget(1)
@@ -552,7 +560,7 @@ async def test_the_token_file_is_read_again_and_kept_when_it_vanishes(tmp_path: 
     """A rotated token is used at once; a vanished file does not stop the probes, and is told."""
     token = tmp_path / "token"
     token.write_text("old\n")
-    clock = Clock()
+    clock = VirtualClock()
     async with running(replace(QUICK, api_key="new")) as url:
         target = Target(spec(url, bearer_token_file=str(token)), clock)
         refused = await send(target)
@@ -580,7 +588,7 @@ async def test_a_lag_of_our_own_is_invalid(monkeypatch: pytest.MonkeyPatch) -> N
     async def slow_disk(_ns: int) -> None:
         await asyncio.sleep(1)
 
-    clock = Clock()
+    clock = VirtualClock()
     async with running(QUICK) as url:
         target = Target(spec(url, max_send_lag_s=0.5), clock)
         await target.identify()
@@ -593,15 +601,14 @@ async def test_a_lag_of_our_own_is_invalid(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:
     """While the health page says so nothing is sent; what answers first afterwards is warm-up."""
-    clock = Clock()
+    clock = VirtualClock()
     async with running(replace(QUICK, start_delay_s=0.4)) as url:
         target = Target(spec(url), clock)
         held = await run_probe(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
         state = target.state
         while target.state != TargetState.READY:
-            target._health_ns = 0  # asked once a second at most; the test need not wait for that
             last = await run_probe(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(1.0)
     clock.close()
     assert held is None
     assert state == TargetState.STARTING
@@ -611,7 +618,7 @@ async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:
 
 async def test_three_failures_in_a_row_are_failing() -> None:
     """One failure is none of the state's business; three are."""
-    clock = Clock()
+    clock = VirtualClock()
     async with running(QUICK) as url:
         target = Target(spec(url, headers=(("X-Mock-Fault", "http:500"),)), clock)
         states = [(await send(target), target.state)[1] for _ in range(3)]
@@ -621,7 +628,7 @@ async def test_three_failures_in_a_row_are_failing() -> None:
 
 async def test_a_target_that_is_found_failing_meanwhile_is_still_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another probe's failure may have its identity forgotten between finding it out and asking: that is no fault of ours."""
-    clock = Clock()
+    clock = VirtualClock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
 
@@ -695,12 +702,6 @@ async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.transport.abort()
 
 
-@pytest.fixture
-def brief_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that the server keeps open is closed almost at once, so that the test need not wait for it."""
-    monkeypatch.setattr(exchange, "LINGER_S", 0.02)
-
-
 STREAM = b"Content-Type: text/event-stream\r\n"
 UNBOUNDED = b"HTTP/1.1 200 OK\r\n" + STREAM + b"\r\n"
 FINISHED: dict[str, Callable[[int], bytes]] = {
@@ -717,7 +718,7 @@ FINISHED: dict[str, Callable[[int], bytes]] = {
 
 def known(url: str, **changes: Any) -> tuple[Clock, Target]:
     """A target that need not be asked who it is."""
-    clock = Clock()
+    clock = VirtualClock()
     target = Target(spec(url, engine="vllm", **changes), clock)
     target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
     return clock, target
@@ -725,7 +726,6 @@ def known(url: str, **changes: Any) -> tuple[Clock, Target]:
 
 @pytest.mark.parametrize("end", [stays_open, pings, closes, resets])
 @pytest.mark.parametrize("name", FINISHED)
-@pytest.mark.usefixtures("brief_linger")
 async def test_an_answer_ends_with_done_whatever_the_connection_does(name: str, end: Ending) -> None:
     """`ok` with an E2E, at once and long before any deadline, and the slot is free."""
     async with raw(FINISHED[name], end) as port:
@@ -817,7 +817,7 @@ async def test_a_list_of_models_that_the_prober_fails_to_read_is_the_target_s_fa
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a fault")
 
-    clock = Clock()
+    clock = VirtualClock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
         monkeypatch.setattr(target, "_read", fail)
@@ -853,7 +853,7 @@ async def test_an_exception_before_the_answer_is_raised_and_gives_slot_and_budge
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a fault")
 
-    clock = Clock()
+    clock = VirtualClock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
         await target.identify()
