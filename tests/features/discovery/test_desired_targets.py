@@ -14,9 +14,11 @@ from prober.exposition.families import Registry, Series, Value
 from prober.features.discovery import series as discovery_series
 from prober.features.discovery.desired_targets import DesiredTargets
 from prober.measure.engines import DIALECTS
-from prober.mock.server import running
 from prober.probing.target_runner import TargetRunner
 from tests.daemon.test_fleet import QUICK, SLOW, specs, until, watched
+from tests.virtual import running
+
+pytestmark = pytest.mark.virtual_time
 
 
 def configured(text: str) -> Specs:

@@ -15,7 +15,9 @@ from prober.measure.engine_signals import EngineChange, EngineSignals, PageReadi
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.probing.target import Identity, Target
+from tests.virtual import VirtualClock
 
+pytestmark = pytest.mark.virtual_time
 PAGE = """\
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="m"} 3.0
@@ -88,7 +90,7 @@ async def reading(
 ) -> AsyncIterator[tuple[PageReader, Clock, asyncio.Task[None]]]:
     text = f"targets: [{{name: t, url: '{url}'}}]"
     found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
-    clock = Clock()
+    clock = VirtualClock()
     target = Target(replace(found, **spec), clock)  # type: ignore[arg-type]
     target.identity = Identity("m", DIALECTS["vllm"], "/v1") if found.engine is None and not spec else None
     page = PageReader(target, MetricsSpec(None, 0.02), clock, heard, lambda: "t")
