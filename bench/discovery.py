@@ -24,8 +24,9 @@ from typing import Any
 import uvloop
 
 from bench.report import goal, percentile, show
+from prober.config.configuration import Configuration, DriftSpec
 from prober.config.load import load
-from prober.config.specs import DriftSpec, Specs, TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
 from prober.features.budget.monitor import BudgetMonitor
@@ -65,7 +66,7 @@ def fleet(clock: Clock) -> tuple[Fleet, Registry]:
         BudgetMonitor(families),
         ProbeHistory(100),
         EngineMonitor(families, events, {}),
-        DriftMonitor(families, events, DriftSpec(1 / (30 * 86_400), 0.2, 7 * 86_400), {}),
+        DriftMonitor(families, events, DriftSpec(), {}),
         DiagnosisMonitor(families, events),
         headroom,
         Sweeps(families, events, headroom, trust, clock, None, PageReader),
@@ -75,7 +76,7 @@ def fleet(clock: Clock) -> tuple[Fleet, Registry]:
     ), families
 
 
-def configured(text: str) -> Specs:
+def configured(text: str) -> Configuration:
     """Of a configuration."""
     return load(text, source="bench", engines=DIALECTS, environment={}, read=lambda path: path)
 

@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.net.clock import Clock
 from prober.probing.observer import Feature, ObservedTarget
 from prober.probing.target import Target

@@ -1,45 +1,18 @@
-"""Configuration of Grafana."""
+"""Grafana, to which dashboards and annotations are written."""
 
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from prober.config import models
-from prober.config.problems import Problems
-from prober.config.serving import resolve_tls
-from prober.config.specs import GrafanaSpec
-from prober.config.units import duration
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-SHORTEST_S = duration("1m")
+from prober.config.fields import Block, Duration, mistake
+from prober.config.target import Auth, TlsSpec, server_tls
 
-
-def resolve_grafana(block: models.Grafana | None, problems: Problems) -> GrafanaSpec | None:
-    """Settings of Grafana; None if the block is missing or invalid."""
-    if block is None:
-        return None
-    if problem := flaw(block.url):
-        problems.add("grafana.url", problem)
-    if block.interval < SHORTEST_S:
-        problems.add(
-            "grafana.interval", f"{block.interval:g}s is more often than anybody edits a dashboard; use 1m or more"
-        )
-    if not (block.dashboards or block.annotations):
-        problems.add("grafana", "neither dashboards nor annotations are wanted; remove the block")
-    tls = resolve_tls(block.tls, "grafana.tls", problems)
-    if tls is not None and tls.server_name:
-        problems.add("grafana.tls.server_name", "is for targets only; give the url the name in the certificate")
-    return GrafanaSpec(
-        block.url.rstrip("/"),
-        block.auth.bearer_token_file,
-        tls,
-        block.folder,
-        block.datasource,
-        block.dashboards,
-        block.annotations,
-        block.interval,
-    )
+MIN_INTERVAL_S = 60.0
 
 
-def flaw(url: str) -> str | None:
-    """Error in the URL of Grafana, without its secrets."""
+def url_problem(url: str) -> str:
+    """Error in the URL of Grafana, without its secrets; empty if it is valid."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -52,4 +25,44 @@ def flaw(url: str) -> str | None:
         return f"{url!r} is not an http or https URL; write https://grafana.example.org"
     if parts.query or parts.fragment:
         return f"{url!r} is not a base URL; remove the part after ? or #"
-    return None
+    return ""
+
+
+def _base_url(url: str) -> str:
+    if problem := url_problem(url):
+        raise mistake(problem)
+    return url.rstrip("/")
+
+
+class GrafanaSpec(Block):
+    """Grafana for dashboards and annotations. url: without a slash at its end."""
+
+    url: Annotated[str, AfterValidator(_base_url)] = Field(description="base address, with the path it is served under")
+    auth: Auth = Field(description="a service account's token")
+    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(default=None, description="for https")
+    folder: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+        default="LLM SLO prober", description="title or uid of the dashboards' folder; made if there is none"
+    )
+    datasource: str | None = Field(
+        default=None,
+        description="name or uid of the Prometheus that the dashboards begin with; absent: Grafana's choice",
+    )
+    dashboards: bool = Field(
+        default=True,
+        description="keep them as this version of the prober has them; those that people edited are left alone",
+    )
+    annotations: bool = Field(default=True, description="mark sweeps, drift and changes of the engine")
+    interval: Duration = Field(default=3600.0, description="how often the dashboards are looked at, from 1m up")
+
+    @field_validator("interval")
+    @classmethod
+    def _check_interval(cls, interval: float) -> float:
+        if interval < MIN_INTERVAL_S:
+            raise mistake(f"{interval:g}s is more often than anybody edits a dashboard; use 1m or more")
+        return interval
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not (self.dashboards or self.annotations):
+            raise mistake("neither dashboards nor annotations are wanted; remove the block")
+        return self

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from prober.config.document import BadYaml, parse
-from prober.config.load import ConfigError, fields_of
-from prober.config.models import Block, Duration
-from prober.config.problems import Problems, meant
+from prober.config.fields import Block, Document, Duration
+from prober.config.load import ConfigError
+from prober.config.problems import Problems, fields_of, meant
 from prober.config.units import counted
 
 HIGHEST_COST = 14
@@ -114,7 +114,7 @@ def load_web(text: str, source: str) -> WebConfig:
     problems = Problems(source)
     try:
         raw = parse(text)
-        config = WebConfig.model_validate(_filled(raw))
+        config = WebConfig.model_validate({} if raw is None else raw, context=Document((), {}, str))
     except BadYaml as problem:
         raise ConfigError(f"{source}: {problem}") from None
     except ValidationError as error:
@@ -150,13 +150,6 @@ def _explained(item: Any) -> str:
         return f"unknown key; remove it; {meant(str(last), fields_of(WebConfig, before))}"
     said: str = SHAPES.get(item["type"], item["msg"])
     return said.replace("Input should be", "must be", 1)
-
-
-def _filled(raw: Any) -> Any:
-    """Remove empty blocks, as the toolkit does."""
-    if raw is None:
-        return {}
-    return {key: value for key, value in raw.items() if value is not None} if isinstance(raw, dict) else raw
 
 
 def _check_tls(tls: TlsServer, problems: Problems) -> None:

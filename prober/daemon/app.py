@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from prober import __version__
+from prober.config.configuration import Configuration
 from prober.config.discovery import PLACEHOLDER
-from prober.config.load import ConfigError, load, nothing
-from prober.config.specs import Specs
+from prober.config.load import ConfigError, load
 from prober.config.units import counted
 from prober.daemon import series as own_series
 from prober.daemon.registry import registry
@@ -89,7 +89,7 @@ class Options:
     keep_running: bool = False
 
 
-def read_config(path: str) -> Specs:
+def read_config(path: str) -> Configuration:
     """What the configuration file says. Raises ConfigError, with every mistake."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -97,8 +97,7 @@ def read_config(path: str) -> Specs:
         raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
     specs = load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read)
     problems = [] if specs.grafana is None or available() else [f"{path}: grafana: {MISSING}"]
-    places = [f"targets[{index}]" for index in range(len(specs.targets))]
-    for place, spec in zip([*places, *(each.template.key for each in specs.discovery)], specs.kinds, strict=True):
+    for place, spec in specs.places.items():
         try:
             endpoint(spec)
             if spec.sweep is not None:
@@ -112,7 +111,7 @@ def read_config(path: str) -> Specs:
     return specs
 
 
-def _read_whatever(path: str) -> Specs:
+def _read_whatever(path: str) -> Configuration:
     """The same, with no other exception: what a file holds must not end a prober that runs. Raises ConfigError."""
     try:
         return read_config(path)
@@ -123,7 +122,7 @@ def _read_whatever(path: str) -> Specs:
         raise ConfigError(f"{path}: cannot be read: {problem!r}; please report this with the file") from problem
 
 
-def _warn(specs: Specs) -> None:
+def _warn(specs: Configuration) -> None:
     """What does not stop the measuring, but would stop an alert or show a secret."""
     for each in specs.warnings:
         log.warning("%s", each)
@@ -135,7 +134,7 @@ def _warn(specs: Specs) -> None:
                 )
 
 
-def _found(specs: Specs) -> str:
+def _found(specs: Configuration) -> str:
     """What to say of those that are not configured one by one."""
     return f", and those of discovery {', '.join(each.name for each in specs.discovery)}" if specs.discovery else ""
 
@@ -185,12 +184,12 @@ class App:
         if why and not web.problem:
             self._refused("web", "actions stay off", [why])
         clock = self._clock = self._make_clock()
-        trust = Trust(min((spec.max_send_lag_s for spec in specs.kinds), default=MAX_SEND_LAG_S))
+        trust = Trust(min((spec.max_send_lag for spec in specs.kinds), default=MAX_SEND_LAG_S))
         _warn(specs)
         instance = os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         events = EventLog()
         self._trust = trust
-        path = self._storage_path = self._options.storage_path or specs.storage_path
+        path = self._storage_path = self._options.storage_path or specs.storage.path
         kinds = (DRIFT, ENGINE, DEMAND, BUDGET)
         store, (drifts, engine_facts, demands, budgets) = self._stored(path, kinds)
         if path and store and (kind := remote(Path(path))):
@@ -305,20 +304,20 @@ class App:
             except ConfigError as problem:
                 self._not_taken(str(problem).splitlines(), asked=asked)
                 return str(problem)
-            self._trust.max_lag_s = min(spec.max_send_lag_s for spec in specs.kinds)
+            self._trust.max_lag_s = min(spec.max_send_lag for spec in specs.kinds)
             self._drift.configure(specs.drift)
             self._persistence.prometheus_url = self._sweeps.prometheus_url = specs.prometheus_url
             self._grafana.configure(specs.grafana)
             await self._roster.configure(specs)
             await self._fleet.settled()
             self._applied()
-            if specs.storage_path and specs.storage_path != self._storage_path and not self._options.storage_path:
-                log.warning("storage.path %s: is taken when the prober starts, not by a reload", specs.storage_path)
+            if specs.storage.path and specs.storage.path != self._storage_path and not self._options.storage_path:
+                log.warning("storage.path %s: is taken when the prober starts, not by a reload", specs.storage.path)
             _warn(specs)
             log.info("configuration taken over: %s%s", counted(len(specs.targets), "target"), _found(specs))
             return None
 
-    def _first(self) -> Specs:
+    def _first(self) -> Configuration:
         """The configuration to begin with; none where it has mistakes and the prober is to keep running."""
         try:
             return _read_whatever(self._options.config_file)
@@ -326,7 +325,7 @@ class App:
             if not self._options.keep_running:
                 raise
             self._not_taken(str(problem).splitlines(), asked=True)
-            return nothing()
+            return Configuration()
 
     def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[dict[str, bytes]]]:
         """The store, and what it has of each kind."""

@@ -19,7 +19,7 @@ from typing import Concatenate, ParamSpec, cast
 
 import httptools
 
-from prober.config.specs import Timeouts
+from prober.config.target import Timeouts
 from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Recording
 from prober.net.clock import Clock
@@ -318,20 +318,20 @@ class Exchange(asyncio.Protocol):
                 return
         due = self._deadlines.intended_ns
         limits = self._deadlines.timeouts
-        waits = [(due + round(limits.total_s * 1e9), Outcome.TIMEOUT_TOTAL, f"no end after {limits.total_s:g} s")]
+        waits = [(due + round(limits.total * 1e9), Outcome.TIMEOUT_TOTAL, f"no end after {limits.total:g} s")]
         next_ns = NEVER_NS
         if self.recording is not None and self.recording.streamed:
-            stall_ns = round(limits.stall_s * 1e9)
+            stall_ns = round(limits.stall * 1e9)
             if self.recording.first_ns is None:
-                at = due + round(limits.first_token_s * 1e9)
+                at = due + round(limits.first_token * 1e9)
                 seen = f"status {self.status}, {self._size} bytes" if self.status else "no answer"
-                said = f"no content after {limits.first_token_s:g} s ({seen})"
+                said = f"no content after {limits.first_token:g} s ({seen})"
                 waits.append((at, Outcome.TIMEOUT_FIRST_TOKEN, said))
                 next_ns = now_ns + stall_ns  # content that arrives now can stall from then on
             else:
                 at = (self.recording.last_ns or 0) + stall_ns
                 said = (
-                    f"neither content nor the end for {limits.stall_s:g} s after {self.recording.content_chunks} chunks"
+                    f"neither content nor the end for {limits.stall:g} s after {self.recording.content_chunks} chunks"
                 )
                 waits.append((at, Outcome.TIMEOUT_STALL, said))
         at, outcome, said = min(waits)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from random import Random
 from typing import TypeVar
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.net.endpoint import BadEndpoint
 from prober.probing.observer import TargetObserver
 from prober.probing.shard import Shard, shard_of

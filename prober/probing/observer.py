@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult

@@ -41,10 +41,10 @@ class TargetProbes(TargetObserver):
 
     def configured(self) -> None:
         spec, registry, name = self._observed.spec, self._registry, self._name
-        budget = spec.budget
+        price = spec.budget.price_per_million if spec.budget is not None else None
         self._price = None
-        if budget and budget.prompt_price is not None and budget.completion_price is not None:
-            self._price = budget.prompt_price, budget.completion_price
+        if price is not None:
+            self._price = price.prompt, price.completion
             registry.value(series.COST, name)
         wanted = {workload for probe in spec.probes for workload in probe.workload.series}
         for workload in self._bounds.keys() - wanted:

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from traceback import format_exception
 from typing import Protocol
 
 import orjson
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.measure.chat import Dialect, error_message
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
@@ -78,7 +78,7 @@ class Target:
         self.state = TargetState.PENDING
         self.paused_unix_s: float | None = None  # since when nobody may probe or sweep it
         self.in_flight = 0
-        slowest = min((probe.rate_per_s for probe in spec.probes), default=1.0)
+        slowest = min((probe.rate for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
         self.budgets: dict[str, Budget] = {}
         means = [probe.workload.mean_tokens() for probe in spec.probes]
@@ -104,7 +104,7 @@ class Target:
         """When refused connections begin to count as failures; None if they do already."""
         if self.waiting_since_ns is None or self.has_answered:
             return None
-        until_ns = self.waiting_since_ns + round(self.spec.starting_timeout_s * 1e9)
+        until_ns = self.waiting_since_ns + round(self.spec.starting_timeout * 1e9)
         return until_ns if self.clock.now_ns() < until_ns else None
 
     def inherit_start(self, before: "Target") -> None:
@@ -241,7 +241,7 @@ class Target:
         """Connect and disconnect: whether an engine without a health page listens."""
         exchange = Exchange(None, self.clock)
         try:
-            await connect(self.endpoint, exchange, min(HEALTH_TIMEOUT_S, self.spec.timeouts.connect_s))
+            await connect(self.endpoint, exchange, min(HEALTH_TIMEOUT_S, self.spec.timeouts.connect))
         except Broken as broken:
             return Answer(0, {}, b"", broken.verdict, broken.is_refused)
         finally:
@@ -251,10 +251,10 @@ class Target:
     async def _get(self, path: str, timeout_s: float) -> Answer:
         """GET a path of the server, with the target's own headers, token, certificates and proxy."""
         exchange = Exchange(None, self.clock)
-        timeouts = replace(self.spec.timeouts, total_s=timeout_s)
+        timeouts = self.spec.timeouts.model_copy(update={"total": timeout_s})
         token = self.endpoint.token()
         try:
-            await connect(self.endpoint, exchange, min(timeout_s, timeouts.connect_s))
+            await connect(self.endpoint, exchange, min(timeout_s, timeouts.connect))
             head = self.endpoint.head(
                 "GET", path, length=0, request_id=f"slo-probe-{self.clock.now_ns():x}", token=token
             )

@@ -8,7 +8,7 @@ from itertools import chain
 from random import Random
 from typing import Protocol, TypeVar
 
-from prober.config.specs import ProbeSpec, TargetSpec
+from prober.config.target import ProbeSpec, TargetSpec
 from prober.measure.burn_rate_windows import promql
 from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
@@ -273,7 +273,7 @@ class TargetRunner:
                 await target.awake()
                 self._take(None)
         if was_refused and target.has_answered:
-            lead_ns = round(target.spec.connect_lead_s * 1e9)
+            lead_ns = round(target.spec.connect_lead * 1e9)
             for launch in self._launches:
                 launch(self._context.clock.now_ns() + lead_ns)
 
@@ -302,7 +302,7 @@ class TargetRunner:
             self._take(_unsent(probe, due_ns, Outcome.INVALID, detail))
 
         self._launches.append(launch)
-        await pace(schedule, clock, round(self.target.spec.connect_lead_s * 1e9), launch, missed)
+        await pace(schedule, clock, round(self.target.spec.connect_lead * 1e9), launch, missed)
 
     async def _probe(self, probe: ProbeSpec, drawer: RequestGenerator, due_ns: int) -> None:
         is_fault = False
@@ -343,7 +343,7 @@ class TargetRunner:
         if self.target.state != self._logged_state:
             before, self._logged_state = self._logged_state, self.target.state
             if self.target.is_refusing:
-                limit = promql(self.target.spec.starting_timeout_s)
+                limit = promql(self.target.spec.starting_timeout)
                 detail = f": refuses connections; counted as failures after {limit} (starting_timeout)"
             else:
                 detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""

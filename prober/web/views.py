@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from prober import __version__
-from prober.config.specs import estimate_per_day
+from prober.config.target import estimate_per_day
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.diagnosis.monitor import TargetDiagnosis

@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from prober.config.configuration import DriftSpec
 from prober.config.load import load
-from prober.config.specs import DriftSpec, TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Histogram, Registry, Value
 from prober.features.budget.monitor import BudgetMonitor, TargetBudgets
@@ -83,7 +84,7 @@ class Watched:
             ProbeHistory(100),
             self.engines,
             self.gpus,
-            DriftMonitor(self.families, self.events, DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {}),
+            DriftMonitor(self.families, self.events, DriftSpec(), {}),
             DiagnosisMonitor(self.families, self.events),
             self.headroom,
             self.sweeps,
@@ -171,7 +172,7 @@ async def test_a_target_that_changed_keeps_what_it_counted() -> None:
 
 
 async def test_a_target_that_takes_over_a_name_goes_on_with_its_counts_and_history() -> None:
-    """A discovered target still ends its probes while one that is configured under its name has begun."""
+    """A target named by its model still ends its probes while one that is configured under that name has begun."""
     slos = "{quick: {signal: ttft, threshold: 1s, objective: 99%}}"
 
     def counts() -> tuple[float, float, int]:
@@ -181,13 +182,12 @@ async def test_a_target_that_takes_over_a_name_goes_on_with_its_counts_and_histo
             sum(seen.outcomes("t").values()),
         )
 
-    async with running(SLOW) as url, watched() as seen:
-        (configured,) = specs(f"name: t, url: '{url}'", slos=slos)
-        await seen.fleet.reconcile([replace(configured, key="pods/t")], 1.0)
+    async with running(replace(SLOW, model="t")) as url, watched() as seen:
+        await seen.fleet.reconcile(specs(f"url: '{url}'", slos=slos), 1.0)
         await until(lambda: seen.probes("t") >= 20)
         before = counts()
-        await seen.fleet.change([configured], 1.0)
-        assert seen.fleet.runners.keys() == {"pods/t", "t"}, "both are there for a moment"
+        await seen.fleet.change(specs(f"name: t, url: '{url}'", slos=slos), 1.0)
+        assert seen.fleet.runners.keys() == {f"{url}/v1", "t"}, "both are there for a moment"
         assert counts() == before
         await seen.fleet.settled()
         assert seen.fleet.runners.keys() == {"t"}

@@ -7,7 +7,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from prober.config.specs import Timeouts
+from prober.config.target import Timeouts
 from prober.measure import chat
 from prober.measure.outcome import ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.timeline import Recording, Timeline
@@ -17,7 +17,7 @@ from prober.net.exchange import Deadlines, Exchange
 
 pytestmark = pytest.mark.virtual_time
 SECOND = 1_000_000_000
-LIMITS = Timeouts(connect_s=1, first_token_s=5, stall_s=2, total_s=20)
+LIMITS = Timeouts(connect=1, first_token=5, stall=2, total=20)
 FRAMINGS = {
     "chunked": b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
     "no length": b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n",

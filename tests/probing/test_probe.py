@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from prober.config.load import load
-from prober.config.specs import TargetSpec, Timeouts, TlsSpec
+from prober.config.target import TargetSpec, Timeouts, TlsSpec
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
@@ -38,15 +38,15 @@ from tests.virtual import VirtualClock, running
 
 pytestmark = pytest.mark.virtual_time
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
-SHORT = Timeouts(connect_s=0.3, first_token_s=0.3, stall_s=0.2, total_s=0.6)
-PATIENT = Timeouts(connect_s=5, first_token_s=10, stall_s=5, total_s=20)
+SHORT = Timeouts(connect=0.3, first_token=0.3, stall=0.2, total=0.6)
+PATIENT = Timeouts(connect=5, first_token=10, stall=5, total=20)
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def spec(url: str, **changes: Any) -> TargetSpec:
     text = f"targets: [{{name: t, url: '{url}', connect_lead: 100ms, max_send_lag: 5s}}]"
     found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
-    return replace(found, **({"timeouts": PATIENT} | changes))
+    return found.model_copy(update={"timeouts": PATIENT} | changes)
 
 
 async def send(target: Target, lead_s: float = 0.05) -> ProbeResult:
@@ -359,7 +359,7 @@ async def test_a_ca_that_does_not_fit_is_tls_and_one_that_fits_is_ok(tmp_path: P
     """The certificate is verified, its end is known, and the handshake has its own time."""
     async with secure(tmp_path) as (url, ca_file):
         refused = await probe(spec(url), identified=False)
-        result = await probe(spec(url, tls=TlsSpec(ca_file, insecure_skip_verify=False)))
+        result = await probe(spec(url, tls=TlsSpec(ca_file=ca_file)))
     assert refused.outcome is Outcome.TLS
     assert "certificate" in refused.detail
     assert result.outcome is Outcome.OK, result.detail
@@ -386,9 +386,7 @@ async def test_a_slow_handshake_is_slow_and_not_invalid(tmp_path: Path) -> None:
     async with secure(tmp_path) as (url, ca_file):
         port = int(url.rsplit(":", 1)[1])
         async with serving(lambda r, w: relay(port, 0.25, r, w)) as slow:
-            found = spec(
-                f"https://127.0.0.1:{slow}", tls=TlsSpec(ca_file, insecure_skip_verify=False), max_send_lag_s=0.1
-            )
+            found = spec(f"https://127.0.0.1:{slow}", tls=TlsSpec(ca_file=ca_file), max_send_lag=0.1)
             result = await probe(found)
     assert result.outcome is Outcome.OK, result.detail
     assert result.timeline.ttft_s is not None
@@ -402,7 +400,7 @@ async def test_a_slow_accept_is_slow_and_not_invalid() -> None:
     async with running(QUICK) as url:
         port = int(url.rsplit(":", 1)[1])
         async with serving(lambda r, w: relay(port, 0.25, r, w)) as slow:
-            result = await probe(spec(f"http://127.0.0.1:{slow}", max_send_lag_s=0.1))
+            result = await probe(spec(f"http://127.0.0.1:{slow}", max_send_lag=0.1))
     assert result.outcome is Outcome.OK, result.detail
     assert result.timeline.ttft_s is not None
     assert result.timeline.ttft_s > 0.18
@@ -436,7 +434,7 @@ async def test_http_and_https_go_through_a_proxy(tmp_path: Path) -> None:
         async with running(QUICK) as url:
             plain = await probe(spec(url, proxy_url=through))
         async with secure(tmp_path) as (url, ca_file):
-            tunnelled = await probe(spec(url, proxy_url=through, tls=TlsSpec(ca_file, insecure_skip_verify=False)))
+            tunnelled = await probe(spec(url, proxy_url=through, tls=TlsSpec(ca_file=ca_file)))
     assert plain.outcome is Outcome.OK, plain.detail
     assert tunnelled.outcome is Outcome.OK, tunnelled.detail
     assert any(line.startswith("POST http://127.0.0.1:") for line in seen)
@@ -590,7 +588,7 @@ async def test_a_lag_of_our_own_is_invalid(monkeypatch: pytest.MonkeyPatch) -> N
 
     clock = VirtualClock()
     async with running(QUICK) as url:
-        target = Target(spec(url, max_send_lag_s=0.5), clock)
+        target = Target(spec(url, max_send_lag=0.5), clock)
         await target.identify()
         monkeypatch.setattr(target, "covered", slow_disk)
         result = await send(target)
@@ -742,11 +740,11 @@ async def test_a_stall_is_given_up_at_its_limit_and_not_at_that_of_the_first_tok
     """Nothing after the first content: the slot is free as soon as the limit is passed."""
     first = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
     async with raw(lambda n: HEAD + chunked(first), stays_open) as port:
-        timeouts = Timeouts(connect_s=5, first_token_s=30, stall_s=0.3, total_s=60)
+        timeouts = Timeouts(connect=5, first_token=30, stall=0.3, total=60)
         clock, target = known(f"http://127.0.0.1:{port}", timeouts=timeouts)
         async with asyncio.timeout(5):
             result = await send(target)
-        late_s = (clock.now_ns() - result.timeline.content_ns[-1]) / 1e9 - timeouts.stall_s
+        late_s = (clock.now_ns() - result.timeline.content_ns[-1]) / 1e9 - timeouts.stall
         clock.close()
     assert result.outcome is Outcome.TIMEOUT_STALL, result.detail
     assert late_s < 2

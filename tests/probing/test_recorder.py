@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from prober.config.load import load
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.registry import registry
 from prober.exposition.buckets import bounds

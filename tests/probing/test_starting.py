@@ -78,7 +78,9 @@ async def test_it_is_probed_once_it_listens_and_its_first_success_is_warm_up(eng
     """What answers after the start is a cold engine; a refusal after any answer is an outage, within the bound too."""
     port = free_port()
     with ticking() as clock:
-        found = target(clock, f"http://127.0.0.1:{port}", engine=engine, timeouts=replace(SHORT, total_s=20))
+        found = target(
+            clock, f"http://127.0.0.1:{port}", engine=engine, timeouts=SHORT.model_copy(update={"total": 20.0})
+        )
         assert await send(found) is None
         async with running(QUICK, port):
             first = await send(found)
@@ -107,7 +109,7 @@ async def test_where_nobody_waits_for_a_start_a_refusal_is_a_failure() -> None:
     """As `prober once` and experiments have it, and a bound of 0."""
     url = f"http://127.0.0.1:{free_port()}"
     with ticking() as clock:
-        for found in (Target(spec(url), clock), target(clock, url, starting_timeout_s=0.0)):
+        for found in (Target(spec(url), clock), target(clock, url, starting_timeout=0.0)):
             result = await send(found)
             assert result is not None
             assert result.outcome is Outcome.CONNECT_REFUSED

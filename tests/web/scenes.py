@@ -6,7 +6,7 @@ from decimal import Decimal
 from functools import cache
 from random import Random
 
-from prober.config.specs import Estimate
+from prober.config.target import Estimate
 from prober.features.capacity.sweep_progress import Sweeping
 from prober.features.diagnosis.clues import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis, Finding, RunnerUp

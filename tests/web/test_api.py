@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from openapi_spec_validator import validate
 
-from prober.config.specs import needs_of
+from prober.config.target import needs_of
 from prober.measure.chat import Usage
 from prober.mock.server import running
 from prober.mock.settings import Settings

@@ -15,7 +15,8 @@ from math import inf
 from random import Random
 from typing import Literal
 
-from prober.config.specs import SweepSpec, needs_of
+from prober.config.sweep import SweepSpec
+from prober.config.target import needs_of
 from prober.exposition.families import Registry
 from prober.features.capacity.actions import Estimate, Finished, Run
 from prober.features.capacity.cron import MAX_LATENESS_S, Cron, longest_gap_s, zone
@@ -183,7 +184,7 @@ class Sweeps:
             name, spec.schedule, spec.timezone, partial(self._ring, name, "schedule"), partial(self._missed, name)
         )
         gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, self._clock.unix_s())
-        self._series.declare(name, None if gap_s is None else max(gap_s, spec.min_gap_s))
+        self._series.declare(name, None if gap_s is None else max(gap_s, spec.min_gap))
 
     def removed(self, observed: ObservedTarget) -> None:
         """A target is gone; one that took its name over goes on."""
@@ -355,8 +356,8 @@ class Sweeps:
     def _soon(self, swept: _Swept, why: Why) -> None:
         """Raises Refused if the last sweep is too recent, or the target asked to be left alone."""
         since_s = self._since_s(swept)
-        if since_s < swept.spec.min_gap_s and why != "request":
-            raise Refused("min_gap", f"the last one began {since_s:.0f} s ago; min_gap is {swept.spec.min_gap_s:g} s")
+        if since_s < swept.spec.min_gap and why != "request":
+            raise Refused("min_gap", f"the last one began {since_s:.0f} s ago; min_gap is {swept.spec.min_gap:g} s")
         if (left_s := swept.quiet_until_s - self._now_s()) > 0:
             raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
 
@@ -556,7 +557,7 @@ class Sweeps:
             if swept.target.state is TargetState.FAILING:
                 drive.guard("the target fails")
             elif burns(
-                [each for each in swept.recent if each.timeline.intended_ns >= began_ns], spec.slos, spec.guard_burn
+                [each for each in swept.recent if each.timeline.intended_ns >= began_ns], spec.slos, spec.guard.burn
             ):
                 drive.guard("the continuous probes burn their budget")
             elif not self._trust.trusted(self._clock.now_ns()):

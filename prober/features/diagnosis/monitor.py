@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from prober.config.specs import DecodeSpec
+from prober.config.target import DecodeBoundSpec
 from prober.exposition.families import Registry
 from prober.features.diagnosis import series
 from prober.features.diagnosis.clues import Evidence, WindowFeatures
@@ -85,7 +85,7 @@ class TargetDiagnosis(TargetObserver):
         self._usual: dict[str, deque[WindowFeatures]] = {}
         self._drifted: set[tuple[str, str]] = set()  # workload, signal
         self._window_began_s = self._now_s()
-        self.decode: DecodeSpec | None = None
+        self.decode: DecodeBoundSpec | None = None
         self.readings: deque[tuple[float, EngineSignals]] = deque(maxlen=MOST)
         self.devices: deque[tuple[float, Sequence[GpuReading]]] = deque(maxlen=MOST)
         self.diagnosis: Diagnosis | None = None
@@ -196,11 +196,11 @@ def _seen(case: "TargetDiagnosis", probes: Sequence[ProbeResult]) -> WindowFeatu
     return seen(probes, readings, devices, _hardware(case.decode, devices[-1] if devices else ()))
 
 
-def _hardware(decode: DecodeSpec | None, devices: Sequence[GpuReading]) -> Hardware | None:
+def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading]) -> Hardware | None:
     """None where it is not configured, or not known what it runs on."""
     if decode is None:
         return None
-    bandwidth = decode.bandwidth_bytes_per_s
+    bandwidth = decode.memory_bandwidth_bytes_per_s
     if bandwidth is None:
         names = {device.name for device in devices}
         found = memory_bandwidth(names.pop()) if len(names) == 1 else None

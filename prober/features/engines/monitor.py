@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.exposition.families import Registry
 from prober.features.engines import series
 from prober.features.engines.continuity import Continuity, EngineIdentity

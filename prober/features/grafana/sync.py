@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from prober.config.specs import GrafanaSpec
+from prober.config.grafana import GrafanaSpec
 from prober.exposition.families import Registry
 from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.marks import Mark, mark
@@ -170,7 +170,7 @@ class Grafana:
         if self._dashboards is not task_before:
             return  # reloaded meanwhile; the new configuration runs next
         if request.dashboards:
-            self._record(self._dashboards, result, now_s, request.spec.interval_s)
+            self._record(self._dashboards, result, now_s, request.spec.interval)
         if request.marks and self._record(self._annotations, result, now_s, MARKS_INTERVAL_S):
             self._marks_created(request.marks, now_s)
         if result.dashboards is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from prober.config.specs import Estimate
+from prober.config.target import Estimate
 from prober.features.capacity.sweep_progress import Sweeping
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.detector import DriftVerdict, Shift

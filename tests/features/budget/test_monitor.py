@@ -1,7 +1,7 @@
 """Series of the budgets."""
 
 from prober.config.load import load
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.features.budget import series
 from prober.features.budget.monitor import BudgetMonitor

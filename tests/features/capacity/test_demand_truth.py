@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from prober.config.load import load
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.capacity.headroom import Headroom

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from prober.config.load import load
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.diagnosis.diagnosis import Diagnosis

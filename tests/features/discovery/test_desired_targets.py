@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from prober.config.configuration import Configuration
 from prober.config.load import load
-from prober.config.specs import Specs, TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry, Series, Value
 from prober.features.discovery import series as discovery_series
@@ -21,7 +22,7 @@ from tests.virtual import running
 pytestmark = pytest.mark.virtual_time
 
 
-def configured(text: str) -> Specs:
+def configured(text: str) -> Configuration:
     return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)
 
 
@@ -109,7 +110,7 @@ async def test_another_configuration_leaves_no_gap(tmp_path: Path) -> None:
     await seen.settled(1)
     lists = len(seen.lists)
     await seen.roster.configure(configured(f"discovery: [{{name: x, {one}, target: {{rate: 1/min}}}}]"))
-    assert [spec.probes[0].rate_per_s for spec in seen.lists[lists]] == [pytest.approx(1 / 60)]
+    assert [spec.probes[0].rate for spec in seen.lists[lists]] == [pytest.approx(1 / 60)]
     two = write(tmp_path / "b.json", ("b", "h2:1"))
     await seen.roster.configure(configured(f"discovery: [{{name: x, {two}}}]"))
     assert seen.now().keys() == {"a"}

@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
 from prober.config.load import load
-from prober.config.specs import MetricsSpec
+from prober.config.target import MetricsSpec
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.engines import DIALECTS
@@ -91,9 +90,9 @@ async def reading(
     text = f"targets: [{{name: t, url: '{url}'}}]"
     found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
     clock = VirtualClock()
-    target = Target(replace(found, **spec), clock)  # type: ignore[arg-type]
+    target = Target(found.model_copy(update=spec), clock)
     target.identity = Identity("m", DIALECTS["vllm"], "/v1") if found.engine is None and not spec else None
-    page = PageReader(target, MetricsSpec(None, 0.02), clock, heard, lambda: "t")
+    page = PageReader(target, MetricsSpec.model_construct(url=None, interval=0.02), clock, heard, lambda: "t")
     task = asyncio.create_task(page.run())
     try:
         yield page, clock, task

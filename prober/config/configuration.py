@@ -1,0 +1,104 @@
+"""The configuration as a whole. A file is valid if `load` accepts it; a reload compares its targets with ==."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
+
+from prober.config.discovery import DiscoverySpec
+from prober.config.fields import Block, Duration, Items, Percent, Rate, mistake
+from prober.config.grafana import GrafanaSpec
+from prober.config.problems import is_http, shown
+from prober.config.slos import SloSpec
+from prober.config.target import Overridable, TargetSpec, expand_field
+from prober.config.workloads import WorkloadSpec
+from prober.measure.objective import JudgedStream, Slo
+
+DAY_S = 86_400.0
+
+
+class DriftSpec(Block):
+    """Drift detection. false_alarms: per second and signal; material: share of the baseline latency."""
+
+    false_alarms: Rate = Field(
+        default=1 / (30 * DAY_S), description="most false alarms of each signal of each workload"
+    )
+    material: Percent = Field(default=0.2, description="a change that matters, of latencies")
+    accept_after: Duration = Field(
+        default=7 * DAY_S, description="how long a change stays an alarm until it is the new normal"
+    )
+
+    @field_validator("material")
+    @classmethod
+    def _check_material(cls, material: float) -> float:
+        if not 0.05 <= material <= 1:
+            raise mistake(f"{material * 100:g}% cannot be told from the wander of a healthy engine; use 5% to 100%")
+        return material
+
+
+class StorageSpec(Block):
+    """Where state is kept. path: None keeps nothing."""
+
+    path: str | None = Field(
+        default=None, description="folder for what must survive a restart; `--storage.path` goes before it"
+    )
+
+
+def _prometheus_url(text: str, info: ValidationInfo) -> str:
+    url = expand_field(text, info)
+    if not is_http(url):
+        raise mistake(f"{shown(text)!r} is not an http or https URL; write http://prometheus:9090")
+    return url.rstrip("/")
+
+
+class PrometheusSpec(Block):
+    """The Prometheus that scrapes this prober. url: without a slash at its end."""
+
+    url: Annotated[str, AfterValidator(_prometheus_url)] = Field(
+        description="base address of the Prometheus that scrapes this prober, to begin from its past; `${NAME}` in it is the "
+        "environment's",
+        repr=False,
+    )
+
+
+class Configuration(Block):
+    """The configuration. Without arguments: the defaults, and no targets."""
+
+    defaults: Overridable = Field(default=Overridable(), description="for all targets")
+    slos: dict[str, SloSpec] = Field(default_factory=dict, description="name to objective")
+    workloads: dict[str, WorkloadSpec] = Field(default_factory=dict, description="name to shape of request")
+    drift: DriftSpec = Field(default=DriftSpec(), description="when a change of latency is told")
+    storage: StorageSpec = Field(default=StorageSpec(), description="what survives a restart")
+    prometheus: PrometheusSpec | None = Field(default=None, description="where the past can be asked for")
+    grafana: GrafanaSpec | None = Field(default=None, description="where dashboards and marks are kept")
+    targets: Items[TargetSpec] = Field(default=(), description="what is probed; needed without `discovery`")
+    discovery: Items[DiscoverySpec] = Field(default=(), description="where more targets are found")
+    _warnings: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is valid and not wise, as `source: path: message`."""
+        return self._warnings
+
+    @property
+    def prometheus_url(self) -> str | None:
+        """URL of the Prometheus; None if it is not configured."""
+        return self.prometheus.url if self.prometheus is not None else None
+
+    @property
+    def kinds(self) -> tuple[TargetSpec, ...]:
+        """Targets, and one template per discovery for the targets that it finds."""
+        return (*self.targets, *(spec.template for spec in self.discovery))
+
+    @property
+    def places(self) -> dict[str, TargetSpec]:
+        """The same by their path in the file."""
+        places = {f"targets[{index}]": target for index, target in enumerate(self.targets)}
+        return places | {f"discovery[{index}].target": spec.template for index, spec in enumerate(self.discovery)}
+
+    def uses(self) -> dict[Slo, list[JudgedStream]]:
+        """Streams by each SLO that judges any."""
+        streams: dict[Slo, list[JudgedStream]] = {}
+        for target in self.kinds:
+            for slo, use in target.uses():
+                streams.setdefault(slo, []).append(use)
+        return streams

@@ -1,0 +1,619 @@
+"""Targets: where they are, what is sent to them, and what that costs."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from prober.config.fields import (
+    Auto,
+    Block,
+    Count,
+    Document,
+    Duration,
+    Items,
+    Mistakes,
+    NamedSlo,
+    NamedWorkload,
+    OptionalDuration,
+    Rate,
+    mistake,
+    present,
+)
+from prober.config.problems import is_http, no_such, shown
+from prober.config.sweep import SweepSpec
+from prober.config.units import shortened
+from prober.config.variables import expand, expand_url
+from prober.measure.bandwidth_bound import DecodeModel, ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
+from prober.measure.engines import DIALECTS
+from prober.measure.objective import SIGNALS_WITHOUT_STREAM, JudgedStream, Slo
+from prober.workload.budget import BudgetDemand
+from prober.workload.workloads import BUILT_IN, Mix, Workload, sample_lengths
+
+DAY_S = 86400
+DRAWS = 300  # of a workload, to estimate the variance of its lengths
+MIN_PAGE_INTERVAL_S = 0.5
+Positive = Annotated[float, Field(gt=0, strict=False)]
+NotNegative = Annotated[float, Field(ge=0, strict=False)]
+OWN_HEADERS = frozenset(
+    [
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "x-request-id",
+    ]
+)
+
+
+class GammaShape(Block):
+    """Shape of gamma-distributed gaps."""
+
+    shape: Positive = Field(description="below 1 bursty, 1 is Poisson, above 1 regular")
+
+
+class Gamma(Block):
+    """Gamma-distributed gaps between probes."""
+
+    gamma: GammaShape = Field(description="gamma-distributed gaps")
+
+
+def _arrivals(value: object) -> str:
+    return "Gamma" if isinstance(value, dict | Gamma) else "Process"
+
+
+Arrivals = Annotated[
+    Annotated[Literal["poisson", "constant", "trace"], Tag("Process")] | Annotated[Gamma, Tag("Gamma")],
+    Discriminator(_arrivals),
+]
+
+
+class Timeouts(Block):
+    """All but `connect` count from the intended time and act on content, not on bytes."""
+
+    connect: Duration = Field(default=10.0, description="DNS, TCP and TLS of one connection together")
+    first_token: Duration = Field(default=30.0, description="until the first content")
+    stall: Duration = Field(default=10.0, description="between two pieces of content")
+    total: Duration = Field(default=120.0, description="until the end of the answer")
+
+
+class Overridable(Block):
+    """Settings that `defaults` sets for all targets, and each target for itself."""
+
+    rate: Rate = Field(default=0.2, description="mean rate of probes")
+    arrivals: Arrivals = Field(
+        default="poisson",
+        description="process of the due times: poisson, constant, {gamma: {shape: 0.5}}, or trace: the "
+        "times of the workload's trace, at its own rate",
+    )
+    max_in_flight: Annotated[int, Field(ge=1)] = Field(
+        default=16, description="probes past their due time and unfinished; at this cap the next one is shed"
+    )
+    warmup: Annotated[int, Field(ge=0)] = Field(
+        default=3, description="successes after start, restart or ten idle minutes that are no one's latency"
+    )
+    starting_timeout: OptionalDuration = Field(
+        default=1200.0,
+        description="a target that refuses connections and has not answered since the prober began is `starting` for so "
+        "long; then its probes are sent and fail; 0 counts them at once",
+    )
+    connect_lead: Duration = Field(
+        default=1.0, description="how long before its due time a probe's connection is begun"
+    )
+    max_send_lag: Duration = Field(
+        default=0.010, description="the prober's own lateness above which a probe is invalid"
+    )
+    timeouts: Timeouts = Field(default=Timeouts(), description="when a probe is given up")
+    allow_link_local: bool = Field(
+        default=False, description="also send to link-local addresses and to those of clouds' metadata services"
+    )
+
+
+class Auth(Block):
+    """Authentication with a bearer token."""
+
+    bearer_token_file: str = Field(description="read again whenever it changes")
+
+
+class TlsSpec(Block):
+    """TLS of the server and of the prober. ca_file: None for the authorities of the system."""
+
+    ca_file: str | None = Field(default=None, description="certificate authorities to trust instead of the system's")
+    insecure_skip_verify: bool = Field(default=False, description="accept any certificate (for a test only)")
+    cert_file: str | None = Field(
+        default=None, description="the prober's own certificate, PEM with its chain; read again when it changes"
+    )
+    key_file: str | None = Field(default=None, description="its key, not encrypted")
+    server_name: str | None = Field(
+        default=None, description="name that the server's certificate must have, where it is not that of the url"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.cert_file) != bool(self.key_file):
+            raise mistake("needs cert_file and key_file together; add the other one, or remove both")
+        return self
+
+
+def server_tls(tls: TlsSpec | None) -> TlsSpec | None:
+    """TLS of a server that is no target. Raises a mistake for settings of targets only."""
+    if tls is not None and tls.server_name:
+        raise mistake("is for targets only; give the url the name in the certificate", "server_name")
+    return tls
+
+
+class PriceSpec(Block):
+    """Dollars per million tokens."""
+
+    prompt: NotNegative = Field(description="of the prompt")
+    completion: NotNegative = Field(description="of the answer")
+
+
+class BudgetSpec(Block):
+    """Daily budget of a target's probes and sweeps; None: no limit."""
+
+    tokens_per_day: Annotated[Count, Field(ge=1)] | None = Field(default=None, description="prompt and output together")
+    cost_per_day: Positive | None = Field(default=None, description="dollars")
+    price_per_million: PriceSpec | None = Field(default=None, description="dollars per million tokens")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.cost_per_day is not None and self.price_per_million is None:
+            raise mistake("needed with cost_per_day: {prompt: 0.60, completion: 0.60}", "price_per_million")
+        return self
+
+    def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """Cost of tokens in dollars; 0 without a price."""
+        price = self.price_per_million
+        return (prompt_tokens * price.prompt + completion_tokens * price.completion) / 1e6 if price else 0.0
+
+
+class ProbeSpec(Block):
+    """A stream of probes. rate: with arrivals `trace` that of the trace at the workload's speed."""
+
+    workload: NamedWorkload = Field(
+        default_factory=lambda: BUILT_IN["probe"],
+        description="name of a workload, built in or from `workloads`",
+        json_schema_extra={"default": "probe"},
+    )
+    rate: Rate = Field(default_factory=lambda: 0.2, description="mean rate, else the target's")
+    arrivals: Arrivals = Field(default_factory=lambda: "poisson", description="due times, else the target's")
+    slos: Items[NamedSlo] = Field(
+        default_factory=tuple, description="names from `slos`; all of them if absent", validate_default=False
+    )
+
+    def judged(self) -> Iterator[tuple[str, Workload, float, tuple[Slo, ...]]]:
+        """(series, workload, probes per second, SLOs) of each series; `quality` judges golden prompts only."""
+        for name, workload, share in self.workload.shares():
+            slos = tuple(slo for slo in self.slos if slo.signal != "quality" or workload.golden)
+            yield name, workload, self.rate * share, slos
+
+    def for_target(self, target: Mapping[str, Any], known: list[Slo], at: str, mistakes: Mistakes) -> Self:
+        """The probe with what it inherits. target: valid fields of the target; known: SLOs of the file; at: path of the probe."""
+        own = self.model_fields_set
+        update = {key: target[key] for key in ("rate", "arrivals") if key not in own and key in target}
+        if update.get("arrivals", self.arrivals) == "trace":
+            trace = self.workload.trace if isinstance(self.workload, Workload) else None
+            if trace is None or isinstance(self.workload, Mix):
+                name = self.workload.name
+                mistakes.add(f"{at}.arrivals", f"workload {name!r} has no trace; give it one, or use poisson")
+            else:
+                update["rate"] = trace.rate_per_s * self.workload.speed
+        has_golden = any(part.golden for _, part, _ in self.workload.shares())
+        stream = target.get("stream", True)
+        if "slos" not in own:
+            update["slos"] = tuple(
+                slo
+                for slo in known
+                if (stream or slo.signal in SIGNALS_WITHOUT_STREAM) and (has_golden or slo.signal != "quality")
+            )
+        for slo in update.get("slos", self.slos):
+            if problem := threshold_problem(slo, target.get("timeouts", Timeouts())):
+                mistakes.add(f"/slos.{slo.name}.threshold", problem)
+            if slo.signal == "quality" and not has_golden:
+                mistakes.add(
+                    f"{at}.slos",
+                    f"{slo.name!r} judges quality, but workload {self.workload.name!r} has no golden prompts; give it "
+                    "`golden`, or list other SLOs",
+                )
+            if not stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
+                mistakes.add(
+                    f"{at}.slos",
+                    f"{slo.name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs",
+                )
+        return self.model_copy(update=update)
+
+
+def threshold_problem(slo: Slo, timeouts: Timeouts) -> str:
+    """Error if a timeout cuts a probe before its SLO is breached; empty if not."""
+    cuts = {"ttft": "first_token", "itl": "stall", "tpot": "stall"}
+    key = cuts.get(slo.signal, "total")
+    limit_s: float = getattr(timeouts, key)
+    if slo.threshold_s is None or slo.threshold_s < limit_s:
+        return ""
+    return (
+        f"{slo.threshold_s:g}s is not below timeouts.{key} of {limit_s:g}s, which would cut it; lower it or raise that"
+    )
+
+
+def environment(info: ValidationInfo) -> Mapping[str, str] | None:
+    """Environment of the file that is validated; None in code."""
+    return info.context.environment if info.context else None
+
+
+def expand_field(url: str, info: ValidationInfo) -> str:
+    """A URL with its variables expanded. Raises a mistake."""
+    try:
+        return expand_url(url, environment(info))
+    except ValueError as problem:
+        raise mistake(str(problem)) from None
+
+
+def _page_url(text: str | None, info: ValidationInfo) -> str | None:
+    if text is None or text == "none":
+        return text
+    url = expand_field(text, info)
+    if not is_http(url):
+        raise mistake(f"{shown(text)!r} is not auto, none, or an http or https URL; write http://host:port/metrics")
+    return url
+
+
+class MetricsSpec(Block):
+    """Metrics page of the engine. url: None to discover it on the target's server."""
+
+    url: Annotated[Auto, AfterValidator(_page_url)] = Field(
+        default=None,
+        description="auto: where the engine has it on this server; none: never read; else its address, where `${NAME}` is the "
+        "environment's",
+        repr=False,
+    )
+    interval: Duration = Field(default=5.0, description="how often, from 500ms up")
+
+    @field_validator("interval")
+    @classmethod
+    def _check_interval(cls, interval: float) -> float:
+        if interval < MIN_PAGE_INTERVAL_S:
+            raise mistake(f"{interval:g}s would disturb the engine; use 500ms or more")
+        return interval
+
+
+def _indices(value: object) -> object:
+    if isinstance(value, str) and value in ("all", "none"):
+        return ("all",) if value == "all" else ()
+    if isinstance(value, list | tuple) and all(isinstance(item, int | str) and item is not True for item in value):
+        return tuple(value)
+    raise mistake(f"{shortened(value)} is not all, none, or a list of indices and UUIDs")
+
+
+class GpusSpec(Block):
+    """GPUs of this machine. indices: also UUIDs; `all` alone for all of them; None if not configured."""
+
+    indices: Annotated[
+        tuple[int | str, ...] | None,
+        BeforeValidator(_indices),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"enum": ["all", "none"]},
+                    {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]}},
+                ]
+            }
+        ),
+    ] = Field(
+        default=None,
+        description="all that are visible, none, or a list of indices and UUIDs; absent: all if it is the only target, "
+        "else none",
+    )
+    price_per_hour: NotNegative | None = Field(
+        default=None, description="dollars for an hour of one of them, for the cost of 1,000 tokens"
+    )
+
+
+class DecodeBoundSpec(Block):
+    """Data that a decode step reads. gpus: number that share the weights; None: as many as are detected."""
+
+    config_file: str | None = Field(default=None, description="the model's config.json, as Hugging Face has it")
+    active_parameters: Positive | None = Field(
+        default=None, description="weights read for one token, else from config_file"
+    )
+    bytes_per_weight: Positive | None = Field(
+        default=None, description="2 for 16 bit, 1 for 8 bit; needed for a quantised model"
+    )
+    kv_bytes_per_token: NotNegative | None = Field(
+        default=None, description="of one token of context in all layers, else from config_file"
+    )
+    gpu: str | None = Field(default=None, description="NVML's name of the GPU; absent: as the GPU reader sees it")
+    memory_bandwidth: Positive | None = Field(
+        default=None, description="of one GPU in bytes/s, else from a table of data sheets"
+    )
+    gpus: Annotated[Count, Field(ge=1)] | None = Field(
+        default=None, description="that share the weights (tensor parallel); absent: as many as are seen, else 1"
+    )
+    _model: DecodeModel = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _read(self, info: ValidationInfo) -> Self:
+        config: Any = None
+        if self.config_file is not None:
+            try:
+                assert isinstance(info.context, Document), "only a file names a file"
+                config = json.loads(info.context.read(self.config_file))
+            except (OSError, ValueError) as problem:
+                raise mistake(f"cannot be read: {problem}; name the model's config.json", "config_file") from None
+            if not isinstance(config, dict):
+                raise mistake("is no JSON object; name the model's config.json", "config_file")
+        model = decode_model(
+            config, ModelOverrides(self.active_parameters, self.bytes_per_weight, self.kv_bytes_per_token)
+        )
+        if isinstance(model, UnknownFigure):
+            raise mistake(model.reason)
+        self._model = model
+        if self.memory_bandwidth is None and self.gpu is not None:
+            bandwidth = memory_bandwidth(self.gpu)
+            if isinstance(bandwidth, UnknownFigure):
+                raise mistake(f"{bandwidth.reason} with `memory_bandwidth`, in bytes/s", "gpu")
+        return self
+
+    @property
+    def model(self) -> DecodeModel:
+        """The model, from config_file and the other fields."""
+        return self._model
+
+    @property
+    def memory_bandwidth_bytes_per_s(self) -> float | None:
+        """Bandwidth of one GPU: the configured one, or that of `gpu`; None if both are absent."""
+        if self.memory_bandwidth is not None or self.gpu is None:
+            return self.memory_bandwidth
+        bandwidth = memory_bandwidth(self.gpu)
+        return None if isinstance(bandwidth, UnknownFigure) else bandwidth
+
+
+def _engine(name: str | None, info: ValidationInfo) -> str | None:
+    known = info.context.engines if info.context else DIALECTS
+    if name is not None and name not in known:
+        raise mistake(no_such("engine", name, [*known, "auto"]))
+    return name
+
+
+def _proxy(text: str, info: ValidationInfo) -> str:
+    url = expand_field(text, info)
+    try:
+        parts = urlsplit(url)
+        is_proxy = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # not shown: it may contain a password
+        is_proxy = False
+    if not is_proxy:
+        raise mistake(f"{shown(text)!r} is not an http proxy; write http://host:port")
+    return url
+
+
+class Template(Overridable):
+    """Settings that configured targets have in common with discovered ones: all but address and name."""
+
+    model: Auto = Field(default=None, description="auto asks /v1/models")
+    api: Literal["chat", "completions"] = Field(default="chat", description="which endpoint is probed")
+    stream: bool = Field(default=True, description="false measures E2E only")
+    engine: Annotated[Auto, AfterValidator(_engine)] = Field(
+        default=None, description="auto asks /v1/models; else a dialect's name"
+    )
+    auth: Auth | None = Field(default=None, description="how the prober shows who it is")
+    headers: dict[str, str] = Field(
+        default_factory=dict,
+        description="sent with every request; `${NAME}` in a value is the environment's",
+        repr=False,
+    )
+    tls: TlsSpec | None = Field(default=None, description="for https")
+    proxy_url: Annotated[str, AfterValidator(_proxy)] | None = Field(
+        default=None,
+        description="http:// address of a forward proxy; `${NAME}` in it is the environment's",
+        repr=False,
+    )
+    metrics: MetricsSpec | None = Field(default=MetricsSpec(), description="the engine's own page")
+    gpus: GpusSpec = Field(default=GpusSpec(), description="GPUs of this machine that serve it")
+    decode_bound: DecodeBoundSpec | None = Field(
+        default=None, description="what a decode step reads, to compare with what the memory allows"
+    )
+    probes: Items[ProbeSpec] = Field(
+        default_factory=lambda: (ProbeSpec(),),
+        description="what is sent; one of workload `probe` if absent",
+        validate_default=True,
+    )
+    budget: BudgetSpec | None = Field(
+        default=None,
+        description="what probes and sweeps together may cost in any 24 hours; a sweep leaves the scheduled probes what they need",
+    )
+    sweep: SweepSpec | None = Field(default=None, description="short sweeps that find out how much it can carry")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inherit(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(info.context, Document) or not isinstance(value, dict):
+            return value
+        return {**info.context.defaults, **present(value)}
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        expanded: dict[str, str] = {}
+        with Mistakes() as mistakes:
+            for name, text in headers.items():
+                try:
+                    value = expanded[name] = expand(text, environment(info))
+                except ValueError as unset:
+                    mistakes.add(name, str(unset))
+                    continue
+                if problem := _header_problem(name, value, has_token=info.data.get("auth") is not None):
+                    mistakes.add(name, problem)
+        return expanded
+
+    @field_validator("metrics")
+    @classmethod
+    def _check_metrics(cls, metrics: MetricsSpec) -> MetricsSpec | None:
+        return None if metrics.url == "none" else metrics
+
+    @field_validator("probes")
+    @classmethod
+    def _check_probes(cls, probes: tuple[ProbeSpec, ...], info: ValidationInfo) -> tuple[ProbeSpec, ...]:
+        if not probes:
+            raise mistake("is empty; remove it for the default probe, or remove the target")
+        known = list(info.context.slos.values()) if info.context else []
+        places: dict[str, int] = {}
+        with Mistakes() as mistakes:
+            for index, probe in enumerate(probes):
+                for name in probe.workload.series:
+                    if name in places:
+                        mistakes.add(
+                            f"[{index}].workload",
+                            f"probes[{places[name]}] fills the same series {name!r}; keep one of the two",
+                        )
+                    places[name] = index
+            complete = tuple(
+                probe.for_target(info.data, known, f"[{index}]", mistakes) for index, probe in enumerate(probes)
+            )
+        return complete
+
+    @field_validator("budget")
+    @classmethod
+    def _check_budget(cls, budget: BudgetSpec, info: ValidationInfo) -> BudgetSpec:
+        use = _estimate(info.data.get("probes", ()), budget)
+        with Mistakes() as mistakes:
+            if budget.tokens_per_day is not None and use.tokens > budget.tokens_per_day:
+                mistakes.add(
+                    "tokens_per_day",
+                    f"{budget.tokens_per_day:,} a day, but the schedule needs about {use.tokens:,.0f}; lower the rate or raise "
+                    "the budget",
+                )
+            if budget.cost_per_day is not None and use.dollars is not None and use.dollars > budget.cost_per_day:
+                mistakes.add(
+                    "cost_per_day",
+                    f"${budget.cost_per_day:.2f} a day, but the schedule needs about ${use.dollars:.2f}; lower the rate or raise "
+                    "the budget",
+                )
+        return budget
+
+    @field_validator("sweep")
+    @classmethod
+    def _check_sweep(cls, sweep: SweepSpec, info: ValidationInfo) -> SweepSpec:
+        known = list(info.context.slos.values() if info.context else sweep.slos)
+        budget = info.data.get("budget")
+        has_price = "budget" not in info.data or (budget is not None and budget.price_per_million is not None)
+        return sweep.for_target(info.data.get("stream", True), known, has_price=has_price)
+
+
+def _header_problem(name: str, value: str, *, has_token: bool) -> str:
+    if name.lower() in OWN_HEADERS or (name.lower() == "authorization" and has_token):
+        return "is set by the prober itself; remove it"
+    if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name) or not name.isascii():
+        return f"{name!r} is not a header name"
+    if any(c in value for c in "\r\n\0") or not value.isascii():
+        return "has a line break or a character outside ASCII in its value; remove it"
+    return ""
+
+
+def _base_url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError as problem:
+        why = "" if "@" in text else f" ({problem})"  # the message may contain a password
+        raise mistake(f"{shown(text)!r} is not a URL{why}; write http://host:port") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise mistake(f"{shown(text)!r} is not an http or https URL; write http://host:port")
+    if parts.username or parts.password:
+        raise mistake("has credentials in it, which end up in logs; use auth.bearer_token_file")
+    if parts.query or parts.fragment:
+        raise mistake("has a query or fragment; give the base address only")
+    base = text.rstrip("/")
+    return base if parts.path.strip("/") else f"{base}/v1"
+
+
+class TargetSpec(Template):
+    """A target. url: base URL without a slash at its end; name, model, engine: None if the daemon detects them."""
+
+    url: Annotated[str, AfterValidator(_base_url)] = Field(description="base address; without a path, /v1 is meant")
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None,
+        description="label `target`; else POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model found out",
+    )
+
+    @property
+    def key(self) -> str:
+        """Identity over reloads: the name, or the URL without one."""
+        return self.name or self.url
+
+    def uses(self) -> Iterator[tuple[Slo, JudgedStream]]:
+        """Streams of this target's probes by the SLO that judges them."""
+        for probe in self.probes:
+            for series, workload, rate_per_s, slos in probe.judged():
+                _, mean = workload.mean_tokens()
+                use = JudgedStream(self.key, series, rate_per_s, mean, workload.max_output_tokens)
+                for slo in slos:
+                    yield slo, use
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Mean daily use: tokens, and dollars if prices are known."""
+
+    prompt_tokens: float
+    completion_tokens: float
+    dollars: float | None
+
+    @property
+    def tokens(self) -> float:
+        """Prompt and completion tokens."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+def estimate_per_day(target: TargetSpec) -> Estimate:
+    """Daily use of one prober on `target`: rate x 86400 x mean lengths, summed over its probes."""
+    return _estimate(target.probes, target.budget)
+
+
+def _estimate(probes: tuple[ProbeSpec, ...], budget: BudgetSpec | None) -> Estimate:
+    uses = [(probe.rate * DAY_S, *probe.workload.mean_tokens()) for probe in probes]
+    prompt = sum(requests * tokens for requests, tokens, _ in uses)
+    completion = sum(requests * tokens for requests, _, tokens in uses)
+    has_price = budget is not None and budget.price_per_million is not None
+    return Estimate(prompt, completion, budget.dollars(prompt, completion) if budget and has_price else None)
+
+
+def needs_of(target: TargetSpec) -> dict[str, BudgetDemand]:
+    """Use of the daily budgets "tokens" and "cost" by the scheduled probes of `target`."""
+    budget, needs = target.budget, dict[str, BudgetDemand]()
+    if budget is not None and budget.tokens_per_day is not None:
+        needs["tokens"] = _need(target, lambda prompt, output: prompt + output)
+    if budget is not None and budget.cost_per_day is not None:
+        needs["cost"] = _need(target, budget.dollars)
+    return needs
+
+
+def _need(target: TargetSpec, amount: Callable[[float, float], float]) -> BudgetDemand:
+    """Mean (rate x mean) and variance (rate x mean square) of Poisson arrivals. amount: maps (prompt, output) tokens."""
+    mean = variance = 0.0
+    for probe in target.probes:
+        draws = sample_lengths(probe.workload, Random(0), DRAWS)
+        mean += probe.rate * amount(*probe.workload.mean_tokens())
+        variance += probe.rate * sum(amount(*draw) ** 2 for draw in draws) / len(draws)
+    return BudgetDemand(mean, variance)

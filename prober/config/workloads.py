@@ -1,0 +1,316 @@
+"""Workloads: the blocks under `workloads`, and the workloads that they describe."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from prober.config.fields import Block, Items, Reuse, Tokens, mistake
+from prober.config.problems import Problems, no_such
+from prober.measure.quality import Expectation, expectation_problem
+from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
+from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
+from prober.workload.trace import BadTrace, parse_trace
+from prober.workload.workloads import BUILT_IN, Mix, Prefix, Workload
+
+GOLDEN_OUTPUT_TOKENS = 64
+MAX_GOLDEN_OUTPUT_TOKENS = 4_096
+Positive = Annotated[float, Field(gt=0, strict=False)]
+
+
+class FixedLength(Block):
+    """Always the same number of tokens."""
+
+    fixed: Tokens
+
+    def distribution(self) -> LengthDistribution:
+        """The distribution of lengths."""
+        return Fixed(self.fixed)
+
+
+class MinMax(Block):
+    """Bounds of a uniform distribution."""
+
+    min: Tokens
+    max: Tokens
+
+
+class UniformLength(Block):
+    """Every length between two bounds alike."""
+
+    uniform: MinMax
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.uniform.min <= self.uniform.max:
+            raise mistake("min, median and max are not in order; it must be min ≤ median ≤ max")
+        return self
+
+    def distribution(self) -> LengthDistribution:
+        """The distribution of lengths."""
+        return Uniform(self.uniform.min, self.uniform.max)
+
+
+class LognormalParameters(Block):
+    """Median, spread and bounds of a lognormal distribution."""
+
+    median: Positive
+    sigma: Annotated[float, Field(ge=0, le=10, strict=False)]
+    min: Tokens = 1
+    max: Tokens
+
+
+class LognormalLength(Block):
+    """A lognormal distribution, clipped at its bounds."""
+
+    lognormal: LognormalParameters
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.lognormal.min <= self.lognormal.median <= self.lognormal.max:
+            raise mistake("min, median and max are not in order; it must be min ≤ median ≤ max")
+        return self
+
+    def distribution(self) -> LengthDistribution:
+        """The distribution of lengths."""
+        return Lognormal(self.lognormal.median, self.lognormal.sigma, self.lognormal.min, self.lognormal.max)
+
+
+class Quantiles(Block):
+    """Lengths by quantile."""
+
+    quantiles: dict[Annotated[float, Field(ge=0, le=1, strict=False)], Annotated[float, Field(ge=1, strict=False)]]
+
+
+class EmpiricalLength(Block):
+    """Linear interpolation between quantiles."""
+
+    empirical: Quantiles
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        ranks, lengths = zip(*self._pairs(), strict=True) if self._pairs() else ((), ())
+        if not ranks or (ranks[0], ranks[-1]) != (0, 1) or list(lengths) != sorted(lengths):
+            raise mistake("quantiles must go from 0 to 1 and rise, such as {0: 10, 0.5: 100, 1: 2000}")
+        return self
+
+    def _pairs(self) -> list[tuple[float, float]]:
+        return sorted(self.empirical.quantiles.items())
+
+    def distribution(self) -> LengthDistribution:
+        """The distribution of lengths."""
+        return Empirical(tuple(self._pairs()))
+
+
+_LENGTHS = {"fixed": FixedLength, "uniform": UniformLength, "lognormal": LognormalLength, "empirical": EmpiricalLength}
+
+
+def _length(value: object) -> str | None:
+    if isinstance(value, Block):
+        return type(value).__name__
+    if not isinstance(value, dict):
+        return "Tokens"
+    return next((_LENGTHS[key].__name__ for key in _LENGTHS if key in value), None)
+
+
+# The key selects the model, so that a mistake is reported inside it and not as four failed alternatives.
+Length = Annotated[
+    Annotated[Tokens, Tag("Tokens")]
+    | Annotated[FixedLength, Tag("FixedLength")]
+    | Annotated[UniformLength, Tag("UniformLength")]
+    | Annotated[LognormalLength, Tag("LognormalLength")]
+    | Annotated[EmpiricalLength, Tag("EmpiricalLength")],
+    Discriminator(
+        _length,
+        custom_error_type="mistake",
+        custom_error_message="not a length; write a number of tokens, or one of fixed, uniform, lognormal, empirical",
+    ),
+]
+
+
+def distribution(length: Length | None) -> LengthDistribution:
+    """The distribution of a length; of one token if it is not configured."""
+    return Fixed(length or 1) if isinstance(length, int | None) else length.distribution()
+
+
+class PrefixSpec(Block):
+    """A shared beginning of prompts."""
+
+    tokens: Tokens = Field(description="length of the shared beginning")
+    reuse: Reuse = Field(description="share of requests that carry it: warm is 100%")
+
+
+class PromptsFile(Block):
+    """Prompts from a file."""
+
+    file: str = Field(description="JSONL of messages, or ShareGPT's JSON")
+
+
+class TraceFile(Block):
+    """A recorded trace."""
+
+    file: str = Field(description="Mooncake JSONL or Azure CSV")
+    speed: Positive = Field(default=1.0, description="2 replays twice as fast")
+
+
+class Expect(Block):
+    """The right answer to a golden prompt."""
+
+    text: str | None = Field(default=None, description="the answer is this text, white space at its ends aside")
+    regex: str | None = Field(default=None, description="it is found in the answer; Python's syntax")
+    json_schema: dict[str, Any] | None = Field(default=None, description="the answer is JSON that it allows")
+
+
+class GoldenSpec(Block):
+    """A prompt with a known answer."""
+
+    prompt: Annotated[str, Field(min_length=1)] = Field(description="sent as it is, as the user's message")
+    expect: Expect = Field(
+        default_factory=Expect, description="what the right answer is: one of text, regex, json_schema"
+    )
+
+
+class PartSpec(Block):
+    """A part of a mix."""
+
+    workload: str = Field(description="name of a workload")
+    weight: Positive = Field(default=1.0, description="its share, beside those of the other parts")
+
+
+class Shape(Block):
+    """Lengths of a request, as a workload and a row of a matrix have them."""
+
+    prompt_tokens: Length | None = Field(
+        default=None,
+        description="a number, {uniform: {min, max}}, {lognormal: {median, sigma, min, max}} or "
+        "{empirical: {quantiles: {0: 10, 0.5: 100, 1: 2000}}}",
+    )
+    output_tokens: Length | None = Field(default=None, description="the same; forced where the engine can be forced")
+    prefix: PrefixSpec | None = Field(default=None, description="a shared beginning that the prefix cache may hold")
+
+    def named_workload(self, name: str, sampling: Mapping[str, Any] | None = None) -> Workload:
+        """The workload of these lengths."""
+        return Workload(
+            name,
+            prompt_tokens=distribution(self.prompt_tokens),
+            output_tokens=distribution(self.output_tokens),
+            prefix=Prefix(self.prefix.tokens, self.prefix.reuse) if self.prefix is not None else None,
+            sampling=sampling if sampling is not None else {"temperature": 0},
+        )
+
+
+class WorkloadSpec(Shape):
+    """A workload, without its name."""
+
+    sampling: dict[str, Any] | None = Field(default=None, description="request fields ({temperature: 0}); never `seed`")
+    prompts: PromptsFile | None = Field(default=None, description="texts from a file instead of made ones")
+    trace: TraceFile | None = Field(default=None, description="lengths, prefixes and times from a recorded trace")
+    golden: Items[GoldenSpec] | None = Field(
+        default=None,
+        description="prompts with known answers instead of made ones, for the signal `quality`; output_tokens bounds the "
+        f"answer ({GOLDEN_OUTPUT_TOKENS}) and is not forced",
+    )
+    mix: Items[PartSpec] | None = Field(
+        default=None, description="several workloads by weight, each with its own series"
+    )
+
+
+def resolve_workloads(
+    specs: Mapping[str, WorkloadSpec], problems: Problems, read: Callable[[str], str]
+) -> dict[str, Workload | Mix]:
+    """Workloads by name, including built-in ones; mixes last, since they refer to others."""
+    workloads: dict[str, Workload | Mix] = dict(BUILT_IN)
+    for name, spec in specs.items():
+        if spec.mix is None:
+            workloads[name] = _workload(name, spec, problems, read)
+    for name, spec in specs.items():
+        if spec.mix is not None:
+            workloads[name] = _mix(name, spec, workloads, problems)
+    return workloads
+
+
+def _mix(name: str, spec: WorkloadSpec, known: Mapping[str, Workload | Mix], problems: Problems) -> Mix:
+    path = f"workloads.{name}.mix"
+    if own := sorted(spec.model_fields_set - {"mix"}):
+        problems.add(path, f"a mix has no {', '.join(own)} of its own; set them in its parts")
+    parts: list[tuple[Workload, float]] = []
+    for index, part in enumerate(spec.mix or ()):
+        workload = known.get(part.workload)
+        if isinstance(workload, Workload):
+            parts.append((workload, part.weight))
+        else:
+            problems.add(f"{path}[{index}].workload", no_such("workload that is no mix", part.workload, known))
+    if not parts:
+        problems.add(path, "needs at least one part, such as {workload: chat, weight: 2}")
+    return Mix(name, tuple(parts))
+
+
+def _workload(name: str, spec: WorkloadSpec, problems: Problems, read: Callable[[str], str]) -> Workload:
+    path = f"workloads.{name}"
+    sources = [key for key in ("prompts", "trace", "golden") if getattr(spec, key) is not None]
+    if len(sources) > 1:
+        problems.add(path, f"has {' and '.join(f'`{key}`' for key in sources)}; keep one of them")
+    if spec.golden is not None and spec.output_tokens is None:
+        spec = spec.model_copy(update={"output_tokens": GOLDEN_OUTPUT_TOKENS})
+    for key, is_implied in (
+        ("prompt_tokens", bool(sources)),
+        ("output_tokens", spec.trace is not None),
+        ("prefix", bool(sources)),
+    ):
+        is_set = getattr(spec, key) is not None
+        if is_implied and is_set:
+            problems.add(f"{path}.{key}", f"comes with `{sources[0]}`; remove it here, or that")
+        elif not is_implied and not is_set and key != "prefix":
+            problems.add(f"{path}.{key}", "needed: a number of tokens or a distribution")
+    if "seed" in (spec.sampling or {}):
+        problems.add(f"{path}.sampling.seed", "is never sent: with a long prompt it kills some engines; remove it")
+    return _with_texts(spec.named_workload(name, spec.sampling), spec, path, problems, read)
+
+
+def _with_texts(
+    workload: Workload, spec: WorkloadSpec, path: str, problems: Problems, read: Callable[[str], str]
+) -> Workload:
+    """The workload with prompts, trace or golden prompts."""
+    try:
+        if spec.prompts:
+            workload = replace(workload, prompts=parse_prompts(read(spec.prompts.file), spec.prompts.file))
+        if spec.trace:
+            trace = parse_trace(read(spec.trace.file), spec.trace.file)
+            workload = replace(workload, trace=trace, speed=spec.trace.speed)
+    except (OSError, UnicodeDecodeError) as problem:
+        key = "prompts" if spec.prompts else "trace"
+        problems.add(f"{path}.{key}.file", f"cannot be read: {problem}; name a file that is there")
+    except BadPrompts as problem:
+        problems.add(f"{path}.prompts.file", str(problem))
+    except BadTrace as problem:
+        problems.add(f"{path}.trace.file", str(problem))
+    if spec.golden is not None:
+        workload = replace(workload, golden=_golden(spec.golden, f"{path}.golden", problems))
+        if workload.output_tokens.maximum > MAX_GOLDEN_OUTPUT_TOKENS:
+            problems.add(
+                f"{path}.output_tokens",
+                f"of golden prompts are at most {MAX_GOLDEN_OUTPUT_TOKENS:,}, as the answer is kept to be judged",
+            )
+    return workload
+
+
+def _golden(specs: tuple[GoldenSpec, ...], path: str, problems: Problems) -> tuple[GoldenPrompt, ...]:
+    prompts: list[GoldenPrompt] = []
+    if not specs:
+        problems.add(path, "is empty; give it prompts, such as [{prompt: What is 2 + 2?, expect: {regex: '4'}}]")
+    for index, spec in enumerate(specs):
+        place = f"{path}[{index}].expect"
+        checks = spec.expect.model_dump(exclude_none=True)
+        if len(checks) != 1:
+            problems.add(
+                place,
+                "needed: one of {text: …}, {regex: …} and {json_schema: {…}}; without it there is nothing to check",
+            )
+            continue
+        ((kind, expected),) = checks.items()
+        expectation = Expectation(cast(Literal["text", "regex", "json_schema"], kind), expected)
+        if problem := expectation_problem(expectation):
+            problems.add(f"{place}.{kind}", problem)
+        prompts.append(GoldenPrompt(spec.prompt, expectation))
+    return tuple(prompts)
