@@ -24,7 +24,8 @@ from typing import Any
 import uvloop
 
 from bench.report import goal, percentile, show
-from prober.config.configuration import Configuration, DriftSpec
+from prober.config.configuration import Configuration
+from prober.config.drift import DriftSpec
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry

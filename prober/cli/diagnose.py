@@ -18,7 +18,8 @@ from prober.cli.options import AsJson, EndpointOptions, MetricsUrl, Url, expand_
 from prober.cli.target import read_file, target, validated
 from prober.config.fields import Document
 from prober.config.load import ConfigError
-from prober.config.target import DecodeBoundSpec, TargetSpec
+from prober.config.serving import DecodeBoundSpec
+from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.diagnosis import diagnose as judge

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, FileSpec, HttpSpec, KubernetesSpec
-from prober.config.target import Auth, TlsSpec
+from prober.config.server import Auth, TlsSpec
 from prober.net.address import Forbidden, check
 
 Named = Iterator[tuple[str, str]]  # place in the configuration, and what it has there

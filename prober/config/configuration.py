@@ -2,44 +2,25 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo
 
 from prober.config.discovery import DiscoverySpec
-from prober.config.fields import Block, Duration, Items, Percent, Rate, mistake
+from prober.config.drift import DriftSpec
+from prober.config.fields import Block, Items, mistake
 from prober.config.grafana import GrafanaSpec
 from prober.config.problems import is_http, shown
+from prober.config.server import expand_field
 from prober.config.slos import SloSpec
-from prober.config.target import Overridable, TargetSpec, expand_field
+from prober.config.target import Overridable, TargetSpec
 from prober.config.workloads import WorkloadSpec
 from prober.measure.objective import JudgedStream, Slo
-
-DAY_S = 86_400.0
-
-
-class DriftSpec(Block):
-    """Drift detection. false_alarms: per second and signal; material: share of the baseline latency."""
-
-    false_alarms: Rate = Field(
-        default=1 / (30 * DAY_S), description="most false alarms of each signal of each workload"
-    )
-    material: Percent = Field(default=0.2, description="a change that matters, of latencies")
-    accept_after: Duration = Field(
-        default=7 * DAY_S, description="how long a change stays an alarm until it is the new normal"
-    )
-
-    @field_validator("material")
-    @classmethod
-    def _check_material(cls, material: float) -> float:
-        if not 0.05 <= material <= 1:
-            raise mistake(f"{material * 100:g}% cannot be told from the wander of a healthy engine; use 5% to 100%")
-        return material
 
 
 class StorageSpec(Block):
     """Where state is kept. path: None keeps nothing."""
 
     path: str | None = Field(
-        default=None, description="folder for what must survive a restart; `--storage.path` goes before it"
+        None, description="folder for what must survive a restart; `--storage.path` goes before it"
     )
 
 
@@ -63,15 +44,15 @@ class PrometheusSpec(Block):
 class Configuration(Block):
     """The configuration. Without arguments: the defaults, and no targets."""
 
-    defaults: Overridable = Field(default=Overridable(), description="for all targets")
+    defaults: Overridable = Field(Overridable(), description="for all targets")
     slos: dict[str, SloSpec] = Field(default_factory=dict, description="name to objective")
     workloads: dict[str, WorkloadSpec] = Field(default_factory=dict, description="name to shape of request")
-    drift: DriftSpec = Field(default=DriftSpec(), description="when a change of latency is told")
-    storage: StorageSpec = Field(default=StorageSpec(), description="what survives a restart")
-    prometheus: PrometheusSpec | None = Field(default=None, description="where the past can be asked for")
-    grafana: GrafanaSpec | None = Field(default=None, description="where dashboards and marks are kept")
-    targets: Items[TargetSpec] = Field(default=(), description="what is probed; needed without `discovery`")
-    discovery: Items[DiscoverySpec] = Field(default=(), description="where more targets are found")
+    drift: DriftSpec = Field(DriftSpec(), description="when a change of latency is told")
+    storage: StorageSpec = Field(StorageSpec(), description="what survives a restart")
+    prometheus: PrometheusSpec | None = Field(None, description="where the past can be asked for")
+    grafana: GrafanaSpec | None = Field(None, description="where dashboards and marks are kept")
+    targets: Items[TargetSpec] = Field((), description="what is probed; needed without `discovery`")
+    discovery: Items[DiscoverySpec] = Field((), description="where more targets are found")
     _warnings: tuple[str, ...] = PrivateAttr(())
 
     @property

@@ -20,10 +20,11 @@ from pydantic import (
     model_validator,
 )
 
-from prober.config.fields import Block, Count, Duration, Items, Mistakes, mistake, present
+from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present
 from prober.config.problems import no_such
 from prober.config.relabel import KEPT, Labels, Rule, relabel
-from prober.config.target import Auth, TargetSpec, Template, TlsSpec, expand_field, server_tls
+from prober.config.server import Auth, TlsSpec, expand_field, server_tls
+from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
 
 KINDS = ("file", "http", "dns", "kubernetes")
@@ -34,41 +35,22 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-
 _PATH = re.compile(r"(/[A-Za-z0-9._~%!$&'()*+,;=:@-]*){0,50}")
 _NUMERIC = re.compile(r"(0[xX][0-9A-Fa-f]*|\d+)")
 
+_POD = (
+    "annotation_* container_name container_port_name container_port_number controller_kind controller_name ip label_* name "
+    "node_name phase ready"
+)
+_ENDPOINT_SLICE = (
+    "address_target_kind address_target_name address_type annotation_* endpoint_conditions_ready endpoint_conditions_serving "
+    "endpoint_conditions_terminating endpoint_hostname endpoint_node_name endpoint_zone label_* name port port_name"
+)
 # Labels that a source sets beside KEPT; * stands for a name.
-META: dict[str, tuple[str, ...]] = {
+META = {
     "dns": ("__meta_dns_name", "__meta_dns_srv_record_target", "__meta_dns_srv_record_port"),
-    "pod": (
-        "__meta_kubernetes_namespace",
-        "__meta_kubernetes_pod_annotation_*",
-        "__meta_kubernetes_pod_container_name",
-        "__meta_kubernetes_pod_container_port_name",
-        "__meta_kubernetes_pod_container_port_number",
-        "__meta_kubernetes_pod_controller_kind",
-        "__meta_kubernetes_pod_controller_name",
-        "__meta_kubernetes_pod_ip",
-        "__meta_kubernetes_pod_label_*",
-        "__meta_kubernetes_pod_name",
-        "__meta_kubernetes_pod_node_name",
-        "__meta_kubernetes_pod_phase",
-        "__meta_kubernetes_pod_ready",
-    ),
+    "pod": ("__meta_kubernetes_namespace", *(f"__meta_kubernetes_pod_{name}" for name in _POD.split())),
     "endpointslice": (
         "__meta_kubernetes_namespace",
-        "__meta_kubernetes_endpointslice_address_target_kind",
-        "__meta_kubernetes_endpointslice_address_target_name",
-        "__meta_kubernetes_endpointslice_address_type",
-        "__meta_kubernetes_endpointslice_annotation_*",
-        "__meta_kubernetes_endpointslice_endpoint_conditions_ready",
-        "__meta_kubernetes_endpointslice_endpoint_conditions_serving",
-        "__meta_kubernetes_endpointslice_endpoint_conditions_terminating",
-        "__meta_kubernetes_endpointslice_endpoint_hostname",
-        "__meta_kubernetes_endpointslice_endpoint_node_name",
-        "__meta_kubernetes_endpointslice_endpoint_zone",
-        "__meta_kubernetes_endpointslice_label_*",
-        "__meta_kubernetes_endpointslice_name",
-        "__meta_kubernetes_endpointslice_port",
-        "__meta_kubernetes_endpointslice_port_name",
         "__meta_kubernetes_service_name",
+        *(f"__meta_kubernetes_endpointslice_{name}" for name in _ENDPOINT_SLICE.split()),
     ),
 }
 
@@ -79,7 +61,7 @@ class FileSpec(Block):
     files: Annotated[Items[str], Field(min_length=1)] = Field(
         description="lists of targets in Prometheus's file_sd format, .json, .yml or .yaml; * and ? may stand in the names"
     )
-    interval: Duration = Field(default=5.0, description="how often they are looked at")
+    interval: Duration = Field(5.0, description="how often they are looked at")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -98,9 +80,9 @@ class HttpSpec(Block):
         description="address of a list of targets in Prometheus's http_sd format; `${NAME}` in it is the environment's",
         repr=False,
     )
-    interval: Duration = Field(default=60.0, description="how often it is asked for")
-    auth: Auth | None = Field(default=None, description="how the prober shows who it is, to this server only")
-    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(default=None, description="for https")
+    interval: Duration = Field(60.0, description="how often it is asked for")
+    auth: Auth | None = Field(None, description="how the prober shows who it is, to this server only")
+    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="for https")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -124,11 +106,11 @@ class DnsSpec(Block):
     """Discovery from DNS. server: (address, port), None for the resolver of the system."""
 
     names: Annotated[Items[str], Field(min_length=1)] = Field(description="names whose records are the targets")
-    type: Literal["SRV", "A", "AAAA"] = Field(default="SRV", description="SRV has ports, A and AAAA have none")
-    port: Annotated[int, Field(ge=1, le=65535)] | None = Field(default=None, description="needed for A and AAAA")
-    interval: Duration = Field(default=30.0, description="how often they are asked for")
+    type: Literal["SRV", "A", "AAAA"] = Field("SRV", description="SRV has ports, A and AAAA have none")
+    port: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, description="needed for A and AAAA")
+    interval: Duration = Field(30.0, description="how often they are asked for")
     server: Annotated[tuple[str, int], BeforeValidator(_resolver), WithJsonSchema({"type": "string"})] | None = Field(
-        default=None, description="IP:port of who is asked; absent: as /etc/resolv.conf says"
+        None, description="IP:port of who is asked; absent: as /etc/resolv.conf says"
     )
 
     @model_validator(mode="after")
@@ -163,23 +145,19 @@ Port = Annotated[
 class KubernetesSpec(Block):
     """Discovery from Kubernetes."""
 
-    role: Literal["pod", "endpointslice"] = Field(default="pod", description="what the targets are")
-    namespaces: Items[str] = Field(
-        default=(), description="where; absent: the namespace of the prober; ['*']: all of them"
-    )
-    label_selector: str | None = Field(default=None, description="as kubectl's -l, such as app=vllm")
-    field_selector: str | None = Field(default=None, description="as kubectl's --field-selector")
+    role: Literal["pod", "endpointslice"] = Field("pod", description="what the targets are")
+    namespaces: Items[str] = Field((), description="where; absent: the namespace of the prober; ['*']: all of them")
+    label_selector: str | None = Field(None, description="as kubectl's -l, such as app=vllm")
+    field_selector: str | None = Field(None, description="as kubectl's --field-selector")
     annotations: dict[str, str] = Field(
         default_factory=dict, description="annotations they must have, and their values"
     )
-    port: Port | None = Field(default=None, description="number or name; absent: the only one that is declared")
-    port_annotation: str | None = Field(default=None, description="annotation of a pod that names its port; goes first")
-    unready: bool = Field(default=False, description="also what is not ready")
-    api_server: str | None = Field(default=None, description="address; absent: the cluster's that the prober runs in")
-    auth: Auth | None = Field(
-        default=None, description="with api_server; in a cluster the pod's service account is used"
-    )
-    ca_file: str | None = Field(default=None, description="with api_server: the certificate authority to trust")
+    port: Port | None = Field(None, description="number or name; absent: the only one that is declared")
+    port_annotation: str | None = Field(None, description="annotation of a pod that names its port; goes first")
+    unready: bool = Field(False, description="also what is not ready")
+    api_server: str | None = Field(None, description="address; absent: the cluster's that the prober runs in")
+    auth: Auth | None = Field(None, description="with api_server; in a cluster the pod's service account is used")
+    ca_file: str | None = Field(None, description="with api_server: the certificate authority to trust")
 
     @field_validator("api_server")
     @classmethod
@@ -211,21 +189,19 @@ class DiscoverySpec(Block):
     """A discovery and the settings of its targets. name: empty until it is one of a list."""
 
     name: Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")] = Field(
-        default="", description="label `discovery`; absent: its kind, with its place in the list if there are several"
+        "", description="label `discovery`; absent: its kind, with its place in the list if there are several"
     )
-    file: FileSpec | None = Field(default=None, description="targets from files")
-    http: HttpSpec | None = Field(default=None, description="targets from a server's list")
-    dns: DnsSpec | None = Field(default=None, description="targets from DNS")
-    kubernetes: KubernetesSpec | None = Field(default=None, description="targets from a cluster")
-    relabel: Items[Rule] = Field(
-        default=(), description="which are targets and what they are called; the rules apply in turn"
-    )
+    file: FileSpec | None = Field(None, description="targets from files")
+    http: HttpSpec | None = Field(None, description="targets from a server's list")
+    dns: DnsSpec | None = Field(None, description="targets from DNS")
+    kubernetes: KubernetesSpec | None = Field(None, description="targets from a cluster")
+    relabel: Items[Rule] = Field((), description="which are targets and what they are called; the rules apply in turn")
     hosts: Items[str] = Field(
-        default=(),
+        (),
         description="where targets may be: names, *.example.org, or networks such as 10.0.0.0/8; needed where `target` has "
         "`auth`, `headers`, or a client certificate. Absent: anywhere but this machine itself",
     )
-    limit: Annotated[Count, Field(ge=1)] = Field(default=100, description="most targets it may bring")
+    limit: PositiveCount = Field(100, description="most targets it may bring")
     target: Template = Field(default_factory=Template, description="how they are probed")
     _place: str = PrivateAttr("")
 

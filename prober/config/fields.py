@@ -120,7 +120,9 @@ Reuse = Annotated[
     float, Quantity(units.reuse, {"type": "string", "examples": ["warm", "cold", "30%"]}, units.percent_text)
 ]
 Count = Annotated[int, Quantity(units.count, _COUNT, int)]
-Tokens = Annotated[Count, Field(ge=1)]
+PositiveCount = Annotated[Count, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, strict=False)]
+NotNegative = Annotated[float, Field(ge=0, strict=False)]
 Items = Annotated[tuple[T, ...], Field(strict=False)]
 
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from prober.config.fields import Block, Duration, mistake
-from prober.config.target import Auth, TlsSpec, server_tls
+from prober.config.server import Auth, TlsSpec, server_tls
 
 MIN_INTERVAL_S = 60.0
 
@@ -39,20 +39,18 @@ class GrafanaSpec(Block):
 
     url: Annotated[str, AfterValidator(_base_url)] = Field(description="base address, with the path it is served under")
     auth: Auth = Field(description="a service account's token")
-    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(default=None, description="for https")
+    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="for https")
     folder: Annotated[str, Field(min_length=1, max_length=200)] = Field(
-        default="LLM SLO prober", description="title or uid of the dashboards' folder; made if there is none"
+        "LLM SLO prober", description="title or uid of the dashboards' folder; made if there is none"
     )
     datasource: str | None = Field(
-        default=None,
-        description="name or uid of the Prometheus that the dashboards begin with; absent: Grafana's choice",
+        None, description="name or uid of the Prometheus that the dashboards begin with; absent: Grafana's choice"
     )
     dashboards: bool = Field(
-        default=True,
-        description="keep them as this version of the prober has them; those that people edited are left alone",
+        True, description="keep them as this version of the prober has them; those that people edited are left alone"
     )
-    annotations: bool = Field(default=True, description="mark sweeps, drift and changes of the engine")
-    interval: Duration = Field(default=3600.0, description="how often the dashboards are looked at, from 1m up")
+    annotations: bool = Field(True, description="mark sweeps, drift and changes of the engine")
+    interval: Duration = Field(3600.0, description="how often the dashboards are looked at, from 1m up")
 
     @field_validator("interval")
     @classmethod

@@ -7,9 +7,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from prober.config.configuration import Configuration, DriftSpec, PrometheusSpec, StorageSpec
+from prober.config.configuration import Configuration, PrometheusSpec, StorageSpec
 from prober.config.discovery import DiscoverySpec
 from prober.config.document import BadYaml, parse
+from prober.config.drift import DriftSpec
 from prober.config.fields import Block, Document
 from prober.config.grafana import GrafanaSpec
 from prober.config.problems import Problems, below, explain, unknown_key

@@ -9,6 +9,14 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
+TYPES = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping; write it as name: value",
+    "int_type": "a whole number",
+    "model_type": "a mapping of keys; write it as key: value",
+    "string_type": "text; write it in quotes",
+    "tuple_type": "a list; write it as [a, b]",
+}
 SECRET_KEYS = {"auth", "headers", "proxy_url", "url", "bearer_token_file"}  # their values are never shown
 
 
@@ -25,20 +33,24 @@ class Problems:
         self.lines.append("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line))
 
 
-def explain(error: ValidationError, model: type[BaseModel], written: object) -> dict[str, str]:
-    """Messages by path below `written`, the validated value: `.key`, `[0].key`, or `/key` for a path from the top of the file."""
+def explain(
+    error: ValidationError, model: type[BaseModel], written: object, *, is_secret: bool = False
+) -> dict[str, str]:
+    """Messages by path below the validated value: `.key`, `[0].key`, or `/key` for a path from the top of the file.
+
+    written: the validated value; is_secret: no part of it is repeated
+    """
     messages: dict[str, str] = {}
     for item in error.errors(include_url=False):
-        path, message = _explain_one(model, written, item)
+        path, message = _explain_one(model, written, item, is_secret=is_secret)
         if item["type"] != "reported":
             messages.setdefault(path, message)
     return messages
 
 
-def _explain_one(model: type[BaseModel], written: object, item: Any) -> tuple[str, str]:
+def _explain_one(model: type[BaseModel], written: object, item: Any, *, is_secret: bool) -> tuple[str, str]:
     kind, value, location = item["type"], item.get("input"), item["loc"]
-    if SECRET_KEYS & set(map(str, location)) or isinstance(value, list | dict):
-        value = "…"
+    is_hidden = is_secret or bool(SECRET_KEYS & set(map(str, location))) or isinstance(value, list | dict)
     keys = list(_keys(model, written, location))
     path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
     if kind == "extra_forbidden":
@@ -48,15 +60,11 @@ def _explain_one(model: type[BaseModel], written: object, item: Any) -> tuple[st
     if kind == "mistake":
         context = item.get("ctx", {})
         return below(path, context.get("at", "")), context.get("message", item["msg"])
-    if kind == "literal_error":
-        return path, f"{value!r} is not one of {item['ctx']['expected']}"
-    if kind == "model_type":
-        return path, f"{value!r} is not a mapping of keys; write it as key: value"
-    if kind == "string_type":
-        return path, f"{value!r} is not text; write it in quotes"
-    if kind == "tuple_type":
-        return path, f"{value!r} is not a list; write it as [a, b]"
-    return path, f"{value!r}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+    if kind == "literal_error" or kind in TYPES:
+        expected = TYPES.get(kind) or f"one of {item['ctx']['expected']}"
+        return path, f"must be {expected}" if is_hidden else f"{value!r} is not {expected}"
+    message = item["msg"][:1].lower() + item["msg"][1:]
+    return path, message if is_hidden else f"{value!r}: {message}"
 
 
 def _keys(model: type[BaseModel], written: Any, location: Sequence[int | str]) -> Iterator[int | str]:

@@ -21,10 +21,10 @@ class SloSpec(Block):
 
     signal: Signal = Field(description="what is judged: " + ", ".join(SIGNALS))
     threshold: Duration | None = Field(
-        default=None, description="good up to here; a bucket bound; not for `success` and `quality`"
+        None, description="good up to here; a bucket bound; not for `success` and `quality`"
     )
     objective: ExactPercent = Field(description="share of events that must be good, above 0% and below 100%")
-    window: Duration = Field(default=30 * DAY_S, description="over which the objective is judged, at least 6d")
+    window: Duration = Field(30 * DAY_S, description="over which the objective is judged, at least 6d")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

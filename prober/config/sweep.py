@@ -6,13 +6,15 @@ from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, fiel
 
 from prober.config.fields import (
     Block,
-    Count,
     Duration,
     Items,
     Mistakes,
     NamedSlo,
     NamedWorkload,
+    NotNegative,
     Percent,
+    Positive,
+    PositiveCount,
     Rate,
     mistake,
 )
@@ -38,64 +40,55 @@ Span = Annotated[WeeklySpan, PlainValidator(_span), WithJsonSchema({"type": "str
 class GuardSpec(Block):
     """Thresholds that end a sweep at once."""
 
-    waiting: Annotated[float, Field(ge=0, strict=False)] | None = Field(
-        default=None, description="requests in the engine's queue; absent: a wait of 1.4 TTFT thresholds, gentle 0.35"
+    waiting: NotNegative | None = Field(
+        None, description="requests in the engine's queue; absent: a wait of 1.4 TTFT thresholds, gentle 0.35"
     )
-    kv_cache: Percent = Field(default=0.98, description="usage of the KV cache")
+    kv_cache: Percent = Field(0.98, description="usage of the KV cache")
     production_ttft: Duration | None = Field(
-        default=None, description="a TTFT that more than a tenth of the others' requests must not pass"
+        None, description="a TTFT that more than a tenth of the others' requests must not pass"
     )
-    burn: Annotated[float, Field(gt=0, strict=False)] = Field(
-        default=14.4, description="of the continuous probes: burn rate over the last 20 of them"
-    )
+    burn: Positive = Field(14.4, description="of the continuous probes: burn rate over the last 20 of them")
 
 
 class LimitsSpec(Block):
     """Most that a sweep may use; None: no limit."""
 
-    requests: Annotated[Count, Field(ge=1)] | None = Field(default=None, description="of one sweep")
-    tokens: Annotated[Count, Field(ge=1)] | None = Field(default=None, description="prompt and output together")
-    time: Duration = Field(default=600.0, description="how long one may send")
-    cost: Annotated[float, Field(gt=0, strict=False)] | None = Field(
-        default=None, description="dollars, by `budget.price_per_million`"
-    )
+    requests: PositiveCount | None = Field(None, description="of one sweep")
+    tokens: PositiveCount | None = Field(None, description="prompt and output together")
+    time: Duration = Field(600.0, description="how long one may send")
+    cost: Positive | None = Field(None, description="dollars, by `budget.price_per_million`")
 
 
 class SweepSpec(Block):
     """Short sweeps of a target."""
 
-    schedule: str | None = Field(default=None, description="cron, five fields; absent: on demand only")
-    timezone: str = Field(default="UTC", description="of schedule and blackout")
+    schedule: str | None = Field(None, description="cron, five fields; absent: on demand only")
+    timezone: str = Field("UTC", description="of schedule and blackout")
     mode: Literal["gentle", "adaptive", "grid"] = Field(
-        default="gentle",
-        description="gentle ends before the SLO is breached, adaptive at the knee, grid walks fixed steps",
+        "gentle", description="gentle ends before the SLO is breached, adaptive at the knee, grid walks fixed steps"
     )
     workload: NamedWorkload = Field(
         default_factory=lambda: BUILT_IN["chat"], description="what is sent", json_schema_extra={"default": "chat"}
     )
-    slos: Items[NamedSlo] = Field(default=(), description="what is asked; absent: all on TTFT, TPOT, ITL and E2E")
-    min_rate: Rate = Field(default=1.0, description="where it begins")
-    max_rate: Rate = Field(default=50.0, description="where it ends at the latest")
-    max_in_flight: Annotated[Count, Field(ge=1)] = Field(
-        default=2000, description="at once; reached, the target is saturated"
-    )
+    slos: Items[NamedSlo] = Field((), description="what is asked; absent: all on TTFT, TPOT, ITL and E2E")
+    min_rate: Rate = Field(1.0, description="where it begins")
+    max_rate: Rate = Field(50.0, description="where it ends at the latest")
+    max_in_flight: PositiveCount = Field(2000, description="at once; reached, the target is saturated")
     min_gap: Duration = Field(
-        default=21_600.0,
+        21_600.0,
         description="from the start of one sweep to the next; with `--storage.path` or a lease it outlives restarts and kills",
     )
-    blackout: Items[Span] = Field(default=(), description="when none may run, such as [Mon-Fri 08:00-20:00]")
-    after_change: bool = Field(
-        default=True, description="another one after a change of engine, version, model or flags"
-    )
+    blackout: Items[Span] = Field((), description="when none may run, such as [Mon-Fri 08:00-20:00]")
+    after_change: bool = Field(True, description="another one after a change of engine, version, model or flags")
     demand_query: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None,
+        None,
         description="PromQL for the requests per second of its users, such as 'sum(rate(gateway_requests_total[5m]))', asked of "
         "`prometheus.url`: the demand that headroom is told of, and the load that a sweep found there if the engine's page "
         "does not count requests. Ranges of 5m at most, as it may count what sweeps send; absent: the engine's counters",
     )
-    guard: GuardSpec = Field(default=GuardSpec(), description="what ends a sweep at once")
+    guard: GuardSpec = Field(GuardSpec(), description="what ends a sweep at once")
     limits: LimitsSpec = Field(
-        default=LimitsSpec(), description="what one may use, beside what the target's `budget` leaves its probes"
+        LimitsSpec(), description="what one may use, beside what the target's `budget` leaves its probes"
     )
 
     @field_validator("max_rate")

@@ -1,21 +1,16 @@
 """Targets: where they are, what is sent to them, and what that costs."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Discriminator,
     Field,
-    PrivateAttr,
     Tag,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -23,23 +18,25 @@ from pydantic import (
 from prober.config.fields import (
     Auto,
     Block,
-    Count,
     Document,
     Duration,
     Items,
     Mistakes,
     NamedSlo,
     NamedWorkload,
+    NotNegative,
     OptionalDuration,
+    Positive,
+    PositiveCount,
     Rate,
     mistake,
     present,
 )
-from prober.config.problems import is_http, no_such, shown
+from prober.config.problems import no_such
+from prober.config.server import Auth, TlsSpec, base_url, environment, expand_proxy, header_problem
+from prober.config.serving import DecodeBoundSpec, GpusSpec, MetricsSpec
 from prober.config.sweep import SweepSpec
-from prober.config.units import shortened
-from prober.config.variables import expand, expand_url
-from prober.measure.bandwidth_bound import DecodeModel, ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
+from prober.config.variables import expand
 from prober.measure.engines import DIALECTS
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, JudgedStream, Slo
 from prober.workload.budget import BudgetDemand
@@ -47,24 +44,6 @@ from prober.workload.workloads import BUILT_IN, Mix, Workload, sample_lengths
 
 DAY_S = 86400
 DRAWS = 300  # of a workload, to estimate the variance of its lengths
-MIN_PAGE_INTERVAL_S = 0.5
-Positive = Annotated[float, Field(gt=0, strict=False)]
-NotNegative = Annotated[float, Field(ge=0, strict=False)]
-OWN_HEADERS = frozenset(
-    [
-        "accept",
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "content-type",
-        "expect",
-        "host",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "x-request-id",
-    ]
-)
 
 
 class GammaShape(Block):
@@ -92,75 +71,38 @@ Arrivals = Annotated[
 class Timeouts(Block):
     """All but `connect` count from the intended time and act on content, not on bytes."""
 
-    connect: Duration = Field(default=10.0, description="DNS, TCP and TLS of one connection together")
-    first_token: Duration = Field(default=30.0, description="until the first content")
-    stall: Duration = Field(default=10.0, description="between two pieces of content")
-    total: Duration = Field(default=120.0, description="until the end of the answer")
+    connect: Duration = Field(10.0, description="DNS, TCP and TLS of one connection together")
+    first_token: Duration = Field(30.0, description="until the first content")
+    stall: Duration = Field(10.0, description="between two pieces of content")
+    total: Duration = Field(120.0, description="until the end of the answer")
 
 
 class Overridable(Block):
     """Settings that `defaults` sets for all targets, and each target for itself."""
 
-    rate: Rate = Field(default=0.2, description="mean rate of probes")
+    rate: Rate = Field(0.2, description="mean rate of probes")
     arrivals: Arrivals = Field(
-        default="poisson",
+        "poisson",
         description="process of the due times: poisson, constant, {gamma: {shape: 0.5}}, or trace: the "
         "times of the workload's trace, at its own rate",
     )
     max_in_flight: Annotated[int, Field(ge=1)] = Field(
-        default=16, description="probes past their due time and unfinished; at this cap the next one is shed"
+        16, description="probes past their due time and unfinished; at this cap the next one is shed"
     )
     warmup: Annotated[int, Field(ge=0)] = Field(
-        default=3, description="successes after start, restart or ten idle minutes that are no one's latency"
+        3, description="successes after start, restart or ten idle minutes that are no one's latency"
     )
     starting_timeout: OptionalDuration = Field(
-        default=1200.0,
+        1200.0,
         description="a target that refuses connections and has not answered since the prober began is `starting` for so "
         "long; then its probes are sent and fail; 0 counts them at once",
     )
-    connect_lead: Duration = Field(
-        default=1.0, description="how long before its due time a probe's connection is begun"
-    )
-    max_send_lag: Duration = Field(
-        default=0.010, description="the prober's own lateness above which a probe is invalid"
-    )
-    timeouts: Timeouts = Field(default=Timeouts(), description="when a probe is given up")
+    connect_lead: Duration = Field(1.0, description="how long before its due time a probe's connection is begun")
+    max_send_lag: Duration = Field(0.010, description="the prober's own lateness above which a probe is invalid")
+    timeouts: Timeouts = Field(Timeouts(), description="when a probe is given up")
     allow_link_local: bool = Field(
-        default=False, description="also send to link-local addresses and to those of clouds' metadata services"
+        False, description="also send to link-local addresses and to those of clouds' metadata services"
     )
-
-
-class Auth(Block):
-    """Authentication with a bearer token."""
-
-    bearer_token_file: str = Field(description="read again whenever it changes")
-
-
-class TlsSpec(Block):
-    """TLS of the server and of the prober. ca_file: None for the authorities of the system."""
-
-    ca_file: str | None = Field(default=None, description="certificate authorities to trust instead of the system's")
-    insecure_skip_verify: bool = Field(default=False, description="accept any certificate (for a test only)")
-    cert_file: str | None = Field(
-        default=None, description="the prober's own certificate, PEM with its chain; read again when it changes"
-    )
-    key_file: str | None = Field(default=None, description="its key, not encrypted")
-    server_name: str | None = Field(
-        default=None, description="name that the server's certificate must have, where it is not that of the url"
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if bool(self.cert_file) != bool(self.key_file):
-            raise mistake("needs cert_file and key_file together; add the other one, or remove both")
-        return self
-
-
-def server_tls(tls: TlsSpec | None) -> TlsSpec | None:
-    """TLS of a server that is no target. Raises a mistake for settings of targets only."""
-    if tls is not None and tls.server_name:
-        raise mistake("is for targets only; give the url the name in the certificate", "server_name")
-    return tls
 
 
 class PriceSpec(Block):
@@ -173,9 +115,9 @@ class PriceSpec(Block):
 class BudgetSpec(Block):
     """Daily budget of a target's probes and sweeps; None: no limit."""
 
-    tokens_per_day: Annotated[Count, Field(ge=1)] | None = Field(default=None, description="prompt and output together")
-    cost_per_day: Positive | None = Field(default=None, description="dollars")
-    price_per_million: PriceSpec | None = Field(default=None, description="dollars per million tokens")
+    tokens_per_day: PositiveCount | None = Field(None, description="prompt and output together")
+    cost_per_day: Positive | None = Field(None, description="dollars")
+    price_per_million: PriceSpec | None = Field(None, description="dollars per million tokens")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -257,138 +199,6 @@ def threshold_problem(slo: Slo, timeouts: Timeouts) -> str:
     )
 
 
-def environment(info: ValidationInfo) -> Mapping[str, str] | None:
-    """Environment of the file that is validated; None in code."""
-    return info.context.environment if info.context else None
-
-
-def expand_field(url: str, info: ValidationInfo) -> str:
-    """A URL with its variables expanded. Raises a mistake."""
-    try:
-        return expand_url(url, environment(info))
-    except ValueError as problem:
-        raise mistake(str(problem)) from None
-
-
-def _page_url(text: str | None, info: ValidationInfo) -> str | None:
-    if text is None or text == "none":
-        return text
-    url = expand_field(text, info)
-    if not is_http(url):
-        raise mistake(f"{shown(text)!r} is not auto, none, or an http or https URL; write http://host:port/metrics")
-    return url
-
-
-class MetricsSpec(Block):
-    """Metrics page of the engine. url: None to discover it on the target's server."""
-
-    url: Annotated[Auto, AfterValidator(_page_url)] = Field(
-        default=None,
-        description="auto: where the engine has it on this server; none: never read; else its address, where `${NAME}` is the "
-        "environment's",
-        repr=False,
-    )
-    interval: Duration = Field(default=5.0, description="how often, from 500ms up")
-
-    @field_validator("interval")
-    @classmethod
-    def _check_interval(cls, interval: float) -> float:
-        if interval < MIN_PAGE_INTERVAL_S:
-            raise mistake(f"{interval:g}s would disturb the engine; use 500ms or more")
-        return interval
-
-
-def _indices(value: object) -> object:
-    if isinstance(value, str) and value in ("all", "none"):
-        return ("all",) if value == "all" else ()
-    if isinstance(value, list | tuple) and all(isinstance(item, int | str) and item is not True for item in value):
-        return tuple(value)
-    raise mistake(f"{shortened(value)} is not all, none, or a list of indices and UUIDs")
-
-
-class GpusSpec(Block):
-    """GPUs of this machine. indices: also UUIDs; `all` alone for all of them; None if not configured."""
-
-    indices: Annotated[
-        tuple[int | str, ...] | None,
-        BeforeValidator(_indices),
-        WithJsonSchema(
-            {
-                "anyOf": [
-                    {"enum": ["all", "none"]},
-                    {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]}},
-                ]
-            }
-        ),
-    ] = Field(
-        default=None,
-        description="all that are visible, none, or a list of indices and UUIDs; absent: all if it is the only target, "
-        "else none",
-    )
-    price_per_hour: NotNegative | None = Field(
-        default=None, description="dollars for an hour of one of them, for the cost of 1,000 tokens"
-    )
-
-
-class DecodeBoundSpec(Block):
-    """Data that a decode step reads. gpus: number that share the weights; None: as many as are detected."""
-
-    config_file: str | None = Field(default=None, description="the model's config.json, as Hugging Face has it")
-    active_parameters: Positive | None = Field(
-        default=None, description="weights read for one token, else from config_file"
-    )
-    bytes_per_weight: Positive | None = Field(
-        default=None, description="2 for 16 bit, 1 for 8 bit; needed for a quantised model"
-    )
-    kv_bytes_per_token: NotNegative | None = Field(
-        default=None, description="of one token of context in all layers, else from config_file"
-    )
-    gpu: str | None = Field(default=None, description="NVML's name of the GPU; absent: as the GPU reader sees it")
-    memory_bandwidth: Positive | None = Field(
-        default=None, description="of one GPU in bytes/s, else from a table of data sheets"
-    )
-    gpus: Annotated[Count, Field(ge=1)] | None = Field(
-        default=None, description="that share the weights (tensor parallel); absent: as many as are seen, else 1"
-    )
-    _model: DecodeModel = PrivateAttr()
-
-    @model_validator(mode="after")
-    def _read(self, info: ValidationInfo) -> Self:
-        config: Any = None
-        if self.config_file is not None:
-            try:
-                assert isinstance(info.context, Document), "only a file names a file"
-                config = json.loads(info.context.read(self.config_file))
-            except (OSError, ValueError) as problem:
-                raise mistake(f"cannot be read: {problem}; name the model's config.json", "config_file") from None
-            if not isinstance(config, dict):
-                raise mistake("is no JSON object; name the model's config.json", "config_file")
-        model = decode_model(
-            config, ModelOverrides(self.active_parameters, self.bytes_per_weight, self.kv_bytes_per_token)
-        )
-        if isinstance(model, UnknownFigure):
-            raise mistake(model.reason)
-        self._model = model
-        if self.memory_bandwidth is None and self.gpu is not None:
-            bandwidth = memory_bandwidth(self.gpu)
-            if isinstance(bandwidth, UnknownFigure):
-                raise mistake(f"{bandwidth.reason} with `memory_bandwidth`, in bytes/s", "gpu")
-        return self
-
-    @property
-    def model(self) -> DecodeModel:
-        """The model, from config_file and the other fields."""
-        return self._model
-
-    @property
-    def memory_bandwidth_bytes_per_s(self) -> float | None:
-        """Bandwidth of one GPU: the configured one, or that of `gpu`; None if both are absent."""
-        if self.memory_bandwidth is not None or self.gpu is None:
-            return self.memory_bandwidth
-        bandwidth = memory_bandwidth(self.gpu)
-        return None if isinstance(bandwidth, UnknownFigure) else bandwidth
-
-
 def _engine(name: str | None, info: ValidationInfo) -> str | None:
     known = info.context.engines if info.context else DIALECTS
     if name is not None and name not in known:
@@ -396,43 +206,29 @@ def _engine(name: str | None, info: ValidationInfo) -> str | None:
     return name
 
 
-def _proxy(text: str, info: ValidationInfo) -> str:
-    url = expand_field(text, info)
-    try:
-        parts = urlsplit(url)
-        is_proxy = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # not shown: it may contain a password
-        is_proxy = False
-    if not is_proxy:
-        raise mistake(f"{shown(text)!r} is not an http proxy; write http://host:port")
-    return url
-
-
 class Template(Overridable):
     """Settings that configured targets have in common with discovered ones: all but address and name."""
 
-    model: Auto = Field(default=None, description="auto asks /v1/models")
-    api: Literal["chat", "completions"] = Field(default="chat", description="which endpoint is probed")
-    stream: bool = Field(default=True, description="false measures E2E only")
+    model: Auto = Field(None, description="auto asks /v1/models")
+    api: Literal["chat", "completions"] = Field("chat", description="which endpoint is probed")
+    stream: bool = Field(True, description="false measures E2E only")
     engine: Annotated[Auto, AfterValidator(_engine)] = Field(
-        default=None, description="auto asks /v1/models; else a dialect's name"
+        None, description="auto asks /v1/models; else a dialect's name"
     )
-    auth: Auth | None = Field(default=None, description="how the prober shows who it is")
+    auth: Auth | None = Field(None, description="how the prober shows who it is")
     headers: dict[str, str] = Field(
         default_factory=dict,
         description="sent with every request; `${NAME}` in a value is the environment's",
         repr=False,
     )
-    tls: TlsSpec | None = Field(default=None, description="for https")
-    proxy_url: Annotated[str, AfterValidator(_proxy)] | None = Field(
-        default=None,
-        description="http:// address of a forward proxy; `${NAME}` in it is the environment's",
-        repr=False,
+    tls: TlsSpec | None = Field(None, description="for https")
+    proxy_url: Annotated[str, AfterValidator(expand_proxy)] | None = Field(
+        None, description="http:// address of a forward proxy; `${NAME}` in it is the environment's", repr=False
     )
-    metrics: MetricsSpec | None = Field(default=MetricsSpec(), description="the engine's own page")
-    gpus: GpusSpec = Field(default=GpusSpec(), description="GPUs of this machine that serve it")
+    metrics: MetricsSpec | None = Field(MetricsSpec(), description="the engine's own page")
+    gpus: GpusSpec = Field(GpusSpec(), description="GPUs of this machine that serve it")
     decode_bound: DecodeBoundSpec | None = Field(
-        default=None, description="what a decode step reads, to compare with what the memory allows"
+        None, description="what a decode step reads, to compare with what the memory allows"
     )
     probes: Items[ProbeSpec] = Field(
         default_factory=lambda: (ProbeSpec(),),
@@ -440,10 +236,10 @@ class Template(Overridable):
         validate_default=True,
     )
     budget: BudgetSpec | None = Field(
-        default=None,
+        None,
         description="what probes and sweeps together may cost in any 24 hours; a sweep leaves the scheduled probes what they need",
     )
-    sweep: SweepSpec | None = Field(default=None, description="short sweeps that find out how much it can carry")
+    sweep: SweepSpec | None = Field(None, description="short sweeps that find out how much it can carry")
 
     @model_validator(mode="before")
     @classmethod
@@ -463,7 +259,7 @@ class Template(Overridable):
                 except ValueError as unset:
                     mistakes.add(name, str(unset))
                     continue
-                if problem := _header_problem(name, value, has_token=info.data.get("auth") is not None):
+                if problem := header_problem(name, value, has_token=info.data.get("auth") is not None):
                     mistakes.add(name, problem)
         return expanded
 
@@ -521,40 +317,12 @@ class Template(Overridable):
         return sweep.for_target(info.data.get("stream", True), known, has_price=has_price)
 
 
-def _header_problem(name: str, value: str, *, has_token: bool) -> str:
-    if name.lower() in OWN_HEADERS or (name.lower() == "authorization" and has_token):
-        return "is set by the prober itself; remove it"
-    if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name) or not name.isascii():
-        return f"{name!r} is not a header name"
-    if any(c in value for c in "\r\n\0") or not value.isascii():
-        return "has a line break or a character outside ASCII in its value; remove it"
-    return ""
-
-
-def _base_url(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        _ = parts.port
-    except ValueError as problem:
-        why = "" if "@" in text else f" ({problem})"  # the message may contain a password
-        raise mistake(f"{shown(text)!r} is not a URL{why}; write http://host:port") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise mistake(f"{shown(text)!r} is not an http or https URL; write http://host:port")
-    if parts.username or parts.password:
-        raise mistake("has credentials in it, which end up in logs; use auth.bearer_token_file")
-    if parts.query or parts.fragment:
-        raise mistake("has a query or fragment; give the base address only")
-    base = text.rstrip("/")
-    return base if parts.path.strip("/") else f"{base}/v1"
-
-
 class TargetSpec(Template):
     """A target. url: base URL without a slash at its end; name, model, engine: None if the daemon detects them."""
 
-    url: Annotated[str, AfterValidator(_base_url)] = Field(description="base address; without a path, /v1 is meant")
+    url: Annotated[str, AfterValidator(base_url)] = Field(description="base address; without a path, /v1 is meant")
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        default=None,
-        description="label `target`; else POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model found out",
+        None, description="label `target`; else POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model found out"
     )
 
     @property

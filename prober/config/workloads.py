@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, PlainValidator, Tag, TypeAdapter, ValidationInfo
 
-from prober.config.fields import Block, Items, Reuse, Tokens, mistake
+from prober.config.fields import Block, Items, Positive, PositiveCount, Reuse, mistake
 from prober.config.problems import Problems, no_such
 from prober.measure.quality import Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
@@ -16,128 +16,93 @@ from prober.workload.workloads import BUILT_IN, Mix, Prefix, Workload
 
 GOLDEN_OUTPUT_TOKENS = 64
 MAX_GOLDEN_OUTPUT_TOKENS = 4_096
-Positive = Annotated[float, Field(gt=0, strict=False)]
 
 
 class FixedLength(Block):
-    """Always the same number of tokens."""
-
-    fixed: Tokens
-
-    def distribution(self) -> LengthDistribution:
-        """The distribution of lengths."""
-        return Fixed(self.fixed)
+    fixed: PositiveCount
 
 
 class MinMax(Block):
-    """Bounds of a uniform distribution."""
-
-    min: Tokens
-    max: Tokens
+    min: PositiveCount
+    max: PositiveCount
 
 
 class UniformLength(Block):
-    """Every length between two bounds alike."""
-
     uniform: MinMax
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not self.uniform.min <= self.uniform.max:
-            raise mistake("min, median and max are not in order; it must be min ≤ median ≤ max")
-        return self
-
-    def distribution(self) -> LengthDistribution:
-        """The distribution of lengths."""
-        return Uniform(self.uniform.min, self.uniform.max)
 
 
 class LognormalParameters(Block):
-    """Median, spread and bounds of a lognormal distribution."""
-
     median: Positive
     sigma: Annotated[float, Field(ge=0, le=10, strict=False)]
-    min: Tokens = 1
-    max: Tokens
+    min: PositiveCount = 1
+    max: PositiveCount
 
 
 class LognormalLength(Block):
-    """A lognormal distribution, clipped at its bounds."""
-
     lognormal: LognormalParameters
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not self.lognormal.min <= self.lognormal.median <= self.lognormal.max:
-            raise mistake("min, median and max are not in order; it must be min ≤ median ≤ max")
-        return self
-
-    def distribution(self) -> LengthDistribution:
-        """The distribution of lengths."""
-        return Lognormal(self.lognormal.median, self.lognormal.sigma, self.lognormal.min, self.lognormal.max)
 
 
 class Quantiles(Block):
-    """Lengths by quantile."""
-
     quantiles: dict[Annotated[float, Field(ge=0, le=1, strict=False)], Annotated[float, Field(ge=1, strict=False)]]
 
 
 class EmpiricalLength(Block):
-    """Linear interpolation between quantiles."""
-
     empirical: Quantiles
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        ranks, lengths = zip(*self._pairs(), strict=True) if self._pairs() else ((), ())
-        if not ranks or (ranks[0], ranks[-1]) != (0, 1) or list(lengths) != sorted(lengths):
-            raise mistake("quantiles must go from 0 to 1 and rise, such as {0: 10, 0.5: 100, 1: 2000}")
-        return self
-
-    def _pairs(self) -> list[tuple[float, float]]:
-        return sorted(self.empirical.quantiles.items())
-
-    def distribution(self) -> LengthDistribution:
-        """The distribution of lengths."""
-        return Empirical(tuple(self._pairs()))
 
 
 _LENGTHS = {"fixed": FixedLength, "uniform": UniformLength, "lognormal": LognormalLength, "empirical": EmpiricalLength}
 
 
-def _length(value: object) -> str | None:
-    if isinstance(value, Block):
-        return type(value).__name__
+def _form(value: object) -> str | None:
     if not isinstance(value, dict):
-        return "Tokens"
-    return next((_LENGTHS[key].__name__ for key in _LENGTHS if key in value), None)
+        return "number"
+    return next((key for key in _LENGTHS if key in value), None)
 
 
 # The key selects the model, so that a mistake is reported inside it and not as four failed alternatives.
-Length = Annotated[
-    Annotated[Tokens, Tag("Tokens")]
-    | Annotated[FixedLength, Tag("FixedLength")]
-    | Annotated[UniformLength, Tag("UniformLength")]
-    | Annotated[LognormalLength, Tag("LognormalLength")]
-    | Annotated[EmpiricalLength, Tag("EmpiricalLength")],
+_WrittenLength = Annotated[
+    Annotated[PositiveCount, Tag("number")]
+    | Annotated[FixedLength, Tag("fixed")]
+    | Annotated[UniformLength, Tag("uniform")]
+    | Annotated[LognormalLength, Tag("lognormal")]
+    | Annotated[EmpiricalLength, Tag("empirical")],
     Discriminator(
-        _length,
+        _form,
         custom_error_type="mistake",
         custom_error_message="not a length; write a number of tokens, or one of fixed, uniform, lognormal, empirical",
     ),
 ]
+_LENGTH: TypeAdapter[Any] = TypeAdapter(_WrittenLength)
 
 
-def distribution(length: Length | None) -> LengthDistribution:
-    """The distribution of a length; of one token if it is not configured."""
-    return Fixed(length or 1) if isinstance(length, int | None) else length.distribution()
+def _length(value: object, info: ValidationInfo) -> LengthDistribution:
+    if isinstance(value, Fixed | Uniform | Lognormal | Empirical):
+        return value
+    match _LENGTH.validate_python(value, context=info.context):
+        case int() as tokens:
+            return Fixed(tokens)
+        case FixedLength(fixed=tokens):
+            return Fixed(tokens)
+        case UniformLength(uniform=u) if u.min <= u.max:
+            return Uniform(u.min, u.max)
+        case LognormalLength(lognormal=p) if p.min <= p.median <= p.max:
+            return Lognormal(p.median, p.sigma, p.min, p.max)
+        case EmpiricalLength(empirical=e):
+            pairs = tuple(sorted(e.quantiles.items()))
+            lengths = [tokens for _, tokens in pairs]
+            if pairs and (pairs[0][0], pairs[-1][0]) == (0, 1) and lengths == sorted(lengths):
+                return Empirical(pairs)
+            raise mistake("quantiles must go from 0 to 1 and rise, such as {0: 10, 0.5: 100, 1: 2000}")
+    raise mistake("min, median and max are not in order; it must be min ≤ median ≤ max")
+
+
+Length = Annotated[LengthDistribution, PlainValidator(_length, json_schema_input_type=_WrittenLength)]
 
 
 class PrefixSpec(Block):
     """A shared beginning of prompts."""
 
-    tokens: Tokens = Field(description="length of the shared beginning")
+    tokens: PositiveCount = Field(description="length of the shared beginning")
     reuse: Reuse = Field(description="share of requests that carry it: warm is 100%")
 
 
@@ -151,15 +116,15 @@ class TraceFile(Block):
     """A recorded trace."""
 
     file: str = Field(description="Mooncake JSONL or Azure CSV")
-    speed: Positive = Field(default=1.0, description="2 replays twice as fast")
+    speed: Positive = Field(1.0, description="2 replays twice as fast")
 
 
 class Expect(Block):
     """The right answer to a golden prompt."""
 
-    text: str | None = Field(default=None, description="the answer is this text, white space at its ends aside")
-    regex: str | None = Field(default=None, description="it is found in the answer; Python's syntax")
-    json_schema: dict[str, Any] | None = Field(default=None, description="the answer is JSON that it allows")
+    text: str | None = Field(None, description="the answer is this text, white space at its ends aside")
+    regex: str | None = Field(None, description="it is found in the answer; Python's syntax")
+    json_schema: dict[str, Any] | None = Field(None, description="the answer is JSON that it allows")
 
 
 class GoldenSpec(Block):
@@ -175,26 +140,26 @@ class PartSpec(Block):
     """A part of a mix."""
 
     workload: str = Field(description="name of a workload")
-    weight: Positive = Field(default=1.0, description="its share, beside those of the other parts")
+    weight: Positive = Field(1.0, description="its share, beside those of the other parts")
 
 
 class Shape(Block):
     """Lengths of a request, as a workload and a row of a matrix have them."""
 
     prompt_tokens: Length | None = Field(
-        default=None,
+        None,
         description="a number, {uniform: {min, max}}, {lognormal: {median, sigma, min, max}} or "
         "{empirical: {quantiles: {0: 10, 0.5: 100, 1: 2000}}}",
     )
-    output_tokens: Length | None = Field(default=None, description="the same; forced where the engine can be forced")
-    prefix: PrefixSpec | None = Field(default=None, description="a shared beginning that the prefix cache may hold")
+    output_tokens: Length | None = Field(None, description="the same; forced where the engine can be forced")
+    prefix: PrefixSpec | None = Field(None, description="a shared beginning that the prefix cache may hold")
 
     def named_workload(self, name: str, sampling: Mapping[str, Any] | None = None) -> Workload:
         """The workload of these lengths."""
         return Workload(
             name,
-            prompt_tokens=distribution(self.prompt_tokens),
-            output_tokens=distribution(self.output_tokens),
+            prompt_tokens=self.prompt_tokens or Fixed(1),
+            output_tokens=self.output_tokens or Fixed(1),
             prefix=Prefix(self.prefix.tokens, self.prefix.reuse) if self.prefix is not None else None,
             sampling=sampling if sampling is not None else {"temperature": 0},
         )
@@ -203,17 +168,15 @@ class Shape(Block):
 class WorkloadSpec(Shape):
     """A workload, without its name."""
 
-    sampling: dict[str, Any] | None = Field(default=None, description="request fields ({temperature: 0}); never `seed`")
-    prompts: PromptsFile | None = Field(default=None, description="texts from a file instead of made ones")
-    trace: TraceFile | None = Field(default=None, description="lengths, prefixes and times from a recorded trace")
+    sampling: dict[str, Any] | None = Field(None, description="request fields ({temperature: 0}); never `seed`")
+    prompts: PromptsFile | None = Field(None, description="texts from a file instead of made ones")
+    trace: TraceFile | None = Field(None, description="lengths, prefixes and times from a recorded trace")
     golden: Items[GoldenSpec] | None = Field(
-        default=None,
+        None,
         description="prompts with known answers instead of made ones, for the signal `quality`; output_tokens bounds the "
         f"answer ({GOLDEN_OUTPUT_TOKENS}) and is not forced",
     )
-    mix: Items[PartSpec] | None = Field(
-        default=None, description="several workloads by weight, each with its own series"
-    )
+    mix: Items[PartSpec] | None = Field(None, description="several workloads by weight, each with its own series")
 
 
 def resolve_workloads(
@@ -252,7 +215,7 @@ def _workload(name: str, spec: WorkloadSpec, problems: Problems, read: Callable[
     if len(sources) > 1:
         problems.add(path, f"has {' and '.join(f'`{key}`' for key in sources)}; keep one of them")
     if spec.golden is not None and spec.output_tokens is None:
-        spec = spec.model_copy(update={"output_tokens": GOLDEN_OUTPUT_TOKENS})
+        spec = spec.model_copy(update={"output_tokens": Fixed(GOLDEN_OUTPUT_TOKENS)})
     for key, is_implied in (
         ("prompt_tokens", bool(sources)),
         ("output_tokens", spec.trace is not None),

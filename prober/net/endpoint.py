@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from prober import __version__
-from prober.config.target import TargetSpec, TlsSpec
+from prober.config.server import TlsSpec
+from prober.config.target import TargetSpec
 from prober.net.certificates import BadCertificate, ClientTls, client_tls
 from prober.net.redaction import Redactor, basic
 from prober.storage.watched_file import Secret

@@ -10,7 +10,7 @@ from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, Unfit, target_of
 from prober.config.load import ConfigError, load
 from prober.config.relabel import Rule, relabel
-from prober.config.target import Auth
+from prober.config.server import Auth
 from prober.measure.engines import DIALECTS
 
 FILE = "file: {files: [a.json]}"

@@ -7,7 +7,7 @@ import pytest
 
 from prober.config.grafana import GrafanaSpec
 from prober.config.load import ConfigError, load
-from prober.config.target import Auth, TlsSpec
+from prober.config.server import Auth, TlsSpec
 
 
 def spec(block: str) -> GrafanaSpec | None:

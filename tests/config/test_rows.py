@@ -80,7 +80,7 @@ def test_the_example_is_a_good_one() -> None:
         ({"rate": None, "concurrency": "0"}, "rows[0].concurrency: 0 in flight cannot be kept; use 1 to 2,000"),
         ({"requests": "0"}, "rows[0].requests: 0 shows nothing"),
         ({"requests": None, "duration": "0s"}, "rows[0].duration: 0s shows nothing"),
-        ({"hypothesis": "[x]"}, "rows[0].hypothesis: '…' is not text"),
+        ({"hypothesis": "[x]"}, "rows[0].hypothesis: must be text; write it in quotes"),
         ({"hypotesis": "x"}, 'rows[0].hypotesis: unknown key "hypotesis"; did you mean "hypothesis"? known: '),
         ({"name": None}, "rows[0].name: needed, but not given"),
         ({"name": "'a b'"}, "rows[0].name: 'a b' cannot be a name"),

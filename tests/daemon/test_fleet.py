@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from prober.config.configuration import DriftSpec
+from prober.config.drift import DriftSpec
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from prober.config.discovery import KubernetesSpec
-from prober.config.target import Auth
+from prober.config.server import Auth
 from prober.features.discovery.sources.findings import Findings
 from prober.features.discovery.sources.kubernetes import Kubernetes
 from prober.features.replicas.lease_machine import Record, Write

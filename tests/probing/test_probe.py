@@ -17,7 +17,8 @@ import pytest
 import trustme
 
 from prober.config.load import load
-from prober.config.target import TargetSpec, Timeouts, TlsSpec
+from prober.config.server import Auth, TlsSpec
+from prober.config.target import TargetSpec, Timeouts
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
@@ -106,7 +107,7 @@ async def test_each_fault_has_its_outcome(fault: str, outcome: Outcome) -> None:
     """What a server can do wrong is named for what it is, never `ok`."""
     timed = outcome.value.startswith("timeout")
     async with running(QUICK) as url:
-        found = spec(url, headers=(("X-Mock-Fault", fault),), timeouts=SHORT if timed else PATIENT)
+        found = spec(url, headers={"X-Mock-Fault": fault}, timeouts=SHORT if timed else PATIENT)
         result = await probe(found)
     assert result.outcome is outcome, result.detail
     assert result.detail or outcome is Outcome.OK
@@ -116,7 +117,7 @@ async def test_each_fault_has_its_outcome(fault: str, outcome: Outcome) -> None:
 async def test_a_tcp_reset_is_reset() -> None:
     """In the middle of an answer."""
     async with running(QUICK) as url:
-        result = await probe(spec(url, headers=(("X-Mock-Fault", "reset:3"),)))
+        result = await probe(spec(url, headers={"X-Mock-Fault": "reset:3"}))
     assert result.outcome is Outcome.RESET, result.detail
 
 
@@ -560,7 +561,7 @@ async def test_the_token_file_is_read_again_and_kept_when_it_vanishes(tmp_path: 
     token.write_text("old\n")
     clock = VirtualClock()
     async with running(replace(QUICK, api_key="new")) as url:
-        target = Target(spec(url, bearer_token_file=str(token)), clock)
+        target = Target(spec(url, auth=Auth(bearer_token_file=str(token))), clock)
         refused = await send(target)
         token.write_text("new\n")
         good = await send(target)
@@ -575,7 +576,7 @@ async def test_the_token_file_is_read_again_and_kept_when_it_vanishes(tmp_path: 
 async def test_a_token_file_that_never_was_sends_nothing(tmp_path: Path) -> None:
     """Without a token the probe is not sent, and says which file is missing."""
     async with running(QUICK) as url:
-        result = await probe(spec(url, bearer_token_file=str(tmp_path / "none")))
+        result = await probe(spec(url, auth=Auth(bearer_token_file=str(tmp_path / "none"))))
     assert result.outcome is Outcome.REJECTED
     assert "none" in result.detail
 
@@ -618,7 +619,7 @@ async def test_three_failures_in_a_row_are_failing() -> None:
     """One failure is none of the state's business; three are."""
     clock = VirtualClock()
     async with running(QUICK) as url:
-        target = Target(spec(url, headers=(("X-Mock-Fault", "http:500"),)), clock)
+        target = Target(spec(url, headers={"X-Mock-Fault": "http:500"}), clock)
         states = [(await send(target), target.state)[1] for _ in range(3)]
     clock.close()
     assert states == [TargetState.PENDING, TargetState.PENDING, "failing"]

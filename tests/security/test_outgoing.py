@@ -19,7 +19,9 @@ import trustme
 
 from prober.config.discovery import HttpSpec
 from prober.config.load import ConfigError, load
-from prober.config.target import Auth, MetricsSpec, TargetSpec, TlsSpec
+from prober.config.server import Auth, TlsSpec
+from prober.config.serving import MetricsSpec
+from prober.config.target import TargetSpec
 from prober.features.discovery.sources.findings import Findings
 from prober.features.discovery.sources.http import Http
 from prober.features.replicas.lease_store import KubernetesLease

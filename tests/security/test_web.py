@@ -108,7 +108,7 @@ TLS = {"cert_file": "a", "key_file": "b"}
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (of(tls=1), "w: tls: unknown key; remove it"),
+        (of(tls=1), 'w: tls: unknown key "tls"'),
         (of(basic_auth_users={"a": "plain"}), "w: basic_auth_users.a: is no bcrypt hash"),
         (of(basic_auth_users={"a": "$2y$18$" + "a" * 53}), "w: basic_auth_users.a: has cost 18"),
         (of(tls_server_config={"cert_file": "a"}), "w: tls_server_config.key_file: needed: one of key_file and key"),

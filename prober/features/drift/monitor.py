@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prober.config.configuration import DriftSpec
+from prober.config.drift import DriftSpec
 from prober.exposition.families import Registry
 from prober.features.drift import series
 from prober.features.drift.detector import (

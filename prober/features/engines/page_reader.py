@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from prober.config.problems import shown
-from prober.config.target import MetricsSpec
+from prober.config.serving import MetricsSpec
 from prober.exposition.parse import Page, Parser
 from prober.features.engines.continuity import Continuity
 from prober.features.engines.page_reading import facts, in_slices, recognise, wanted

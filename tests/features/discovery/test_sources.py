@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from prober.config.discovery import DnsSpec, FileSpec, HttpSpec, KubernetesSpec
-from prober.config.target import Auth
+from prober.config.server import Auth
 from prober.features.discovery.sources.dns import Dns
 from prober.features.discovery.sources.file import Files
 from prober.features.discovery.sources.findings import Findings, Source

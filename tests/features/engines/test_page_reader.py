@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from prober.config.load import load
-from prober.config.target import MetricsSpec
+from prober.config.serving import MetricsSpec
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.engines import DIALECTS

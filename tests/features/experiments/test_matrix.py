@@ -5,7 +5,7 @@ from decimal import Decimal
 from random import Random
 
 from prober.config.rows import Row
-from prober.config.workloads import MinMax, PrefixSpec, UniformLength
+from prober.config.workloads import PrefixSpec
 from prober.features.experiments.audit import audit
 from prober.features.experiments.matrix import (
     CLOSED_LOOP,
@@ -28,12 +28,13 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.results.result import Result, Target
+from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import Prefix
 
 S = 10**9
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.95"), 1e6)
 ITL = Slo("itl", "itl", 0.05, Decimal("0.9"), 1e6)
-ROW = Row(name="a", prompt_tokens=100, output_tokens=10, accept=(TTFT,), rate=2.0, requests=100)
+ROW = Row(name="a", prompt_tokens=Fixed(100), output_tokens=Fixed(10), accept=(TTFT,), rate=2.0, requests=100)
 CLOSED = ROW.model_copy(update={"name": "b", "rate": None, "concurrency": 4})
 
 MOST_WRONG = 100 * ERROR + 3 * (100 * ERROR * (1 - ERROR)) ** 0.5
@@ -182,7 +183,7 @@ def test_a_closed_loop_is_called_one_wherever_it_is_seen() -> None:
 
 def test_lengths_are_told_row_by_row() -> None:
     """And whether any of them varies."""
-    varied = ROW.model_copy(update={"name": "c", "prompt_tokens": UniformLength(uniform=MinMax(min=1, max=9))})
+    varied = ROW.model_copy(update={"name": "c", "prompt_tokens": Uniform(1, 9)})
     assert load_of([ROW], 2000).varied is False
     load = load_of([ROW, varied], 2000)
     assert (load.varied, load.workload) == (True, "a, c")

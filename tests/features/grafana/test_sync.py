@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from prober.cli.dashboards import dashboards
 from prober.config.grafana import GrafanaSpec
 from prober.config.load import ConfigError
-from prober.config.target import Auth
+from prober.config.server import Auth
 from prober.daemon.app import read_config
 from prober.daemon.registry import registry
 from prober.features.grafana import series as grafana_series

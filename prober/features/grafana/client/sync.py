@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from prober.config.grafana import GrafanaSpec
-from prober.config.target import TlsSpec
+from prober.config.server import TlsSpec
 from prober.features.grafana.client.marks import Mark
 from prober.net.address import refuse_link_local
 

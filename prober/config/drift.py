@@ -1,0 +1,22 @@
+"""Drift detection: what counts as a drift, and how often it may be found where there is none."""
+
+from pydantic import Field, field_validator
+
+from prober.config.fields import Block, Duration, Percent, Rate, mistake
+
+DAY_S = 86_400.0
+
+
+class DriftSpec(Block):
+    """Drift detection. false_alarms: per second and signal; material: share of the baseline latency."""
+
+    false_alarms: Rate = Field(1 / (30 * DAY_S), description="most false alarms of each signal of each workload")
+    material: Percent = Field(0.2, description="a change that matters, of latencies")
+    accept_after: Duration = Field(7 * DAY_S, description="how long a change stays an alarm until it is the new normal")
+
+    @field_validator("material")
+    @classmethod
+    def _check_material(cls, material: float) -> float:
+        if not 0.05 <= material <= 1:
+            raise mistake(f"{material * 100:g}% cannot be told from the wander of a healthy engine; use 5% to 100%")
+        return material

@@ -1,0 +1,140 @@
+"""What serves a target: the engine's metrics page, GPUs, and the data that a decode step reads."""
+
+import json
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from prober.config.fields import Auto, Block, Document, Duration, NotNegative, Positive, PositiveCount, mistake
+from prober.config.problems import is_http, shown
+from prober.config.server import expand_field
+from prober.config.units import shortened
+from prober.measure.bandwidth_bound import DecodeModel, ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
+
+MIN_PAGE_INTERVAL_S = 0.5
+
+
+def _page_url(text: str | None, info: ValidationInfo) -> str | None:
+    if text is None or text == "none":
+        return text
+    url = expand_field(text, info)
+    if not is_http(url):
+        raise mistake(f"{shown(text)!r} is not auto, none, or an http or https URL; write http://host:port/metrics")
+    return url
+
+
+class MetricsSpec(Block):
+    """Metrics page of the engine. url: None to discover it on the target's server."""
+
+    url: Annotated[Auto, AfterValidator(_page_url)] = Field(
+        None,
+        description="auto: where the engine has it on this server; none: never read; else its address, where `${NAME}` is the "
+        "environment's",
+        repr=False,
+    )
+    interval: Duration = Field(5.0, description="how often, from 500ms up")
+
+    @field_validator("interval")
+    @classmethod
+    def _check_interval(cls, interval: float) -> float:
+        if interval < MIN_PAGE_INTERVAL_S:
+            raise mistake(f"{interval:g}s would disturb the engine; use 500ms or more")
+        return interval
+
+
+def _indices(value: object) -> object:
+    if isinstance(value, str) and value in ("all", "none"):
+        return ("all",) if value == "all" else ()
+    if isinstance(value, list | tuple) and all(isinstance(item, int | str) and item is not True for item in value):
+        return tuple(value)
+    raise mistake(f"{shortened(value)} is not all, none, or a list of indices and UUIDs")
+
+
+class GpusSpec(Block):
+    """GPUs of this machine. indices: also UUIDs; `all` alone for all of them; None if not configured."""
+
+    indices: Annotated[
+        tuple[int | str, ...] | None,
+        BeforeValidator(_indices),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"enum": ["all", "none"]},
+                    {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]}},
+                ]
+            }
+        ),
+    ] = Field(
+        None,
+        description="all that are visible, none, or a list of indices and UUIDs; absent: all if it is the only target, "
+        "else none",
+    )
+    price_per_hour: NotNegative | None = Field(
+        None, description="dollars for an hour of one of them, for the cost of 1,000 tokens"
+    )
+
+
+class DecodeBoundSpec(Block):
+    """Data that a decode step reads. gpus: number that share the weights; None: as many as are detected."""
+
+    config_file: str | None = Field(None, description="the model's config.json, as Hugging Face has it")
+    active_parameters: Positive | None = Field(None, description="weights read for one token, else from config_file")
+    bytes_per_weight: Positive | None = Field(
+        None, description="2 for 16 bit, 1 for 8 bit; needed for a quantised model"
+    )
+    kv_bytes_per_token: NotNegative | None = Field(
+        None, description="of one token of context in all layers, else from config_file"
+    )
+    gpu: str | None = Field(None, description="NVML's name of the GPU; absent: as the GPU reader sees it")
+    memory_bandwidth: Positive | None = Field(
+        None, description="of one GPU in bytes/s, else from a table of data sheets"
+    )
+    gpus: PositiveCount | None = Field(
+        None, description="that share the weights (tensor parallel); absent: as many as are seen, else 1"
+    )
+    _model: DecodeModel = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _read(self, info: ValidationInfo) -> Self:
+        config: Any = None
+        if self.config_file is not None:
+            try:
+                assert isinstance(info.context, Document), "only a file names a file"
+                config = json.loads(info.context.read(self.config_file))
+            except (OSError, ValueError) as problem:
+                raise mistake(f"cannot be read: {problem}; name the model's config.json", "config_file") from None
+            if not isinstance(config, dict):
+                raise mistake("is no JSON object; name the model's config.json", "config_file")
+        model = decode_model(
+            config, ModelOverrides(self.active_parameters, self.bytes_per_weight, self.kv_bytes_per_token)
+        )
+        if isinstance(model, UnknownFigure):
+            raise mistake(model.reason)
+        self._model = model
+        if self.memory_bandwidth is None and self.gpu is not None:
+            bandwidth = memory_bandwidth(self.gpu)
+            if isinstance(bandwidth, UnknownFigure):
+                raise mistake(f"{bandwidth.reason} with `memory_bandwidth`, in bytes/s", "gpu")
+        return self
+
+    @property
+    def model(self) -> DecodeModel:
+        """The model, from config_file and the other fields."""
+        return self._model
+
+    @property
+    def memory_bandwidth_bytes_per_s(self) -> float | None:
+        """Bandwidth of one GPU: the configured one, or that of `gpu`; None if both are absent."""
+        if self.memory_bandwidth is not None or self.gpu is None:
+            return self.memory_bandwidth
+        bandwidth = memory_bandwidth(self.gpu)
+        return None if isinstance(bandwidth, UnknownFigure) else bandwidth
