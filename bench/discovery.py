@@ -30,6 +30,7 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
+from prober.features.budget.checkpoints import Ledger
 from prober.features.budget.monitor import BudgetMonitor
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
@@ -46,7 +47,7 @@ from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory
 from prober.probing.recorder import ProbeRecorder
-from prober.probing.target_runner import Names, NoBudgetKeeper, RunnerContext
+from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import pod
@@ -72,9 +73,7 @@ def fleet(clock: Clock) -> tuple[Fleet, Registry]:
         headroom,
         Sweeps(families, events, headroom, trust, clock, None, PageReader),
     )
-    return Fleet(
-        RunnerContext(clock, trust, events, features, families.remove, "bench", Names(), NoBudgetKeeper())
-    ), families
+    return Fleet(RunnerContext(clock, trust, events, features, families.remove, "bench", Names(), Ledger())), families
 
 
 def configured(text: str) -> Configuration:

@@ -138,5 +138,10 @@ class VirtualClock(Clock):
         super().__init__(lambda: unix_s + loop.time() - START_S, lambda: round(loop.time() * 1e9), BEAT_NS)
 
 
-running = partial(mock_running, make_clock=VirtualClock)
-"""A mock in the time and the network of a `VirtualLoop`."""
+def make_clock() -> Clock:
+    """The clock of the running loop: a virtual one, or the product's in a test in real time."""
+    return VirtualClock() if isinstance(asyncio.get_running_loop(), VirtualLoop) else Clock()
+
+
+running = partial(mock_running, make_clock=make_clock)
+"""A mock in the time and the network of the running loop."""

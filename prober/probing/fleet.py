@@ -44,11 +44,6 @@ class Fleet:
         self._next_start_s = 0.0
         self._elsewhere: set[str] = set()  # keys of the targets of other shards
 
-    async def reconcile(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
-        """Make the running targets those of `specs`; return when the targets that go or change have ended."""
-        await self.change(specs, drain_s)
-        await self.settled()
-
     async def settled(self) -> None:
         """Return when all targets that go or change have ended."""
         while self._changing:

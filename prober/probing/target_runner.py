@@ -45,20 +45,6 @@ class BudgetKeeper(Protocol):
         """Return after the next write; False if nothing can be kept, or not in time."""
 
 
-class NoBudgetKeeper:
-    """Keeps nothing."""
-
-    def enter(self, target: Target) -> None:
-        """Nothing was spent before."""
-
-    def leave(self, target: Target) -> None:
-        """Nothing to keep."""
-
-    async def written(self, within_s: float) -> bool:
-        """Nothing is written."""
-        return False
-
-
 class Names:
     """Which targets, by key, go by each name. Two targets never share a name, since they would share their series."""
 

@@ -35,7 +35,7 @@ from prober.probing.target import Identity, Target
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
-from tests.virtual import VirtualClock, running
+from tests.virtual import make_clock, running
 
 pytestmark = pytest.mark.virtual_time
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
@@ -58,7 +58,7 @@ async def send(target: Target, lead_s: float = 0.05) -> ProbeResult:
 
 
 async def probe(found: TargetSpec, *, identified: bool = True) -> ProbeResult:
-    clock = VirtualClock()
+    clock = make_clock()
     target = Target(found, clock)
     if identified:
         await target.identify()
@@ -267,7 +267,7 @@ async def test_what_a_request_delivered_before_it_was_cut_is_known() -> None:
     slow = Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.02)))
     for after_s, least in ((0.6, 5), (0.01, 0)):
         async with running(slow) as url:
-            target = Target(spec(url), VirtualClock())
+            target = Target(spec(url), make_clock())
             await target.identify()
             drawer = RequestGenerator(Workload("w", prompt_tokens=Fixed(20), output_tokens=Fixed(500)), Random(1))
             flight = Flight(target, drawer, target.clock.now_ns() + 50_000_000)
@@ -293,7 +293,7 @@ async def test_a_probe_that_is_cancelled_gives_its_slot_back_and_leaves_no_conne
         writer.close()
         left.set()
 
-    clock = VirtualClock()
+    clock = make_clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
         target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
@@ -330,7 +330,7 @@ async def test_a_golden_prompt_is_sent_as_it_is_and_its_answer_judged(said: str,
         writer.close()
 
     golden = Workload("g", Fixed(1), Fixed(64), golden=(GoldenPrompt("17 + 25?", Expectation("regex", r"\b42\b")),))
-    clock = VirtualClock()
+    clock = make_clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
         target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
@@ -474,7 +474,7 @@ async def test_a_proxy_that_gives_no_tunnel_is_let_go(answer: bytes, outcome: Ou
 
 async def test_at_the_cap_a_probe_is_shed_and_not_delayed() -> None:
     """With one allowed in flight, the second of two that are due at once is shed."""
-    clock = VirtualClock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url, max_in_flight=1), clock)
         await target.identify()
@@ -496,7 +496,7 @@ async def test_a_shed_probe_leaves_no_connection() -> None:
         writer.close()
         left.set()
 
-    clock = VirtualClock()
+    clock = make_clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", max_in_flight=1), clock)
         target.identity, target.state, target.in_flight = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY, 1
@@ -519,7 +519,7 @@ async def test_an_outage_of_the_target_is_its_failure_and_not_the_prober_s() -> 
         await asyncio.sleep(0.1)
         writer.close()
 
-    clock = VirtualClock()
+    clock = make_clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
         target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
@@ -537,7 +537,7 @@ async def test_a_budget_that_is_used_up_sends_nothing() -> None:
     """Tokens are reserved before a request leaves, and given back when fewer were used."""
     from prober.workload.budget import Budget
 
-    clock = VirtualClock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
         target.budgets["tokens"] = Budget(1)
@@ -559,7 +559,7 @@ async def test_the_token_file_is_read_again_and_kept_when_it_vanishes(tmp_path: 
     """A rotated token is used at once; a vanished file does not stop the probes, and is told."""
     token = tmp_path / "token"
     token.write_text("old\n")
-    clock = VirtualClock()
+    clock = make_clock()
     async with running(replace(QUICK, api_key="new")) as url:
         target = Target(spec(url, auth=Auth(bearer_token_file=str(token))), clock)
         refused = await send(target)
@@ -587,7 +587,7 @@ async def test_a_lag_of_our_own_is_invalid(monkeypatch: pytest.MonkeyPatch) -> N
     async def slow_disk(_ns: int) -> None:
         await asyncio.sleep(1)
 
-    clock = VirtualClock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url, max_send_lag=0.5), clock)
         await target.identify()
@@ -600,7 +600,7 @@ async def test_a_lag_of_our_own_is_invalid(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:
     """While the health page says so nothing is sent; what answers first afterwards is warm-up."""
-    clock = VirtualClock()
+    clock = make_clock()
     async with running(replace(QUICK, start_delay_s=0.4)) as url:
         target = Target(spec(url), clock)
         held = await run_probe(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
@@ -617,7 +617,7 @@ async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:
 
 async def test_three_failures_in_a_row_are_failing() -> None:
     """One failure is none of the state's business; three are."""
-    clock = VirtualClock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url, headers={"X-Mock-Fault": "http:500"}), clock)
         states = [(await send(target), target.state)[1] for _ in range(3)]
@@ -627,7 +627,7 @@ async def test_three_failures_in_a_row_are_failing() -> None:
 
 async def test_a_target_that_is_found_failing_meanwhile_is_still_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another probe's failure may have its identity forgotten between finding it out and asking: that is no fault of ours."""
-    clock = VirtualClock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
 
@@ -717,7 +717,7 @@ FINISHED: dict[str, Callable[[int], bytes]] = {
 
 def known(url: str, **changes: Any) -> tuple[Clock, Target]:
     """A target that need not be asked who it is."""
-    clock = VirtualClock()
+    clock = make_clock()
     target = Target(spec(url, engine="vllm", **changes), clock)
     target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
     return clock, target
@@ -816,7 +816,7 @@ async def test_a_list_of_models_that_the_prober_fails_to_read_is_the_target_s_fa
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a fault")
 
-    clock = VirtualClock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
         monkeypatch.setattr(target, "_read", fail)
@@ -852,7 +852,7 @@ async def test_an_exception_before_the_answer_is_raised_and_gives_slot_and_budge
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a fault")
 
-    clock = VirtualClock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
         await target.identify()

@@ -83,7 +83,7 @@ async def served(path: Path | None, limits: Limits | None = None, *, admin: bool
 
     connector = aiohttp.TCPConnector(force_close=True)
     async with running(QUICK) as url, watched() as seen, aiohttp.ClientSession(connector=connector) as session:
-        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         site = Site(
             seen.fleet, seen.sweeps, seen.headroom, seen.families, reload, "", "", WebFile(str(path) if path else None)
         )

@@ -20,6 +20,7 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
+from prober.features.budget.checkpoints import Ledger
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.engines.monitor import EngineMonitor, TargetEngine
@@ -31,7 +32,7 @@ from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.recorder import ProbeRecorder
 from prober.probing.target import Identity, Target
-from prober.probing.target_runner import Names, NoBudgetKeeper, RunnerContext
+from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
 from prober.results.capacity import Capacity
 from tests.virtual import VirtualClock, VirtualLoop
@@ -155,7 +156,7 @@ class World:
         sweeps = Sweeps(self.families, events, self.headroom, trust, clock, None, PageReader)
         features = (ProbeRecorder(self.families), EngineMonitor(self.families, events, {}), self.headroom, sweeps)
         self.fleet = Fleet(
-            RunnerContext(clock, trust, events, features, self.families.remove, "test", Names(), NoBudgetKeeper())
+            RunnerContext(clock, trust, events, features, self.families.remove, "test", Names(), Ledger())
         )
 
     async def reload(self) -> None:
@@ -164,7 +165,8 @@ class World:
             text, source="c", engines=DIALECTS, environment={}, read=lambda path: path
         ).targets
         self.reloading = True
-        await self.fleet.reconcile(specs, 20.0)
+        await self.fleet.change(specs, 20.0)
+        await self.fleet.settled()
         self.reloading = False
         for target in self.targets.values():
             found = Capacity("ttft", "found", *(3 * (CAPACITY_PER_S,)), tokens_per_s=CAPACITY_PER_S * sum(TOKENS))
