@@ -2,7 +2,7 @@
 
 The scene: `slows` and `swept` have engines of one kind. The engine of `slows` becomes slower by half at 18:00. `swept` is swept at
 03:00. Expectations follow from the scene: from the lengths of the prompts and from an engine that is simulated without the prober.
-The day takes about 40 s of one core.
+The day takes about 45 s of one core, which is 1,900 times as fast.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from prober.simulation.request import Request
 from tests.processes import free_port
 from tests.virtual import VirtualClock, VirtualLoop
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.timeout(1200)]  # on a busy machine
 MIDNIGHT = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
 HOUR_S = 3600.0
 PROBES_PER_S = 0.08  # a baseline takes 5,000 samples, which are 17.4 hours
@@ -210,7 +210,7 @@ async def test_one_day(tmp_path: Path, promtool: Path, monkeypatch: pytest.Monke
         bound: after_sweep[f'llmslo_capacity_requests_per_second{{target="swept",slo="quick",bound="{bound}"}}']
         for bound in ("lower", "estimate", "upper")
     }
-    assert capacity["estimate"] == pytest.approx(knee_per_s(0.05), rel=0.2)
+    assert capacity["estimate"] == pytest.approx(knee_per_s(0.05), rel=0.15)
     assert capacity["lower"] < capacity["estimate"] < capacity["upper"]
     for samples in (after_sweep, at_end):
         demand_per_s = samples['llmslo_demand_requests_per_second{target="swept"}']
