@@ -114,8 +114,8 @@ class Cron:
         on_missed: called instead if the due time is over MAX_LATENESS_S ago.
         """
         cron = trigger(schedule, timezone)
-        self._jobs[key] = _Job(cron, _next_s(cron, self._unix_s()), on_due, on_missed)
-        self._run_due()
+        job = self._jobs[key] = _Job(cron, _next_s(cron, self._unix_s()), on_due, on_missed)
+        self._wake_up_at(job.next_s)
 
     def remove(self, key: str) -> None:
         """Remove the schedule of `key`."""
@@ -129,7 +129,7 @@ class Cron:
 
     def _run_due(self) -> None:
         """Call back for the latest due time of each schedule that has passed, and wake up for the next one."""
-        now_s = self._unix_s()
+        self._timer, now_s = None, self._unix_s()
         for key, job in list(self._jobs.items()):
             due_s = None
             while job.next_s <= now_s:
@@ -140,11 +140,17 @@ class Cron:
                     (job.on_due if now_s - due_s <= MAX_LATENESS_S else job.on_missed)(due_s)
                 except Exception:
                     log.exception("schedule of %s: the call failed; please report this", key)
+        self._wake_up_at(min((job.next_s for job in self._jobs.values()), default=inf))
+
+    def _wake_up_at(self, unix_s: float) -> None:
+        """Wake up at this time, unless an earlier wake-up is set: in WAKEUP_INTERVAL_S at the latest."""
+        loop = asyncio.get_running_loop()
+        wait_s = max(0.0, min(unix_s - self._unix_s(), WAKEUP_INTERVAL_S))
         if self._timer is not None:
+            if self._timer.when() <= loop.time() + wait_s:
+                return
             self._timer.cancel()
-        next_s = min((job.next_s for job in self._jobs.values()), default=inf)
-        wait_s = max(0.0, min(next_s - self._unix_s(), WAKEUP_INTERVAL_S))
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._run_due)
+        self._timer = loop.call_later(wait_s, self._run_due)
 
 
 def _next_s(cron: CronTrigger, from_s: float) -> float:

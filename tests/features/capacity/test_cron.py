@@ -142,8 +142,8 @@ async def test_of_several_due_times_that_have_passed_the_latest_is_called() -> N
     """After a suspension a schedule of every minute is called once."""
     rung = Rung("* * * * *")
     rung.wall.ahead_s = 5 * DAY_S + 30
-    await asyncio.sleep(31.0)
-    assert rung.calls == [BEGIN_S, BEGIN_S + 5 * DAY_S + 60]
+    await asyncio.sleep(1.0)
+    assert rung.calls == [BEGIN_S + 5 * DAY_S]
 
 
 async def test_a_clock_that_is_set_back_calls_no_due_time_again() -> None:
