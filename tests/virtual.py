@@ -31,6 +31,7 @@ class _Server:
         self, servers: "dict[tuple[str, int], _Server]", address: tuple[str, int], make: Any, tls: Any
     ) -> None:
         self._servers, self._address, self._make, self._tls = servers, address, make, tls
+        self._accepting: set[asyncio.Task[Any]] = set()
         servers[address] = self
 
     @property
@@ -42,7 +43,9 @@ class _Server:
 
     def accept(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        self._accepting = loop.create_task(loop.connect_accepted_socket(self._make, sock, ssl=self._tls))
+        accepting = loop.create_task(loop.connect_accepted_socket(self._make, sock, ssl=self._tls))
+        self._accepting.add(accepting)
+        accepting.add_done_callback(self._accepting.discard)
 
     def close(self) -> None:
         if self._servers.get(self._address) is self:

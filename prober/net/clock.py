@@ -42,6 +42,7 @@ class Clock:
     The clock beats four times a second. A blocked loop or a stopped process misses beats, and timestamps taken then are
     unreliable. on_beat: called with each beat as (now_ns, seconds late).
 
+    now_ns: nanoseconds of the monotonic clock, for all timestamps
     unix_s: seconds of the wall clock
     monotonic_ns: time of the event loop, whose timers then wake the clock; None: of the kernel
     """
@@ -54,7 +55,6 @@ class Clock:
     ) -> None:
         self.unix_s, self._beat_ns = unix_s, beat_ns
         self.now_ns = monotonic_ns or time.monotonic_ns
-        """Nanoseconds of the monotonic clock, used for all timestamps."""
         self._loop = asyncio.get_running_loop()
         self._heap: list[tuple[int, int, Alarm]] = []
         self._order = itertools.count()
