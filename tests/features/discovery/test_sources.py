@@ -27,6 +27,8 @@ from prober.features.discovery.sources.objects import targets
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import endpoint_slice, pod
 
+pytestmark = pytest.mark.virtual_time
+
 KEPT = frozenset(["__address__", "name", "model", "__meta_filepath", "__meta_url", "__meta_dns_name"])
 
 
