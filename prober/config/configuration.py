@@ -20,7 +20,7 @@ class StorageSpec(Block):
     """Where state is kept. path: None keeps nothing."""
 
     path: str | None = Field(
-        None, description="folder for what must survive a restart; `--storage.path` goes before it"
+        None, description="folder for state that survives a restart; `--storage.path` overrides it"
     )
 
 
@@ -35,8 +35,8 @@ class PrometheusSpec(Block):
     """The Prometheus that scrapes this prober. url: without a slash at its end."""
 
     url: Annotated[str, AfterValidator(_prometheus_url)] = Field(
-        description="base address of the Prometheus that scrapes this prober, to begin from its past; `${NAME}` in it is the "
-        "environment's",
+        description="base URL of the Prometheus that scrapes this prober, for past latencies and demand; may contain `${NAME}` of the "
+        "environment",
         repr=False,
     )
 
@@ -47,12 +47,12 @@ class Configuration(Block):
     defaults: Overridable = Field(Overridable(), description="for all targets")
     slos: dict[str, SloSpec] = Field(default_factory=dict, description="name to objective")
     workloads: dict[str, WorkloadSpec] = Field(default_factory=dict, description="name to shape of request")
-    drift: DriftSpec = Field(DriftSpec(), description="when a change of latency is told")
-    storage: StorageSpec = Field(StorageSpec(), description="what survives a restart")
-    prometheus: PrometheusSpec | None = Field(None, description="where the past can be asked for")
-    grafana: GrafanaSpec | None = Field(None, description="where dashboards and marks are kept")
-    targets: Items[TargetSpec] = Field((), description="what is probed; needed without `discovery`")
-    discovery: Items[DiscoverySpec] = Field((), description="where more targets are found")
+    drift: DriftSpec = Field(DriftSpec(), description="when a change of latency is reported")
+    storage: StorageSpec = Field(StorageSpec(), description="state that survives a restart")
+    prometheus: PrometheusSpec | None = Field(None, description="the Prometheus that scrapes this prober")
+    grafana: GrafanaSpec | None = Field(None, description="Grafana for dashboards and annotations")
+    targets: Items[TargetSpec] = Field((), description="targets to probe; needed without `discovery`")
+    discovery: Items[DiscoverySpec] = Field((), description="sources of further targets")
     _warnings: tuple[str, ...] = PrivateAttr(())
 
     @property

@@ -15,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PrivateAttr,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -33,6 +34,7 @@ PLACEHOLDER = "https://discovered.invalid"  # RFC 6761: never an address
 MAX_NAME_CHARS = 200  # of a target, and of a model
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)(:(\d{1,5}))?")
 _PATH = re.compile(r"(/[A-Za-z0-9._~%!$&'()*+,;=:@-]*){0,50}")
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NUMERIC = re.compile(r"(0[xX][0-9A-Fa-f]*|\d+)")
 
 _POD = (
@@ -59,9 +61,9 @@ class FileSpec(Block):
     """Discovery from files."""
 
     files: Annotated[Items[str], Field(min_length=1)] = Field(
-        description="lists of targets in Prometheus's file_sd format, .json, .yml or .yaml; * and ? may stand in the names"
+        description="lists of targets in Prometheus's file_sd format, .json, .yml or .yaml; names may contain * and ?"
     )
-    interval: Duration = Field(5.0, description="how often they are looked at")
+    interval: Duration = Field(5.0, description="time between checks")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -77,12 +79,12 @@ class HttpSpec(Block):
     """Discovery from an HTTP server."""
 
     url: Annotated[str, AfterValidator(expand_field)] = Field(
-        description="address of a list of targets in Prometheus's http_sd format; `${NAME}` in it is the environment's",
+        description="URL of a list of targets in Prometheus's http_sd format; may contain `${NAME}` of the environment",
         repr=False,
     )
-    interval: Duration = Field(60.0, description="how often it is asked for")
-    auth: Auth | None = Field(None, description="how the prober shows who it is, to this server only")
-    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="for https")
+    interval: Duration = Field(60.0, description="time between requests")
+    auth: Auth | None = Field(None, description="bearer token, for this server only")
+    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="settings for https")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -105,12 +107,12 @@ def _resolver(value: object) -> object:
 class DnsSpec(Block):
     """Discovery from DNS. server: (address, port), None for the resolver of the system."""
 
-    names: Annotated[Items[str], Field(min_length=1)] = Field(description="names whose records are the targets")
-    type: Literal["SRV", "A", "AAAA"] = Field("SRV", description="SRV has ports, A and AAAA have none")
+    names: Annotated[Items[str], Field(min_length=1)] = Field(description="names to resolve")
+    type: Literal["SRV", "A", "AAAA"] = Field("SRV", description="type of the records; only SRV has ports")
     port: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, description="needed for A and AAAA")
-    interval: Duration = Field(30.0, description="how often they are asked for")
+    interval: Duration = Field(30.0, description="time between queries")
     server: Annotated[tuple[str, int], BeforeValidator(_resolver), WithJsonSchema({"type": "string"})] | None = Field(
-        None, description="IP:port of who is asked; absent: as /etc/resolv.conf says"
+        None, description="IP:port of the name server; absent: from /etc/resolv.conf"
     )
 
     @model_validator(mode="after")
@@ -145,18 +147,16 @@ Port = Annotated[
 class KubernetesSpec(Block):
     """Discovery from Kubernetes."""
 
-    role: Literal["pod", "endpointslice"] = Field("pod", description="what the targets are")
-    namespaces: Items[str] = Field((), description="where; absent: the namespace of the prober; ['*']: all of them")
+    role: Literal["pod", "endpointslice"] = Field("pod", description="kind of objects")
+    namespaces: Items[str] = Field((), description="namespaces; absent: that of the prober; ['*']: all")
     label_selector: str | None = Field(None, description="as kubectl's -l, such as app=vllm")
     field_selector: str | None = Field(None, description="as kubectl's --field-selector")
-    annotations: dict[str, str] = Field(
-        default_factory=dict, description="annotations they must have, and their values"
-    )
-    port: Port | None = Field(None, description="number or name; absent: the only one that is declared")
-    port_annotation: str | None = Field(None, description="annotation of a pod that names its port; goes first")
-    unready: bool = Field(False, description="also what is not ready")
-    api_server: str | None = Field(None, description="address; absent: the cluster's that the prober runs in")
-    auth: Auth | None = Field(None, description="with api_server; in a cluster the pod's service account is used")
+    annotations: dict[str, str] = Field(default_factory=dict, description="required annotations and their values")
+    port: Port | None = Field(None, description="number or name of the port; absent: the only declared one")
+    port_annotation: str | None = Field(None, description="annotation of a pod that names its port; overrides `port`")
+    unready: bool = Field(False, description="include objects that are not ready")
+    api_server: str | None = Field(None, description="URL; absent: that of the cluster in which the prober runs")
+    auth: Auth | None = Field(None, description="with api_server; otherwise the pod's service account is used")
     ca_file: str | None = Field(None, description="with api_server: the certificate authority to trust")
 
     @field_validator("api_server")
@@ -189,20 +189,20 @@ class DiscoverySpec(Block):
     """A discovery and the settings of its targets. name: empty until it is one of a list."""
 
     name: Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")] = Field(
-        "", description="label `discovery`; absent: its kind, with its place in the list if there are several"
+        "", description="label `discovery`; absent: its kind, with its index if there are several"
     )
     file: FileSpec | None = Field(None, description="targets from files")
-    http: HttpSpec | None = Field(None, description="targets from a server's list")
+    http: HttpSpec | None = Field(None, description="targets from an HTTP server")
     dns: DnsSpec | None = Field(None, description="targets from DNS")
     kubernetes: KubernetesSpec | None = Field(None, description="targets from a cluster")
-    relabel: Items[Rule] = Field((), description="which are targets and what they are called; the rules apply in turn")
+    relabel: Items[Rule] = Field((), description="rules that select and rename targets, applied in order")
     hosts: Items[str] = Field(
         (),
-        description="where targets may be: names, *.example.org, or networks such as 10.0.0.0/8; needed where `target` has "
-        "`auth`, `headers`, or a client certificate. Absent: anywhere but this machine itself",
+        description="allowed hosts: names, *.example.org, or networks such as 10.0.0.0/8; needed if `target` has `auth`, `headers`, or "
+        "a client certificate; absent: all hosts but this machine",
     )
-    limit: PositiveCount = Field(100, description="most targets it may bring")
-    target: Template = Field(default_factory=Template, description="how they are probed")
+    limit: PositiveCount = Field(100, description="most targets of this source")
+    target: Template = Field(default_factory=Template, description="settings of the targets")
     _place: str = PrivateAttr("")
 
     @model_validator(mode="before")
@@ -218,17 +218,6 @@ class DiscoverySpec(Block):
                 f"has {' and '.join(kinds)}; keep one of them" if kinds else f"needed: one of {', '.join(KINDS)}"
             )
         with Mistakes() as mistakes:
-            self._check_labels(mistakes)
-            if self.limit > MAX_TARGETS:
-                mistakes.add(
-                    "limit",
-                    f"{self.limit:,} targets are more than one prober can have; use {MAX_TARGETS:,} or less",
-                )
-            for index, host in enumerate(self.hosts):
-                if _network(host) is None and not re.fullmatch(
-                    r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", host
-                ):
-                    mistakes.add(f"hosts[{index}]", f"{host!r} is no name, *.name or network such as 10.0.0.0/8")
             if not self.hosts and (secret := _secret_key(self.target)):
                 mistakes.add(
                     "hosts",
@@ -238,15 +227,36 @@ class DiscoverySpec(Block):
                 mistakes.add("target.metrics.url", "is one page for all of them; use auto or none")
         return self
 
-    def _check_labels(self, mistakes: Mistakes) -> None:
-        """Report source labels that the source never sets; a list from files or HTTP may have any."""
-        if self.file is not None or self.http is not None:
-            return
-        known = (*KEPT, *META[self.kubernetes.role if self.kubernetes is not None else "dns"])
-        for place, rule in enumerate(self.relabel):
-            for index, name in enumerate(rule.source_labels):
-                if not any(_is_label(name, pattern) for pattern in (*known, "__tmp*")):
-                    mistakes.add(f"relabel[{place}].source_labels[{index}]", no_such("label", name, known))
+    @field_validator("relabel")
+    @classmethod
+    def _check_labels(cls, relabel: tuple[Rule, ...], info: ValidationInfo) -> tuple[Rule, ...]:
+        """Refuse source labels that the source never sets; a list from files or HTTP may have any."""
+        dns, kubernetes = info.data.get("dns"), info.data.get("kubernetes")
+        if dns is None and kubernetes is None:
+            return relabel
+        known = (*KEPT, *META[kubernetes.role if kubernetes is not None else "dns"])
+        with Mistakes() as mistakes:
+            for place, rule in enumerate(relabel):
+                for index, name in enumerate(rule.source_labels):
+                    if not any(_is_label(name, pattern) for pattern in (*known, "__tmp*")):
+                        mistakes.add(f"[{place}].source_labels[{index}]", no_such("label", name, known))
+        return relabel
+
+    @field_validator("hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        with Mistakes() as mistakes:
+            for index, host in enumerate(hosts):
+                if _network(host) is None and _HOST.fullmatch(host) is None:
+                    mistakes.add(f"[{index}]", f"{host!r} is no name, *.name or network such as 10.0.0.0/8")
+        return hosts
+
+    @field_validator("limit")
+    @classmethod
+    def _check_limit(cls, limit: int) -> int:
+        if limit > MAX_TARGETS:
+            raise mistake(f"{limit:,} targets are more than one prober can have; use {MAX_TARGETS:,} or less")
+        return limit
 
     @property
     def kind(self) -> str:

@@ -10,9 +10,9 @@ DAY_S = 86_400.0
 class DriftSpec(Block):
     """Drift detection. false_alarms: per second and signal; material: share of the baseline latency."""
 
-    false_alarms: Rate = Field(1 / (30 * DAY_S), description="most false alarms of each signal of each workload")
-    material: Percent = Field(0.2, description="a change that matters, of latencies")
-    accept_after: Duration = Field(7 * DAY_S, description="how long a change stays an alarm until it is the new normal")
+    false_alarms: Rate = Field(1 / (30 * DAY_S), description="most false alarms per signal of a workload")
+    material: Percent = Field(0.2, description="smallest change of a latency that matters")
+    accept_after: Duration = Field(7 * DAY_S, description="age at which a drift becomes the new baseline")
 
     @field_validator("material")
     @classmethod

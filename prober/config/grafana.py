@@ -37,20 +37,18 @@ def _base_url(url: str) -> str:
 class GrafanaSpec(Block):
     """Grafana for dashboards and annotations. url: without a slash at its end."""
 
-    url: Annotated[str, AfterValidator(_base_url)] = Field(description="base address, with the path it is served under")
-    auth: Auth = Field(description="a service account's token")
-    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="for https")
+    url: Annotated[str, AfterValidator(_base_url)] = Field(description="base URL, with its path prefix")
+    auth: Auth = Field(description="token of a service account")
+    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="settings for https")
     folder: Annotated[str, Field(min_length=1, max_length=200)] = Field(
-        "LLM SLO prober", description="title or uid of the dashboards' folder; made if there is none"
+        "LLM SLO prober", description="title or uid of the dashboards' folder; created if it is missing"
     )
     datasource: str | None = Field(
-        None, description="name or uid of the Prometheus that the dashboards begin with; absent: Grafana's choice"
+        None, description="name or uid of the default Prometheus of the dashboards; absent: Grafana's default"
     )
-    dashboards: bool = Field(
-        True, description="keep them as this version of the prober has them; those that people edited are left alone"
-    )
-    annotations: bool = Field(True, description="mark sweeps, drift and changes of the engine")
-    interval: Duration = Field(3600.0, description="how often the dashboards are looked at, from 1m up")
+    dashboards: bool = Field(True, description="keep the dashboards up to date; edited ones are not overwritten")
+    annotations: bool = Field(True, description="annotate sweeps, drift and changes of the engine")
+    interval: Duration = Field(3600.0, description="time between checks of the dashboards, at least 1m")
 
     @field_validator("interval")
     @classmethod

@@ -128,9 +128,9 @@ class _Reader:
         for index, target in targets.items():
             name = target.name or pod or target.model or _host(target.url)
             if name in places:
-                what = f"is called {name!r}" if name else "has no name and waits for its model's"
+                conflict = f"is called {name!r}" if name else "has no name and waits for its model's"
                 self.problems.add(
-                    f"targets[{index}].name", f"{what}, as targets[{places[name]}]; give each a name of its own"
+                    f"targets[{index}].name", f"{conflict}, as targets[{places[name]}]; give each a name of its own"
                 )
             places[name] = index
             targets[index] = target.model_copy(update={"name": name})

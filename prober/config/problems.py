@@ -114,18 +114,18 @@ def is_http(url: str) -> bool:
         return False
 
 
-def no_such(what: str, name: str, known: Iterable[str]) -> str:
+def no_such(kind: str, name: str, known: Iterable[str]) -> str:
     """Error for an unknown name, with a suggestion."""
-    return f'no {what} "{name}"; {meant(name, known)}'
+    return f'no {kind} "{name}"; {_suggestion(name, known)}'
 
 
 def unknown_key(key: object, known: Iterable[str]) -> str:
     """Error for an unknown key, with a suggestion."""
-    said = str(key)[:60]
-    return f'unknown key "{said}"; {meant(said, known)}'
+    name = str(key)[:60]
+    return f'unknown key "{name}"; {_suggestion(name, known)}'
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, known: Iterable[str]) -> str:
     """The closest known name, if any, and all known names."""
     listed = sorted(known)
     near = difflib.get_close_matches(name, listed, n=1)

@@ -25,13 +25,13 @@ _GROUP = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)\})")
 class Rule(Block):
     """One relabelling rule."""
 
-    source_labels: Items[str] = Field((), description="whose values are put together and looked at")
-    separator: str = Field(";", description="stands between them")
-    regex: str = Field("(.*)", description="RE2, and has to fit the whole text")
-    target_label: str | None = Field(None, description="which label is set")
-    replacement: str = Field("$1", description="to what: $1 and ${name} are groups of the regex")
+    source_labels: Items[str] = Field((), description="labels whose values are joined and matched")
+    separator: str = Field(";", description="text between the joined values")
+    regex: str = Field("(.*)", description="RE2 expression that matches the whole text")
+    target_label: str | None = Field(None, description="label to set")
+    replacement: str = Field("$1", description="new value; $1 and ${name} are groups of the regex")
     action: Literal["replace", "keep", "drop"] = Field(
-        "replace", description="keep: only what fits is a target; drop: what fits is none"
+        "replace", description="keep: drop targets that do not match; drop: drop targets that match"
     )
 
     @model_validator(mode="after")

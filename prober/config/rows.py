@@ -3,7 +3,15 @@
 import re
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, PlainValidator, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from prober.config import units
 from prober.config.document import BadYaml, parse
@@ -12,8 +20,9 @@ from prober.config.load import ConfigError
 from prober.config.problems import Problems, below, explain, no_such
 from prober.config.slos import FORM, SloSpec, named, objective
 from prober.config.target import Timeouts, threshold_problem
-from prober.config.workloads import Shape
+from prober.config.workloads import Length, Shape
 from prober.measure.objective import Slo
+from prober.workload.shapes import LengthDistribution
 from prober.workload.workloads import Workload
 
 MAX_CONCURRENCY = 2_000
@@ -54,31 +63,48 @@ class Row(Shape):
     """
 
     name: Annotated[str, AfterValidator(_name)]
+    prompt_tokens: Length | None = Field(None, validate_default=True)
+    output_tokens: Length | None = Field(None, validate_default=True)
     rate: Rate | None = None
     concurrency: Count | None = None
     requests: Count | None = None
     duration: Duration | None = None
-    accept: Items[Annotated[Slo, PlainValidator(_objective)]] = ()
+    accept: Items[Annotated[Slo, PlainValidator(_objective)]] = Field((), validate_default=True)
     hypothesis: str = ""
+
+    @field_validator("prompt_tokens", "output_tokens")
+    @classmethod
+    def _check_length(cls, length: LengthDistribution | None) -> LengthDistribution:
+        if length is None:
+            raise mistake("needed: a number of tokens or a distribution")
+        return length
+
+    @field_validator("concurrency")
+    @classmethod
+    def _check_concurrency(cls, concurrency: int) -> int:
+        if not 1 <= concurrency <= MAX_CONCURRENCY:
+            raise mistake(f"{concurrency} in flight cannot be kept; use 1 to {MAX_CONCURRENCY:,}")
+        return concurrency
+
+    @field_validator("requests", "duration")
+    @classmethod
+    def _check_amount(cls, amount: float) -> float:
+        if amount <= 0:
+            raise mistake(f"{amount:g} shows nothing; send more, such as 400 requests, or for 30s")
+        return amount
+
+    @field_validator("accept")
+    @classmethod
+    def _check_accept(cls, accept: tuple[Slo, ...]) -> tuple[Slo, ...]:
+        if not accept:
+            raise mistake("needed: a list of what must hold, such as ['ttft<500ms:99%', 'success:99%']")
+        return accept
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         with Mistakes() as mistakes:
-            for key in ("prompt_tokens", "output_tokens"):
-                if getattr(self, key) is None:
-                    mistakes.add(key, "needed: a number of tokens or a distribution")
             self._check_one_of("rate", "concurrency", "an open loop has a rate, a closed one a concurrency", mistakes)
             self._check_one_of("requests", "duration", "how many, or for how long", mistakes)
-            if self.concurrency is not None and not 1 <= self.concurrency <= MAX_CONCURRENCY:
-                mistakes.add(
-                    "concurrency", f"{self.concurrency} in flight cannot be kept; use 1 to {MAX_CONCURRENCY:,}"
-                )
-            if self.requests == 0:
-                mistakes.add("requests", "0 shows nothing; send at least one")
-            if self.duration == 0:
-                mistakes.add("duration", "0s shows nothing; send for longer, such as 30s")
-            if not self.accept:
-                mistakes.add("accept", "needed: a list of what must hold, such as ['ttft<500ms:99%', 'success:99%']")
         return self
 
     def _check_one_of(self, one: str, other: str, why: str, mistakes: Mistakes) -> None:

@@ -46,8 +46,8 @@ def default_text(field: FieldInfo) -> Any:
 
 
 def document() -> str:
-    """Markdown table of all keys with descriptions, from the models."""
-    rows = ["| key | meaning |", "|---|---|"]
+    """Markdown table of all keys with descriptions and defaults, from the models."""
+    rows = ["| key | meaning | default |", "|---|---|---|"]
     for name, field in Configuration.model_fields.items():
         model, is_list = _nested(field.annotation)
         if model is not None:
@@ -65,22 +65,26 @@ def _rows(prefix: str, model: type[BaseModel]) -> list[str]:
             continue  # the same keys as `defaults`, documented there
         nested, is_list = _nested(field.annotation)
         if nested is Template:
-            rows.append(f"| `{prefix}.{name}` | {field.description}: keys of `targets[]` but `url` and `name` |")
+            rows.append(f"| `{prefix}.{name}` | {field.description}: keys of `targets[]` but `url` and `name` | |")
             continue
-        rows.append(f"| `{prefix}.{name}` | {field.description or ''}{_note(field)} |")
+        rows.append(f"| `{prefix}.{name}` | {field.description} | {_note(field)} |")
         if nested:
             rows += _rows(f"{prefix}.{name}" + ("[]" if is_list else ""), nested)
     return rows
 
 
 def _note(field: FieldInfo) -> str:
-    """The default in parentheses, or that a value is needed."""
-    if field.is_required():
-        return " (needed)"
-    default = default_text(field)
-    if isinstance(default, bool):
-        return f" ({str(default).lower()})"
-    return "" if default is None else f" ({default:g})" if isinstance(default, float) else f" ({default})"
+    """The default for the table; `needed` if there is none, empty if it is absent or a whole block."""
+    default = "needed" if field.is_required() else default_text(field)
+    if default is None:
+        return ""
+    return (
+        str(default).lower()
+        if isinstance(default, bool)
+        else f"{default:g}"
+        if isinstance(default, float)
+        else str(default)
+    )
 
 
 def _nested(annotation: Any) -> tuple[type[BaseModel] | None, bool]:

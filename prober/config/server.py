@@ -30,20 +30,20 @@ OWN_HEADERS = frozenset(
 class Auth(Block):
     """Authentication with a bearer token."""
 
-    bearer_token_file: str = Field(description="read again whenever it changes")
+    bearer_token_file: str = Field(description="file with the token; read again when it changes")
 
 
 class TlsSpec(Block):
     """TLS of the server and of the prober. ca_file: None for the authorities of the system."""
 
-    ca_file: str | None = Field(None, description="certificate authorities to trust instead of the system's")
-    insecure_skip_verify: bool = Field(False, description="accept any certificate (for a test only)")
+    ca_file: str | None = Field(None, description="certificate authorities to trust instead of those of the system")
+    insecure_skip_verify: bool = Field(False, description="accept any certificate, for tests only")
     cert_file: str | None = Field(
-        None, description="the prober's own certificate, PEM with its chain; read again when it changes"
+        None, description="client certificate, PEM with its chain; read again when it changes"
     )
-    key_file: str | None = Field(None, description="its key, not encrypted")
+    key_file: str | None = Field(None, description="key of the client certificate, not encrypted")
     server_name: str | None = Field(
-        None, description="name that the server's certificate must have, where it is not that of the url"
+        None, description="name in the server's certificate, if it is not the host of the URL"
     )
 
     @model_validator(mode="after")

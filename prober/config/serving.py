@@ -37,11 +37,11 @@ class MetricsSpec(Block):
 
     url: Annotated[Auto, AfterValidator(_page_url)] = Field(
         None,
-        description="auto: where the engine has it on this server; none: never read; else its address, where `${NAME}` is the "
-        "environment's",
+        description="URL of the page, may contain `${NAME}` of the environment; auto: find it on the target's server; none: do not "
+        "read it",
         repr=False,
     )
-    interval: Duration = Field(5.0, description="how often, from 500ms up")
+    interval: Duration = Field(5.0, description="time between readings, at least 500ms")
 
     @field_validator("interval")
     @classmethod
@@ -75,31 +75,29 @@ class GpusSpec(Block):
         ),
     ] = Field(
         None,
-        description="all that are visible, none, or a list of indices and UUIDs; absent: all if it is the only target, "
+        description="all visible ones, none, or a list of indices and UUIDs; absent: all if this is the only target, "
         "else none",
     )
     price_per_hour: NotNegative | None = Field(
-        None, description="dollars for an hour of one of them, for the cost of 1,000 tokens"
+        None, description="dollars per GPU and hour, for the cost of 1,000 tokens"
     )
 
 
 class DecodeBoundSpec(Block):
     """Data that a decode step reads. gpus: number that share the weights; None: as many as are detected."""
 
-    config_file: str | None = Field(None, description="the model's config.json, as Hugging Face has it")
-    active_parameters: Positive | None = Field(None, description="weights read for one token, else from config_file")
+    config_file: str | None = Field(None, description="config.json of the model on Hugging Face")
+    active_parameters: Positive | None = Field(None, description="weights read per token; absent: from config_file")
     bytes_per_weight: Positive | None = Field(
-        None, description="2 for 16 bit, 1 for 8 bit; needed for a quantised model"
+        None, description="2 for 16 bit, 1 for 8 bit; absent: from config_file, except for a quantised model"
     )
     kv_bytes_per_token: NotNegative | None = Field(
-        None, description="of one token of context in all layers, else from config_file"
+        None, description="KV cache of one token in all layers; absent: from config_file"
     )
-    gpu: str | None = Field(None, description="NVML's name of the GPU; absent: as the GPU reader sees it")
-    memory_bandwidth: Positive | None = Field(
-        None, description="of one GPU in bytes/s, else from a table of data sheets"
-    )
+    gpu: str | None = Field(None, description="NVML name of the GPU; absent: from the GPU reader")
+    memory_bandwidth: Positive | None = Field(None, description="bytes/s of one GPU; absent: from its data sheet")
     gpus: PositiveCount | None = Field(
-        None, description="that share the weights (tensor parallel); absent: as many as are seen, else 1"
+        None, description="number of GPUs that share the weights (tensor parallel); absent: the visible ones, or 1"
     )
     _model: DecodeModel = PrivateAttr()
 

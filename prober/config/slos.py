@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from typing import Self
+from decimal import Decimal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from prober.config.fields import Block, Document, Duration, ExactPercent, Mistakes
+from prober.config.fields import Block, Document, Duration, ExactPercent, mistake
 from prober.config.problems import explain
 from prober.measure.burn_rate_windows import MIN_SLO_WINDOW_S, promql
 from prober.measure.objective import SIGNALS, SIGNALS_WITHOUT_THRESHOLD, Signal, Slo
@@ -19,29 +19,41 @@ _OBJECTIVE = re.compile(r"\s*(\w+)\s*(?:<=?\s*([^:<]+?))?\s*:\s*(\S.*?)\s*")
 class SloSpec(Block):
     """A service level objective without its name."""
 
-    signal: Signal = Field(description="what is judged: " + ", ".join(SIGNALS))
+    signal: Signal = Field(description="signal to judge: " + ", ".join(SIGNALS))
     threshold: Duration | None = Field(
-        None, description="good up to here; a bucket bound; not for `success` and `quality`"
+        None,
+        validate_default=True,
+        description="an event is good up to this duration, which becomes a bucket bound; not for `success` and `quality`",
     )
     objective: ExactPercent = Field(description="share of events that must be good, above 0% and below 100%")
-    window: Duration = Field(30 * DAY_S, description="over which the objective is judged, at least 6d")
+    window: Duration = Field(30 * DAY_S, description="period over which the objective is judged, at least 6d")
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        with Mistakes() as mistakes:
-            if not 0 < self.objective < 1:
-                mistakes.add("objective", f"{self.objective * 100}% leaves nothing to judge; use 0% < objective < 100%")
-            if self.signal in SIGNALS_WITHOUT_THRESHOLD and self.threshold is not None:
-                mistakes.add("threshold", f"`{self.signal}` has no threshold; remove it")
-            elif self.signal not in SIGNALS_WITHOUT_THRESHOLD and not self.threshold:
-                mistakes.add("threshold", f"needed for signal `{self.signal}`: a duration above 0, such as 500ms")
-            if self.window < MIN_SLO_WINDOW_S:
-                mistakes.add(
-                    "window",
-                    f"{promql(self.window)} is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink "
-                    f"with it to less than a scrape or two; use at least {promql(MIN_SLO_WINDOW_S)}",
-                )
-        return self
+    @field_validator("threshold")
+    @classmethod
+    def _check_threshold(cls, threshold: float | None, info: ValidationInfo) -> float | None:
+        signal = info.data.get("signal")
+        if signal in SIGNALS_WITHOUT_THRESHOLD and threshold is not None:
+            raise mistake(f"`{signal}` has no threshold; remove it")
+        if signal is not None and signal not in SIGNALS_WITHOUT_THRESHOLD and not threshold:
+            raise mistake(f"needed for signal `{signal}`: a duration above 0, such as 500ms")
+        return threshold
+
+    @field_validator("objective")
+    @classmethod
+    def _check_objective(cls, objective: Decimal) -> Decimal:
+        if not 0 < objective < 1:
+            raise mistake(f"{objective * 100}% leaves nothing to judge; use 0% < objective < 100%")
+        return objective
+
+    @field_validator("window")
+    @classmethod
+    def _check_window(cls, window_s: float) -> float:
+        if window_s < MIN_SLO_WINDOW_S:
+            raise mistake(
+                f"{promql(window_s)} is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to "
+                f"less than a scrape or two; use at least {promql(MIN_SLO_WINDOW_S)}"
+            )
+        return window_s
 
     def named(self, name: str) -> Slo:
         """The objective under its name."""

@@ -41,55 +41,55 @@ class GuardSpec(Block):
     """Thresholds that end a sweep at once."""
 
     waiting: NotNegative | None = Field(
-        None, description="requests in the engine's queue; absent: a wait of 1.4 TTFT thresholds, gentle 0.35"
+        None, description="requests in the engine's queue; absent: a wait of 1.4 TTFT thresholds, in mode gentle 0.35"
     )
     kv_cache: Percent = Field(0.98, description="usage of the KV cache")
     production_ttft: Duration | None = Field(
-        None, description="a TTFT that more than a tenth of the others' requests must not pass"
+        None, description="TTFT that at most a tenth of the users' requests may exceed"
     )
-    burn: Positive = Field(14.4, description="of the continuous probes: burn rate over the last 20 of them")
+    burn: Positive = Field(14.4, description="burn rate of the last 20 scheduled probes")
 
 
 class LimitsSpec(Block):
     """Most that a sweep may use; None: no limit."""
 
-    requests: PositiveCount | None = Field(None, description="of one sweep")
-    tokens: PositiveCount | None = Field(None, description="prompt and output together")
-    time: Duration = Field(600.0, description="how long one may send")
-    cost: Positive | None = Field(None, description="dollars, by `budget.price_per_million`")
+    requests: PositiveCount | None = Field(None, description="most requests")
+    tokens: PositiveCount | None = Field(None, description="prompt and output tokens")
+    time: Duration = Field(600.0, description="longest time that it sends")
+    cost: Positive | None = Field(None, description="most dollars, by `budget.price_per_million`")
 
 
 class SweepSpec(Block):
     """Short sweeps of a target."""
 
-    schedule: str | None = Field(None, description="cron, five fields; absent: on demand only")
-    timezone: str = Field("UTC", description="of schedule and blackout")
+    schedule: str | None = Field(None, description="cron expression of five fields; absent: on demand only")
+    timezone: str = Field("UTC", description="time zone of schedule and blackout")
     mode: Literal["gentle", "adaptive", "grid"] = Field(
-        "gentle", description="gentle ends before the SLO is breached, adaptive at the knee, grid walks fixed steps"
+        "gentle", description="gentle ends before an SLO is breached, adaptive at the knee, grid takes fixed steps"
     )
     workload: NamedWorkload = Field(
-        default_factory=lambda: BUILT_IN["chat"], description="what is sent", json_schema_extra={"default": "chat"}
+        default_factory=lambda: BUILT_IN["chat"], description="workload to send", json_schema_extra={"default": "chat"}
     )
-    slos: Items[NamedSlo] = Field((), description="what is asked; absent: all on TTFT, TPOT, ITL and E2E")
-    min_rate: Rate = Field(1.0, description="where it begins")
-    max_rate: Rate = Field(50.0, description="where it ends at the latest")
-    max_in_flight: PositiveCount = Field(2000, description="at once; reached, the target is saturated")
+    slos: Items[NamedSlo] = Field(
+        (), description="SLOs to find the capacity for; absent: all on TTFT, TPOT, ITL and E2E"
+    )
+    min_rate: Rate = Field(1.0, description="first rate")
+    max_rate: Rate = Field(50.0, description="highest rate")
+    max_in_flight: PositiveCount = Field(2000, description="requests in flight at which the target counts as saturated")
     min_gap: Duration = Field(
         21_600.0,
-        description="from the start of one sweep to the next; with `--storage.path` or a lease it outlives restarts and kills",
+        description="shortest time between the starts of two sweeps; with `--storage.path` or a lease also over restarts",
     )
-    blackout: Items[Span] = Field((), description="when none may run, such as [Mon-Fri 08:00-20:00]")
-    after_change: bool = Field(True, description="another one after a change of engine, version, model or flags")
+    blackout: Items[Span] = Field((), description="times without sweeps, such as [Mon-Fri 08:00-20:00]")
+    after_change: bool = Field(True, description="also sweep after a change of engine, version, model or flags")
     demand_query: Annotated[str, Field(min_length=1)] | None = Field(
         None,
-        description="PromQL for the requests per second of its users, such as 'sum(rate(gateway_requests_total[5m]))', asked of "
-        "`prometheus.url`: the demand that headroom is told of, and the load that a sweep found there if the engine's page "
-        "does not count requests. Ranges of 5m at most, as it may count what sweeps send; absent: the engine's counters",
+        description="PromQL for the requests per second of users, such as 'sum(rate(gateway_requests_total[5m]))', evaluated by "
+        "`prometheus.url`: the demand for headroom, and the load during a sweep if the engine's page does not count requests. "
+        "Ranges of at most 5m, since the query may count requests of sweeps; absent: the engine's counters",
     )
-    guard: GuardSpec = Field(GuardSpec(), description="what ends a sweep at once")
-    limits: LimitsSpec = Field(
-        LimitsSpec(), description="what one may use, beside what the target's `budget` leaves its probes"
-    )
+    guard: GuardSpec = Field(GuardSpec(), description="thresholds that end a sweep at once")
+    limits: LimitsSpec = Field(LimitsSpec(), description="limits of one sweep, beside the target's `budget`")
 
     @field_validator("max_rate")
     @classmethod

@@ -73,7 +73,7 @@ class Timeouts(Block):
 
     connect: Duration = Field(10.0, description="DNS, TCP and TLS of one connection together")
     first_token: Duration = Field(30.0, description="until the first content")
-    stall: Duration = Field(10.0, description="between two pieces of content")
+    stall: Duration = Field(10.0, description="between two chunks of content")
     total: Duration = Field(120.0, description="until the end of the answer")
 
 
@@ -87,22 +87,21 @@ class Overridable(Block):
         "times of the workload's trace, at its own rate",
     )
     max_in_flight: Annotated[int, Field(ge=1)] = Field(
-        16, description="probes past their due time and unfinished; at this cap the next one is shed"
+        16, description="most unfinished probes past their due time; further ones are shed"
     )
     warmup: Annotated[int, Field(ge=0)] = Field(
-        3, description="successes after start, restart or ten idle minutes that are no one's latency"
+        3,
+        description="successful probes that are left out of latency metrics after a start, a restart or ten idle minutes",
     )
     starting_timeout: OptionalDuration = Field(
         1200.0,
-        description="a target that refuses connections and has not answered since the prober began is `starting` for so "
-        "long; then its probes are sent and fail; 0 counts them at once",
+        description="how long a target that refuses connections and has not answered yet is `starting`; after that its "
+        "probes are sent and fail; 0: at once",
     )
-    connect_lead: Duration = Field(1.0, description="how long before its due time a probe's connection is begun")
-    max_send_lag: Duration = Field(0.010, description="the prober's own lateness above which a probe is invalid")
-    timeouts: Timeouts = Field(Timeouts(), description="when a probe is given up")
-    allow_link_local: bool = Field(
-        False, description="also send to link-local addresses and to those of clouds' metadata services"
-    )
+    connect_lead: Duration = Field(1.0, description="how long before its due time a probe connects")
+    max_send_lag: Duration = Field(0.010, description="lateness of the prober above which a probe is invalid")
+    timeouts: Timeouts = Field(Timeouts(), description="when a probe is aborted")
+    allow_link_local: bool = Field(False, description="allow link-local addresses and those of cloud metadata services")
 
 
 class PriceSpec(Block):
@@ -115,7 +114,7 @@ class PriceSpec(Block):
 class BudgetSpec(Block):
     """Daily budget of a target's probes and sweeps; None: no limit."""
 
-    tokens_per_day: PositiveCount | None = Field(None, description="prompt and output together")
+    tokens_per_day: PositiveCount | None = Field(None, description="prompt and output tokens")
     cost_per_day: Positive | None = Field(None, description="dollars")
     price_per_million: PriceSpec | None = Field(None, description="dollars per million tokens")
 
@@ -139,10 +138,12 @@ class ProbeSpec(Block):
         description="name of a workload, built in or from `workloads`",
         json_schema_extra={"default": "probe"},
     )
-    rate: Rate = Field(default_factory=lambda: 0.2, description="mean rate, else the target's")
-    arrivals: Arrivals = Field(default_factory=lambda: "poisson", description="due times, else the target's")
+    rate: Rate = Field(default_factory=lambda: 0.2, description="mean rate; absent: that of the target")
+    arrivals: Arrivals = Field(
+        default_factory=lambda: "poisson", description="process of the due times; absent: that of the target"
+    )
     slos: Items[NamedSlo] = Field(
-        default_factory=tuple, description="names from `slos`; all of them if absent", validate_default=False
+        default_factory=tuple, description="names from `slos`; absent: all of them", validate_default=False
     )
 
     def judged(self) -> Iterator[tuple[str, Workload, float, tuple[Slo, ...]]]:
@@ -209,37 +210,37 @@ def _engine(name: str | None, info: ValidationInfo) -> str | None:
 class Template(Overridable):
     """Settings that configured targets have in common with discovered ones: all but address and name."""
 
-    model: Auto = Field(None, description="auto asks /v1/models")
-    api: Literal["chat", "completions"] = Field("chat", description="which endpoint is probed")
-    stream: bool = Field(True, description="false measures E2E only")
+    model: Auto = Field(None, description="name of the model; auto: from /v1/models")
+    api: Literal["chat", "completions"] = Field("chat", description="endpoint to probe")
+    stream: bool = Field(True, description="false: measure E2E only")
     engine: Annotated[Auto, AfterValidator(_engine)] = Field(
-        None, description="auto asks /v1/models; else a dialect's name"
+        None, description="name of the engine; auto: from /v1/models"
     )
-    auth: Auth | None = Field(None, description="how the prober shows who it is")
+    auth: Auth | None = Field(None, description="bearer token")
     headers: dict[str, str] = Field(
         default_factory=dict,
-        description="sent with every request; `${NAME}` in a value is the environment's",
+        description="headers of every request; values may contain `${NAME}` of the environment",
         repr=False,
     )
-    tls: TlsSpec | None = Field(None, description="for https")
+    tls: TlsSpec | None = Field(None, description="settings for https")
     proxy_url: Annotated[str, AfterValidator(expand_proxy)] | None = Field(
-        None, description="http:// address of a forward proxy; `${NAME}` in it is the environment's", repr=False
+        None, description="http:// URL of a forward proxy; may contain `${NAME}` of the environment", repr=False
     )
-    metrics: MetricsSpec | None = Field(MetricsSpec(), description="the engine's own page")
-    gpus: GpusSpec = Field(GpusSpec(), description="GPUs of this machine that serve it")
+    metrics: MetricsSpec | None = Field(MetricsSpec(), description="metrics page of the engine")
+    gpus: GpusSpec = Field(GpusSpec(), description="GPUs of this machine that serve the target")
     decode_bound: DecodeBoundSpec | None = Field(
-        None, description="what a decode step reads, to compare with what the memory allows"
+        None, description="data that a decode step reads, to compare TPOT with the limit of memory bandwidth"
     )
     probes: Items[ProbeSpec] = Field(
         default_factory=lambda: (ProbeSpec(),),
-        description="what is sent; one of workload `probe` if absent",
+        description="streams of probes; absent: one of the workload `probe`",
         validate_default=True,
     )
     budget: BudgetSpec | None = Field(
         None,
-        description="what probes and sweeps together may cost in any 24 hours; a sweep leaves the scheduled probes what they need",
+        description="limits of probes and sweeps together in any 24 hours; sweeps leave the scheduled probes their share",
     )
-    sweep: SweepSpec | None = Field(None, description="short sweeps that find out how much it can carry")
+    sweep: SweepSpec | None = Field(None, description="short sweeps that measure the capacity")
 
     @model_validator(mode="before")
     @classmethod
@@ -320,9 +321,10 @@ class Template(Overridable):
 class TargetSpec(Template):
     """A target. url: base URL without a slash at its end; name, model, engine: None if the daemon detects them."""
 
-    url: Annotated[str, AfterValidator(base_url)] = Field(description="base address; without a path, /v1 is meant")
+    url: Annotated[str, AfterValidator(base_url)] = Field(description="base URL; without a path, /v1 is added")
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        None, description="label `target`; else POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model found out"
+        None,
+        description="label `target`; absent: POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model of the server",
     )
 
     @property

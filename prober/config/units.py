@@ -24,8 +24,8 @@ PERCENT_PATTERN = rf"^{_NUMBER}\s*%$"
 COUNT_PATTERN = rf"^{_NUMBER}\s*([kKMGB]?)$"
 
 MAX_DURATION_S = 100 * 365 * 86_400.0  # larger values are mistakes, and clocks and counters cannot hold them
-RAREST_PER_S, MOST_PER_S = 1e-8, 1e5
-MOST_COUNT = 10**15
+MIN_RATE_PER_S, MAX_RATE_PER_S = 1e-8, 1e5
+MAX_COUNT = 10**15
 
 
 class UnitError(ValueError):
@@ -35,8 +35,8 @@ class UnitError(ValueError):
 def duration(value: object) -> float:
     """Seconds of "500ms", "10s", "2m", "6h", "30d". Raises UnitError with what to write instead."""
     if match := re.match(DURATION_PATTERN, value) if isinstance(value, str) else None:
-        if (found := float(match[1]) * _SECONDS[match[2]]) <= MAX_DURATION_S:
-            return found
+        if (seconds := float(match[1]) * _SECONDS[match[2]]) <= MAX_DURATION_S:
+            return seconds
         raise UnitError(f"{shortened(value)} is longer than a hundred years; use less")
     raise UnitError(
         f"{shortened(value)} is not a duration; write a number and a unit, such as 500ms, 10s, 2m, 6h or 30d"
@@ -47,10 +47,10 @@ def rate(value: object) -> float:
     """Requests per second of "0.2/s", "12/min", "1/h", "1/30s". Raises UnitError."""
     if match := re.match(RATE_PATTERN, value) if isinstance(value, str) else None:
         span_s = float(match[2] or 1) * _PER[match[3]]
-        found = float(match[1]) / span_s if span_s else 0.0
-        if RAREST_PER_S <= found <= MOST_PER_S:
-            return found
-        if found > 0:
+        per_s = float(match[1]) / span_s if span_s else 0.0
+        if MIN_RATE_PER_S <= per_s <= MAX_RATE_PER_S:
+            return per_s
+        if per_s > 0:
             raise UnitError(f"{shortened(value)} is no rate that can be kept; use from 1/1000d to 100000/s")
         raise UnitError(f"{shortened(value)} is no rate; it must be above 0 (leave the probe out to send none)")
     raise UnitError(f"{shortened(value)} is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h")
@@ -81,12 +81,12 @@ def reuse(value: object) -> float:
 
 def count(value: object) -> int:
     """A whole number: 128, "4M", "200k". Raises UnitError."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNT:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT:
         return value
     if match := re.match(COUNT_PATTERN, value) if isinstance(value, str) else None:
-        found = Decimal(match[1]) * _COUNTS[match[2]]
-        if found <= MOST_COUNT and found == int(found):
-            return int(found)
+        number = Decimal(match[1]) * _COUNTS[match[2]]
+        if number <= MAX_COUNT and number == int(number):
+            return int(number)
     raise UnitError(f"{shortened(value)} is not a count; write a whole number, such as 128, 200k or 4M")
 
 

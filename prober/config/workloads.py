@@ -102,8 +102,8 @@ Length = Annotated[LengthDistribution, PlainValidator(_length, json_schema_input
 class PrefixSpec(Block):
     """A shared beginning of prompts."""
 
-    tokens: PositiveCount = Field(description="length of the shared beginning")
-    reuse: Reuse = Field(description="share of requests that carry it: warm is 100%")
+    tokens: PositiveCount = Field(description="length of the prefix")
+    reuse: Reuse = Field(description="share of the requests that have the prefix; warm is 100%, cold 0%")
 
 
 class PromptsFile(Block):
@@ -122,25 +122,23 @@ class TraceFile(Block):
 class Expect(Block):
     """The right answer to a golden prompt."""
 
-    text: str | None = Field(None, description="the answer is this text, white space at its ends aside")
-    regex: str | None = Field(None, description="it is found in the answer; Python's syntax")
-    json_schema: dict[str, Any] | None = Field(None, description="the answer is JSON that it allows")
+    text: str | None = Field(None, description="the answer is this text, apart from white space at both ends")
+    regex: str | None = Field(None, description="the answer contains a match; Python syntax")
+    json_schema: dict[str, Any] | None = Field(None, description="the answer is JSON that is valid under this schema")
 
 
 class GoldenSpec(Block):
     """A prompt with a known answer."""
 
-    prompt: Annotated[str, Field(min_length=1)] = Field(description="sent as it is, as the user's message")
-    expect: Expect = Field(
-        default_factory=Expect, description="what the right answer is: one of text, regex, json_schema"
-    )
+    prompt: Annotated[str, Field(min_length=1)] = Field(description="sent unchanged as the user's message")
+    expect: Expect = Field(default_factory=Expect, description="the right answer: one of text, regex, json_schema")
 
 
 class PartSpec(Block):
     """A part of a mix."""
 
     workload: str = Field(description="name of a workload")
-    weight: Positive = Field(1.0, description="its share, beside those of the other parts")
+    weight: Positive = Field(1.0, description="share of the requests, relative to the other parts")
 
 
 class Shape(Block):
@@ -151,8 +149,8 @@ class Shape(Block):
         description="a number, {uniform: {min, max}}, {lognormal: {median, sigma, min, max}} or "
         "{empirical: {quantiles: {0: 10, 0.5: 100, 1: 2000}}}",
     )
-    output_tokens: Length | None = Field(None, description="the same; forced where the engine can be forced")
-    prefix: PrefixSpec | None = Field(None, description="a shared beginning that the prefix cache may hold")
+    output_tokens: Length | None = Field(None, description="the same; forced if the engine supports it")
+    prefix: PrefixSpec | None = Field(None, description="a shared beginning of prompts, for the prefix cache")
 
     def named_workload(self, name: str, sampling: Mapping[str, Any] | None = None) -> Workload:
         """The workload of these lengths."""
@@ -169,11 +167,11 @@ class WorkloadSpec(Shape):
     """A workload, without its name."""
 
     sampling: dict[str, Any] | None = Field(None, description="request fields ({temperature: 0}); never `seed`")
-    prompts: PromptsFile | None = Field(None, description="texts from a file instead of made ones")
+    prompts: PromptsFile | None = Field(None, description="prompts from a file instead of generated ones")
     trace: TraceFile | None = Field(None, description="lengths, prefixes and times from a recorded trace")
     golden: Items[GoldenSpec] | None = Field(
         None,
-        description="prompts with known answers instead of made ones, for the signal `quality`; output_tokens bounds the "
+        description="prompts with known answers instead of generated ones, for the signal `quality`; output_tokens limits the "
         f"answer ({GOLDEN_OUTPUT_TOKENS}) and is not forced",
     )
     mix: Items[PartSpec] | None = Field(None, description="several workloads by weight, each with its own series")

@@ -5,11 +5,13 @@ from decimal import Decimal
 import jsonschema
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from prober.config.load import ConfigError, load
 from prober.config.schema import json_schema
-from prober.config.target import Gamma, GammaShape, TargetSpec, Timeouts, estimate_per_day
+from prober.config.target import Gamma, GammaShape, ProbeSpec, TargetSpec, Timeouts, estimate_per_day
 from prober.measure.objective import Slo
+from prober.workload.workloads import BUILT_IN
 
 ENGINES = ("openai", "vllm")
 ONE_LINE = "targets: [{url: http://localhost:8000}]"
@@ -122,6 +124,27 @@ def test_equal_text_is_equal_and_a_change_shows() -> None:
     before, after = loaded(GOOD), loaded(GOOD.replace("12/min", "13/min"))
     assert before[0].key == after[0].key
     assert before[0] != after[0]
+
+
+def test_code_builds_a_target_from_numbers_and_objects() -> None:
+    """What a file writes as text with a unit or as a name is a number of seconds or the object itself in code."""
+    slo = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 30 * 86400.0)
+    target = TargetSpec(
+        url="http://h",
+        rate=2.0,
+        timeouts=Timeouts(stall=1.5),
+        probes=(ProbeSpec(workload=BUILT_IN["chat"], slos=(slo,)),),
+    )
+    (probe,) = target.probes
+    assert (target.url, target.timeouts.stall, probe.rate, probe.slos) == ("http://h/v1", 1.5, 2.0, (slo,))
+    assert probe.workload is BUILT_IN["chat"]
+    with pytest.raises(ValidationError):
+        TargetSpec(url="http://h", timeouts={"stall": "1.5s"})  # type: ignore[arg-type]
+
+
+def test_a_key_without_a_value_is_absent() -> None:
+    """An empty key leaves what is inherited."""
+    assert loaded("defaults: {rate: 3/s}\ntargets: [{url: http://h, rate: , stream: }]")[0].rate == 3.0
 
 
 KNOWN_TARGET = (
@@ -403,8 +426,8 @@ targets:
   - {url: "http://u:p@h/", probes: [{workload: rga, slos: [aa]}], headers: {Host: x}}
   - {urll: http://h}
 """)
-    assert len(told) == 11
-    assert len(set(told)) == 11
+    assert len(told) == 12
+    assert len(set(told)) == 12
 
 
 def test_the_schema_takes_what_is_right_and_refuses_unknown_keys() -> None:

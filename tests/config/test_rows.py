@@ -79,7 +79,7 @@ def test_the_example_is_a_good_one() -> None:
         ({"rate": "2"}, "rows[0].rate: 2 is not a rate; write a positive number per time"),
         ({"rate": None, "concurrency": "0"}, "rows[0].concurrency: 0 in flight cannot be kept; use 1 to 2,000"),
         ({"requests": "0"}, "rows[0].requests: 0 shows nothing"),
-        ({"requests": None, "duration": "0s"}, "rows[0].duration: 0s shows nothing"),
+        ({"requests": None, "duration": "0s"}, "rows[0].duration: 0 shows nothing"),
         ({"hypothesis": "[x]"}, "rows[0].hypothesis: must be text; write it in quotes"),
         ({"hypotesis": "x"}, 'rows[0].hypotesis: unknown key "hypotesis"; did you mean "hypothesis"? known: '),
         ({"name": None}, "rows[0].name: needed, but not given"),

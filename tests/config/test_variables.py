@@ -108,3 +108,15 @@ def test_an_address_that_is_none_is_a_mistake_like_others(address: str) -> None:
 
 def test_an_address_without_a_password_is_not() -> None:
     assert loaded(one("proxy_url: 'http://user@p:3128'")).warnings == ()
+
+
+def test_no_secret_is_in_the_text_form_of_a_target() -> None:
+    """A log line or a traceback that shows a target shows no header and no address with a password."""
+    specs = loaded(
+        one("headers: {Authorization: '${KEY}'}, proxy_url: '${PROXY}', metrics: {url: 'http://u:${PASSWORD}@h/m'}")
+        + "\nprometheus: {url: 'http://u:${PASSWORD}@prom/'}\ndiscovery: [{http: {url: 'https://h/list?token=${PASSWORD}'}}]"
+    )
+    for secret in ("k3y", "p%2Fw"):
+        assert secret in str(specs.model_dump())
+        assert secret not in repr(specs)
+        assert secret not in str(specs)
