@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present
+from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present, require
 from prober.config.problems import no_such
 from prober.config.relabel import KEPT, Labels, Rule, relabel
 from prober.config.server import Auth, TlsSpec, expand_field, server_tls
@@ -57,13 +57,18 @@ META = {
 }
 
 
+def at_least(least_s: float) -> AfterValidator:
+    """Validator of the time between two readings of a source."""
+    return require(lambda s: s >= least_s, lambda s: f"{s:g}s is too often; use {least_s:g}s or more")
+
+
 class FileSpec(Block):
     """Discovery from files."""
 
     files: Annotated[Items[str], Field(min_length=1)] = Field(
         description="lists of targets in Prometheus's file_sd format, .json, .yml or .yaml; names may contain * and ?"
     )
-    interval: Duration = Field(5.0, description="time between checks")
+    interval: Annotated[Duration, at_least(1.0)] = Field(5.0, description="time between checks")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -71,7 +76,6 @@ class FileSpec(Block):
             for index, name in enumerate(self.files):
                 if not name.endswith((".json", ".yml", ".yaml")):
                     mistakes.add(f"files[{index}]", f"{name!r} ends in none of .json, .yml and .yaml")
-            _check_interval(self.interval, 1.0, mistakes)
         return self
 
 
@@ -82,7 +86,7 @@ class HttpSpec(Block):
         description="URL of a list of targets in Prometheus's http_sd format; may contain `${NAME}` of the environment",
         repr=False,
     )
-    interval: Duration = Field(60.0, description="time between requests")
+    interval: Annotated[Duration, at_least(5.0)] = Field(60.0, description="time between requests")
     auth: Auth | None = Field(None, description="bearer token, for this server only")
     tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="settings for https")
 
@@ -90,7 +94,6 @@ class HttpSpec(Block):
     def _check(self) -> Self:
         with Mistakes() as mistakes:
             _check_server(self.url, "url", self.auth, mistakes)
-            _check_interval(self.interval, 5.0, mistakes)
         return self
 
 
@@ -110,7 +113,7 @@ class DnsSpec(Block):
     names: Annotated[Items[str], Field(min_length=1)] = Field(description="names to resolve")
     type: Literal["SRV", "A", "AAAA"] = Field("SRV", description="type of the records; only SRV has ports")
     port: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, description="needed for A and AAAA")
-    interval: Duration = Field(30.0, description="time between queries")
+    interval: Annotated[Duration, at_least(1.0)] = Field(30.0, description="time between queries")
     server: Annotated[tuple[str, int], BeforeValidator(_resolver), WithJsonSchema({"type": "string"})] | None = Field(
         None, description="IP:port of the name server; absent: from /etc/resolv.conf"
     )
@@ -125,7 +128,6 @@ class DnsSpec(Block):
             for index, name in enumerate(self.names):
                 if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?", name) or len(name) > 254:
                     mistakes.add(f"names[{index}]", f"{name!r} is no name of DNS")
-            _check_interval(self.interval, 1.0, mistakes)
         return self
 
 
@@ -201,7 +203,13 @@ class DiscoverySpec(Block):
         description="allowed hosts: names, *.example.org, or networks such as 10.0.0.0/8; needed if `target` has `auth`, `headers`, or "
         "a client certificate; absent: all hosts but this machine",
     )
-    limit: PositiveCount = Field(100, description="most targets of this source")
+    limit: Annotated[
+        PositiveCount,
+        require(
+            lambda count: count <= MAX_TARGETS,
+            lambda count: f"{count:,} targets are more than one prober can have; use {MAX_TARGETS:,} or less",
+        ),
+    ] = Field(100, description="most targets of this source")
     target: Template = Field(default_factory=Template, description="settings of the targets")
     _place: str = PrivateAttr("")
 
@@ -250,13 +258,6 @@ class DiscoverySpec(Block):
                 if _network(host) is None and _HOST.fullmatch(host) is None:
                     mistakes.add(f"[{index}]", f"{host!r} is no name, *.name or network such as 10.0.0.0/8")
         return hosts
-
-    @field_validator("limit")
-    @classmethod
-    def _check_limit(cls, limit: int) -> int:
-        if limit > MAX_TARGETS:
-            raise mistake(f"{limit:,} targets are more than one prober can have; use {MAX_TARGETS:,} or less")
-        return limit
 
     @property
     def kind(self) -> str:
@@ -368,11 +369,6 @@ def _secret_key(target: Template) -> str:
 
 def _is_label(name: str, pattern: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
-
-
-def _check_interval(interval_s: float, least_s: float, mistakes: Mistakes) -> None:
-    if interval_s < least_s:
-        mistakes.add("interval", f"{interval_s:g}s is too often; use {least_s:g}s or more")
 
 
 def _check_server(url: str, key: str, auth: Auth | None, mistakes: Mistakes) -> None:

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Annotated, Any, NoReturn, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -72,6 +73,17 @@ class Mistakes:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None and self._errors:
             raise ValidationError.from_exception_data("", self._errors)
+
+
+def require(holds: Callable[[Any], bool], message: Callable[[Any], str]) -> AfterValidator:
+    """Validator of a single value. message: of a value for which `holds` is false."""
+
+    def validate(value: T) -> T:
+        if not holds(value):
+            raise mistake(message(value))
+        return value
+
+    return AfterValidator(validate)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,12 +3,10 @@
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from prober.config.fields import Block, Duration, mistake
+from prober.config.fields import Block, Duration, mistake, require
 from prober.config.server import Auth, TlsSpec, server_tls
-
-MIN_INTERVAL_S = 60.0
 
 
 def url_problem(url: str) -> str:
@@ -48,14 +46,10 @@ class GrafanaSpec(Block):
     )
     dashboards: bool = Field(True, description="keep the dashboards up to date; edited ones are not overwritten")
     annotations: bool = Field(True, description="annotate sweeps, drift and changes of the engine")
-    interval: Duration = Field(3600.0, description="time between checks of the dashboards, at least 1m")
-
-    @field_validator("interval")
-    @classmethod
-    def _check_interval(cls, interval: float) -> float:
-        if interval < MIN_INTERVAL_S:
-            raise mistake(f"{interval:g}s is more often than anybody edits a dashboard; use 1m or more")
-        return interval
+    interval: Annotated[
+        Duration,
+        require(lambda s: s >= 60, lambda s: f"{s:g}s is more often than anybody edits a dashboard; use 1m or more"),
+    ] = Field(3600.0, description="time between checks of the dashboards, at least 1m")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -97,7 +97,9 @@ def fields_of(model: type[BaseModel], keys: Sequence[int | str]) -> Collection[s
 def _model_of(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next(filter(None, map(_model_of, getattr(annotation, "__args__", ()))), None)
+    inner = getattr(annotation, "__args__", ())
+    written = (getattr(item, "json_schema_input_type", None) for item in getattr(annotation, "__metadata__", ()))
+    return next(filter(None, map(_model_of, (*inner, *written))), None)
 
 
 def shown(url: str) -> str:

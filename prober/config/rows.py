@@ -4,25 +4,22 @@ import re
 from typing import Annotated, Any, Self
 
 from pydantic import (
-    AfterValidator,
     Field,
     PlainValidator,
     ValidationError,
     ValidationInfo,
-    field_validator,
     model_validator,
 )
 
 from prober.config import units
 from prober.config.document import BadYaml, parse
-from prober.config.fields import Count, Document, Duration, Items, Mistakes, Rate, mistake
+from prober.config.fields import Count, Document, Duration, Items, Mistakes, Rate, mistake, require
 from prober.config.load import ConfigError
 from prober.config.problems import Problems, below, explain, no_such
 from prober.config.slos import FORM, SloSpec, named, objective
 from prober.config.target import Timeouts, threshold_problem
 from prober.config.workloads import Length, Shape
 from prober.measure.objective import Slo
-from prober.workload.shapes import LengthDistribution
 from prober.workload.workloads import Workload
 
 MAX_CONCURRENCY = 2_000
@@ -32,10 +29,23 @@ MINIMAL = (
 )
 
 
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[\w.-]{1,100}", text):
-        raise mistake(f"{text!r} cannot be a name; use up to 100 letters, digits, '_', '.' and '-'")
-    return text
+_Name = Annotated[
+    str,
+    require(
+        lambda text: re.fullmatch(r"[\w.-]{1,100}", text) is not None,
+        lambda text: f"{text!r} cannot be a name; use up to 100 letters, digits, '_', '.' and '-'",
+    ),
+]
+_Concurrency = Annotated[
+    Count,
+    require(
+        lambda count: 1 <= count <= MAX_CONCURRENCY,
+        lambda count: f"{count} in flight cannot be kept; use 1 to {MAX_CONCURRENCY:,}",
+    ),
+]
+_some = require(lambda amount: amount > 0, lambda amount: f"{amount:g} shows nothing; write 400 requests, or 30s")
+_needed = require(lambda length: length is not None, lambda _: "needed: a number of tokens or a distribution")
+_not_empty = require(bool, lambda _: "needed: a list of what must hold, such as ['ttft<500ms:99%', 'success:99%']")
 
 
 def _objective(text: object, info: ValidationInfo) -> Slo:
@@ -62,43 +72,15 @@ class Row(Shape):
     accept: all of them must hold; no two different objectives of a file have the same name
     """
 
-    name: Annotated[str, AfterValidator(_name)]
-    prompt_tokens: Length | None = Field(None, validate_default=True)
-    output_tokens: Length | None = Field(None, validate_default=True)
+    name: _Name
+    prompt_tokens: Annotated[Length | None, _needed] = Field(None, validate_default=True)
+    output_tokens: Annotated[Length | None, _needed] = Field(None, validate_default=True)
     rate: Rate | None = None
-    concurrency: Count | None = None
-    requests: Count | None = None
-    duration: Duration | None = None
-    accept: Items[Annotated[Slo, PlainValidator(_objective)]] = Field((), validate_default=True)
+    concurrency: _Concurrency | None = None
+    requests: Annotated[Count, _some] | None = None
+    duration: Annotated[Duration, _some] | None = None
+    accept: Annotated[Items[Annotated[Slo, PlainValidator(_objective)]], _not_empty] = Field((), validate_default=True)
     hypothesis: str = ""
-
-    @field_validator("prompt_tokens", "output_tokens")
-    @classmethod
-    def _check_length(cls, length: LengthDistribution | None) -> LengthDistribution:
-        if length is None:
-            raise mistake("needed: a number of tokens or a distribution")
-        return length
-
-    @field_validator("concurrency")
-    @classmethod
-    def _check_concurrency(cls, concurrency: int) -> int:
-        if not 1 <= concurrency <= MAX_CONCURRENCY:
-            raise mistake(f"{concurrency} in flight cannot be kept; use 1 to {MAX_CONCURRENCY:,}")
-        return concurrency
-
-    @field_validator("requests", "duration")
-    @classmethod
-    def _check_amount(cls, amount: float) -> float:
-        if amount <= 0:
-            raise mistake(f"{amount:g} shows nothing; send more, such as 400 requests, or for 30s")
-        return amount
-
-    @field_validator("accept")
-    @classmethod
-    def _check_accept(cls, accept: tuple[Slo, ...]) -> tuple[Slo, ...]:
-        if not accept:
-            raise mistake("needed: a list of what must hold, such as ['ttft<500ms:99%', 'success:99%']")
-        return accept
 
     @model_validator(mode="after")
     def _check(self) -> Self:

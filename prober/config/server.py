@@ -1,5 +1,6 @@
 """Connection to a server: address, proxy, headers, authentication and certificates."""
 
+import re
 from collections.abc import Mapping
 from typing import Self
 from urllib.parse import urlsplit
@@ -10,26 +11,12 @@ from prober.config.fields import Block, mistake
 from prober.config.problems import shown
 from prober.config.variables import expand_url
 
-OWN_HEADERS = frozenset(
-    [
-        "accept",
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "content-type",
-        "expect",
-        "host",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "x-request-id",
-    ]
+OWN_HEADERS = re.compile(
+    "accept|accept-encoding|connection|content-length|content-type|expect|host|transfer-encoding|upgrade|user-agent|x-request-id"
 )
 
 
 class Auth(Block):
-    """Authentication with a bearer token."""
-
     bearer_token_file: str = Field(description="file with the token; read again when it changes")
 
 
@@ -88,7 +75,7 @@ def expand_proxy(text: str, info: ValidationInfo) -> str:
 
 def header_problem(name: str, value: str, *, has_token: bool) -> str:
     """Error in a header; empty if it is valid. has_token: the prober sends a bearer token."""
-    if name.lower() in OWN_HEADERS or (name.lower() == "authorization" and has_token):
+    if OWN_HEADERS.fullmatch(name.lower()) or (name.lower() == "authorization" and has_token):
         return "is set by the prober itself; remove it"
     if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name) or not name.isascii():
         return f"{name!r} is not a header name"

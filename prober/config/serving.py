@@ -10,17 +10,14 @@ from pydantic import (
     PrivateAttr,
     ValidationInfo,
     WithJsonSchema,
-    field_validator,
     model_validator,
 )
 
-from prober.config.fields import Auto, Block, Document, Duration, NotNegative, Positive, PositiveCount, mistake
+from prober.config.fields import Auto, Block, Document, Duration, NotNegative, Positive, PositiveCount, mistake, require
 from prober.config.problems import is_http, shown
 from prober.config.server import expand_field
 from prober.config.units import shortened
 from prober.measure.bandwidth_bound import DecodeModel, ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
-
-MIN_PAGE_INTERVAL_S = 0.5
 
 
 def _page_url(text: str | None, info: ValidationInfo) -> str | None:
@@ -41,14 +38,9 @@ class MetricsSpec(Block):
         "read it",
         repr=False,
     )
-    interval: Duration = Field(5.0, description="time between readings, at least 500ms")
-
-    @field_validator("interval")
-    @classmethod
-    def _check_interval(cls, interval: float) -> float:
-        if interval < MIN_PAGE_INTERVAL_S:
-            raise mistake(f"{interval:g}s would disturb the engine; use 500ms or more")
-        return interval
+    interval: Annotated[
+        Duration, require(lambda s: s >= 0.5, lambda s: f"{s:g}s would disturb the engine; use 500ms or more")
+    ] = Field(5.0, description="time between readings, at least 500ms")
 
 
 def _indices(value: object) -> object:

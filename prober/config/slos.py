@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from decimal import Decimal
+from typing import Annotated
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from prober.config.fields import Block, Document, Duration, ExactPercent, mistake
+from prober.config.fields import Block, Document, Duration, ExactPercent, mistake, require
 from prober.config.problems import explain
 from prober.measure.burn_rate_windows import MIN_SLO_WINDOW_S, promql
 from prober.measure.objective import SIGNALS, SIGNALS_WITHOUT_THRESHOLD, Signal, Slo
@@ -14,6 +14,13 @@ from prober.measure.objective import SIGNALS, SIGNALS_WITHOUT_THRESHOLD, Signal,
 DAY_S = 86_400.0
 FORM = "write signal<threshold:objective, such as 'ttft<500ms:99%' or 'success:99%'"
 _OBJECTIVE = re.compile(r"\s*(\w+)\s*(?:<=?\s*([^:<]+?))?\s*:\s*(\S.*?)\s*")
+
+
+def _too_short(window_s: float) -> str:
+    return (
+        f"{promql(window_s)} is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to less "
+        f"than a scrape or two; use at least {promql(MIN_SLO_WINDOW_S)}"
+    )
 
 
 class SloSpec(Block):
@@ -25,8 +32,16 @@ class SloSpec(Block):
         validate_default=True,
         description="an event is good up to this duration, which becomes a bucket bound; not for `success` and `quality`",
     )
-    objective: ExactPercent = Field(description="share of events that must be good, above 0% and below 100%")
-    window: Duration = Field(30 * DAY_S, description="period over which the objective is judged, at least 6d")
+    objective: Annotated[
+        ExactPercent,
+        require(
+            lambda share: 0 < share < 1,
+            lambda share: f"{share * 100}% leaves nothing to judge; use 0% < objective < 100%",
+        ),
+    ] = Field(description="share of events that must be good, above 0% and below 100%")
+    window: Annotated[Duration, require(lambda s: s >= MIN_SLO_WINDOW_S, _too_short)] = Field(
+        30 * DAY_S, description="period over which the objective is judged, at least 6d"
+    )
 
     @field_validator("threshold")
     @classmethod
@@ -37,23 +52,6 @@ class SloSpec(Block):
         if signal is not None and signal not in SIGNALS_WITHOUT_THRESHOLD and not threshold:
             raise mistake(f"needed for signal `{signal}`: a duration above 0, such as 500ms")
         return threshold
-
-    @field_validator("objective")
-    @classmethod
-    def _check_objective(cls, objective: Decimal) -> Decimal:
-        if not 0 < objective < 1:
-            raise mistake(f"{objective * 100}% leaves nothing to judge; use 0% < objective < 100%")
-        return objective
-
-    @field_validator("window")
-    @classmethod
-    def _check_window(cls, window_s: float) -> float:
-        if window_s < MIN_SLO_WINDOW_S:
-            raise mistake(
-                f"{promql(window_s)} is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to "
-                f"less than a scrape or two; use at least {promql(MIN_SLO_WINDOW_S)}"
-            )
-        return window_s
 
     def named(self, name: str) -> Slo:
         """The objective under its name."""

@@ -47,14 +47,10 @@ DRAWS = 300  # of a workload, to estimate the variance of its lengths
 
 
 class GammaShape(Block):
-    """Shape of gamma-distributed gaps."""
-
     shape: Positive = Field(description="below 1 bursty, 1 is Poisson, above 1 regular")
 
 
 class Gamma(Block):
-    """Gamma-distributed gaps between probes."""
-
     gamma: GammaShape = Field(description="gamma-distributed gaps")
 
 
@@ -105,8 +101,6 @@ class Overridable(Block):
 
 
 class PriceSpec(Block):
-    """Dollars per million tokens."""
-
     prompt: NotNegative = Field(description="of the prompt")
     completion: NotNegative = Field(description="of the answer")
 

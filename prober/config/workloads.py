@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Discriminator, Field, PlainValidator, Tag, TypeAdapter, ValidationInfo
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo
 
 from prober.config.fields import Block, Items, Positive, PositiveCount, Reuse, mistake
 from prober.config.problems import Problems, no_such
@@ -18,125 +18,89 @@ GOLDEN_OUTPUT_TOKENS = 64
 MAX_GOLDEN_OUTPUT_TOKENS = 4_096
 
 
-class FixedLength(Block):
-    fixed: PositiveCount
-
-
-class MinMax(Block):
+class Bounds(Block):
     min: PositiveCount
     max: PositiveCount
 
 
-class UniformLength(Block):
-    uniform: MinMax
-
-
-class LognormalParameters(Block):
+class LognormalSpec(Block):
     median: Positive
     sigma: Annotated[float, Field(ge=0, le=10, strict=False)]
     min: PositiveCount = 1
     max: PositiveCount
 
 
-class LognormalLength(Block):
-    lognormal: LognormalParameters
-
-
-class Quantiles(Block):
+class QuantilesSpec(Block):
     quantiles: dict[Annotated[float, Field(ge=0, le=1, strict=False)], Annotated[float, Field(ge=1, strict=False)]]
 
 
-class EmpiricalLength(Block):
-    empirical: Quantiles
+class LengthSpec(Block):
+    """A distribution of lengths by the only key that is set."""
+
+    fixed: PositiveCount | None = None
+    uniform: Bounds | None = None
+    lognormal: LognormalSpec | None = None
+    empirical: QuantilesSpec | None = None
+
+    def distribution(self) -> LengthDistribution:
+        """The distribution. Raises a mistake."""
+        if len(self.model_fields_set) != 1:
+            raise mistake(f"not a length; write a number of tokens, or one of {', '.join(LengthSpec.model_fields)}")
+        if self.fixed is not None:
+            return Fixed(self.fixed)
+        if self.empirical is not None:
+            pairs = tuple(sorted(self.empirical.quantiles.items()))
+            lengths = [tokens for _, tokens in pairs]
+            if pairs and (pairs[0][0], pairs[-1][0]) == (0, 1) and lengths == sorted(lengths):
+                return Empirical(pairs)
+            raise mistake("quantiles must go from 0 to 1 and rise, such as {0: 10, 0.5: 100, 1: 2000}")
+        if (u := self.uniform) is not None and u.min <= u.max:
+            return Uniform(u.min, u.max)
+        if (p := self.lognormal) is not None and p.min <= p.median <= p.max:
+            return Lognormal(p.median, p.sigma, p.min, p.max)
+        raise mistake("min, median and max are not in order; it must be min ≤ median ≤ max")
 
 
-_LENGTHS = {"fixed": FixedLength, "uniform": UniformLength, "lognormal": LognormalLength, "empirical": EmpiricalLength}
-
-
-def _form(value: object) -> str | None:
-    if not isinstance(value, dict):
-        return "number"
-    return next((key for key in _LENGTHS if key in value), None)
-
-
-# The key selects the model, so that a mistake is reported inside it and not as four failed alternatives.
-_WrittenLength = Annotated[
-    Annotated[PositiveCount, Tag("number")]
-    | Annotated[FixedLength, Tag("fixed")]
-    | Annotated[UniformLength, Tag("uniform")]
-    | Annotated[LognormalLength, Tag("lognormal")]
-    | Annotated[EmpiricalLength, Tag("empirical")],
-    Discriminator(
-        _form,
-        custom_error_type="mistake",
-        custom_error_message="not a length; write a number of tokens, or one of fixed, uniform, lognormal, empirical",
-    ),
-]
-_LENGTH: TypeAdapter[Any] = TypeAdapter(_WrittenLength)
+_NUMBER: TypeAdapter[int] = TypeAdapter(PositiveCount)
 
 
 def _length(value: object, info: ValidationInfo) -> LengthDistribution:
     if isinstance(value, Fixed | Uniform | Lognormal | Empirical):
         return value
-    match _LENGTH.validate_python(value, context=info.context):
-        case int() as tokens:
-            return Fixed(tokens)
-        case FixedLength(fixed=tokens):
-            return Fixed(tokens)
-        case UniformLength(uniform=u) if u.min <= u.max:
-            return Uniform(u.min, u.max)
-        case LognormalLength(lognormal=p) if p.min <= p.median <= p.max:
-            return Lognormal(p.median, p.sigma, p.min, p.max)
-        case EmpiricalLength(empirical=e):
-            pairs = tuple(sorted(e.quantiles.items()))
-            lengths = [tokens for _, tokens in pairs]
-            if pairs and (pairs[0][0], pairs[-1][0]) == (0, 1) and lengths == sorted(lengths):
-                return Empirical(pairs)
-            raise mistake("quantiles must go from 0 to 1 and rise, such as {0: 10, 0.5: 100, 1: 2000}")
-    raise mistake("min, median and max are not in order; it must be min ≤ median ≤ max")
+    if isinstance(value, dict):
+        return LengthSpec.model_validate(value, context=info.context).distribution()
+    return Fixed(_NUMBER.validate_python(value, context=info.context))
 
 
-Length = Annotated[LengthDistribution, PlainValidator(_length, json_schema_input_type=_WrittenLength)]
+Length = Annotated[LengthDistribution, PlainValidator(_length, json_schema_input_type=PositiveCount | LengthSpec)]
 
 
 class PrefixSpec(Block):
-    """A shared beginning of prompts."""
-
     tokens: PositiveCount = Field(description="length of the prefix")
     reuse: Reuse = Field(description="share of the requests that have the prefix; warm is 100%, cold 0%")
 
 
 class PromptsFile(Block):
-    """Prompts from a file."""
-
     file: str = Field(description="JSONL of messages, or ShareGPT's JSON")
 
 
 class TraceFile(Block):
-    """A recorded trace."""
-
     file: str = Field(description="Mooncake JSONL or Azure CSV")
     speed: Positive = Field(1.0, description="2 replays twice as fast")
 
 
 class Expect(Block):
-    """The right answer to a golden prompt."""
-
     text: str | None = Field(None, description="the answer is this text, apart from white space at both ends")
     regex: str | None = Field(None, description="the answer contains a match; Python syntax")
     json_schema: dict[str, Any] | None = Field(None, description="the answer is JSON that is valid under this schema")
 
 
 class GoldenSpec(Block):
-    """A prompt with a known answer."""
-
     prompt: Annotated[str, Field(min_length=1)] = Field(description="sent unchanged as the user's message")
     expect: Expect = Field(default_factory=Expect, description="the right answer: one of text, regex, json_schema")
 
 
 class PartSpec(Block):
-    """A part of a mix."""
-
     workload: str = Field(description="name of a workload")
     weight: Positive = Field(1.0, description="share of the requests, relative to the other parts")
 

@@ -152,7 +152,6 @@ KNOWN_TARGET = (
     "max_send_lag, metrics, model, name, probes, proxy_url, rate, starting_timeout, stream, sweep, timeouts, tls, url, warmup"
 )
 TTFT = "slos: {a: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
-LENGTHS = "a number of tokens, or one of fixed, uniform, lognormal, empirical"
 BAD = [
     (
         "targets: [{url: http://h, metrics: {interval: 100ms}}]",
@@ -373,7 +372,12 @@ BAD = [
     ),
     (
         "workloads: {w: {output_tokens: 5, prompt_tokens: {normal: {}}}}\n" + ONE_LINE,
-        f"workloads.w.prompt_tokens: not a length; write {LENGTHS}",
+        'workloads.w.prompt_tokens.normal: unknown key "normal"; did you mean "lognormal"? known: empirical, fixed, lognormal, '
+        "uniform",
+    ),
+    (
+        "workloads: {w: {output_tokens: 5, prompt_tokens: {}}}\n" + ONE_LINE,
+        "workloads.w.prompt_tokens: not a length; write a number of tokens, or one of fixed, uniform, lognormal, empirical",
     ),
     (
         "workloads: {w: {output_tokens: 5, prompt_tokens: {uniform: {min: 5, max: 2}}}}\n" + ONE_LINE,
