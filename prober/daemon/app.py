@@ -63,7 +63,6 @@ from prober.web.web_config import WebFile
 WATCH_S = 2.0
 READ_AGAIN_S = 10.0  # without any configuration: also what it names may be there by then
 LISTEN_AGAIN_S, LISTEN_AGAIN_AT_MOST_S = 1.0, 30.0
-MAX_SEND_LAG_S = 0.010  # without any target
 ALONE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
@@ -184,7 +183,7 @@ class App:
         if why and not web.problem:
             self._refused("web", "actions stay off", [why])
         clock = self._clock = self._make_clock()
-        trust = Trust(min((spec.max_send_lag for spec in specs.kinds), default=MAX_SEND_LAG_S))
+        trust = Trust(min((spec.max_send_lag for spec in specs.kinds), default=specs.defaults.max_send_lag))
         _warn(specs)
         instance = os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         events = EventLog()
@@ -304,7 +303,7 @@ class App:
             except ConfigError as problem:
                 self._not_taken(str(problem).splitlines(), asked=asked)
                 return str(problem)
-            self._trust.max_lag_s = min(spec.max_send_lag for spec in specs.kinds)
+            self._trust.max_send_lag_s = min(spec.max_send_lag for spec in specs.kinds)
             self._drift.configure(specs.drift)
             self._persistence.prometheus_url = self._sweeps.prometheus_url = specs.prometheus_url
             self._grafana.configure(specs.grafana)
