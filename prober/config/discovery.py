@@ -211,7 +211,7 @@ class DiscoverySpec(Block):
         ),
     ] = Field(100, description="most targets of this source")
     target: Template = Field(default_factory=Template, description="settings of the targets")
-    _place: str = PrivateAttr("")
+    _template: TargetSpec | None = PrivateAttr(None)
 
     @model_validator(mode="before")
     @classmethod
@@ -277,19 +277,18 @@ class DiscoverySpec(Block):
 
     @property
     def template(self) -> TargetSpec:
-        """A target whose URL is a placeholder and whose name is its place in the configuration. GPUs are local, so it has none."""
-        return self.discovered(PLACEHOLDER, self._place, self.target.model)
-
-    def discovered(self, url: str, name: str, model: str | None) -> TargetSpec:
-        """A target with these settings."""
-        target = self.target
-        gpus = target.gpus if target.gpus.indices is not None else target.gpus.model_copy(update={"indices": ()})
-        return TargetSpec.model_construct(**{**dict(target), "url": url, "name": name, "model": model, "gpus": gpus})
+        """A target with these settings, whose URL is a placeholder and whose name is its place in the configuration."""
+        assert self._template is not None, "set by `placed`"
+        return self._template
 
     def placed(self, index: int, name: str) -> Self:
         """The discovery under its name and at its index in the list."""
+        gpus = self.target.gpus  # of this machine, so that discovered targets have none by default
+        own = {"gpus": gpus.model_copy(update={"indices": ()})} if gpus.indices is None else {}
         spec = self.model_copy(update={"name": name})
-        spec._place = f"discovery[{index}].target"
+        spec._template = TargetSpec.model_construct(
+            **{**dict(self.target), **own, "url": PLACEHOLDER, "name": f"discovery[{index}].target"}
+        )
         return spec
 
 
@@ -312,7 +311,7 @@ def target_of(labels: Labels, spec: DiscoverySpec) -> TargetSpec | None:
     if _PATH.fullmatch(path) is None or len(path) > MAX_NAME_CHARS:
         raise Unfit(f"__path__ {_shown(path)} is not a path such as /v1")
     _check_host(match[1].strip("[]").lower(), spec.hosts)
-    name, model = relabelled.get("name") or address, relabelled.get("model") or spec.target.model
+    name, model = relabelled.get("name") or address, relabelled.get("model") or spec.template.model
     for key, text in (("name", name), ("model", model or "")):
         if len(text) > MAX_NAME_CHARS or not text.isprintable():
             raise Unfit(
@@ -320,7 +319,7 @@ def target_of(labels: Labels, spec: DiscoverySpec) -> TargetSpec | None:
             )
     base = f"{scheme}://{address}{path}".rstrip("/")
     url = base if path.strip("/") else f"{base}/v1"
-    return spec.discovered(url, name, model)
+    return spec.template.model_copy(update={"url": url, "name": name, "model": model})
 
 
 def _shown(text: str) -> str:
