@@ -77,6 +77,7 @@ def test_every_mistake_is_shown_and_the_first_good_file_is_taken(tmp_path: Path,
     """Mistake after mistake: it answers as well, says what is wrong once, and probes once the file is right."""
     config = tmp_path / "prober.yaml"
     with Kept(tmp_path) as prober:
+        until(prober.is_well, "the pages")
         for spoil, said in MISTAKES:
             spoil(config)
             until(partial(prober.logged, said), said)
