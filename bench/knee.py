@@ -25,7 +25,7 @@ from bench.driven import CLOCK_S, Driven, Driver, Telemetry, breaches, longest_r
 from bench.report import goal, percentile, show
 from bench.worlds import SHARE, World, knees, restored, share_at
 from prober.features.capacity.actions import Estimate, Finished
-from prober.features.capacity.estimate import estimated
+from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import PAGE_S
 from prober.features.capacity.sweep_plan import Plan
 from prober.measure.objective import Slo
@@ -56,12 +56,12 @@ def swept(known: dict[str, Any], telemetry: Telemetry, mode: str = "adaptive") -
     found["seconds"] = round(driven.ended_s - driven.began_s, 1)
     if isinstance(order, Estimate):
         began = process_time()
-        answer = estimated(order.record, effort=0.4 if mode == "gentle" else 1.0)
+        answer = estimate_capacity(order.record, effort=0.4 if mode == "gentle" else 1.0)
         found["cpu_s"] = round(process_time() - began, 1)
         found |= _said(answer.capacities[0], known, knee, added)
         at = answer.knees[0]
         found["slope"], found["chance"] = (round(at.slope, 2), round(at.error, 4)) if at else (None, None)
-        found["fit_error"] = round(answer.found.error, 3) if answer.found else None
+        found["fit_error"] = round(answer.fit.error, 3) if answer.fit else None
     return found | _harm(world, driven)
 
 

@@ -12,8 +12,7 @@ from random import Random
 from types import MappingProxyType
 
 from prober.features.capacity.actions import Estimate, Finished, Run
-from prober.features.capacity.estimate import estimated
-from prober.features.capacity.fitting import Fit, Prior
+from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep
 from prober.features.capacity.sweep_plan import Plan, Spent
 from prober.features.capacity.sweep_progress import Sweeping
@@ -296,12 +295,20 @@ class Drive:
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, spawn, initializer=_stand_back, initargs=(os.getpid(),)) as pool:
             loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(pool, estimated, record, seed, self._prior)
-        self._model = found.found
-        return found.capacities
+            capacities, self._model = await loop.run_in_executor(pool, _estimate_capacity, record, seed, self._prior)
+        return capacities
 
     def _now_s(self) -> float:
         return self._clock.now_ns() / 1e9
+
+
+def _estimate_capacity(record: Record, seed: int, prior: Prior | None) -> tuple[tuple[Capacity, ...], Fit | None]:
+    """Run in the estimate's own process, the only one that loads numpy; its matrices are too small for threads."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from prober.features.capacity.estimate import estimate_capacity
+
+    estimate = estimate_capacity(record, seed, prior)
+    return estimate.capacities, estimate.fit
 
 
 def _stand_back(parent: int) -> None:
