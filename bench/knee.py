@@ -21,9 +21,8 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-from bench.driven import CLOCK_S, Driven, Driver, Telemetry, breaches, longest_run_s, within
 from bench.report import goal, percentile, show
-from bench.worlds import SHARE, World, knees, restored, share_at
+from bench.worlds import SHARE, knees, restored, share_at
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import PAGE_S
@@ -31,13 +30,23 @@ from prober.features.capacity.sweep_plan import Plan
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity
 from prober.simulation.faults import Crash, Fault, KvLost, Slow
+from tests.features.capacity.simulated_sweep import (
+    CLOCK_S,
+    Driven,
+    Driver,
+    SimulatedTarget,
+    Telemetry,
+    breaches,
+    longest_run_s,
+    within,
+)
 
 SEED = 11
 AFTER_S = 60.0
 SHARP, FLAT = 10.0, 5.0  # local slopes
 
 
-def plan(world: World, mode: str = "adaptive") -> Plan:
+def plan(world: SimulatedTarget, mode: str = "adaptive") -> Plan:
     """The default one, with the workload's lengths."""
     rng = Random(f"lengths {world.seed}")
     slo = Slo("ttft", "ttft", world.threshold_s, Decimal(1) - Decimal(str(SHARE)), 3_600.0)
@@ -79,7 +88,7 @@ def _said(capacity: Capacity, known: dict[str, Any], knee: float, added: float) 
     }
 
 
-def _harm(world: World, driven: Driven) -> dict[str, Any]:
+def _harm(world: SimulatedTarget, driven: Driven) -> dict[str, Any]:
     """Breaches of others during the sweep and a minute after it, beside the same others without it."""
     until_s = driven.ended_s + AFTER_S
     swept = within(driven.others, driven.began_s, until_s)
@@ -94,10 +103,10 @@ def _harm(world: World, driven: Driven) -> dict[str, Any]:
     }
 
 
-def unswept(world: World, until_s: float) -> list[Any]:
+def unswept(world: SimulatedTarget, until_s: float) -> list[Any]:
     """The background alone, up to then and a little more."""
     driver = Driver(world, plan(world), "none", SEED)
-    driver._to(until_s + 10 * world.threshold_s)
+    driver.advance(until_s + 10 * world.threshold_s)
     return driver.others
 
 
@@ -111,10 +120,10 @@ def grid(known: dict[str, Any]) -> dict[str, Any]:
         start_s, first = driver.now, len(driver.own)
         at_s = start_s + rng.expovariate(rate)
         while at_s < start_s + 60.0:
-            driver._to(at_s)
-            driver._send(at_s)
+            driver.advance(at_s)
+            driver.send(at_s)
             at_s += rng.expovariate(rate)
-        driver._to(start_s + 60.0)
+        driver.advance(start_s + 60.0)
         late = [driver.now - each.request.arrival_s for each in driver.own[first:] if each.ttft_s is None]
         ttfts = sorted([each.ttft_s for each in driver.own[first:] if each.ttft_s is not None] + late)
         if ttfts and percentile(ttfts, 0.99) > world.threshold_s:
@@ -124,7 +133,7 @@ def grid(known: dict[str, Any]) -> dict[str, Any]:
     ended_s = driver.now
     for each in driver.open:
         driver.engine.cancel(each.truth)
-    driver._to(ended_s + AFTER_S)
+    driver.advance(ended_s + AFTER_S)
     made = Driven(driver.sweep, [], driver.others, driver.own, began_s, ended_s)
     estimate = (held or rate / 1.1) + world.others_per_s
     error = log(estimate / known["knee"])
@@ -164,16 +173,16 @@ class Watched(Driver):
     evidence_s: float | None = None
     full_s: float | None = None  # since when cache or queue are over their limit
 
-    def _to(self, at_s: float) -> None:
+    def advance(self, at_s: float) -> None:
         while self.now + 0.01 < at_s and self.sweep is not None:
-            super()._to(self.now + 0.01)
+            super().advance(self.now + 0.01)
             self._watch()
-        super()._to(at_s)
+        super().advance(at_s)
 
     def _watch(self) -> None:
         if self.evidence_s is not None or not self.sweep.stages or self.sweep.stages[-1].phase == "warm_up":
             return
-        threshold_s, now = self.world.threshold_s, self.now
+        threshold_s, now = self.target.threshold_s, self.now
         began_s = self.sweep.stages[-1].began_s - CLOCK_S
         recent = [each for each in self.own[-400:] if each.request.arrival_s >= self.sweep.stages[1].began_s - CLOCK_S]
         lost = sum(
@@ -191,7 +200,7 @@ class Watched(Driver):
             if age > threshold_s or each.first_token_s is not None
         ]
         state = self.engine.state
-        rate = self.sweep.stages[-1].rate_per_s + self.world.others_per_s
+        rate = self.sweep.stages[-1].rate_per_s + self.target.others_per_s
         full = state.kv_usage_ratio > 0.98 or state.waiting > max(4.0, 1.4 * threshold_s * rate)
         self.full_s = (self.full_s or now) if full else None
         if (lost > 1 and lost > 0.1 * sent) or max(ages, default=0.0) > 3 * threshold_s or sum(known[-8:]) >= 4:

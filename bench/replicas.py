@@ -2,8 +2,9 @@
 
     python -m bench.replicas [--quick]
 
-Histories are in virtual time (`bench.leases`): 2 to 5 replicas, messages late, lost or answered in vain, partitions, pauses, an API
-server that is away, clocks that run up to 19% too fast or too slow; as a control, the same with clocks beyond the bound of 20%.
+Histories are in virtual time (tests/features/replicas/simulated_leases.py): 2 to 5 replicas, messages late, lost or answered in
+vain, partitions, pauses, an API server that is away, clocks that run up to 19% too fast or too slow; as a control, the same with
+clocks beyond the bound of 20%.
 Pairs are in real time, over sockets, against the stand-in API server with the default lease of 15 s, cut off, or told to end, at
 random moments. The last part are two real daemons, of which the leader is cut off from the API server in the middle of a sweep.
 """
@@ -21,7 +22,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.leases import Trouble, World
 from bench.report import goal, percentile, show
 from prober.daemon.registry import registry
 from prober.features.replicas.leadership import Leased
@@ -29,6 +29,7 @@ from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import KubernetesLease
 from prober.net.kubernetes import Api
 from prober.probing.shard import shard_of
+from tests.features.replicas.simulated_leases import Trouble, World
 from tests.kubernetes.apiserver import ApiServer
 from tests.processes import Daemon, Mock, asked, until
 

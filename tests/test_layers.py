@@ -263,3 +263,13 @@ def test_input_and_output_in_a_pure_module_is_found(source: str) -> None:
 def test_a_generator_passed_in_is_pure() -> None:
     """A random.Random as an argument, dates as values and URL text are no I/O."""
     assert impurities("prober.workload.shapes", "from random import Random\nfrom urllib.parse import urlsplit") == []
+
+
+def test_no_test_imports_a_benchmark() -> None:
+    """Benchmarks use the rigs of the tests, never the other way round."""
+    importers = [
+        path
+        for path in (ROOT / "tests").rglob("*.py")
+        if any(module.split(".")[0] == "bench" for module, _ in imports(ast.parse(path.read_text()), "tests"))
+    ]
+    assert importers == []

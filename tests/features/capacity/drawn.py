@@ -1,6 +1,6 @@
 """Drives a sweep's machine in virtual time against answers that are drawn by chance: no engine, no queue, no memory.
 
-Everything that happens stands in one heap of (time, order, action). `bench.driven` moves a simulated engine step by step; this
+Everything that happens stands in one heap of (time, order, action). `simulated_sweep` moves a simulated engine step by step; this
 module shares nothing with it.
 """
 

@@ -9,8 +9,6 @@ from random import Random
 
 import pytest
 
-from bench.driven import Driver, Telemetry
-from bench.worlds import Lengths, World
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import CapacityModel
 from prober.features.capacity.engine_fit import Fit, Prior, Trouble
@@ -24,14 +22,15 @@ from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSig
 from prober.measure.objective import Slo
 from prober.simulation.parameters import Parameters
 from prober.workload.shapes import Lognormal
+from tests.features.capacity.simulated_sweep import Driver, SimulatedTarget, Telemetry, Workload
 
 TTFT = Slo("ttft", "ttft", 0.6, Decimal("0.99"), 3_600.0)
-WORLD = World(
+WORLD = SimulatedTarget(
     2,
     "sharp",
     Parameters(step_s=0.02, sequence_s=1e-4, max_sequences=20, kv_blocks=2_000, max_batched_tokens=1_024),
-    Lengths(Lognormal(300, 0.4, 16, 1_200), Lognormal(40, 0.4, 4, 160)),
-    Lengths(Lognormal(400, 0.4, 16, 1_200), Lognormal(40, 0.4, 4, 160)),
+    Workload(Lognormal(300, 0.4, 16, 1_200), Lognormal(40, 0.4, 4, 160)),
+    Workload(Lognormal(400, 0.4, 16, 1_200), Lognormal(40, 0.4, 4, 160)),
     0.6,
     2.0,
 )
