@@ -18,11 +18,10 @@ from random import Random
 from typing import Literal
 
 from prober.config.rows import Row
-from prober.features.experiments.gate import Finding, Judged, Question
+from prober.features.experiments.gate import Finding, Question, slo_question
 from prober.measure.objective import Slo, format_percent
 from prober.measure.outcome import NEUTRAL
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events, max_events_per_probe, mean_events_per_probe
 from prober.results.load_description import describe_lengths, describe_load, has_varied_prompts
 from prober.results.result import Decision, Load
 from prober.workload.arrivals import poisson
@@ -180,15 +179,8 @@ def shape_of(row: Row, in_flight: int) -> Load:
 
 
 def _question(slo: Slo, workload: Workload) -> Question:
-    def judged(result: ProbeResult | None) -> Judged:
-        count, bad = count_events(slo, result) if result is not None else (0, 0)
-        return count, bad, bad
-
-    _, tokens = workload.mean_tokens()
-    most = max_events_per_probe(slo, workload.max_output_tokens)
-    return Question(
-        slo.name, float(slo.error_budget_ratio), judged, most, min(mean_events_per_probe(slo, tokens), most)
-    )
+    _, mean_tokens = workload.mean_tokens()
+    return slo_question(slo, workload.max_output_tokens, mean_tokens)
 
 
 def _words(slo: Slo) -> str:
