@@ -72,8 +72,8 @@ def measure_signal(row: Row, number: int) -> SignalFigures:
         if changing.null_counts(DAY).alarms:
             left_out += 1
             continue
-        seed = (row.seed, number, copy, 1)
-        delays.append({change: changing.copy(seed).delay(change, seed) for change in row.changes})
+        future, tails = (row.seed, number, copy, 1), (row.seed, number, copy, 2)
+        delays.append({change: changing.copy(future).delay(change, tails) for change in row.changes})
     return SignalFigures(counts, delays, left_out)
 
 
