@@ -59,7 +59,7 @@ def _title(comparison: Comparison) -> str:
 
 
 def _sections(comparison: Comparison) -> list[Section]:
-    tables = [Table([heading, *HEAD], [cells(each) for each in rows]) for heading, rows in by_rate(comparison.compared)]
+    tables = [Table([heading, *HEAD], [cells(axis) for axis in axes]) for heading, axes in by_rate(comparison.compared)]
     context = [
         Table(["", "A", "B"], [(name, a or UNKNOWN, b or UNKNOWN) for name, a, b in comparison.differs])
         if comparison.differs
@@ -68,8 +68,8 @@ def _sections(comparison: Comparison) -> list[Section]:
     configuration = [Code(comparison.configuration)] if comparison.configuration is not None else []
     sections = [
         Section("Figures", [*tables, *([Note(P_NOTE)] if tables else [])]),
-        Section("What they do not say", [Note(text, lead=True) for text in comparison.said]),
-        Section("What differs", context),
+        Section("Limits of the figures", [Note(text, lead=True) for text in comparison.said]),
+        Section("Differences", context),
         Section("How it was measured", [_facts(comparison), *configuration]),
     ]
     return [section for section in sections if section.blocks]

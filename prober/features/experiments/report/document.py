@@ -83,7 +83,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what stands under it."""
+    """Heading and the blocks under it."""
 
     title: str
     blocks: Sequence[Table | Note | Code | Figure]

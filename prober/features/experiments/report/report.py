@@ -73,11 +73,11 @@ def _sections(results: NamedResults) -> list[Section]:
 
     sections = [
         Section("Verdict", [*_decisions(results), *_present(of_all(_capacities), of_all(_contract))]),
-        _section("What was measured", _facts(results), of_all(stage_tables.shapes), _note(stage_tables.apart(results))),
+        _section("Target and load", _facts(results), of_all(stage_tables.shapes), _note(stage_tables.apart(results))),
         Section("Load and latency", [*plots.curves(results), *plots.frontiers(results)]),
         _section("Latency", of_all(stage_tables.latencies), Note(stage_tables.LATENCY_NOTE)),
         _section("Throughput", of_all(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
-        Section("What engine and GPUs said", [*_present(of_all(stage_tables.use)), *_unread(results)]),
+        Section("Engine and GPUs", [*_present(of_all(stage_tables.use)), *_unread(results)]),
         _section("Outcomes", of_all(stage_tables.outcomes)),
         _section("Cost", of_all(stage_tables.costs), Note(stage_tables.COST_NOTE)),
         _section(

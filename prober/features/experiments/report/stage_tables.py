@@ -1,4 +1,4 @@
-"""Tables of a result's stages: latency, throughput, what engine and GPUs said, outcomes, cost, repeats."""
+"""Tables of a result's stages: latency, throughput, engine and GPUs, outcomes, cost, repeats."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
