@@ -1,7 +1,8 @@
 """The daemon's stamps beside the mock's."""
 
 import time
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bench.stage import Stage
@@ -38,3 +39,26 @@ def itl_errors_ms(good: list[Pair]) -> Iterator[tuple[int, float]]:
         ours, theirs = probe["stamps_ns"]["content"], truth["writes"]
         for a, b, c, d in zip(ours, ours[1:], theirs, theirs[1:], strict=False):
             yield b, abs((b - a) - (d - c)) / 1e6
+
+
+def idle() -> None:
+    """Turn without work."""
+
+
+def errors_by_turn(
+    running: Stage, turns: Sequence[Callable[[], None]], rounds: int, period_s: float
+) -> list[list[float]]:
+    """ITL errors in ms during periods that begin with each of `turns`, one turn per period, one after the other."""
+    begins: list[int] = []
+    for turn in (*turns,) * rounds:
+        begins.append(time.monotonic_ns())
+        turn()
+        time.sleep(max(0.0, period_s - (time.monotonic_ns() - begins[-1]) / 1e9))
+    end = time.monotonic_ns()
+    time.sleep(1.5)  # for answers that are still arriving
+    _, good = pairs(running, begins[0], end)
+    errors: list[list[float]] = [[] for _ in turns]
+    for at, error in itl_errors_ms(good):
+        if begins[0] <= at < end:
+            errors[(bisect_right(begins, at) - 1) % len(turns)].append(error)
+    return errors

@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.container import LIMIT_MB, Podman, missing, pair
 from bench.report import goal, percentile, show
+from tests.deploy.container import LIMIT_MB, Podman, missing, pair
 
 CONFIG = "targets: [{{name: one, url: 'http://127.0.0.1:8000', rate: {rate}, max_send_lag: 5s}}]\n"
 STARTS = 5

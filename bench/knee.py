@@ -21,51 +21,61 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-from bench.driven import CLOCK_S, Driven, Driver, Telemetry, breaches, longest_run_s, within
 from bench.report import goal, percentile, show
-from bench.worlds import SHARE, World, knees, restored, share_at
+from bench.worlds import SHARE, knees, restored, share_at
 from prober.features.capacity.actions import Estimate, Finished
-from prober.features.capacity.estimate import estimated
+from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import PAGE_S
 from prober.features.capacity.sweep_plan import Plan
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity
 from prober.simulation.faults import Crash, Fault, KvLost, Slow
+from tests.features.capacity.simulated_sweep import (
+    CLOCK_S,
+    Driven,
+    Driver,
+    SimulatedTarget,
+    Telemetry,
+    breaches,
+    longest_run_s,
+    within,
+)
 
 SEED = 11
 AFTER_S = 60.0
 SHARP, FLAT = 10.0, 5.0  # local slopes
 
 
-def plan(world: World, mode: str = "adaptive") -> Plan:
-    """The default one, with the workload's lengths."""
-    rng = Random(f"lengths {world.seed}")
-    slo = Slo("ttft", "ttft", world.threshold_s, Decimal(1) - Decimal(str(SHARE)), 3_600.0)
-    lengths = tuple(world.own.draw(rng) for _ in range(30_000))
+def plan(target: SimulatedTarget, mode: str = "adaptive") -> Plan:
+    """Default plan, with a sample of the workload's lengths."""
+    rng = Random(f"lengths {target.seed}")
+    slo = Slo("ttft", "ttft", target.threshold_s, Decimal(1) - Decimal(str(SHARE)), 3_600.0)
+    lengths = tuple(target.own.draw(rng) for _ in range(30_000))
     return Plan((slo,), mode=mode, lengths=lengths)  # type: ignore[arg-type]
 
 
 def swept(known: dict[str, Any], telemetry: Telemetry, mode: str = "adaptive") -> dict[str, Any]:
-    """One sweep and what it says, beside the truth."""
-    world = restored(known)
-    driven = Driver(world, plan(world, mode), telemetry, SEED).run()
-    added = world.others_per_s if telemetry == "none" else 0.0
+    """Figures of one sweep, beside the truth."""
+    target = restored(known)
+    driven = Driver(target, plan(target, mode), telemetry, SEED).run()
+    added = target.others_per_s if telemetry == "none" else 0.0
     knee = known["knee"] - added
     order = driven.orders[-1][1]
-    found: dict[str, Any] = {"reason": getattr(order, "reason", None), "requests": len(driven.own)}
-    found["seconds"] = round(driven.ended_s - driven.began_s, 1)
+    figures: dict[str, Any] = {"reason": getattr(order, "reason", None), "requests": len(driven.own)}
+    figures["seconds"] = round(driven.ended_s - driven.began_s, 1)
     if isinstance(order, Estimate):
-        began = process_time()
-        answer = estimated(order.record, effort=0.4 if mode == "gentle" else 1.0)
-        found["cpu_s"] = round(process_time() - began, 1)
-        found |= _said(answer.capacities[0], known, knee, added)
-        at = answer.knees[0]
-        found["slope"], found["chance"] = (round(at.slope, 2), round(at.error, 4)) if at else (None, None)
-        found["fit_error"] = round(answer.found.error, 3) if answer.found else None
-    return found | _harm(world, driven)
+        began_s = process_time()
+        estimate = estimate_capacity(order.record, effort=0.4 if mode == "gentle" else 1.0)
+        figures["cpu_s"] = round(process_time() - began_s, 1)
+        figures |= _accuracy(estimate.capacities[0], known, knee, added)
+        model_knee = estimate.knees[0]
+        figures["slope"] = round(model_knee.slope, 2) if model_knee else None
+        figures["chance"] = round(model_knee.error, 4) if model_knee else None
+        figures["fit_error"] = round(estimate.fit.error, 3) if estimate.fit else None
+    return figures | _harm(target, driven)
 
 
-def _said(capacity: Capacity, known: dict[str, Any], knee: float, added: float) -> dict[str, Any]:
+def _accuracy(capacity: Capacity, known: dict[str, Any], knee: float, added: float) -> dict[str, Any]:
     if capacity.estimate is None or capacity.lower is None or capacity.upper is None:
         return {"verdict": capacity.verdict}
     return {
@@ -79,69 +89,70 @@ def _said(capacity: Capacity, known: dict[str, Any], knee: float, added: float) 
     }
 
 
-def _harm(world: World, driven: Driven) -> dict[str, Any]:
-    """Breaches of others during the sweep and a minute after it, beside the same others without it."""
+def _harm(target: SimulatedTarget, driven: Driven) -> dict[str, Any]:
+    """Breaches of background requests during the sweep and a minute after it, and of the same requests without it."""
     until_s = driven.ended_s + AFTER_S
     swept = within(driven.others, driven.began_s, until_s)
-    alone = within(unswept(world, until_s), driven.began_s, until_s)
-    count = sum(breaches(each, world.threshold_s) for each in swept)
-    without = sum(breaches(each, world.threshold_s) for each in alone)
+    alone = within(unswept(target, until_s), driven.began_s, until_s)
+    count = sum(breaches(truth, target.threshold_s) for truth in swept)
+    without = sum(breaches(truth, target.threshold_s) for truth in alone)
     return {
         "harmed": count - without,
         "others": len(swept),
-        "run_s": round(longest_run_s(swept, world.threshold_s), 3),
-        "run_without_s": round(longest_run_s(alone, world.threshold_s), 3),
+        "run_s": round(longest_run_s(swept, target.threshold_s), 3),
+        "run_without_s": round(longest_run_s(alone, target.threshold_s), 3),
     }
 
 
-def unswept(world: World, until_s: float) -> list[Any]:
-    """The background alone, up to then and a little more."""
-    driver = Driver(world, plan(world), "none", SEED)
-    driver._to(until_s + 10 * world.threshold_s)
+def unswept(target: SimulatedTarget, until_s: float) -> list[Any]:
+    """Background requests without a sweep, up to a little after `until_s`."""
+    driver = Driver(target, plan(target), "none", SEED)
+    driver.advance(until_s + 10 * target.threshold_s)
     return driver.others
 
 
 def grid(known: dict[str, Any]) -> dict[str, Any]:
-    """10% steps of 60 s, the empirical p99 of each."""
-    world = restored(known)
-    driver = Driver(world, plan(world), "none", SEED)
+    """Figures of a grid: steps of 10% for 60 s each, until the empirical p99 breaches."""
+    target = restored(known)
+    driver = Driver(target, plan(target), "none", SEED)
     began_s, rate, held = driver.now, 1.0, None
-    rng = Random(f"grid {world.seed}")
+    rng = Random(f"grid {target.seed}")
     while True:
         start_s, first = driver.now, len(driver.own)
         at_s = start_s + rng.expovariate(rate)
         while at_s < start_s + 60.0:
-            driver._to(at_s)
-            driver._send(at_s)
+            driver.advance(at_s)
+            driver.send(at_s)
             at_s += rng.expovariate(rate)
-        driver._to(start_s + 60.0)
-        late = [driver.now - each.request.arrival_s for each in driver.own[first:] if each.ttft_s is None]
-        ttfts = sorted([each.ttft_s for each in driver.own[first:] if each.ttft_s is not None] + late)
-        if ttfts and percentile(ttfts, 0.99) > world.threshold_s:
+        driver.advance(start_s + 60.0)
+        of_step = driver.own[first:]
+        waiting_s = [driver.now - truth.request.arrival_s for truth in of_step if truth.ttft_s is None]
+        ttfts = sorted([truth.ttft_s for truth in of_step if truth.ttft_s is not None] + waiting_s)
+        if ttfts and percentile(ttfts, 0.99) > target.threshold_s:
             break
         held = rate
         rate *= 1.1
     ended_s = driver.now
-    for each in driver.open:
-        driver.engine.cancel(each.truth)
-    driver._to(ended_s + AFTER_S)
-    made = Driven(driver.sweep, [], driver.others, driver.own, began_s, ended_s)
-    estimate = (held or rate / 1.1) + world.others_per_s
+    for request in driver.open:
+        driver.engine.cancel(request.truth)
+    driver.advance(ended_s + AFTER_S)
+    driven = Driven(driver.sweep, [], driver.others, driver.own, began_s, ended_s)
+    estimate = (held or rate / 1.1) + target.others_per_s
     error = log(estimate / known["knee"])
-    return {"requests": len(driver.own), "seconds": ended_s - began_s, "error": round(error, 4)} | _harm(world, made)
+    return {"requests": len(driver.own), "seconds": ended_s - began_s, "error": round(error, 4)} | _harm(target, driven)
 
 
 def faulty(known: dict[str, Any]) -> dict[str, Any]:
-    """A fault in mid-sweep: from the first evidence that a guard can see to the end of the sending."""
-    world = restored(known)
-    rng = Random(f"fault {world.seed}")
-    clean = Driver(world, plan(world), "counters", SEED).run()
+    """Figures of a fault in mid-sweep: time from the first evidence that a stop condition can see to the end of sending."""
+    target = restored(known)
+    rng = Random(f"fault {target.seed}")
+    clean = Driver(target, plan(target), "counters", SEED).run()
     at_s = clean.began_s + rng.uniform(0.4, 0.8) * (clean.ended_s - clean.began_s)
-    blocks = world.parameters.kv_blocks
+    blocks = target.parameters.kv_blocks
     fault: Fault = Slow(6.0, at_s)
-    if world.seed % 3:
-        fault = Crash(at_s, at_s + 5.0) if world.seed % 3 == 1 else KvLost(round(blocks * 0.9), at_s)
-    watched = Watched(world, plan(world), "counters", SEED, [fault])
+    if target.seed % 3:
+        fault = Crash(at_s, at_s + 5.0) if target.seed % 3 == 1 else KvLost(round(blocks * 0.9), at_s)
+    watched = Watched(target, plan(target), "counters", SEED, [fault])
     driven = watched.run()
     order = driven.orders[-1][1]
     stopped = isinstance(order, Estimate | Finished)
@@ -156,52 +167,53 @@ def faulty(known: dict[str, Any]) -> dict[str, Any]:
 
 
 class Watched(Driver):
-    """A driver beside which somebody watches the engine itself, a hundred times a second, for what a guard could see: a tenth of a
-    stage lost (two at least), a TTFT of three times the threshold, four of the last eight late, a full cache, a queue of more
-    than 1.4 thresholds. Cache and queue for half a second: what is over before the page is read again, no guard can see.
+    """Driver that checks the engine itself, a hundred times a second, for evidence that a stop condition can see.
+
+    Evidence: a tenth of a stage's requests lost (two at least), a TTFT of three times the threshold, four of the last eight
+    requests late, or for half a second a full cache or a queue of more than 1.4 thresholds (a shorter one ends between two
+    readings of the page).
     """
 
     evidence_s: float | None = None
     full_s: float | None = None  # since when cache or queue are over their limit
 
-    def _to(self, at_s: float) -> None:
+    def advance(self, at_s: float) -> None:
         while self.now + 0.01 < at_s and self.sweep is not None:
-            super()._to(self.now + 0.01)
+            super().advance(self.now + 0.01)
             self._watch()
-        super()._to(at_s)
+        super().advance(at_s)
 
     def _watch(self) -> None:
         if self.evidence_s is not None or not self.sweep.stages or self.sweep.stages[-1].phase == "warm_up":
             return
-        threshold_s, now = self.world.threshold_s, self.now
+        threshold_s, now = self.target.threshold_s, self.now
         began_s = self.sweep.stages[-1].began_s - CLOCK_S
-        recent = [each for each in self.own[-400:] if each.request.arrival_s >= self.sweep.stages[1].began_s - CLOCK_S]
-        lost = sum(
-            each.end is not None and each.end.value == "lost" for each in recent if each.request.arrival_s >= began_s
-        )
-        sent = sum(each.request.arrival_s >= began_s for each in recent)
-        ages = [
-            (each.first_token_s or now) - each.request.arrival_s
-            for each in recent
-            if each.end is None or each.first_token_s
+        first_s = self.sweep.stages[1].began_s - CLOCK_S
+        recent = [truth for truth in self.own[-400:] if truth.request.arrival_s >= first_s]
+        of_stage = [truth for truth in recent if truth.request.arrival_s >= began_s]
+        lost = sum(truth.end is not None and truth.end.value == "lost" for truth in of_stage)
+        sent = len(of_stage)
+        ages_s = [
+            (truth.first_token_s or now) - truth.request.arrival_s
+            for truth in recent
+            if truth.end is None or truth.first_token_s
         ]
+        waited_s = [(truth, (truth.first_token_s or now) - truth.request.arrival_s) for truth in recent]
         known = [
-            age > threshold_s
-            for each, age in ((each, (each.first_token_s or now) - each.request.arrival_s) for each in recent)
-            if age > threshold_s or each.first_token_s is not None
+            age_s > threshold_s for truth, age_s in waited_s if age_s > threshold_s or truth.first_token_s is not None
         ]
         state = self.engine.state
-        rate = self.sweep.stages[-1].rate_per_s + self.world.others_per_s
+        rate = self.sweep.stages[-1].rate_per_s + self.target.others_per_s
         full = state.kv_usage_ratio > 0.98 or state.waiting > max(4.0, 1.4 * threshold_s * rate)
         self.full_s = (self.full_s or now) if full else None
-        if (lost > 1 and lost > 0.1 * sent) or max(ages, default=0.0) > 3 * threshold_s or sum(known[-8:]) >= 4:
+        if (lost > 1 and lost > 0.1 * sent) or max(ages_s, default=0.0) > 3 * threshold_s or sum(known[-8:]) >= 4:
             self.evidence_s = now
         elif self.full_s is not None and now - self.full_s >= PAGE_S:
             self.evidence_s = self.full_s
 
 
 def engine(known: dict[str, Any]) -> dict[str, Any]:
-    """Everything about one engine."""
+    """All figures of one engine."""
     return {
         "seed": known["seed"],
         "kind": known["kind"],
@@ -232,34 +244,38 @@ def errors(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
 
 
 def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the specification."""
-    found = []
+    """Goals for accuracy, coverage, harm and stops."""
+    results = []
     for name, title, mid, far in (
         ("arrivals", "telemetry seen", 0.04, 0.12),
         ("counters", "background by counters", 0.06, 0.20),
         ("none", "no page", 0.12, 0.30),
     ):
         sizes = errors(rows, name)
-        found.append(goal(f"error, {title}, median", median(sizes), mid, "share"))
-        found.append(goal(f"error, {title}, p90", percentile(sizes, 0.9), far, "share"))
+        results.append(goal(f"error, {title}, median", median(sizes), mid, "share"))
+        results.append(goal(f"error, {title}, p90", percentile(sizes, 0.9), far, "share"))
     kinds: dict[str, Callable[[float], bool]] = {
         "flat": lambda slope: slope < FLAT,
         "mid": lambda slope: FLAT <= slope < SHARP,
         "sharp": lambda slope: slope >= SHARP,
     }
     for name, title in (("arrivals", "telemetry seen"), ("counters", "counters"), ("none", "no page")):
-        for kind, of in kinds.items():
-            said = [row[name]["covered"] for row in rows if of(row["slope"]) and "covered" in row[name]]
-            if said:
-                found.append(
+        for kind, is_kind in kinds.items():
+            covered = [row[name]["covered"] for row in rows if is_kind(row["slope"]) and "covered" in row[name]]
+            if covered:
+                results.append(
                     between(
-                        f"coverage of 90%, {kind} ({len(said)}), {title}", sum(said) / len(said), 0.85, 0.95, "share"
+                        f"coverage of 90%, {kind} ({len(covered)}), {title}",
+                        sum(covered) / len(covered),
+                        0.85,
+                        0.95,
+                        "share",
                     )
                 )
     for name, title in (("arrivals", "telemetry seen"), ("counters", "counters")):
         inside = [0.005 <= row[name].get("share", 0.0) <= 0.02 for row in rows]
-        found.append(at_least(f"true breach share within 0.5–2%, {title}", sum(inside) / len(inside), 0.8, "share"))
-    found.append(
+        results.append(at_least(f"true breach share within 0.5–2%, {title}", sum(inside) / len(inside), 0.8, "share"))
+    results.append(
         goal(
             "requests ÷ grid's, median",
             median(r["counters"]["requests"] / r["grid"]["requests"] for r in rows),
@@ -268,36 +284,38 @@ def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         )
     )
     harmed, gridded = sum(r["counters"]["harmed"] for r in rows), sum(r["grid"]["harmed"] for r in rows)
-    found.append(goal("harmed ÷ grid's, all engines", harmed / max(1, gridded), 0.5, ""))
+    results.append(goal("harmed ÷ grid's, all engines", harmed / max(1, gridded), 0.5, ""))
     shares = [max(0, r["counters"]["harmed"]) / max(1, r["counters"]["others"]) for r in rows]
-    found.append(goal("harmed share of others, median", median(shares), 0.01, "share"))
+    results.append(goal("harmed share of others, median", median(shares), 0.01, "share"))
     runs = sorted(r["counters"]["run_s"] for r in rows)
-    found.append(goal("run of neighbouring breaches, longest", runs[-1], 5.0, "s"))
-    found.append(goal("run of neighbouring breaches, p90", percentile(runs, 0.9), 1.5, "s"))
+    results.append(goal("run of neighbouring breaches, longest", runs[-1], 5.0, "s"))
+    results.append(goal("run of neighbouring breaches, p90", percentile(runs, 0.9), 1.5, "s"))
     lags = [r["fault"]["lag_s"] for r in rows if r["fault"]["lag_s"] is not None]
-    found.append(goal(f"stop after the first evidence, longest of {len(lags)}", max(lags, default=0.0), 1.0, "s"))
-    return found
+    results.append(goal(f"stop after the first evidence, longest of {len(lags)}", max(lags, default=0.0), 1.0, "s"))
+    return results
 
 
 def summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    """The other figures of a way to sweep."""
+    """Further figures of a way to sweep."""
     sizes = errors(rows, name)
-    of = [row[name] for row in rows]
-    signed = [each["error"] for each in of if "error" in each]
-    reasons = [str(each.get("reason")) for each in of]
+    figures = [row[name] for row in rows]
+    signed = [of["error"] for of in figures if "error" in of]
+    reasons = [str(of.get("reason")) for of in figures]
     return {
         "error_median": round(median(sizes), 4),
         "error_p90": round(percentile(sizes, 0.9), 4),
         "bias_median": round(median(signed), 4) if signed else None,
-        "covered": round(sum(each["covered"] for each in of if "covered" in each) / max(1, len(signed)), 3),
-        "width_median": round(median(each["width"] for each in of if "width" in each), 3) if "width" in of[0] else None,
-        "requests_median": median(each["requests"] for each in of),
-        "seconds_median": median(each["seconds"] for each in of),
-        "harmed": sum(each["harmed"] for each in of),
-        "model": sum(each.get("fit") == "model" for each in of),
-        "reasons": {each: reasons.count(each) for each in sorted(set(reasons))},
-        "cpu_s_median": median(each.get("cpu_s", 0.0) for each in of),
-        "cpu_s_most": max(each.get("cpu_s", 0.0) for each in of),
+        "covered": round(sum(of["covered"] for of in figures if "covered" in of) / max(1, len(signed)), 3),
+        "width_median": round(median(of["width"] for of in figures if "width" in of), 3)
+        if "width" in figures[0]
+        else None,
+        "requests_median": median(of["requests"] for of in figures),
+        "seconds_median": median(of["seconds"] for of in figures),
+        "harmed": sum(of["harmed"] for of in figures),
+        "model": sum(of.get("fit") == "model" for of in figures),
+        "reasons": {reason: reasons.count(reason) for reason in sorted(set(reasons))},
+        "cpu_s_median": median(of.get("cpu_s", 0.0) for of in figures),
+        "cpu_s_most": max(of.get("cpu_s", 0.0) for of in figures),
     }
 
 
@@ -314,7 +332,7 @@ def main() -> None:
     if options.rows and options.rows.exists():
         rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
     have = {row["seed"] for row in rows}
-    known = [each for each in knees()[: options.engines] if each["seed"] not in have]
+    known = [engine_knee for engine_knee in knees()[: options.engines] if engine_knee["seed"] not in have]
     with Pool(options.processes) as pool:
         for row in pool.imap_unordered(engine, known, chunksize=1):
             rows.append(row)

@@ -16,7 +16,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -28,41 +28,13 @@ from prober.simulation.engine import Engine
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request
 from prober.workload.shapes import Lognormal
+from tests.features.capacity.simulated_sweep import SimulatedTarget, Workload
 
 KNEES = Path(__file__).parent / "knees.json"
 SHARE = 0.01  # of breaches that the objective allows
 REQUESTS, ROUGH, CURVE = 100_000, 8_000, 30_000
 SETTLE = 0.03  # of a run that is left out: the engine starts empty
 CURVE_AT = (0.6, 0.75, 0.85, 0.92, 0.97, 1.03, 1.08, 1.15, 1.3, 1.6)
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Prompt and output tokens."""
-
-    prompt: Lognormal
-    output: Lognormal
-
-    def draw(self, rng: Random) -> tuple[int, int]:
-        """Of one request."""
-        return self.prompt.draw(rng), self.output.draw(rng)
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """An engine, what the sweep sends, and what others do. threshold_s: of TTFT; others_per_s: the background's rate.
-
-    others_share: while the world is made, the background is this share of all
-    """
-
-    seed: int
-    kind: str
-    parameters: Parameters
-    own: Lengths
-    others: Lengths
-    threshold_s: float
-    others_per_s: float = 0.0
-    others_share: float | None = None
 
 
 def log_uniform(rng: Random, low: float, high: float) -> float:
@@ -74,7 +46,7 @@ def _lognormal(median: float, sigma: float, low: int, times: float) -> Lognormal
     return Lognormal(median, sigma, low, max(low + 1, round(median * times)))
 
 
-def drawn(seed: int) -> World:
+def drawn(seed: int) -> SimulatedTarget:
     """The world before it is scaled, without background."""
     rng = Random(f"knee {seed}")
     flat = seed % 5 == 4
@@ -82,7 +54,7 @@ def drawn(seed: int) -> World:
     most = 20.0 if flat else 8.0
     prompt = _lognormal(log_uniform(rng, 100, 600 if flat else 1_500), sigma, 8, most)
     output = _lognormal(log_uniform(rng, 30, 300), rng.uniform(0.2, 0.7), 2, 8.0)
-    other = Lengths(
+    other = Workload(
         _lognormal(prompt.median * log_uniform(rng, 0.6, 1.7), rng.uniform(0.3, 0.8), 8, 8.0),
         _lognormal(output.median * log_uniform(rng, 0.6, 1.7), rng.uniform(0.3, 0.7), 2, 8.0),
     )
@@ -106,10 +78,12 @@ def drawn(seed: int) -> World:
     length = sorted(prompt.draw(draws) for _ in range(20_000))[int(quantile * 20_000)]
     alone_s = parameters.step_s * (0.5 + math.ceil(length / budget)) + parameters.prefill_token_s * length
     times = 1.0 if flat else log_uniform(rng, 2, 12)
-    return World(seed, "flat" if flat else "sharp", parameters, Lengths(prompt, output), other, times * alone_s)
+    return SimulatedTarget(
+        seed, "flat" if flat else "sharp", parameters, Workload(prompt, output), other, times * alone_s
+    )
 
 
-def scaled(world: World, factor: float) -> World:
+def scaled(world: SimulatedTarget, factor: float) -> SimulatedTarget:
     """All that takes time takes `factor` times as long: the knee is that much lower."""
     before = world.parameters
     return replace(
@@ -125,7 +99,7 @@ def scaled(world: World, factor: float) -> World:
     )
 
 
-def stream(world: World, total_per_s: float, rng: Random) -> Iterator[Request]:
+def stream(world: SimulatedTarget, total_per_s: float, rng: Random) -> Iterator[Request]:
     """Requests at that rate in all, without end. The same random numbers make the same requests at another rate, but for time
     and for who sends them.
     """
@@ -140,7 +114,7 @@ def stream(world: World, total_per_s: float, rng: Random) -> Iterator[Request]:
             yield Request(at_s, *world.own.draw(lengths))
 
 
-def shares(world: World, total_per_s: float, requests: int, batches: int = 10) -> list[float]:
+def shares(world: SimulatedTarget, total_per_s: float, requests: int, batches: int = 10) -> list[float]:
     """The share of breaches among the sweep's requests, batch by batch. A hopeless overload ends early, with what it had."""
     engine = Engine(world.parameters, Random(0))
     rng = Random(f"truth {world.seed}")
@@ -170,14 +144,14 @@ def shares(world: World, total_per_s: float, requests: int, batches: int = 10) -
     return [b / s for b, s in zip(bad, sent, strict=True) if s]
 
 
-def share(world: World, total_per_s: float, requests: int) -> float:
+def share(world: SimulatedTarget, total_per_s: float, requests: int) -> float:
     """The share of breaches, at least that of half a breach."""
     if world.others_share is not None:
         world = replace(world, others_per_s=world.others_share * total_per_s, others_share=None)
     return max(fmean(shares(world, total_per_s, requests)), 0.5 / requests)
 
 
-def root(world: World, low: float, high: float, requests: int, precision: float) -> tuple[float, float]:
+def root(world: SimulatedTarget, low: float, high: float, requests: int, precision: float) -> tuple[float, float]:
     """(rate at which the share is `SHARE`, local slope of log share by log rate), by false position on logarithms (Illinois)."""
     lows, highs = math.log(share(world, low, requests) / SHARE), math.log(share(world, high, requests) / SHARE)
     while lows > 0:
@@ -209,7 +183,7 @@ def root(world: World, low: float, high: float, requests: int, precision: float)
 
 
 @cache
-def world(seed: int) -> World:
+def world(seed: int) -> SimulatedTarget:
     """The world of a seed, scaled and with its background. Costs a second."""
     rng = Random(f"target {seed}")
     target, part = log_uniform(rng, 3, 60), rng.uniform(0.1, 0.4)
@@ -246,7 +220,7 @@ def truth(seed: int) -> dict[str, Any]:
     }
 
 
-def described(here: World) -> dict[str, Any]:
+def described(here: SimulatedTarget) -> dict[str, Any]:
     """A world as plain data."""
     parameters = here.parameters
     return {
@@ -264,11 +238,11 @@ def described(here: World) -> dict[str, Any]:
     }
 
 
-def restored(known: dict[str, Any]) -> World:
+def restored(known: dict[str, Any]) -> SimulatedTarget:
     """The world of an entry of knees.json, without the second that `world` takes."""
     of = known["world"]
-    own, others = (Lengths(*(Lognormal(*each) for each in of[name])) for name in ("own", "others"))
-    return World(
+    own, others = (Workload(*(Lognormal(*each) for each in of[name])) for name in ("own", "others"))
+    return SimulatedTarget(
         known["seed"], known["kind"], Parameters(**of["parameters"]), own, others, of["threshold_s"], of["others_per_s"]
     )
 

@@ -42,8 +42,9 @@ PURE_MODULES = {
     "features.engines": {"continuity", "page_reading", "series"},
     "features.diagnosis": {"clues", "diagnosis", "knobs", "phases", "regimes", "window"},
     "features.capacity": {
-        *("actions", "capacity_model", "estimate", "fitting", "forecast", "knee", "observations"),
-        *("replay", "request_log", "request_record", "stop_conditions", "sweep", "sweep_plan", "sweep_record"),
+        *("actions", "capacity_model", "engine_fit", "estimate", "fit_objective", "fitting", "forecast", "knee"),
+        *("observations", "replay", "request_log", "request_record", "stop_conditions", "sweep", "sweep_plan"),
+        "sweep_record",
     },
     "features.replicas": {"lease_machine", "series"},
     "features.grafana": {"dashboards"},
@@ -262,3 +263,13 @@ def test_input_and_output_in_a_pure_module_is_found(source: str) -> None:
 def test_a_generator_passed_in_is_pure() -> None:
     """A random.Random as an argument, dates as values and URL text are no I/O."""
     assert impurities("prober.workload.shapes", "from random import Random\nfrom urllib.parse import urlsplit") == []
+
+
+def test_no_test_imports_a_benchmark() -> None:
+    """Benchmarks use the rigs of the tests, never the other way round."""
+    importers = [
+        path
+        for path in (ROOT / "tests").rglob("*.py")
+        if any(module.split(".")[0] == "bench" for module, _ in imports(ast.parse(path.read_text()), "tests"))
+    ]
+    assert importers == []

@@ -87,10 +87,11 @@ class Decoding:
     def growth(self, rounds: int) -> int:
         """Blocks that so many rounds add."""
         laps, rest = divmod(rounds, self._size)
-        added, phases, size, first = laps * self.count, self._phases, self._size, 1 - self.rounds
-        for ahead in range(rest):
-            added += phases[(first - ahead) % size]
-        return added
+        phases = self._phases
+        end = (1 - self.rounds) % self._size + 1
+        if rest <= end:
+            return laps * self.count + sum(phases[end - rest : end])
+        return laps * self.count + sum(phases[:end]) + sum(phases[end - rest :])
 
     def rounds_in(self, blocks: int) -> int:
         """Rounds that so many blocks are enough for."""

@@ -85,6 +85,11 @@ class Engine:
         return len(self._running)
 
     @property
+    def waiting(self) -> int:
+        """Requests that wait for the batch."""
+        return len(self._waiting)
+
+    @property
     def state(self) -> State:
         """The state after the latest step that has begun."""
         return State(
@@ -270,18 +275,20 @@ class Engine:
             return False
         tokens = request.prompt_tokens + truth.tokens  # after a preemption its own tokens are prompt too
         needed = parameters.blocks(tokens)
-        size = parameters.prefix_block_tokens
-        found: tuple[int, ...] = ()
+        private, cached = needed, 0
         if request.prefix:
+            size = parameters.prefix_block_tokens
             # The last token is always computed: its output is the next token of the answer.
             found = request.prefix[: blocks.known(request.prefix, (request.prompt_tokens - 1) // size)]
-        cached = len(found) * size
-        private = needed - parameters.blocks(cached)
-        if blocks.used + private + blocks.cost(found) > blocks.capacity:
+            cached = len(found) * size
+            private -= parameters.blocks(cached)
+            if blocks.used + private + blocks.cost(found) > blocks.capacity:
+                return False
+            blocks.hold(found)
+            truth.shared = list(found)
+        elif blocks.used + private > blocks.capacity:
             return False
-        blocks.hold(found)
         blocks.take(private)
-        truth.shared = list(found)
         truth.blocks = needed
         truth.left = tokens - cached
         self._running[truth] = None

@@ -16,8 +16,8 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from bench.container import HARDENED, LIMIT_MB, ROOT, USER, Container, Pair, Podman, missing, pair
 from prober import __version__
+from tests.deploy.container import HARDENED, LIMIT_MB, ROOT, USER, Container, Pair, Podman, missing, pair
 from tests.processes import until
 
 KEPT = os.environ.get("IMAGE_DIR")  # images stay there, so that the base is made once

@@ -158,9 +158,9 @@ async def test_a_demand_is_one_number_that_is_known(prometheus: str) -> None:
 COMPUTING = """
 import multiprocessing, os, time
 from concurrent.futures import ProcessPoolExecutor
-from prober.features.capacity.sweep_runner import _stand_back
+from prober.features.capacity.estimate_process import prepare
 if __name__ == "__main__":
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_stand_back, initargs=(os.getpid(),))
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=prepare, initargs=(os.getpid(),))
     print(pool.submit(os.getpid).result(), flush=True)
     time.sleep(60)
 """

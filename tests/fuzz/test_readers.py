@@ -10,7 +10,6 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.fuzz import blocks
 from prober.config.discovery import FileSpec
 from prober.config.relabel import Rule, relabel
 from prober.exposition.parse import Page, Parser
@@ -25,6 +24,7 @@ from prober.workload.prompts import BadPrompts, parse_prompts
 from prober.workload.trace import BadTrace, parse_trace
 from tests.features.experiments import test_result_reader as foreign
 from tests.fuzz.hostile import FEW, NESTED, TEXTS, VALUES, changed, spoilt
+from tests.fuzz.streams import blocks
 from tests.results.samples import sweep
 
 PAGES = tuple(path.read_text()[-4_000:] for path in sorted((Path(__file__).parent.parent / "pages").glob("*.prom")))

@@ -14,15 +14,19 @@ import asyncio
 import base64
 import json
 import re
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from aiohttp import web
+
+from tests.processes import until
 
 Json = dict[str, Any]
 Key = tuple[str, str, str]  # resource, namespace, name
@@ -501,3 +505,25 @@ def _field(text: str) -> Callable[[Json], bool]:
         return bool((document.get(block) or {}).get(key, "") == found[3]) != (found[2] == "!=")
 
     return fits
+
+
+@contextmanager
+def threaded_api_server() -> Iterator[ApiServer]:
+    """A server in a thread with an event loop of its own, for programs that are not asynchronous."""
+    loop, servers, stop = asyncio.new_event_loop(), list[ApiServer](), threading.Event()
+
+    async def serve() -> None:
+        async with ApiServer() as server:
+            servers.append(server)
+            while not stop.is_set():  # noqa: ASYNC110 -- set by another thread
+                await asyncio.sleep(0.02)
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        until(lambda: servers, "the API server")
+        yield servers[0]
+    finally:
+        stop.set()
+        thread.join(10)
+        loop.close()

@@ -8,8 +8,6 @@ from random import Random
 
 import pytest
 
-from bench.driven import CLOCK_S, Driver
-from bench.worlds import Lengths, World
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.sweep_plan import Plan
 from prober.measure.chat import Usage
@@ -21,6 +19,7 @@ from prober.results.delivery import deliveries
 from prober.results.result import Throughput
 from prober.simulation.parameters import Parameters
 from prober.workload.shapes import Lognormal
+from tests.features.capacity.simulated_sweep import CLOCK_S, Driver, SimulatedTarget, Workload
 
 S = 1_000_000_000
 E2E = Slo("e2e", "e2e", 12.0, Decimal("0.99"), 3_600.0)
@@ -115,8 +114,10 @@ def test_an_empty_span_has_no_figures() -> None:
 
 # -- a sweep of the simulated engine
 
-LENGTHS = Lengths(Lognormal(200, 0.1, 200, 200), Lognormal(100, 0.1, 100, 100))
-WORLD = World(7, "sharp", Parameters(step_s=0.03, max_sequences=64, kv_blocks=8_000), LENGTHS, LENGTHS, 2.0, 0.0)
+LENGTHS = Workload(Lognormal(200, 0.1, 200, 200), Lognormal(100, 0.1, 100, 100))
+WORLD = SimulatedTarget(
+    7, "sharp", Parameters(step_s=0.03, max_sequences=64, kv_blocks=8_000), LENGTHS, LENGTHS, 2.0, 0.0
+)
 
 
 def swept(plan: Plan, rng: Random | None = None) -> tuple[list[ProbeResult], list[tuple[float, float, float]]]:
@@ -133,7 +134,7 @@ def swept(plan: Plan, rng: Random | None = None) -> tuple[list[ProbeResult], lis
     driver.sweep.result = kept
     driven = driver.run()
     for each in driver.open:
-        stamps = tuple(round((CLOCK_S + at_s + each.shown_s) * 1e9) for at_s in each.truth.token_times_s())
+        stamps = tuple(round((CLOCK_S + at_s + each.network_s) * 1e9) for at_s in each.truth.token_times_s())
         at = round((CLOCK_S + each.truth.request.arrival_s) * 1e9)
         timeline = Timeline(at, first_ns=stamps[0] if stamps else None, content_ns=stamps)
         cut = ProbeResult("", "", each.id, 0.0, Outcome.CANCELLED, "cut", timeline, requested_prompt_tokens=200)

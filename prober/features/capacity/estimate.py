@@ -1,211 +1,236 @@
-"""From the record of a sweep to what the target can carry: by the engine model where its replay shows what was seen, else by the
-fractions of breaches alone, whose interval is wider.
+"""Capacity of a target from the record of a sweep.
 
-A knee is told where the target gave way. Where it did not, or where its breaches do not rise with the rate, only events speak:
-the SLO holds at the highest rate at which they show it (`capacity.holds_at`), or there is not enough data.
+By the engine model if its replay agrees with the record, else by the fractions of bad events, with a wider interval. A knee is
+reported only where the target degraded. If it did not, or if its breaches do not rise with the rate, only event counts remain:
+the highest rate at which they show that the objective is met (`capacity.holds_at`), or not enough data.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import exp, hypot, log, sqrt
 from random import Random
 
 from prober.features.capacity.capacity_model import CapacityModel, Knee
-from prober.features.capacity.fitting import Fit, Prior, fit
+from prober.features.capacity.engine_fit import Fit, Prior
+from prober.features.capacity.fitting import fit
 from prober.features.capacity.knee import Step, knee
-from prober.features.capacity.replay import Pair
+from prober.features.capacity.replay import RequestLengths
 from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, Stage, observed
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, RateEvents, agreed, evidence, fails, holds_at
 
-Z = 1.645  # of the 90% interval
-# Standard errors of log K that a record cannot show: errors of the model, by how well the background was known. Calibrated by
-# `python -m bench.knee`.
-MODEL, COUNTED, UNKNOWN = 0.02, 0.045, 0.10
-FLAT = 0.4  # more, divided by the local slope: an error of the share moves a flat knee far
+CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard errors
+# Standard errors of log K that a record cannot show, by what is known of the background: individual requests, counters, nothing.
+# Calibrated by `python -m bench.knee`.
+ERROR_INDIVIDUAL, ERROR_COUNTERS, ERROR_UNKNOWN = 0.02, 0.045, 0.10
+ERROR_OF_SLOPE = 0.4  # additional, divided by the local slope: an error of the share moves a flat knee far
+MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
 # Additional if sending ended before the target's limit: a limit may be near and unseen, more likely for a more distant knee.
-EARLY, FARTHER, BEYOND = 0.08, 0.25, 3.0  # beyond BEYOND times the highest rate there is no estimate
-# How much too high a knee a stage of that kind shows, in logs: its queue had no time to grow, unless it lasted; and the spread.
-LATE: dict[Phase, float] = {"ramp": 0.2, "climb": 0.12}
-LASTED_S = 20.0
-FRACTIONS = 0.14
-BREACHES, STEEP = 2, 3.0  # from so many on, and from such a local slope, their fractions have a say beside the model
-FLAT_ODDS = 0.5  # of a share that does not rise with the rate: above, breaches are no knee
-MODELLED = ("ttft", "tpot", "itl", "e2e")
+ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE = 0.08, 0.25
+MAX_EXTRAPOLATION = 3.0  # times the highest rate; no estimate beyond
+# Excess of the knee that a short stage shows, in logs: its queue had no time to grow.
+SHORT_STAGE_BIAS: dict[Phase, float] = {"ramp": 0.2, "climb": 0.12}
+LONG_STAGE_S = 20.0
+ERROR_OF_FRACTIONS = 0.14
+MIN_BREACHES = 2  # for an estimate by fractions
+MIN_STEEP_SLOPE = 3.0  # local slope from which fractions are combined with the model
+MAX_FLAT_PROBABILITY = 0.5  # of a share that does not rise with the rate: above, breaches are no knee
+MODELLED_SIGNALS = ("ttft", "tpot", "itl", "e2e")
 
 
 @dataclass(frozen=True, slots=True)
-class Estimated:
-    """capacities: one an SLO, in their order; found: the engine model, None where there is none or it is not to be believed
+class CapacityEstimate:
+    """Result for a record.
 
-    knees: the model's, one an SLO, None where it was not asked or has none: their slopes say how sharply the target gives way
+    capacities: one per SLO, in their order
+    fit: the engine model; None without one that agrees with the record
+    knees: of the model, one per SLO; None if the model was not used or has none
     """
 
     capacities: tuple[Capacity, ...]
-    found: Fit | None
+    fit: Fit | None
     knees: tuple[Knee | None, ...] = ()
 
 
-def estimate(record: Record) -> tuple[Capacity, ...]:
-    """Capacity for each SLO of the record, in its order."""
-    return estimated(record).capacities
+def estimate_capacity(
+    record: Record, seed: int = 0, prior: Prior | None = None, effort: float = 1.0
+) -> CapacityEstimate:
+    """Capacity for each SLO of the record; the same for the same arguments.
 
-
-def estimated(record: Record, seed: int = 0, prior: Prior | None = None, effort: float = 1.0) -> Estimated:
-    """What a record says. Pure, the same for the same arguments. Seconds of CPU in one piece: call it in another process
-    (arguments and result can be pickled), never in the one whose clock stamps chunks. effort: as in `CapacityModel`.
+    It takes seconds of CPU: call it in another process than the one that takes timestamps (arguments and result can be pickled).
+    effort: as in `CapacityModel`.
     """
     rng = Random(seed)
-    # A replay has no failing requests, and without a page no background load. A grid has measured each rate.
-    told = record.readings or record.others is not None
-    failed = any(each.failed for each in record.asked if each.valid)
-    walked = any(each.phase == "grid" for each in record.stages)
-    found = fit(record, rng, prior) if told and not failed and not walked and not record.spoilt else None
-    if found is not None and not found.good:
-        found = None
-    both = [_capacity(record, slo, found, rng, effort) for slo in record.slos]
-    return Estimated(tuple(each for each, _ in both), found, tuple(each for _, each in both))
+    model = fit(record, rng, prior) if _can_be_replayed(record) else None
+    if model is not None and not model.good:
+        model = None
+    results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
+    return CapacityEstimate(tuple(capacity for capacity, _ in results), model, tuple(knee for _, knee in results))
 
 
-def _capacity(record: Record, slo: Slo, found: Fit | None, rng: Random, effort: float) -> tuple[Capacity, Knee | None]:
-    judged = [each for each in record.asked if each.valid and slo.name in each.events and _ramp(record, each)]
+def _can_be_replayed(record: Record) -> bool:
+    """A replay has no failing requests, and no background load without a page; a grid has measured each rate."""
+    has_background = bool(record.readings) or record.others is not None
+    has_failures = any(request.failed for request in record.asked if request.valid)
+    is_grid = any(stage.phase == "grid" for stage in record.stages)
+    return has_background and not has_failures and not is_grid and not record.spoilt
+
+
+def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float) -> tuple[Capacity, Knee | None]:
+    judged = [
+        request
+        for request in record.asked
+        if request.valid
+        and slo.name in request.events
+        and (not record.stages or record.stages[request.stage].phase not in UNJUDGED)
+    ]
     if not judged or record.spoilt:
         return Capacity(slo.name, "not_enough_data", samples=len(judged)), None
-    levels = [
-        _level(slo, stage, [each for each in judged if each.stage == stage.number])
-        for stage in record.stages
-        if stage.phase not in UNJUDGED
-    ]
-    lowest = _fails_at_once(record, slo, levels)
-    if lowest is not None:
-        return Capacity(slo.name, "below_lowest", upper=lowest, samples=len(judged)), None
+    by_stage: dict[int, list[RequestRecord]] = {stage.number: [] for stage in record.stages}
+    for request in judged:
+        by_stage.setdefault(request.stage, []).append(request)
+    stages = [stage for stage in record.stages if stage.phase not in UNJUDGED]
+    levels = [_rate_events(slo, stage, by_stage[stage.number]) for stage in stages]
+    failed_per_s = _failed_lowest_rate(slo, stages, levels)
+    if failed_per_s is not None:
+        return Capacity(slo.name, "below_lowest", upper=failed_per_s, samples=len(judged)), None
     if record.cut:
         return _by_events(slo, levels, len(judged)), None
-    if found is not None and slo.signal in MODELLED:
-        modelled, at = _modelled(record, slo, found, _lengths(record), rng, effort)
+    if model is not None and slo.signal in MODELLED_SIGNALS:
+        modelled, model_knee = _by_model(record, slo, model, rng, effort)
         if modelled is not None:
-            # Without breaches the fractions only say that the knee is not far below, which the model knows; and where it is flat
-            # they are too few to say anything.
-            tells = at is not None and at.slope >= STEEP
-            rough = _by_fractions(record, slo, judged) if tells else None
-            return agreed(modelled, rough) if rough is not None else modelled, at
-    return _by_fractions(record, slo, judged) or _by_events(slo, levels, len(judged)), None
+            # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
+            is_steep = model_knee is not None and model_knee.slope >= MIN_STEEP_SLOPE
+            by_fractions = _by_fractions(record, slo, by_stage) if is_steep else None
+            return modelled if by_fractions is None else agreed(modelled, by_fractions), model_knee
+    return _by_fractions(record, slo, by_stage) or _by_events(slo, levels, len(judged)), None
 
 
-def _modelled(
-    record: Record, slo: Slo, found: Fit, lengths: Sequence[Pair], rng: Random, effort: float
-) -> tuple[Capacity | None, Knee | None]:
-    """Capacity by the model, or None if it has no knee."""
-    ahead = CapacityModel(found.parameters, found.front_s, lengths, found.background, effort)
-    top = max((each.total_per_s for each in record.stages), default=1.0)
-    at = ahead.knee(slo, top, rng)
-    if at is None:
-        return None, None
-    samples = sum(each.valid for each in record.asked)
-    if not record.reached and at.rate_per_s > top * BEYOND:
-        return None, at
-    repeats = [replace(ahead, parameters=parameters, front_s=front_s) for parameters, front_s in found.repeats]
-    wide = Z * _error(record, found, at, ahead.moved(repeats, slo, at, rng))
-    tokens = sum(each.prompt + each.output for each in lengths) / len(lengths)
+def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float) -> tuple[Capacity | None, Knee | None]:
+    """Capacity by the model, and the model's knee; None without a knee, and no capacity if it is too far beyond the rates."""
+    model = CapacityModel(fitted.parameters, fitted.front_s, _lengths(record), fitted.background, effort)
+    highest_per_s = _highest_per_s(record)
+    knee = model.knee(slo, highest_per_s, rng)
+    if knee is None or (not record.reached and knee.rate_per_s > highest_per_s * MAX_EXTRAPOLATION):
+        return None, knee
+    repeats = [replace(model, parameters=parameters, front_s=front_s) for parameters, front_s in fitted.repeats]
+    half_width = Z * _model_error(record, fitted, knee, model.knee_shifts(repeats, slo, knee, rng))
     capacity = Capacity(
         slo.name,
         "found",
-        at.rate_per_s * exp(-wide),
-        at.rate_per_s,
-        at.rate_per_s * exp(wide),
-        tokens * at.rate_per_s,
-        0.9,
-        samples,
+        knee.rate_per_s * exp(-half_width),
+        knee.rate_per_s,
+        knee.rate_per_s * exp(half_width),
+        _mean_tokens(record) * knee.rate_per_s,
+        CONFIDENCE,
+        sum(request.valid for request in record.asked),
         "model",
     )
-    return capacity, at
+    return capacity, knee
 
 
-def _error(record: Record, found: Fit, at: Knee, moves: Sequence[float]) -> float:
+def _model_error(record: Record, fitted: Fit, knee: Knee, shifts: Sequence[float]) -> float:
     """Standard error of log K from bootstrap weights, simulation noise, and errors that neither shows."""
-    spread = sum(min(0.5, abs(each)) ** 2 for each in moves) / max(1, len(moves))
-    least = MODEL if record.others is not None else COUNTED if found.background.known else UNKNOWN
-    top = max((each.total_per_s for each in record.stages), default=1.0)
-    early = 0.0 if record.reached else hypot(EARLY, FARTHER * max(0.0, log(at.rate_per_s / top)))
-    # Minutes of the load that was there are a sample of it: so many requests, whose lengths vary about as much as their mean.
-    per_s = found.background.per_s
-    others = 0.0
-    if per_s > 0:
-        others = min(1.0, per_s / at.rate_per_s) * sqrt(2 / max(1.0, per_s * (record.until_s - record.from_s)))
-    return sqrt(spread + at.error**2 + least**2 + (FLAT / at.slope) ** 2 + early**2 + others**2)
+    bootstrap = sqrt(sum(min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts) / max(1, len(shifts)))
+    unseen = ERROR_COUNTERS if fitted.background.known else ERROR_UNKNOWN
+    if record.others is not None:
+        unseen = ERROR_INDIVIDUAL
+    not_reached = 0.0
+    if not record.reached:
+        distance = max(0.0, log(knee.rate_per_s / _highest_per_s(record)))
+        not_reached = hypot(ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE * distance)
+    # The background of some minutes is a sample; its lengths vary about as much as their mean.
+    background_per_s, sampling = fitted.background.per_s, 0.0
+    if background_per_s > 0:
+        count = background_per_s * (record.until_s - record.from_s)
+        sampling = min(1.0, background_per_s / knee.rate_per_s) * sqrt(2 / max(1.0, count))
+    return hypot(bootstrap, knee.error, unseen, ERROR_OF_SLOPE / knee.slope, not_reached, sampling)
 
 
-def _by_fractions(record: Record, slo: Slo, judged: Sequence[RequestRecord]) -> Capacity | None:
-    """By the shares of bad events; None where they show no knee: too few breaches, breaches that do not rise with the rate, or a
-    knee below every rate that was tried, of which only the prior speaks.
+def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> Capacity | None:
+    """Capacity by the shares of bad events.
+
+    None if they show no knee: too few breaches, breaches that do not rise with the rate, or a knee below every rate that was
+    tried, where only the prior decides.
     """
-    steps = [_step(slo, stage, [each for each in judged if each.stage == stage.number]) for stage in record.stages]
-    found = knee(steps, float(slo.error_budget_ratio))
-    if found is None or not record.reached or sum(each.bad for each in steps) < BREACHES:
+    steps = [_step(slo, stage, by_stage[stage.number]) for stage in record.stages]
+    interval = knee(steps, float(slo.error_budget_ratio))
+    if interval is None or not record.reached or sum(step.bad for step in steps) < MIN_BREACHES:
         return None
-    lengths = _lengths(record)
-    tokens = sum(each.prompt + each.output for each in lengths) / len(lengths)
-    lower = exp(-hypot(log(found.estimate / found.lower), Z * FRACTIONS))
-    upper = exp(hypot(log(found.upper / found.estimate), Z * FRACTIONS))
-    at, lowest = found.estimate, min(each.rate_per_s for each in steps if each.events)
-    if at * upper <= lowest:
-        return Capacity(slo.name, "below_lowest", upper=_lowest(record).total_per_s, samples=len(judged))
-    if found.lower < lowest or found.never > FLAT_ODDS:
+    lower = exp(-hypot(log(interval.estimate / interval.lower), Z * ERROR_OF_FRACTIONS))
+    upper = exp(hypot(log(interval.upper / interval.estimate), Z * ERROR_OF_FRACTIONS))
+    estimate, samples = interval.estimate, sum(map(len, by_stage.values()))
+    lowest_per_s = min(step.rate_per_s for step in steps if step.events)
+    if estimate * upper <= lowest_per_s:
+        lowest = _lowest([stage for stage in record.stages if stage.phase not in UNJUDGED])
+        return Capacity(slo.name, "below_lowest", upper=lowest.total_per_s, samples=samples)
+    if interval.lower < lowest_per_s or interval.flat > MAX_FLAT_PROBABILITY:
         return None
-    return Capacity(slo.name, "found", at * lower, at, at * upper, tokens * at, 0.9, len(judged))
+    tokens_per_s = _mean_tokens(record) * estimate
+    return Capacity(slo.name, "found", estimate * lower, estimate, estimate * upper, tokens_per_s, CONFIDENCE, samples)
 
 
 def _by_events(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity:
     """Capacity from event counts only: the highest rate at which they show that the objective is met."""
     budget = float(slo.error_budget_ratio)
-    held = holds_at(levels, budget)
-    if held is None:
+    held_per_s = holds_at(levels, budget)
+    if held_per_s is None:
         return Capacity(slo.name, "not_enough_data", samples=samples, evidence=evidence(levels, budget))
-    return Capacity(slo.name, "not_reached", lower=held, samples=samples)
+    return Capacity(slo.name, "not_reached", lower=held_per_s, samples=samples)
 
 
-def _level(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> RateEvents:
-    counts = [(*each.events[slo.name], each.output_tokens) for each in judged]
-    events, bad = (sum(each[part] for each in counts) for part in (0, 1))
-    return RateEvents(_long_run(stage), observed(slo, counts), events, bad)
+def _counts(slo: Slo, judged: Sequence[RequestRecord]) -> tuple[int, int]:
+    """(events, bad events) of the requests."""
+    events = sum(request.events[slo.name][0] for request in judged)
+    return events, sum(request.events[slo.name][1] for request in judged)
 
 
-def _long_run(stage: Stage) -> float:
-    """Long-run rate that corresponds to a stage. A queue grows slowly: a short stage looks like a lower rate."""
-    lasted = stage.ended_s - stage.began_s >= LASTED_S
-    return stage.total_per_s * exp(-(0.0 if lasted else LATE.get(stage.phase, 0.0)))
+def _rate_events(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> RateEvents:
+    observations = observed(slo, [(*request.events[slo.name], request.output_tokens) for request in judged])
+    return RateEvents(_long_run_per_s(stage), observations, *_counts(slo, judged))
 
 
 def _step(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> Step:
-    limit_s = slo.threshold_s
-    shares: tuple[float, ...] = ()
-    if slo.signal == "ttft" and limit_s:
-        shares = tuple((each.ttft_s or each.known_s - each.at_s) / limit_s for each in judged)
-    count, bad = (sum(each.events[slo.name][part] for each in judged) for part in (0, 1))
-    return Step(_long_run(stage), count, bad, shares)
+    ratios: tuple[float, ...] = ()
+    if slo.signal == "ttft" and slo.threshold_s:
+        ratios = tuple((request.ttft_s or request.known_s - request.at_s) / slo.threshold_s for request in judged)
+    return Step(_long_run_per_s(stage), *_counts(slo, judged), ratios)
 
 
-def _fails_at_once(record: Record, slo: Slo, levels: Sequence[RateEvents]) -> float | None:
-    """The lowest rate, if its events show that the SLO fails there."""
-    judged = [stage for stage in record.stages if stage.phase not in UNJUDGED]
-    if not judged:
+def _long_run_per_s(stage: Stage) -> float:
+    """Long-run rate that corresponds to a stage. A queue grows slowly: a short stage looks like a lower rate."""
+    is_long = stage.ended_s - stage.began_s >= LONG_STAGE_S
+    return stage.total_per_s * exp(-(0.0 if is_long else SHORT_STAGE_BIAS.get(stage.phase, 0.0)))
+
+
+def _failed_lowest_rate(slo: Slo, stages: Sequence[Stage], levels: Sequence[RateEvents]) -> float | None:
+    """The lowest rate, if its events show that the objective is missed there."""
+    if not stages:
         return None
-    first = _lowest(record)
-    at = [level for stage, level in zip(judged, levels, strict=True) if stage.rate_per_s == first.rate_per_s]
-    return first.total_per_s if fails(reduce(RateEvents.plus, at), float(slo.error_budget_ratio)) else None
+    lowest = _lowest(stages)
+    at_lowest = [level for stage, level in zip(stages, levels, strict=True) if stage.rate_per_s == lowest.rate_per_s]
+    is_missed = fails(reduce(RateEvents.plus, at_lowest), float(slo.error_budget_ratio))
+    return lowest.total_per_s if is_missed else None
 
 
-def _lowest(record: Record) -> Stage:
+def _lowest(stages: Sequence[Stage]) -> Stage:
     """The first stage with the lowest rate."""
-    return min((each for each in record.stages if each.phase not in UNJUDGED), key=lambda each: each.rate_per_s)
+    return min(stages, key=lambda stage: stage.rate_per_s)
 
 
-def _ramp(record: Record, each: RequestRecord) -> bool:
-    return not record.stages or record.stages[each.stage].phase not in UNJUDGED
+def _highest_per_s(record: Record) -> float:
+    """Highest total rate that was tried."""
+    return max((stage.total_per_s for stage in record.stages), default=1.0)
 
 
-def _lengths(record: Record) -> list[Pair]:
-    pairs = record.lengths or tuple((each.prompt_tokens, each.output_tokens) for each in record.asked)
-    return [Pair(*each) for each in pairs]
+def _lengths(record: Record) -> list[RequestLengths]:
+    """Lengths of the workload; of the requests that were sent if there is no sample."""
+    pairs = record.lengths or tuple((request.prompt_tokens, request.output_tokens) for request in record.asked)
+    return [RequestLengths(*pair) for pair in pairs]
+
+
+def _mean_tokens(record: Record) -> float:
+    lengths = _lengths(record)
+    return sum(map(sum, lengths)) / len(lengths)

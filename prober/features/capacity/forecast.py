@@ -3,9 +3,11 @@
 Ordinary least squares and its interval for one more observation, at x beside n points with mean x̄ and scatter s:
 ŷ ± t·s·√(1 + 1/n + (x − x̄)²/Σ(xᵢ − x̄)²) (Montgomery, Peck, Vining, "Introduction to Linear Regression Analysis", 2.5). From two
 weeks on each day of the week has a line of its own, all with one slope: a quiet weekend is then no fall and a Monday no growth.
-What is assumed: days scatter independently and alike about the line, and what grew goes on as it did. Neither is sure, so it
-looks no further ahead than twice what was seen, and never beyond 30 days. Where high days follow high days (correlation 0.5),
-10% of courses without growth are taken for growing, in place of 2.5%; few of them reach a capacity that is not near.
+Assumptions: the scatter of the days about the line is independent and constant, and growth continues. Neither is certain, so the
+horizon is twice the observed time, and at most 30 days. If high days follow high days (correlation 0.5), 10% of series without
+growth are taken for growing instead of 2.5%; few of them reach a capacity that is not near.
+
+Plain Python: the daemon makes forecasts and does not load numpy.
 """
 
 import math
@@ -13,20 +15,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-DAY_S, HOUR_S = 86_400, 3600
+DAY_S, HOUR_S = 86_400, 3_600
 MAX_DAYS = 35  # of peaks: five weeks, since growth over longer times is rarely linear
-MIN_SEEN_HOURS = 20  # of a day, for its peak to count: a partly seen day would look like growth
+MIN_HOURS = 20  # with data, for the peak of a day to count: a partly observed day would look like growth
 MIN_DAYS = 7  # with a peak, for a forecast
 MAX_HORIZON_DAYS = 30
 WEEK = 7
-LEVEL = 0.95  # of the intervals by days of the week
-LEVEL_ONE = 0.99  # of those of a single line: the step from a weekend to a working week has t = 2.9 over 7 days, 0.965
+LEVEL_BY_WEEKDAY = 0.95  # of the intervals of lines by day of the week
+# Of the intervals of a single line: the step from a weekend to a working week has t = 2.9 over 7 days, which is 0.965.
+LEVEL_SINGLE_LINE = 0.99
 Why = Literal["foreseen", "beyond", "few_days", "no_growth"]
 
 
 @dataclass(slots=True)
 class Peaks:
-    """Highest demand of each UTC day. days: {days since 1970: (highest demand, bit mask of the hours with data)}"""
+    """Highest demand of each UTC day. days: {days since 1970: (highest demand, bit mask of the hours with data)}."""
 
     days: dict[int, tuple[float, int]] = field(default_factory=dict)
 
@@ -35,7 +38,7 @@ class Peaks:
         day, second = divmod(int(unix_s), DAY_S)
         highest, hours = self.days.get(day, (0.0, 0))
         self.days[day] = max(highest, demand_per_s), hours | 1 << second // HOUR_S
-        while len(self.days) > MAX_DAYS + 1:  # and the day that is not over
+        while len(self.days) > MAX_DAYS + 1:  # and the current day
             del self.days[min(self.days)]
 
     def whole(self, unix_s: float) -> dict[int, float]:
@@ -44,7 +47,7 @@ class Peaks:
         return {
             day: highest
             for day, (highest, hours) in sorted(self.days.items())
-            if today - MAX_DAYS <= day < today and hours.bit_count() >= MIN_SEEN_HOURS
+            if today - MAX_DAYS <= day < today and hours.bit_count() >= MIN_HOURS
         }
 
     def rows(self) -> list[list[float]]:
@@ -64,8 +67,11 @@ def peaks_of(rows: Iterable[Iterable[float]]) -> Peaks:
 class Trend:
     """Parallel lines through daily peaks.
 
-    slope: peak per day; scatter: of days about their line, with `freedom` degrees of freedom; spread: Σ(xᵢ − x̄)² in days²
-    centres: {place in the cycle: (days, their mean day, their mean peak)}; cycle: 7, or 1 for a single line
+    slope: peak per day
+    scatter: standard deviation of days about their line, with `freedom` degrees of freedom
+    spread: Σ(xᵢ − x̄)² in days²
+    cycle: 7, or 1 for a single line
+    centres: {day of the cycle: (number of days, their mean day, their mean peak)}
     """
 
     slope: float
@@ -77,8 +83,8 @@ class Trend:
 
     @property
     def level(self) -> float:
-        """Of all intervals, two-sided."""
-        return LEVEL if self.cycle == WEEK else LEVEL_ONE
+        """Confidence of all intervals, two-sided."""
+        return LEVEL_BY_WEEKDAY if self.cycle == WEEK else LEVEL_SINGLE_LINE
 
     @property
     def margin(self) -> float:
@@ -86,41 +92,42 @@ class Trend:
         return student(self.level, self.freedom) * self.scatter / math.sqrt(self.spread)
 
     def at(self, day: int) -> tuple[float, float, float]:
-        """(lower, line, upper): what the peak of a day is expected to be, and the interval it is to fall into."""
-        count, middle, peak = self.centres[day % self.cycle]
-        line = peak + self.slope * (day - middle)
-        wide = math.sqrt(1 + 1 / count + (day - middle) ** 2 / self.spread)
-        half = student(self.level, self.freedom) * self.scatter * wide
-        return line - half, line, line + half
+        """(lower, line, upper): expected peak of a day with its prediction interval."""
+        count, mean_day, mean_peak = self.centres[day % self.cycle]
+        line = mean_peak + self.slope * (day - mean_day)
+        factor = math.sqrt(1 + 1 / count + (day - mean_day) ** 2 / self.spread)
+        half_width = student(self.level, self.freedom) * self.scatter * factor
+        return line - half_width, line, line + half_width
 
 
 def trend(peaks: Mapping[int, float]) -> Trend:
     """Lines of one slope through {day: peak}, by day of the week if each was seen twice. Raises ValueError for under 3 days."""
     if len(peaks) < 3:
         raise ValueError(f"{len(peaks)} days of peaks: a line and its scatter need 3")
-    cycle = WEEK if all(sum(day % WEEK == place for day in peaks) >= 2 for place in range(WEEK)) else 1
+    cycle = WEEK if all(sum(day % WEEK == weekday for day in peaks) >= 2 for weekday in range(WEEK)) else 1
     groups: dict[int, list[tuple[int, float]]] = {}
     for day, peak in peaks.items():
         groups.setdefault(day % cycle, []).append((day, peak))
     centres = {
-        place: (len(days), sum(x for x, _ in days) / len(days), sum(y for _, y in days) / len(days))
-        for place, days in groups.items()
+        day_of_cycle: (len(days), sum(x for x, _ in days) / len(days), sum(y for _, y in days) / len(days))
+        for day_of_cycle, days in groups.items()
     }
-    off = [(day - centres[day % cycle][1], peak - centres[day % cycle][2]) for day, peak in peaks.items()]
-    spread = sum(x * x for x, _ in off)
-    slope = sum(x * y for x, y in off) / spread
-    freedom = len(off) - len(groups) - 1
-    scatter = math.sqrt(sum((y - slope * x) ** 2 for x, y in off) / freedom)
+    centred = [(day - centres[day % cycle][1], peak - centres[day % cycle][2]) for day, peak in peaks.items()]
+    spread = sum(x * x for x, _ in centred)
+    slope = sum(x * y for x, y in centred) / spread
+    freedom = len(centred) - len(groups) - 1
+    scatter = math.sqrt(sum((y - slope * x) ** 2 for x, y in centred) / freedom)
     return Trend(slope, scatter, freedom, spread, cycle, centres)
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """First days (their beginning by UTC, Unix seconds) whose peak is not below the capacity; None: not within the horizon.
+    """First days (their begin in UTC, Unix seconds) whose peak reaches the capacity; None: not within the horizon.
 
-    earliest: the peaks' upper limit against the capacity's lower bound; estimate: the line against the estimate; latest: the
-    lower limit against the upper bound. Where a later one is given, so are those before it.
-    why: foreseen, at least the earliest; beyond, none of them; few_days or no_growth, and so nothing can be said
+    earliest_s: upper limit of the peaks against the lower bound of the capacity
+    estimate_s: line against estimate; set only if `earliest_s` is
+    latest_s: lower limit against upper bound; set only if `estimate_s` is
+    why: foreseen: at least `earliest_s` is set; beyond: none is; few_days, no_growth: no forecast is possible
     """
 
     why: Why
@@ -130,31 +137,31 @@ class Forecast:
 
 
 def forecast(peaks: Mapping[int, float], capacity: tuple[float, float, float], unix_s: float) -> Forecast:
-    """When {day since 1970: peak} reaches a capacity (lower, estimate, upper) of the same unit, as seen from `unix_s`.
+    """Forecast of when {day since 1970: peak} reaches a capacity (lower, estimate, upper) of the same unit.
 
-    Nothing is said from fewer than 7 days, nor where a slope of 0 or less is in the slope's interval. The horizon is counted
-    from the last peak: old peaks see less far.
+    None is made for fewer than MIN_DAYS days, or if the interval of the slope includes 0. The horizon is counted from the last
+    peak: old peaks reach less far.
     """
     if len(peaks) < MIN_DAYS:
         return Forecast("few_days")
-    found = trend(peaks)
-    if found.slope <= found.margin:
+    line = trend(peaks)
+    if line.slope <= line.margin:
         return Forecast("no_growth")
     last = max(peaks)
     horizon = min(MAX_HORIZON_DAYS, 2 * (last - min(peaks) + 1))
     lower, estimate, upper = capacity
-    first: dict[str, float] = {}
+    first_s: dict[str, float] = {}
     for day in range(max(last + 1, int(unix_s) // DAY_S), last + horizon + 1):
-        low, line, high = found.at(day)
-        reached = {"earliest": high >= lower, "estimate": line >= estimate, "latest": low >= upper}
-        for bound in (bound for bound, held in reached.items() if held):
-            first.setdefault(bound, float(day * DAY_S))
-    times = (first.get(bound) for bound in ("earliest", "estimate", "latest"))
-    return Forecast("foreseen" if first else "beyond", *times)
+        low, expected, high = line.at(day)
+        is_reached = {"earliest": high >= lower, "estimate": expected >= estimate, "latest": low >= upper}
+        for bound in (bound for bound, reached in is_reached.items() if reached):
+            first_s.setdefault(bound, float(day * DAY_S))
+    times_s = (first_s.get(bound) for bound in ("earliest", "estimate", "latest"))
+    return Forecast("foreseen" if first_s else "beyond", *times_s)
 
 
 def student(level: float, freedom: int) -> float:
-    """t with |T| ≤ t in `level` of all cases, of Student's distribution with whole degrees of freedom, to 1e-12 of its angle.
+    """Two-sided quantile of Student's distribution: t with P(|T| ≤ t) = `level`, for integer degrees of freedom.
 
     The finite series for θ = atan(t/√ν) (Abramowitz, Stegun, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4), halved.
     """
@@ -166,7 +173,7 @@ def student(level: float, freedom: int) -> float:
 
 
 def _within(angle: float, freedom: int) -> float:
-    """The chance of |T| ≤ √ν·tan(angle)."""
+    """P(|T| ≤ √ν·tan(angle))."""
     odd = freedom % 2
     cosine, total = math.cos(angle), 0.0
     term = cosine if odd else 1.0

@@ -1,56 +1,55 @@
-"""Knee from breach fractions alone, without the engine's page or a model, with an interval.
+"""Knee from fractions of bad events alone, without the engine's page or a model, with an interval.
 
-Near its knee K a target's share of bad events grows as a power of the rate, p(r) = p0·(r ÷ K)^s, with p0 what the objective allows.
-s is some 2 for a target that gives way slowly (prompts of very different lengths) and 40 for one that falls off a cliff. Bayes over
-a grid of (log K, log s, what share breaches at any rate), flat priors; events of a stage are correlated, so they count as
-1 ÷ `CLUSTER` of themselves in the likelihood (a power posterior). Latencies say more than breaches: where a stage had `TAIL` of
-them or more, the highest tenth is taken as Pareto (Hill's estimate), and its share beyond the threshold counts as so many events.
+Near the knee K of a target the share of bad events grows as a power of the rate, p(r) = p0·(r ÷ K)^s, where p0 is the allowed
+share; s is about 2 for a target that degrades slowly (prompts of very different lengths) and 40 for a sharp one. The posterior is
+computed on a grid of (log K, log s, share of bad events at any rate) with flat priors. Events of a stage are correlated, so they
+count as 1 ÷ EVENTS_PER_CLUSTER of themselves in the likelihood (a power posterior). Latencies tell more than breaches: with
+MIN_TAIL_SAMPLES or more in a stage, the highest tenth is taken as Pareto (Hill's estimator), and its share beyond the threshold
+counts as events.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import exp, log
 
-CLUSTER = 3.0  # neighbouring requests breach together
-TAIL, TENTH = 40, 0.1
-TAIL_TRUST = 0.7  # an extrapolated tail counts as this share of the events it stands for
-SLOPES = tuple(2.0 * 1.35**n for n in range(11))  # 2 … 40
-ALWAYS = (0.0, 0.2, 0.5)  # of p0: share of breaches independent of the rate
-NEVER = (
-    1.5,
-    2.0,
-    3.0,
-    5.0,
-    10.0,
-    20.0,
-    50.0,
-    90.0,
-)  # times p0 at every rate: the alternative hypothesis without a knee
-STEPS = 150
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+EVENTS_PER_CLUSTER = 3.0  # neighbouring requests breach together
+MIN_TAIL_SAMPLES, TAIL_SHARE = 40, 0.1
+TAIL_TRUST = 0.7  # an extrapolated tail counts as this share of the events that it stands for
+SLOPES = 2.0 * 1.35 ** np.arange(11)  # 2 to 40
+CONSTANT_SHARES = np.array((0.0, 0.2, 0.5))  # of p0: share of bad events that does not depend on the rate
+# Multiples of p0 at every rate: the alternative hypothesis without a knee.
+FLAT_MULTIPLES = np.array((1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 90.0))
+GRID_POINTS = 150
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stage: requests per second, events and bad events; shares: known latencies / threshold."""
+    """A stage: requests per second, events, bad events, and known latencies ÷ threshold."""
 
     rate_per_s: float
     events: int
     bad: int
-    shares: tuple[float, ...] = ()
+    latency_ratios: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Rates per second. reaches: mass of the posterior above the highest rate that was tried.
+    """Interval of the knee, in requests per second.
 
-    never: posterior chance, at even odds before, that the share does not hang on the rate and no rate meets the objective
+    beyond: posterior probability that the knee is above the highest rate that was tried
+    flat: posterior probability, with even prior odds, that the share does not depend on the rate and no rate meets the objective
     """
 
     lower: float
     estimate: float
     upper: float
-    reaches: float
-    never: float
+    beyond: float
+    flat: float
 
 
 def knee(steps: Sequence[Step], allowed: float, confidence: float = 0.9) -> Interval | None:
@@ -58,76 +57,50 @@ def knee(steps: Sequence[Step], allowed: float, confidence: float = 0.9) -> Inte
 
     allowed: share of events that may be bad. The prior is flat in log K from half the lowest rate to 1.6 times the highest.
     """
-    known = [each for each in steps if each.events > 0]
-    if not known:
+    measured = [step for step in steps if step.events > 0]
+    if not measured:
         return None
-    low = log(min(each.rate_per_s for each in known) / 2)
-    high = log(max(each.rate_per_s for each in known) * 1.6)
-    grid = [low + (high - low) * (n + 0.5) / STEPS for n in range(STEPS)]
-    counted = [(log(each.rate_per_s), *_counted(each)) for each in known]
-    logs = [[_likelihood(counted, at, slope, always, allowed) for slope in SLOPES for always in ALWAYS] for at in grid]
-    flat = [_likelihood_flat(counted, min(0.95, times * allowed)) for times in NEVER]
-    top = max(max(flat), *(max(row) for row in logs))
-    mass = [sum(exp(each - top) for each in row) for row in logs]
-    whole = sum(mass)
-    rises, stays = whole / len(grid) / len(logs[0]), sum(exp(each - top) for each in flat) / len(flat)
-    tried = log(max(each.rate_per_s for each in known))
-    beyond = sum(m for at, m in zip(grid, mass, strict=True) if at > tried) / whole
-    quantiles = (_quantile(grid, mass, q * whole) for q in ((1 - confidence) / 2, 0.5, (1 + confidence) / 2))
-    lower, estimate, upper = (exp(each) for each in quantiles)
-    return Interval(lower, estimate, upper, beyond, stays / (rises + stays))
+    log_rates = np.log([step.rate_per_s for step in measured])
+    events, bad = np.array([_effective_events(step) for step in measured]).T
+    low, high = log_rates.min() - log(2), log_rates.max() + log(1.6)
+    grid = low + (high - low) * (np.arange(GRID_POINTS) + 0.5) / GRID_POINTS
+    # Axes: knee, slope, constant share, stage.
+    exponents = np.clip(SLOPES[:, None, None] * (log_rates - grid[:, None, None, None]), -30.0, 30.0)
+    constant = CONSTANT_SHARES[:, None]
+    shares = np.minimum(0.999, allowed * (constant + (1 - constant) * np.exp(exponents)))
+    rising = _log_likelihood(events, bad, shares)
+    flat = _log_likelihood(events, bad, np.minimum(0.95, FLAT_MULTIPLES * allowed)[:, None])
+    largest = max(rising.max(), flat.max())
+    mass = np.exp(rising - largest).sum(axis=(1, 2))
+    rising_evidence, flat_evidence = mass.sum() / rising.size, np.exp(flat - largest).mean()
+    cumulated = np.cumsum(mass) / mass.sum()
+    places = np.searchsorted(cumulated, ((1 - confidence) / 2, 0.5, (1 + confidence) / 2))
+    lower, estimate, upper = np.exp(grid[np.minimum(places, GRID_POINTS - 1)]).tolist()
+    beyond = mass[grid > log_rates.max()].sum() / mass.sum()
+    return Interval(lower, estimate, upper, float(beyond), float(flat_evidence / (rising_evidence + flat_evidence)))
 
 
-def at_least(count: int, of: int, share: float) -> float:
-    """Binomial probability of at least `count` events among `of`, each with probability `share`."""
-    below, term = 0.0, (1 - share) ** of
-    for k in range(count):
-        below += term
-        term *= (of - k) / (k + 1) * share / (1 - share)
-    return max(0.0, 1.0 - below)
-
-
-def _counted(step: Step) -> tuple[float, float]:
-    """(events, bad events): counted, or extrapolated from the tail of the latencies."""
-    events, bad = step.events / CLUSTER, step.bad / CLUSTER
-    if len(step.shares) < TAIL or step.bad > 2:
-        return events, bad
-    beyond = pareto_beyond(step.shares) * step.events
-    return events, (1 - TAIL_TRUST) * bad + TAIL_TRUST * beyond / CLUSTER
-
-
-def pareto_beyond(shares: Sequence[float]) -> float:
+def pareto_share_above_1(ratios: Sequence[float]) -> float:
     """Share of a distribution above 1, with a Pareto tail in its highest tenth (Hill's estimator, 1975)."""
-    ordered = sorted(shares, reverse=True)
-    top = ordered[: max(4, round(TENTH * len(ordered)))]
-    least = top[-1]
-    if least >= 1:
-        return sum(each > 1 for each in ordered) / len(ordered)
-    spread = sum(log(each / least) for each in top[:-1]) / (len(top) - 1) if least > 0 else 0.0
-    return len(top) / len(ordered) * exp(log(least) / spread) if spread > 0 else 0.0
+    ordered = sorted(ratios, reverse=True)
+    tail = ordered[: max(4, round(TAIL_SHARE * len(ordered)))]
+    lowest = tail[-1]
+    if lowest >= 1:
+        return sum(ratio > 1 for ratio in ordered) / len(ordered)
+    mean_log = sum(log(ratio / lowest) for ratio in tail[:-1]) / (len(tail) - 1) if lowest > 0 else 0.0
+    return len(tail) / len(ordered) * exp(log(lowest) / mean_log) if mean_log > 0 else 0.0
 
 
-def _likelihood(
-    steps: Sequence[tuple[float, float, float]], at: float, slope: float, always: float, allowed: float
-) -> float:
-    """Of binomial events, in logarithms; shares above what can be are 1."""
-    total = 0.0
-    for log_rate, events, bad in steps:
-        x = min(1.0, max(-30.0, slope * (log_rate - at)) / 30.0) * 30.0
-        share = min(0.999, allowed * (always + (1 - always) * exp(x)))
-        total += bad * log(share) + (events - bad) * log(1 - share)
-    return total if total > -inf else -1e300
+def _effective_events(step: Step) -> tuple[float, float]:
+    """(events, bad events) of a stage: counted, or extrapolated from the tail of the latencies."""
+    events, bad = step.events / EVENTS_PER_CLUSTER, step.bad / EVENTS_PER_CLUSTER
+    if len(step.latency_ratios) < MIN_TAIL_SAMPLES or step.bad > 2:
+        return events, bad
+    extrapolated = pareto_share_above_1(step.latency_ratios) * step.events / EVENTS_PER_CLUSTER
+    return events, (1 - TAIL_TRUST) * bad + TAIL_TRUST * extrapolated
 
 
-def _likelihood_flat(steps: Sequence[tuple[float, float, float]], share: float) -> float:
-    """Of the same events, if their share of bad ones is the same at every rate."""
-    return sum(bad * log(share) + (events - bad) * log(1 - share) for _, events, bad in steps)
-
-
-def _quantile(grid: Sequence[float], mass: Sequence[float], of: float) -> float:
-    below = 0.0
-    for at, m in zip(grid, mass, strict=True):
-        below += m
-        if below >= of:
-            return at
-    return grid[-1]
+def _log_likelihood(events: Array, bad: Array, shares: Array) -> Array:
+    """Binomial log likelihood, summed over the last axis (stages). A share is that of bad events, 0 < share < 1."""
+    likelihood: Array = (bad * np.log(shares) + (events - bad) * np.log1p(-shares)).sum(axis=-1)
+    return likelihood

@@ -20,7 +20,7 @@ from prober.config.target import needs_of
 from prober.exposition.families import Registry
 from prober.features.capacity.actions import Estimate, Finished, Run
 from prober.features.capacity.cron import MAX_LATENESS_S, Cron, longest_gap_s, zone
-from prober.features.capacity.fitting import Fit, Prior
+from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.prometheus_demand import Demands
 from prober.features.capacity.stop_conditions import burns

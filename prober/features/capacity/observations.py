@@ -1,98 +1,109 @@
-"""Observations of a sweep's record that a replay is compared with."""
+"""Observations of a sweep's record, and the same quantities of a replay, as arrays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, log, sqrt
-from typing import Literal
+from typing import Any
 
-from prober.features.capacity.replay import Look, Shown
+import numpy as np
+from numpy.typing import NDArray
+
+from prober.features.capacity.replay import ReplayedPage, ReplayedRequest
 from prober.features.capacity.sweep_record import Record
 
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
 MIN_READING_GAP_S = 0.4  # closer readings of the page count as one
-Kind = Literal["ttft", "tpot", "gap", "gap_most", "running", "waiting", "group"]
+# Kinds of observations: the fields of ReplayedRequest, then those of ReplayedPage.
+KINDS = ("ttft", "tpot", "gap", "max_gap", "running", "waiting")
+TTFT, TPOT, GAP, MAX_GAP, RUNNING, WAITING = range(len(KINDS))
 
 
 @dataclass(frozen=True, slots=True)
-class FitObservation:
-    """One observation; times are seconds since the start of the record.
+class Observations:
+    """n observations, as arrays of shape (n,). Times are seconds since the start of the record.
 
-    kind: group stands for several neighbours.
-    number: index of the request or reading.
-    at_s: due time of the request, or time of the reading. known_s: when the value was known.
-    value: log seconds, or the root of a count, so that the spread is about the same everywhere.
-    least: the value is a lower bound (the request had not finished).
-    prompt: prompt tokens.
+    kind: index in KINDS
+    index: of the request or the page reading
+    at_s: due time of the request, or time of the reading
+    known_s: when the value was known
+    value: log seconds, or the root of a count, so that the spread is about the same everywhere
+    is_lower_bound: the request had not finished
+    prompt_tokens: 0 for other kinds than TTFT
     """
 
-    kind: Kind
-    number: int
-    at_s: float
-    known_s: float
-    value: float
-    least: bool = False
-    prompt: int = 0
+    kind: Indices
+    index: Indices
+    at_s: Array
+    known_s: Array
+    value: Array
+    is_lower_bound: NDArray[np.bool_]
+    prompt_tokens: Indices
 
-    def replayed(self, shown: Sequence[Shown], looks: Sequence[Look], front_s: float) -> float | None:
-        """The same observation in a replay; None if the replay ends before it. front_s: latency in front of the engine."""
-        match self.kind:
-            case "running" | "waiting":
-                place = 0 if self.kind == "running" else 1
-                return _root(looks[self.number][place]) if self.number < len(looks) else None
-            case "ttft":
-                ttft_s = shown[self.number].ttft_s
-                return None if ttft_s is None else log(ttft_s + front_s)
-            case "tpot":
-                value = shown[self.number].tpot_s
-            case "gap":
-                value = shown[self.number].gap_s
-            case _:
-                value = shown[self.number].gap_most_s
-        return log(value) if value else None
+    def select(self, mask: NDArray[np.bool_]) -> "Observations":
+        """The observations for which `mask`, of shape (n,), is true."""
+        return Observations(*(getattr(self, name)[mask] for name in self.__slots__))
+
+    def replayed(self, requests: Sequence[ReplayedRequest], pages: Sequence[ReplayedPage], front_s: float) -> Array:
+        """The same quantities in a replay, shape (n,); NaN where the replay ends before.
+
+        front_s: latency in front of the engine.
+        """
+        values = np.full(len(self.kind), np.nan)
+        of_request = self.kind < RUNNING
+        seconds = np.array(requests, dtype=np.float64)[self.index[of_request], self.kind[of_request]]
+        seconds += np.where(self.kind[of_request] == TTFT, front_s, 0.0)
+        values[of_request] = np.log(np.where(seconds > 0, seconds, np.nan))
+        of_page = ~of_request & (self.index < len(pages))
+        if pages:
+            counts = np.array(pages, dtype=np.float64)[self.index[of_page], self.kind[of_page] - RUNNING]
+            values[of_page] = np.sqrt(counts + 0.5)
+        return values
 
 
-def observations(record: Record) -> list[FitObservation]:
+def observations(record: Record) -> Observations:
     """Observations for a fit: of valid, successful requests after the warm-up, and of the engine's page."""
-    return [*_of_requests(record), *_of_pages(record)]
+    columns: list[tuple[Any, ...]] = list(zip(*_of_requests(record), *_of_pages(record), strict=True))
+    types = (np.intp, np.intp, np.float64, np.float64, np.float64, np.bool_, np.intp)
+    return Observations(*(np.array(column, dtype) for column, dtype in zip(columns, types, strict=True)))
 
 
-def _of_requests(record: Record) -> Iterator[FitObservation]:
+def _of_requests(record: Record) -> Iterator[tuple[int, int, float, float, float, bool, int]]:
     origin_s = record.from_s
-    for number, each in enumerate(record.asked):
-        if not each.valid or each.failed or (record.stages and record.stages[each.stage].phase == "warm_up"):
+    for index, request in enumerate(record.asked):
+        is_warm_up = bool(record.stages) and record.stages[request.stage].phase == "warm_up"
+        if not request.valid or request.failed or is_warm_up:
             continue
-        at_s, known_s = each.at_s - origin_s, each.known_s - origin_s
-        if each.ttft_s is not None and each.ttft_s > 0:
-            yield FitObservation("ttft", number, at_s, at_s + each.ttft_s, log(each.ttft_s), prompt=each.prompt_tokens)
+        at_s, known_s, ttft_s = request.at_s - origin_s, request.known_s - origin_s, request.ttft_s
+        if ttft_s is not None and ttft_s > 0:
+            yield TTFT, index, at_s, at_s + ttft_s, log(ttft_s), False, request.prompt_tokens
         elif known_s > at_s:
-            yield FitObservation("ttft", number, at_s, known_s, log(known_s - at_s), least=True)
-        if each.end_s is None or each.output_tokens <= 2:
+            yield TTFT, index, at_s, known_s, log(known_s - at_s), True, 0
+        if request.end_s is None or request.output_tokens <= 2:
             continue
-        values: tuple[tuple[Kind, float | None], ...] = (
-            ("tpot", each.tpot_s),
-            ("gap", each.gap_s),
-            ("gap_most", each.gap_most_s),
-        )
-        yield from (FitObservation(kind, number, at_s, each.end_s - origin_s, log(v)) for kind, v in values if v)
+        for kind, value_s in ((TPOT, request.tpot_s), (GAP, request.gap_s), (MAX_GAP, request.gap_most_s)):
+            if value_s:
+                yield kind, index, at_s, request.end_s - origin_s, log(value_s), False, 0
 
 
-def _of_pages(record: Record) -> Iterator[FitObservation]:
-    before_s = -inf
-    for number, (when_s, signals) in enumerate(record.readings):
-        if when_s - before_s < MIN_READING_GAP_S:
+def _of_pages(record: Record) -> Iterator[tuple[int, int, float, float, float, bool, int]]:
+    previous_s = -inf
+    for index, (time_s, signals) in enumerate(record.readings):
+        if time_s - previous_s < MIN_READING_GAP_S:
             continue
-        before_s, at_s = when_s, when_s - record.from_s
-        if signals.requests_running is not None:
-            yield FitObservation("running", number, at_s, at_s, _root(signals.requests_running))
-        if signals.requests_waiting is not None:
-            yield FitObservation("waiting", number, at_s, at_s, _root(signals.requests_waiting))
+        previous_s, at_s = time_s, time_s - record.from_s
+        for kind, count in ((RUNNING, signals.requests_running), (WAITING, signals.requests_waiting)):
+            if count is not None:
+                yield kind, index, at_s, at_s, sqrt(count + 0.5), False, 0
 
 
-def neighbours(items: Sequence[FitObservation], size: int) -> list[list[int]]:
+def neighbours(items: Observations, size: int) -> list[Indices]:
     """Indices of TTFTs in groups of `size` neighbours, by time and by prompt length."""
-    by_time = [n for n, each in enumerate(items) if each.kind == "ttft" and not each.least]
-    by_length = sorted(by_time, key=lambda n: items[n].prompt)
-    return [order[at : at + size] for order in (by_time, by_length) for at in range(0, len(order) - size // 2, size)]
-
-
-def _root(count: float) -> float:
-    return sqrt(count + 0.5)
+    by_time = np.flatnonzero((items.kind == TTFT) & ~items.is_lower_bound)
+    by_length = by_time[np.argsort(items.prompt_tokens[by_time], kind="stable")]
+    return [
+        order[start : start + size]
+        for order in (by_time, by_length)
+        for start in range(0, len(order) - size // 2, size)
+    ]

@@ -21,7 +21,6 @@ from math import log, sqrt
 from statistics import median
 
 from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, Reason, Run
-from prober.features.capacity.knee import at_least
 from prober.features.capacity.request_log import RequestLog
 from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.stop_conditions import VOID, StopConditions
@@ -32,6 +31,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.results.capacity import ERROR, Capacity, binding
 from prober.simulation.request import Request
+from prober.statistics.binomial import probability_of_at_least
 from prober.statistics.sequential_test import log_evidence_below, min_observations
 
 # The sending ends when half of so many last requests known are breaches. A grid is walked to see them: one burst does not end it.
@@ -359,11 +359,14 @@ class Sweep:
         """
         allowed = min(float(each.error_budget_ratio) for each in self._plan.slos)
         odds = ODDS if self._account.readings else ODDS_BLIND
-        return self._plan.mode == "gentle" or at_least(breached, sent, allowed) < odds
+        return self._plan.mode == "gentle" or probability_of_at_least(breached, sent, allowed) < odds
 
     def _surely(self, breached: int, sent: int) -> bool:
         """More than the strictest objective allows, at odds of a thousand to one."""
-        return at_least(breached, sent, min(float(each.error_budget_ratio) for each in self._plan.slos)) < 1e-3
+        return (
+            probability_of_at_least(breached, sent, min(float(each.error_budget_ratio) for each in self._plan.slos))
+            < 1e-3
+        )
 
     def _near(self, at_s: float) -> bool:
         """Gentle: of the last dozen known and of those that wait too long for it, two or more reach the share."""

@@ -1,19 +1,14 @@
 """Carries a sweep out: paces its requests, reads the engine's page beside them, and cuts what is in flight when it is over."""
 
 import asyncio
-import ctypes
-import multiprocessing
-import os
-import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
 from prober.features.capacity.actions import Estimate, Finished, Run
-from prober.features.capacity.estimate import estimated
-from prober.features.capacity.fitting import Fit, Prior
+from prober.features.capacity.engine_fit import Fit, Prior
+from prober.features.capacity.estimate_process import estimate_in_process
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep
 from prober.features.capacity.sweep_plan import Plan, Spent
 from prober.features.capacity.sweep_progress import Sweeping
@@ -33,7 +28,6 @@ TICK_NS = 250_000_000
 LEAD_NS = 200_000_000  # a connection is begun so long before its request is due
 SPENT: dict[str, Spent] = {"tokens": "token_budget", "cost": "cost_budget"}  # by budget of the target
 BEFORE_S = 3.0  # how long the load that is there is looked at first
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 class Unmeasurable(Exception):
@@ -291,24 +285,8 @@ class Drive:
             await asyncio.wait(tasks)
 
     async def _estimate(self, record: Record) -> tuple[Capacity, ...]:
-        """In another process, as it takes seconds of a processor that stamps need."""
-        seed = self._rng.getrandbits(32)
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, spawn, initializer=_stand_back, initargs=(os.getpid(),)) as pool:
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(pool, estimated, record, seed, self._prior)
-        self._model = found.found
-        return found.capacities
+        capacities, self._model = await estimate_in_process(record, self._rng.getrandbits(32), self._prior)
+        return capacities
 
     def _now_s(self) -> float:
         return self._clock.now_ns() / 1e9
-
-
-def _stand_back(parent: int) -> None:
-    """What measures goes before what computes; and who computes for a prober that was killed ends with it."""
-    os.nice(10)
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it was killed before
-        os._exit(1)

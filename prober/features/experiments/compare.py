@@ -1,8 +1,8 @@
-"""Two sides, the same requests, turn and turn about: is one faster?
+"""Paired comparison of two sides under the same requests: is one faster?
 
-A plan has rounds; in a round each side gets the same requests (lengths, texts, times) once, and who goes first alternates. Of a
-round remains one figure an axis: how much B's differs from A's. Rounds are the pairs of the test, not requests: what wanders
-for minutes (clocks, load, heat) is then in the noise, where it belongs, and not taken for evidence.
+A plan has rounds. In a round each side gets the same requests (lengths, texts, times) once, and the side that goes first alternates.
+A round gives one figure per axis: the difference of B from A. The pairs of the test are rounds, not requests: slow variations
+(clocks, load, heat) then count as noise and not as evidence.
 """
 
 import math
@@ -22,16 +22,20 @@ from prober.workload.arrivals import poisson
 
 Requests = Sequence[Request]
 CONFIDENCE = 0.95
-SHAPE_APART = 0.05  # ratio of mean tokens above which it is not the same work
-LEAST_BLOCK = 10  # requests of a stored result that make a round
-_ANSWERED = frozenset(each.value for each in ANSWERED)
-_NOT_COUNTED = frozenset(each.value for each in NEUTRAL - {Outcome.REJECTED})
-_FAILED = frozenset(each.value for each in Outcome) - _ANSWERED - _NOT_COUNTED
+MAX_TOKENS_DIFFERENCE = 0.05  # of mean tokens, as a ratio: above, it is not the same work
+MIN_BLOCK_REQUESTS = 10  # requests of a stored result that make a round
+_ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
+_NOT_COUNTED = frozenset(outcome.value for outcome in NEUTRAL - {Outcome.REJECTED})
+_FAILED = frozenset(outcome.value for outcome in Outcome) - _ANSWERED - _NOT_COUNTED
 
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One side's turn in a round. seed: of its requests, offsets_ns: of their due times from its start; both the other half's too."""
+    """Turn of a side in a round. The other side's turn has the same rate, seed and offsets.
+
+    seed: of the requests
+    offsets_ns: due times of the requests, from the start of the turn
+    """
 
     side: Side
     rate_per_s: float
@@ -42,9 +46,10 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What both sides came to. Requests are in the order of their draws; alike: the same draws on both sides, failed ones too.
+    """Requests of both sides, in the order of their draws.
 
-    workload: where there are several, which are never pooled
+    alike: both sides have the same draws, failed requests included
+    workload: name if there are several; these are never pooled
     """
 
     rate_per_s: float
@@ -56,9 +61,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One way of looking. of: a round's figure, ln(B ÷ A) or, where not `ratio`, B − A; None where it was not measured.
+    """A quantity that is compared.
 
-    lower_is_better: of the quantity; latency, q: which quantile stands for it in tables
+    of: figure of a round: ln(B ÷ A) if `ratio`, else B − A; None if it was not measured
+    latency, q: the quantile that represents the quantity in tables
     """
 
     name: str
@@ -70,107 +76,120 @@ class Axis:
 
 
 def plan(rates_per_s: Sequence[float], rounds: int, requests: int, rng: Random) -> tuple[Half, ...]:
-    """All halves in the order of their turns. Poisson arrivals; each round its own."""
+    """All turns in order. Arrivals are Poisson and differ between rounds."""
     halves: list[Half] = []
     for number in range(rounds):
-        for rate in rates_per_s:
-            offsets = tuple(islice(poisson(rate, rng, 0), requests))
+        for rate_per_s in rates_per_s:
+            offsets_ns = tuple(islice(poisson(rate_per_s, rng, 0), requests))
             seed = rng.getrandbits(64)
             sides: tuple[Side, Side] = ("a", "b") if number % 2 == 0 else ("b", "a")
-            halves += [Half(side, rate, number, seed, offsets) for side in sides]
+            halves += [Half(side, rate_per_s, number, seed, offsets_ns) for side in sides]
     return tuple(halves)
 
 
 def rounds_of(halves: Mapping[Half, Requests]) -> list[Round]:
-    """The rounds whose both halves are there."""
-    found: dict[tuple[float, int], dict[Side, Requests]] = {}
+    """Rounds of which both turns are present."""
+    by_round: dict[tuple[float, int], dict[Side, Requests]] = {}
     for half, requests in halves.items():
-        found.setdefault((half.rate_per_s, half.round), {})[half.side] = requests
-    return [Round(rate, both["a"], both["b"]) for (rate, _), both in found.items() if len(both) == 2]
+        by_round.setdefault((half.rate_per_s, half.round), {})[half.side] = requests
+    return [Round(rate, sides["a"], sides["b"]) for (rate, _), sides in by_round.items() if len(sides) == 2]
 
 
 def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:
-    """Of two stored results, at each rate both have: as many blocks of either, in the order of time, paired by their place.
+    """Rounds of two stored results, at each rate that both have: `rounds` blocks of either in time order, paired by position.
 
-    They were not taken in turn, so what changed between the two is in the difference. Raises ValueError if no rate has enough.
+    The sides did not alternate, so changes between the two runs are part of the difference. Raises ValueError if no rate has enough
+    requests.
     """
-    found: list[Round] = []
     for side, result in (("A", a), ("B", b)):
         if not result.requests:
             raise ValueError(f"{side} {NO_REQUESTS}")
-    one, other = _by_rate(a), _by_rate(b)
-    for workload, rate in sorted(set(one) & set(other)):
-        sides = [_blocks(each[workload, rate], rounds) for each in (one, other)]
-        if all(sides):
-            found += [Round(rate, x, y, False, workload) for x, y in zip(*sides, strict=True)]
-    if not found:
-        raise ValueError(
-            f"there is no rate at which both have {rounds * LEAST_BLOCK} requests ({rounds} rounds of {LEAST_BLOCK}); A has "
-            f"{_counts(a)}, B {_counts(b)}"
+    requests_of_a, requests_of_b = _by_rate(a), _by_rate(b)
+    stored: list[Round] = []
+    for workload, rate_per_s in sorted(set(requests_of_a) & set(requests_of_b)):
+        blocks_of_a, blocks_of_b = (
+            _blocks(requests[workload, rate_per_s], rounds) for requests in (requests_of_a, requests_of_b)
         )
-    return found
+        if blocks_of_a and blocks_of_b:
+            pairs = zip(blocks_of_a, blocks_of_b, strict=True)
+            stored += [Round(rate_per_s, *pair, alike=False, workload=workload) for pair in pairs]
+    if not stored:
+        raise ValueError(
+            f"there is no rate at which both have {rounds * MIN_BLOCK_REQUESTS} requests ({rounds} rounds of "
+            f"{MIN_BLOCK_REQUESTS}); A has {_counts(a)}, B {_counts(b)}"
+        )
+    return stored
 
 
 def compare(rounds: Sequence[Round], error: float = 0.05) -> list[Compared]:
-    """Every axis at every rate. Differences claimed err, in any of them, with a chance of at most `error` (Holm)."""
+    """Every axis at every rate. The probability of any wrong claim of a difference is at most `error` (Holm)."""
     rows: list[tuple[Axis, list[float], list[Round]]] = []
-    for kind in dict.fromkeys((each.workload, each.rate_per_s) for each in rounds):
-        same = [each for each in rounds if (each.workload, each.rate_per_s) == kind]
+    for group in dict.fromkeys((row.workload, row.rate_per_s) for row in rounds):
+        of_group = [row for row in rounds if (row.workload, row.rate_per_s) == group]
         for axis in AXES:
-            figures = [figure for each in same if (figure := axis.of(each)) is not None]
-            if figures and 2 * len(figures) >= len(same):
-                rows.append((axis, figures, same))
+            figures = [figure for row in of_group if (figure := axis.of(row)) is not None]
+            if figures and 2 * len(figures) >= len(of_group):
+                rows.append((axis, figures, of_group))
     ps = [wilcoxon_p_value(figures) for _, figures, _ in rows]
     adjusted = holm_adjusted(ps)
     return [_compared(*row, p, p_adjusted, error) for row, p, p_adjusted in zip(rows, ps, adjusted, strict=True)]
 
 
 def incomparable(a: Load, b: Load) -> list[str]:
-    """Why latencies of two loads do not compare at all; empty if they do."""
+    """Reasons why latencies of two loads cannot be compared; empty if they can."""
     return [
-        f"A was asked for {what} {one}, B for {other}: requests of another shape have other latencies"
-        for what in ("workload", "prompt_tokens", "output_tokens")
-        if (one := getattr(a, what)) != (other := getattr(b, what))
+        f"A was asked for {name} {of_a}, B for {of_b}: requests of another shape have other latencies"
+        for name in ("workload", "prompt_tokens", "output_tokens")
+        if (of_a := getattr(a, name)) != (of_b := getattr(b, name))
     ]
 
 
-def reservations(a: Target, b: Target, rounds: Sequence[Round], found: Sequence[Compared]) -> list[str]:
-    """What a figure does not say, in sentences: other models, tokens that are not the same work, failures beside latencies."""
-    said: list[str] = []
+def reservations(a: Target, b: Target, rounds: Sequence[Round], results: Sequence[Compared]) -> list[str]:
+    """Sentences on the limits of the figures: other models, tokens that are not the same work, failures beside latencies."""
+    sentences: list[str] = []
     if a.model and b.model and a.model != b.model:
-        said.append(
+        sentences.append(
             f"A serves model {a.model!r}, B {b.model!r}: a difference is the models' as well as what serves them; per-token "
             "figures do not compare if their tokenizers differ, and nothing here says which answers better"
         )
-    for what, spoilt in (("prompt_tokens", "TTFT"), ("output_tokens", "E2E and throughput")):
-        one, other = (_mean(what, [row for each in rounds for row in side(each)]) for side in _SIDES)
-        if one and other and abs(other / one - 1) > SHAPE_APART:
-            said.append(f"A counts {one:.4g} {what} a request, B {other:.4g}: {spoilt} are not of the same work")
-    for name, side in zip("AB", _SIDES, strict=True):
-        rows = [row for each in rounds for row in side(each)]
-        if late := sum(row.outcome in _NOT_COUNTED for row in rows):
-            said.append(
-                f"{late} of {len(rows)} requests to {name} were late by the prober itself, or cut, and do not count"
+    requests_of_a = [request for row in rounds for request in row.a]
+    requests_of_b = [request for row in rounds for request in row.b]
+    for tokens, affected in (("prompt_tokens", "TTFT"), ("output_tokens", "E2E and throughput")):
+        mean_of_a, mean_of_b = _mean(tokens, requests_of_a), _mean(tokens, requests_of_b)
+        if mean_of_a and mean_of_b and abs(mean_of_b / mean_of_a - 1) > MAX_TOKENS_DIFFERENCE:
+            sentences.append(
+                f"A counts {mean_of_a:.4g} {tokens} a request, B {mean_of_b:.4g}: {affected} are not of the same work"
             )
-    for each in found:
-        if each.axis == "failures" and each.better is not None:
-            worse = "B" if each.better == "a" else "A"
-            said.append(
-                f"{worse} fails more often at {each.rate_per_s:g}/s: its latencies are those of what it answered, and a target "
+    for name, requests in (("A", requests_of_a), ("B", requests_of_b)):
+        if not_counted := sum(request.outcome in _NOT_COUNTED for request in requests):
+            sentences.append(
+                f"{not_counted} of {len(requests)} requests to {name} were late by the prober itself, or cut, and do not count"
+            )
+    for result in results:
+        if result.axis == "failures" and result.better is not None:
+            worse = "B" if result.better == "a" else "A"
+            sentences.append(
+                f"{worse} fails more often at {result.rate_per_s:g}/s: its latencies are those of what it answered, and a target "
                 "that drops requests is not fast"
             )
-    return said
+    return sentences
 
 
 def differences(a: Target, b: Target) -> list[tuple[str, str, str]]:
-    """(what, A's, B's) of all that engine and model say of themselves and that is not the same; "" where it is not said."""
-    sides: list[dict[str, str]] = []
-    for each in (a, b):
-        said = {"engine": each.engine, "version": each.engine_version, "model": each.model, "api": each.api}
-        sides.append({what: text for what, text in said.items() if text} | dict(each.flags))
-    keys = dict.fromkeys([*sides[0], *sides[1]])
-    pairs = ((key, sides[0].get(key, ""), sides[1].get(key, "")) for key in keys)
-    return [(key, one, other) for key, one, other in pairs if one != other]
+    """(name, A's value, B's value) of all properties of engine and model that differ; "" for a value that is not known."""
+    values_of_a, values_of_b = _properties(a), _properties(b)
+    rows = ((name, values_of_a.get(name, ""), values_of_b.get(name, "")) for name in values_of_a | values_of_b)
+    return [row for row in rows if row[1] != row[2]]
+
+
+def _properties(target: Target) -> dict[str, str]:
+    values = {
+        "engine": target.engine,
+        "version": target.engine_version,
+        "model": target.model,
+        "api": target.api,
+    }
+    return {name: value for name, value in values.items() if value} | dict(target.flags)
 
 
 def _compared(
@@ -181,11 +200,6 @@ def _compared(
     better: Side | None = None
     if p_adjusted <= error:
         better = "a" if (effect.estimate > 0) == axis.lower_is_better else "b"
-    pooled: list[Quantile | None] = [None, None]
-    if axis.latency is not None:
-        for place, sides in enumerate(([each.a for each in rounds], [each.b for each in rounds])):
-            requests = [request for side in sides for request in side]
-            pooled[place] = next(iter(quantiles_of(axis.latency, requests, (axis.q,))), None)
     return Compared(
         axis.name,
         rounds[0].rate_per_s,
@@ -197,36 +211,41 @@ def _compared(
         p,
         p_adjusted,
         better,
-        pooled[0],
-        pooled[1],
+        _pooled(axis, [request for row in rounds for request in row.a]),
+        _pooled(axis, [request for row in rounds for request in row.b]),
         rounds[0].workload,
     )
 
 
+def _pooled(axis: Axis, requests: Requests) -> Quantile | None:
+    """Quantile of the requests that represents the axis in tables."""
+    return None if axis.latency is None else next(iter(quantiles_of(axis.latency, requests, (axis.q,))), None)
+
+
 def _quantile(latency: str, q: float) -> Callable[[Round], float | None]:
-    """ln of the quantiles' ratio."""
+    """Axis figure: ln of the ratio of the quantiles."""
 
-    def of(each: Round) -> float | None:
-        pair = [quantiles_of(latency, side, (q,)) for side in (each.a, each.b)]
-        if not pair[0] or not pair[1] or pair[0][0].estimate <= 0 or pair[1][0].estimate <= 0:
+    def log_ratio(row: Round) -> float | None:
+        of_a, of_b = (next(iter(quantiles_of(latency, side, (q,))), None) for side in (row.a, row.b))
+        if of_a is None or of_b is None or of_a.estimate <= 0 or of_b.estimate <= 0:
             return None
-        return math.log(pair[1][0].estimate / pair[0][0].estimate)
+        return math.log(of_b.estimate / of_a.estimate)
 
-    return of
+    return log_ratio
 
 
 def _typical(latency: str) -> Callable[[Round], float | None]:
-    """Median of ln(B ÷ A) request by request, so that their lengths are not noise; of medians where the draws differ."""
-    medians = _quantile(latency, 0.5)
+    """Axis figure: median of ln(B ÷ A) by request, so that lengths are not noise; of the medians if the draws differ."""
+    log_ratio_of_medians = _quantile(latency, 0.5)
 
-    def of(each: Round) -> float | None:
-        if not each.alike:
-            return medians(each)
-        pairs = [(_latency(x, latency), _latency(y, latency)) for x, y in zip(each.a, each.b, strict=False)]
-        ratios = [math.log(y / x) for x, y in pairs if x and y]
+    def log_ratio(row: Round) -> float | None:
+        if not row.alike:
+            return log_ratio_of_medians(row)
+        pairs = [(_latency(a, latency), _latency(b, latency)) for a, b in zip(row.a, row.b, strict=False)]
+        ratios = [math.log(of_b / of_a) for of_a, of_b in pairs if of_a and of_b]
         return median(ratios) if ratios else None
 
-    return of
+    return log_ratio
 
 
 def _latency(request: Request, latency: str) -> float | None:
@@ -236,33 +255,34 @@ def _latency(request: Request, latency: str) -> float | None:
     return value
 
 
-def _throughput(each: Round) -> float | None:
-    """ln of the ratio of output tokens per second, from the first due time to the last end."""
-    rates = []
-    for side in (each.a, each.b):
-        answered = [request for request in side if request.outcome in _ANSWERED and request.e2e_s is not None]
-        tokens = [request.output_tokens for request in answered if request.output_tokens is not None]
-        if not tokens or len(tokens) != len(answered):
-            return None
-        starts = [request.start_s for request in side if request.start_s is not None]
-        ends = [
-            request.start_s + request.e2e_s for request in answered if request.start_s is not None and request.e2e_s
-        ]
-        if len(starts) != len(side) or not ends or max(ends) <= min(starts):
-            return None
-        rates.append(sum(tokens) / (max(ends) - min(starts)))
-    return math.log(rates[1] / rates[0])
+def _throughput(row: Round) -> float | None:
+    """Axis figure: ln of the ratio of output tokens per second."""
+    of_a, of_b = _tokens_per_s(row.a), _tokens_per_s(row.b)
+    return None if of_a is None or of_b is None else math.log(of_b / of_a)
 
 
-def _failures(each: Round) -> float | None:
-    """Difference of the shares that failed; rejected is failed, as nobody is served by it."""
-    shares = []
-    for side in (each.a, each.b):
-        counted = [request.outcome in _FAILED for request in side if request.outcome not in _NOT_COUNTED]
-        if not counted:
-            return None
-        shares.append(fmean(counted))
-    return shares[1] - shares[0]
+def _tokens_per_s(requests: Requests) -> float | None:
+    """Output tokens per second from the first due time to the last end; None if a token count or a time is missing."""
+    answered = [request for request in requests if request.outcome in _ANSWERED and request.e2e_s is not None]
+    tokens = [request.output_tokens for request in answered if request.output_tokens is not None]
+    if not tokens or len(tokens) != len(answered):
+        return None
+    starts_s = [request.start_s for request in requests if request.start_s is not None]
+    ends_s = [request.start_s + request.e2e_s for request in answered if request.start_s is not None and request.e2e_s]
+    if len(starts_s) != len(requests) or not ends_s or max(ends_s) <= min(starts_s):
+        return None
+    return sum(tokens) / (max(ends_s) - min(starts_s))
+
+
+def _failures(row: Round) -> float | None:
+    """Axis figure: difference of the shares that failed. A rejected request is a failed one: it serves no user."""
+    of_a, of_b = _failed_share(row.a), _failed_share(row.b)
+    return None if of_a is None or of_b is None else of_b - of_a
+
+
+def _failed_share(requests: Requests) -> float | None:
+    counted = [request.outcome in _FAILED for request in requests if request.outcome not in _NOT_COUNTED]
+    return fmean(counted) if counted else None
 
 
 AXES = (
@@ -276,38 +296,35 @@ AXES = (
 )
 
 
-_SIDES: tuple[Callable[[Round], Requests], ...] = (lambda each: each.a, lambda each: each.b)
-
-
-def _mean(what: str, requests: Requests) -> float | None:
-    told = [getattr(each, what) for each in requests if each.outcome in _ANSWERED]
-    known = [each for each in told if each is not None]
+def _mean(tokens: str, requests: Requests) -> float | None:
+    counts = [getattr(request, tokens) for request in requests if request.outcome in _ANSWERED]
+    known = [count for count in counts if count is not None]
     return fmean(known) if known else None
 
 
 def _by_rate(result: Result) -> dict[tuple[str, float], list[Request]]:
-    """Of each workload, "" if there is one only, and rate."""
-    found: dict[tuple[str, float], list[Request]] = {}
+    """Requests by workload ("" if there is only one) and rate."""
+    by_rate: dict[tuple[str, float], list[Request]] = {}
     for number, stage in enumerate(result.stages):
         if stage.rate_per_s is not None:
-            rows = [each for each in result.requests if each.stage == number]
+            requests = [request for request in result.requests if request.stage == number]
             workload = (stage.load.workload or stage.name) if stage.load is not None else ""
-            found.setdefault((workload, stage.rate_per_s), []).extend(rows)
-    return found
+            by_rate.setdefault((workload, stage.rate_per_s), []).extend(requests)
+    return by_rate
 
 
 def _counts(result: Result) -> str:
     counts = [
-        f"{len(rows)} {f'of {workload} ' if workload else ''}at {rate:g}/s"
-        for (workload, rate), rows in sorted(_by_rate(result).items())
+        f"{len(requests)} {f'of {workload} ' if workload else ''}at {rate_per_s:g}/s"
+        for (workload, rate_per_s), requests in sorted(_by_rate(result).items())
     ]
     return " and ".join(counts) or "none"
 
 
 def _blocks(requests: list[Request], blocks: int) -> list[list[Request]]:
-    """`blocks` of them alike in length, in the order of time; none if they would be shorter than LEAST_BLOCK."""
+    """`blocks` blocks of equal size, in time order; none if they would be shorter than MIN_BLOCK_REQUESTS."""
     size = len(requests) // blocks
-    if size < LEAST_BLOCK:
+    if size < MIN_BLOCK_REQUESTS:
         return []
-    ordered = sorted(requests, key=lambda each: each.start_s or 0.0)
+    ordered = sorted(requests, key=lambda request: request.start_s or 0.0)
     return [ordered[number * size : (number + 1) * size] for number in range(blocks)]

@@ -1,13 +1,12 @@
-"""How many instances a peak takes, and what they cost, from the capacity a sweep has found.
+"""Number and cost of instances for a peak load, from the capacity that a sweep measured.
 
     instances = ceil(peak ÷ (capacity of one at all SLOs × (1 − headroom)))
 
-where headroom is the share of the capacity that stays free. The lower bound of the capacity is used: the estimate is too high
-half of the time.
+where headroom is the free share of the capacity. The lower bound of the capacity is used: the estimate is too high half of the time.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prober.results.capacity import Capacity
 from prober.results.result import Result
@@ -18,7 +17,12 @@ MILLION = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is to be served. peak_per_s: requests of the sweep's shape; headroom: 0 to 1; instances: fewest and most."""
+    """Load to serve.
+
+    peak_per_s: requests of the sweep's shape
+    headroom: free share of the capacity, 0 to 1
+    fewest, most: limits of the number of instances
+    """
 
     peak_per_s: float
     headroom: float = 0.2
@@ -28,10 +32,14 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What it takes. per_instance: requests per second at all SLOs; slo: the one that gives way first; free: at the peak, of 1.
+    """Instances for a demand.
 
-    dollars_*: None without a price. Prompt, output and all tokens each bear the whole price: they are three ways to say it,
-    not parts of it. None too where the sweep did not count tokens.
+    per_instance: requests per second at which all SLOs are met
+    slo: the SLO with the lowest capacity
+    free: share of the capacity that is free at the peak
+    reached: the sweep found the knee of that SLO
+    dollars_*: None without a price, or if the sweep did not count tokens. Each price per token includes the full cost: of prompt
+        tokens, of output tokens, or of both.
     """
 
     instances: int
@@ -48,21 +56,21 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why there is no answer, and what to do."""
+    """Reason why there is no answer, and the remedy."""
 
     reason: str
 
 
 def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: float | None = None) -> Size | Refused:
-    """What `demand` takes of instances like the target that was swept, each with `gpus_per_instance`; gpu_price: dollars an hour.
+    """Instances like the target of the sweep for `demand`, each with `gpus_per_instance`.
 
-    Raises ValueError for a demand that cannot be.
+    gpu_price: dollars per hour. Raises ValueError for an invalid demand.
     """
     _check(demand)
-    found = _per_instance(result)
-    if isinstance(found, Refused):
-        return found
-    slo, per_instance, reached = found
+    capacity = _per_instance(result)
+    if isinstance(capacity, Refused):
+        return capacity
+    slo, per_instance, reached = capacity
     needed = max(demand.fewest, math.ceil(demand.peak_per_s / (per_instance * (1 - demand.headroom)) - 1e-9))
     if demand.most is not None and needed > demand.most:
         return Refused(
@@ -88,45 +96,51 @@ def _check(demand: Demand) -> None:
 
 
 def _per_instance(result: Result) -> tuple[str, float, bool] | Refused:
-    """(SLO, requests/s, the knee was reached) of the SLO that gives way first."""
+    """(SLO, requests per second, knee was found) of the SLO with the lowest capacity."""
     if not result.capacities:
         return Refused(
             f"a {result.kind} of {result.tool} holds no capacity: run `prober sweep`, which finds it for each SLO"
         )
-    judged = {each.slo for each in result.capacities}
+    judged = {capacity.slo for capacity in result.capacities}
     for slo in result.slos:
         if slo.name not in judged:
             return Refused(f"the sweep says nothing of the SLO {slo.name!r}: sweep again with it")
     bounds: list[tuple[float, str, bool]] = []
-    for each in result.capacities:
-        if each.verdict == "below_lowest":
-            return Refused(f"no rate meets the SLO {each.slo!r}: it failed at the lowest, {each.upper or 0:g}/s")
-        if each.lower is None or each.lower <= 0:
-            return Refused(_lacking(result, each))
-        bounds.append((each.lower, each.slo, each.verdict == "found"))
+    for capacity in result.capacities:
+        if capacity.verdict == "below_lowest":
+            return Refused(
+                f"no rate meets the SLO {capacity.slo!r}: it failed at the lowest, {capacity.upper or 0:g}/s"
+            )
+        if capacity.lower is None or capacity.lower <= 0:
+            return Refused(_missing_data(result, capacity))
+        bounds.append((capacity.lower, capacity.slo, capacity.verdict == "found"))
     lower, slo_name, reached = min(bounds)
     return slo_name, lower, reached
 
 
-def _lacking(result: Result, capacity: Capacity) -> str:
-    """What is known, and what to do."""
-    seen, needed = f"{capacity.samples:,} requests", ""
-    if (found := capacity.evidence) is not None:
-        seen = f"{found.events:,} events at {found.rate_per_s:.3g}/s and above, {found.bad:,} of them bad"
-        needed = f"; about {found.needed:,} needed" if found.needed is not None else ", too many for its objective"
-    told = f"the sweep has not enough data for the SLO {capacity.slo!r} ({seen}{needed}): "
+def _missing_data(result: Result, capacity: Capacity) -> str:
+    """Reason for a capacity without a lower bound, and the remedy."""
+    data, needed, evidence = f"{capacity.samples:,} requests", "", capacity.evidence
+    if evidence is not None:
+        data = f"{evidence.events:,} events at {evidence.rate_per_s:.3g}/s and above, {evidence.bad:,} of them bad"
+        needed = (
+            f"; about {evidence.needed:,} needed" if evidence.needed is not None else ", too many for its objective"
+        )
+    reason = f"the sweep has not enough data for the SLO {capacity.slo!r} ({data}{needed}): "
     if result.stop == "prober_late":
-        return told + "the prober itself was late, so sweep again from a machine that has a core free for it"
-    if found is not None and found.needed is None:
-        return told + "sweep from a lower --min-rate, or with a laxer objective"
-    return told + "sweep longer (raise --max-requests, --max-time, --max-rate or --sustain), or with a laxer objective"
+        return reason + "the prober itself was late, so sweep again from a machine that has a core free for it"
+    if evidence is not None and evidence.needed is None:
+        return reason + "sweep from a lower --min-rate, or with a laxer objective"
+    return (
+        reason + "sweep longer (raise --max-requests, --max-time, --max-rate or --sustain), or with a laxer objective"
+    )
 
 
 def _priced(result: Result, answer: Size, peak_per_s: float, gpu_price: float) -> Size | Refused:
     means = [
-        (each.answered, each.prompt_tokens_per_request, each.output_tokens_per_request)
-        for each in result.stages
-        if each.answered
+        (stage.answered, stage.prompt_tokens_per_request, stage.output_tokens_per_request)
+        for stage in result.stages
+        if stage.answered
     ]
     known = [(count, prompt, output) for count, prompt, output in means if prompt is not None and output is not None]
     if not known or len(known) < len(means):
@@ -141,13 +155,8 @@ def _priced(result: Result, answer: Size, peak_per_s: float, gpu_price: float) -
     def per_million(tokens_per_s: float) -> float | None:
         return dollars / HOUR_S / tokens_per_s * MILLION if tokens_per_s else None
 
-    return Size(
-        answer.instances,
-        answer.gpus,
-        answer.per_instance,
-        answer.slo,
-        answer.free,
-        answer.reached,
+    return replace(
+        answer,
         dollars_per_hour=dollars,
         dollars_per_million_prompt=per_million(prompt_per_s),
         dollars_per_million_output=per_million(output_per_s),

@@ -1,8 +1,8 @@
-"""The workload matrix: schedule, load and verdict of each row.
+"""Workload matrix: schedule, load and verdict of each row.
 
-accepted   every objective holds, each with an error of at most `ERROR`; so "accepted" is wrong with at most that probability
-rejected   an objective is missed, with an error of `ERROR` shared among all objectives of all rows
-not_enough_data  the requests show neither, or the row was interrupted, as the cancelled requests would be the slow ones
+accepted: every objective holds, each with an error of at most `ERROR`; so "accepted" is wrong with at most that probability
+rejected: an objective is missed, with an error of `ERROR` shared among all objectives of all rows
+not_enough_data: the requests show neither, or the row was interrupted, as the cancelled requests would be the slow ones
 
 "All rows are accepted" and "a row is rejected" are each wrong with a probability of at most `ERROR`, for any number of rows.
 The tests are those of the gate (`statistics.sequential_test`): a request is one observation, with any number of gaps.
@@ -11,6 +11,7 @@ A closed loop keeps a fixed number of requests in flight, as other tools do, and
 when they can be sent, as there is no other intended time.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
@@ -18,11 +19,10 @@ from random import Random
 from typing import Literal
 
 from prober.config.rows import Row
-from prober.features.experiments.gate import Finding, Judged, Question
+from prober.features.experiments.gate import Finding, Question, slo_question
 from prober.measure.objective import Slo, format_percent
 from prober.measure.outcome import NEUTRAL
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events, max_events_per_probe, mean_events_per_probe
 from prober.results.load_description import describe_lengths, describe_load, has_varied_prompts
 from prober.results.result import Decision, Load
 from prober.workload.arrivals import poisson
@@ -38,7 +38,7 @@ CLOSED_LOOP = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on a row. name: of its stage; why: the observed figures; findings: one for each objective."""
+    """Verdict on a row. name: of its stage; why: the observed figures; findings: one per objective."""
 
     name: str
     state: State
@@ -47,57 +47,61 @@ class Verdict:
 
 
 def missed_error(rows: Sequence[Row]) -> float:
-    """The error at which one objective of one row may be called missed."""
+    """Error at which one objective of one row is called missed."""
     return ERROR / max(1, sum(len(row.accept) for row in rows))
 
 
 def judge(
     row: Row, results: Sequence[ProbeResult], *, missed: float, loading: int = 0, interrupted: bool = False
 ) -> Verdict:
-    """The verdict on all results of a row.
+    """Verdict on all results of a row.
 
-    missed: see `missed_error`; loading: requests that were not sent, as the engine said it is loading or shutting down
+    missed: see `missed_error`
+    loading: requests that were not sent because the engine said that it is loading or shutting down
     """
-    asked = [(slo, _question(slo, row.workload)) for slo in row.accept]
-    for _, question in asked:
+    questions = [(slo, _question(slo, row.workload)) for slo in row.accept]
+    for _, question in questions:
         for result in results:
             question.take(result)
-    findings = tuple(question.finding(ERROR, missed) for _, question in asked)
+    findings = tuple(question.finding(ERROR, missed) for _, question in questions)
     if interrupted:
         return Verdict(stage_name(row), "not_enough_data", f"interrupted after {_requests(len(results))}", findings)
-    seen = [(f"{_words(slo)}: {_seen(found)}", found) for (slo, _), found in zip(asked, findings, strict=True)]
-    if told := [text for text, found in seen if found.answer == "missed"]:
-        return Verdict(stage_name(row), "rejected", "; ".join(told), findings)
-    if told := [f"{text}, {_open(found)}" for text, found in seen if found.answer == "undecided"]:
-        why = "; ".join([*told, *_uncounted(results, loading)])
+    texts = [
+        (f"{_objective(slo)}: {_observed(finding)}", finding)
+        for (slo, _), finding in zip(questions, findings, strict=True)
+    ]
+    if missed_texts := [text for text, finding in texts if finding.answer == "missed"]:
+        return Verdict(stage_name(row), "rejected", "; ".join(missed_texts), findings)
+    if undecided_texts := [f"{text}, {_bounds(finding)}" for text, finding in texts if finding.answer == "undecided"]:
+        why = "; ".join([*undecided_texts, *_uncounted(results, loading)])
         return Verdict(stage_name(row), "not_enough_data", why, findings)
-    return Verdict(stage_name(row), "accepted", "; ".join(text for text, _ in seen), findings)
+    return Verdict(stage_name(row), "accepted", "; ".join(text for text, _ in texts), findings)
 
 
 def not_begun(row: Row) -> Verdict:
-    """The verdict on a row that was not started because of an interruption."""
+    """Verdict on a row that was not started because of an interruption."""
     return Verdict(stage_name(row), "not_enough_data", "not begun", ())
 
 
 def overall(verdicts: Sequence[Verdict]) -> State:
-    """The state of all rows: rejected if any row is, accepted if all are."""
-    states = {each.state for each in verdicts}
+    """State of all rows: rejected if any row is, accepted if all are."""
+    states = {verdict.state for verdict in verdicts}
     return "rejected" if "rejected" in states else "accepted" if states == {"accepted"} else "not_enough_data"
 
 
 def told(verdicts: Sequence[Verdict]) -> str:
     """A sentence for each verdict."""
-    return ". ".join(f"{each.name}: {each.state.replace('_', ' ')} ({each.why})" for each in verdicts)
+    return ". ".join(f"{verdict.name}: {verdict.state.replace('_', ' ')} ({verdict.why})" for verdict in verdicts)
 
 
 def decision(verdicts: Sequence[Verdict]) -> Decision | None:
-    """The decision for the stored result; None if nothing is decided."""
+    """Decision for the stored result; None if nothing is decided."""
     state = overall(verdicts)
     return None if state == "not_enough_data" else Decision(state == "accepted", told(verdicts))
 
 
 def reservations(row: Row) -> list[str]:
-    """Sentences on objectives that the row's requests are too few to show to hold."""
+    """Sentences on objectives that cannot be accepted with the row's number of requests."""
     if row.requests is not None:
         count: float = row.requests
     elif row.rate is not None and row.duration is not None:
@@ -106,7 +110,7 @@ def reservations(row: Row) -> list[str]:
         return []
     needed = [(slo, _question(slo, row.workload).least(ERROR)) for slo in row.accept]
     return [
-        f"{stage_name(row)}: {_words(slo)} takes {least:,} requests to be accepted if all are good, and about {count:,.0f} are sent"
+        f"{stage_name(row)}: {_objective(slo)} takes {least:,} requests to be accepted if all are good, and about {count:,.0f} are sent"
         for slo, least in needed
         if least > count
     ]
@@ -134,7 +138,7 @@ def as_sent(result: ProbeResult) -> ProbeResult:
 
 
 def warming(workload: Workload) -> Workload:
-    """The warm-up workload of a row: the same shape, always with the shared prefix."""
+    """Warm-up workload of a row: the same shape, always with the shared prefix."""
     prefix = workload.prefix
     return replace(workload, prefix=replace(prefix, reuse=1.0)) if prefix is not None and prefix.reuse else workload
 
@@ -150,12 +154,12 @@ def amount(row: Row) -> str:
 
 
 def stage_name(row: Row) -> str:
-    """The name of its stage, which marks a closed loop."""
+    """Name of the row's stage, which marks a closed loop."""
     return f"{row.name} ({loop(row)})" if row.closed else row.name
 
 
 def load_of(rows: Sequence[Row], in_flight: int) -> Load:
-    """The load of all rows, for the stored result. in_flight: the cap of open loops."""
+    """Load of all rows, for the stored result. in_flight: limit of open loops."""
     closed = [row for row in rows if row.closed]
     arrivals = "poisson" if not closed else "closed"
     if closed and len(closed) < len(rows):
@@ -173,48 +177,45 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
 
 
 def shape_of(row: Row, in_flight: int) -> Load:
-    """The load of one row, for its stage. in_flight: the cap of open loops."""
+    """Load of one row, for its stage. in_flight: limit of open loops."""
     cap = row.concurrency if row.closed else in_flight
     load = describe_load(row.workload, arrivals="closed" if row.closed else "poisson", max_in_flight=cap)
     return replace(load, workload=stage_name(row), prompt_tokens=_length(row, "prompt_tokens"))
 
 
 def _question(slo: Slo, workload: Workload) -> Question:
-    def judged(result: ProbeResult | None) -> Judged:
-        count, bad = count_events(slo, result) if result is not None else (0, 0)
-        return count, bad, bad
-
-    _, tokens = workload.mean_tokens()
-    most = max_events_per_probe(slo, workload.max_output_tokens)
-    return Question(
-        slo.name, float(slo.error_budget_ratio), judged, most, min(mean_events_per_probe(slo, tokens), most)
-    )
+    _, mean_tokens = workload.mean_tokens()
+    return slo_question(slo, workload.max_output_tokens, mean_tokens)
 
 
-def _words(slo: Slo) -> str:
+def _objective(slo: Slo) -> str:
     threshold = "" if slo.threshold_s is None else f"<{slo.threshold_s:g}s"
     return f"{slo.signal}{threshold}:{format_percent(slo.objective)}"
 
 
-def _seen(found: Finding) -> str:
-    if not found.events:
+def _observed(finding: Finding) -> str:
+    if not finding.events:
         return "nothing to judge"
-    return f"{found.bad:,} of {found.events:,} bad, {100 * found.bad / found.events:.3g}%, allowed {100 * found.budget:.3g}%"
+    return f"{finding.bad:,} of {finding.events:,} bad, {100 * finding.bad / finding.events:.3g}%, allowed {100 * finding.budget:.3g}%"
 
 
-def _open(found: Finding) -> str:
-    if not found.events:
+def _bounds(finding: Finding) -> str:
+    if not finding.events:
         return "no data"
-    more = f", some {found.more:,} more requests may show it" if found.more else ""
-    return f"in truth {100 * found.lower:.2g}% to {100 * found.upper:.2g}%{more}"
+    more = f", some {finding.more:,} more requests may show it" if finding.more else ""
+    return f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%{more}"
 
 
 def _uncounted(results: Sequence[ProbeResult], loading: int) -> Iterator[str]:
     """Phrases on the results that are no events, with the reasons."""
-    neutral = [each for each in results if each.outcome in NEUTRAL]
-    if neutral:
-        kinds = [f"{each.outcome.value}: {each.detail}" if each.detail else each.outcome.value for each in neutral]
-        yield f"{len(neutral)} of {_requests(len(results))} not counted, most often {max(set(kinds), key=kinds.count)}"
+    reasons = Counter(
+        f"{result.outcome.value}: {result.detail}" if result.detail else result.outcome.value
+        for result in results
+        if result.outcome in NEUTRAL
+    )
+    if reasons:
+        ((reason, _),) = reasons.most_common(1)
+        yield f"{reasons.total()} of {_requests(len(results))} not counted, most often {reason}"
     if loading:
         yield f"{_requests(loading)} not sent: the engine said that it is loading or shutting down"
 

@@ -1,6 +1,6 @@
 """Drives a sweep's machine in virtual time against answers that are drawn by chance: no engine, no queue, no memory.
 
-Everything that happens stands in one heap of (time, order, action). `bench.driven` moves a simulated engine step by step; this
+Everything that happens stands in one heap of (time, order, action). `simulated_sweep` moves a simulated engine step by step; this
 module shares nothing with it.
 """
 
@@ -11,7 +11,7 @@ from itertools import count
 from random import Random
 
 from prober.features.capacity.actions import Estimate, Finished, Run
-from prober.features.capacity.estimate import estimate
+from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_plan import Plan
 from prober.measure.chat import Usage
@@ -111,7 +111,7 @@ class Driven:
         for name in sorted(self.pending):
             self.sweep.result(_cut(name), now)
         self.pending.clear()
-        self.sweep.estimated(estimate(order.record), now)
+        self.sweep.estimated(estimate_capacity(order.record).capacities, now)
 
     def tick(self, at_s: float) -> None:
         self.sweep.tick(at_s)

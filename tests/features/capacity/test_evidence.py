@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from prober.features.capacity.actions import UNREACHED, Estimate, Finished, Run
-from prober.features.capacity.estimate import estimate
+from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_plan import Budget, Plan
 from prober.measure.objective import Slo
@@ -253,7 +253,7 @@ def test_no_reason_of_the_plans_own_has_an_estimate() -> None:
         sweep._stop(reason, 3.0, "by hand")
         order = sweep.order
         assert isinstance(order, Estimate), reason
-        (capacity,) = estimate(order.record)
+        (capacity,) = estimate_capacity(order.record).capacities
         assert capacity.verdict == "not_enough_data"
         sweep.estimated((capacity,), 4.0)
         assert not isinstance(sweep.order, Run)
@@ -268,7 +268,7 @@ def test_the_words_say_how_many_and_how_many_more() -> None:
     sweep.guard("a person", 3.9)
     order = sweep.order
     assert isinstance(order, Estimate)
-    capacities = estimate(order.record)
+    capacities = estimate_capacity(order.record).capacities
     assert isinstance(capacities[0], Capacity)
     said = words(capacities)
     assert said.startswith("ttft: not enough data: 60 events at 0.819/s and above, 2 of them bad, "), said

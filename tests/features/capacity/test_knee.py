@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from prober.features.capacity.knee import Step, at_least, knee, pareto_beyond
+from prober.features.capacity.knee import Step, knee, pareto_share_above_1
 
 
 def steps(at: float, slope: float, rng: Random, requests: int = 200) -> list[Step]:
@@ -47,20 +47,20 @@ def test_without_a_breach_the_knee_is_beyond_what_was_tried() -> None:
     """The lower bound moves up with the rates that held, and most of the posterior is above them."""
     found = knee([Step(rate, 400, 0) for rate in (1.0, 2.0, 4.0, 8.0)], 0.01)
     assert found is not None
-    assert found.reaches > 0.5
+    assert found.beyond > 0.5
     assert found.lower > 4.0
 
 
 def test_a_share_that_is_the_same_at_every_rate_is_no_knee() -> None:
-    """`never` weighs the two: 3% at any rate, beside a cliff of as many bad events."""
+    """`flat` weighs the two: 3% at any rate, beside a cliff of as many bad events."""
     rng = Random(6)
     flat = [Step(1.15**n, 60, sum(rng.random() < 0.03 for _ in range(60))) for n in range(16)]
     cliff = [Step(1.15**n, 60, 0 if n < 14 else 14) for n in range(16)]
     found = [knee(each, 0.01) for each in (flat, cliff)]
     assert found[0] is not None
     assert found[1] is not None
-    assert found[0].never > 0.8
-    assert found[1].never < 0.01
+    assert found[0].flat > 0.8
+    assert found[1].flat < 0.01
 
 
 def test_nothing_is_said_of_nothing() -> None:
@@ -83,12 +83,6 @@ def test_latencies_near_the_threshold_speak_before_any_breach() -> None:
 def test_hill_finds_the_tail_of_a_pareto_distribution() -> None:
     """Of 1 in 32 truly beyond the threshold, and of none."""
     rng = Random(4)
-    assert pareto_beyond([0.5 * rng.paretovariate(5) for _ in range(20_000)]) == pytest.approx(1 / 32, rel=0.15)
-    assert pareto_beyond([0.1] * 100) == 0.0
-    assert pareto_beyond([2.0] * 100) == 1.0
-
-
-def test_the_binomial_tail() -> None:
-    """By hand: two or more of four at 1%; none or more is certain."""
-    assert at_least(2, 4, 0.01) == pytest.approx(6 * 0.01**2 * 0.99**2 + 4 * 0.01**3 * 0.99 + 0.01**4)
-    assert at_least(0, 4, 0.01) == 1.0
+    assert pareto_share_above_1([0.5 * rng.paretovariate(5) for _ in range(20_000)]) == pytest.approx(1 / 32, rel=0.15)
+    assert pareto_share_above_1([0.1] * 100) == 0.0
+    assert pareto_share_above_1([2.0] * 100) == 1.0

@@ -9,13 +9,12 @@ from random import Random
 
 import pytest
 
-from bench.driven import Driver, Telemetry
-from bench.worlds import Lengths, World
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import CapacityModel
-from prober.features.capacity.estimate import Estimated, estimate, estimated
-from prober.features.capacity.fitting import Fit, Prior, Trouble, fit, solved
-from prober.features.capacity.replay import Background, Pair, background, replay, scene
+from prober.features.capacity.engine_fit import Fit, Prior, Trouble
+from prober.features.capacity.estimate import CapacityEstimate, estimate_capacity
+from prober.features.capacity.fitting import fit
+from prober.features.capacity.replay import Background, RequestLengths, background, build_scene, replay
 from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import Record, Stage
@@ -23,14 +22,15 @@ from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSig
 from prober.measure.objective import Slo
 from prober.simulation.parameters import Parameters
 from prober.workload.shapes import Lognormal
+from tests.features.capacity.simulated_sweep import Driver, SimulatedTarget, Telemetry, Workload
 
 TTFT = Slo("ttft", "ttft", 0.6, Decimal("0.99"), 3_600.0)
-WORLD = World(
+WORLD = SimulatedTarget(
     2,
     "sharp",
     Parameters(step_s=0.02, sequence_s=1e-4, max_sequences=20, kv_blocks=2_000, max_batched_tokens=1_024),
-    Lengths(Lognormal(300, 0.4, 16, 1_200), Lognormal(40, 0.4, 4, 160)),
-    Lengths(Lognormal(400, 0.4, 16, 1_200), Lognormal(40, 0.4, 4, 160)),
+    Workload(Lognormal(300, 0.4, 16, 1_200), Lognormal(40, 0.4, 4, 160)),
+    Workload(Lognormal(400, 0.4, 16, 1_200), Lognormal(40, 0.4, 4, 160)),
     0.6,
     2.0,
 )
@@ -48,12 +48,12 @@ def record(telemetry: Telemetry) -> Record:
 
 
 @cache
-def said(telemetry: Telemetry) -> Estimated:
-    return estimated(record(telemetry), effort=0.25)
+def said(telemetry: Telemetry) -> CapacityEstimate:
+    return estimate_capacity(record(telemetry), effort=0.25)
 
 
 def fitted() -> Fit:
-    found = said("arrivals").found
+    found = said("arrivals").fit
     assert found is not None
     return found
 
@@ -92,7 +92,7 @@ def test_a_replay_with_the_true_engine_shows_what_was_seen() -> None:
     """TTFTs and TPOTs of a sweep, from its record and the engine's parameters, to within a step."""
     seen = record("arrivals")
     others = background(seen, Random(1))
-    shown, looks = replay(WORLD.parameters, scene(seen, others, Random(1)))
+    shown, looks = replay(WORLD.parameters, build_scene(seen, others, Random(1)))
     pairs = [(a.ttft_s, b.ttft_s) for a, b in zip(seen.asked, shown, strict=True) if a.ttft_s and b.ttft_s]
     assert len(pairs) > 50
     off = sorted(abs(a - b) for a, b in pairs)
@@ -139,7 +139,7 @@ def test_the_estimate_is_near_the_truth_and_its_interval_holds_it(telemetry: Tel
 
 def test_without_a_page_fractions_say_it_with_a_wide_interval() -> None:
     """Of the load added: nobody tells what else was there."""
-    (found,) = estimate(record("none"))
+    (found,) = estimate_capacity(record("none")).capacities
     assert (found.verdict, found.fit) == ("found", "fractions")
     assert found.lower is not None
     assert found.upper is not None
@@ -157,8 +157,8 @@ def test_a_poor_fit_falls_back_to_fractions() -> None:
         else replace(each, first_s=each.at_s + (each.ttft_s or 0.1) * rng.lognormvariate(0, 1.5))
         for each in seen.asked[:80]
     )
-    found = estimated(replace(seen, asked=odd, readings=seen.readings[:100]))
-    assert found.found is None
+    found = estimate_capacity(replace(seen, asked=odd, readings=seen.readings[:100]))
+    assert found.fit is None
     assert found.capacities[0].fit == "fractions"
 
 
@@ -174,7 +174,7 @@ def test_requests_that_failed_are_no_matter_of_the_model() -> None:
     """A replay knows none; their breaches count in the fractions."""
     seen = record("counters")
     failed = tuple(replace(each, failed=n % 20 == 5) for n, each in enumerate(seen.asked))
-    assert estimate(replace(seen, asked=failed))[0].fit == "fractions"
+    assert estimate_capacity(replace(seen, asked=failed)).capacities[0].fit == "fractions"
 
 
 def test_a_prior_holds_what_a_sweep_does_not_show_and_fades() -> None:
@@ -195,7 +195,7 @@ def test_nothing_is_said_of_too_little() -> None:
     seen = record("counters")
     assert fit(replace(seen, asked=seen.asked[:10]), Random(1)) is None
     empty = replace(seen, asked=(), stages=())
-    assert estimate(empty)[0].verdict == "not_enough_data"
+    assert estimate_capacity(empty).capacities[0].verdict == "not_enough_data"
 
 
 def test_an_slo_that_fails_at_the_lowest_rate_is_said_to() -> None:
@@ -205,13 +205,13 @@ def test_an_slo_that_fails_at_the_lowest_rate_is_said_to() -> None:
         for n in range(4)
     )
     stage = Stage(0, "ramp", 1.0, 0.0, 4.0, 4, 4, 0, {"ttft": (4, 4)}, other_per_s=2.0)
-    (found,) = estimate(Record((TTFT,), asked, (stage,)))
+    (found,) = estimate_capacity(Record((TTFT,), asked, (stage,))).capacities
     assert (found.verdict, found.upper, found.estimate) == ("below_lowest", 3.0, None)
 
 
 def test_the_forecast_counts_events_by_their_slo() -> None:
     """An idle engine misses no TPOT that is above its step, all that are below; ITL by gaps, E2E by the end."""
-    ahead = CapacityModel(Parameters(step_s=0.02), 0.0, [Pair(100, 20)], Background(0.0, (), known=True))
+    ahead = CapacityModel(Parameters(step_s=0.02), 0.0, [RequestLengths(100, 20)], Background(0.0, (), known=True))
     limits = {"tpot": 0.02, "itl": 0.02, "e2e": 0.42}
     for signal, limit_s in limits.items():
         slos = [Slo("x", signal, limit_s * times, Decimal("0.99"), 3_600.0) for times in (0.9, 1.5)]  # type: ignore[arg-type]
@@ -222,7 +222,9 @@ def test_the_forecast_counts_events_by_their_slo() -> None:
 
 def test_a_target_without_a_knee_has_none() -> None:
     """A threshold that no rate keeps."""
-    ahead = CapacityModel(Parameters(step_s=0.02), 0.0, [Pair(100, 20)], Background(0.0, (), known=True), effort=0.05)
+    ahead = CapacityModel(
+        Parameters(step_s=0.02), 0.0, [RequestLengths(100, 20)], Background(0.0, (), known=True), effort=0.05
+    )
     assert ahead.knee(replace(TTFT, threshold_s=0.001), 5.0, Random(1)) is None
 
 
@@ -230,8 +232,3 @@ def test_records_travel_to_another_process() -> None:
     """The estimate belongs where no stamp is taken."""
     seen = record("counters")
     assert pickle.loads(pickle.dumps(seen)) == seen
-
-
-def test_a_small_system_is_solved() -> None:
-    """2x + y = 3, x + 3y = 5."""
-    assert solved([[2.0, 1.0], [1.0, 3.0]], [3.0, 5.0]) == pytest.approx([0.8, 1.4])

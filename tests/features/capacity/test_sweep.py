@@ -5,8 +5,6 @@ from decimal import Decimal
 
 import pytest
 
-from bench.driven import CLOCK_S, LEAD_S, Driver, breaches, longest_run_s
-from bench.worlds import Lengths, World
 from prober.features.capacity.actions import Estimate, Finished, Reason, Run
 from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_plan import Budget, Guards, Plan
@@ -22,6 +20,15 @@ from prober.simulation.faults import Crash, Slow
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request
 from prober.workload.shapes import Lognormal
+from tests.features.capacity.simulated_sweep import (
+    CLOCK_S,
+    LEAD_S,
+    Driver,
+    SimulatedTarget,
+    Workload,
+    breaches,
+    longest_run_s,
+)
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 3_600.0)
 PAGE = EngineSignals(
@@ -534,12 +541,12 @@ def test_others_are_what_the_engine_counted_less_what_the_sweep_sent() -> None:
 
 # -- against the simulated engine
 
-WORLD = World(
+WORLD = SimulatedTarget(
     1,
     "sharp",
     Parameters(step_s=0.01, max_sequences=24, kv_blocks=4_000),
-    Lengths(Lognormal(300, 0.4, 16, 1_200), Lognormal(60, 0.4, 4, 240)),
-    Lengths(Lognormal(400, 0.4, 16, 1_200), Lognormal(60, 0.4, 4, 240)),
+    Workload(Lognormal(300, 0.4, 16, 1_200), Lognormal(60, 0.4, 4, 240)),
+    Workload(Lognormal(400, 0.4, 16, 1_200), Lognormal(60, 0.4, 4, 240)),
     0.5,
     3.0,
 )

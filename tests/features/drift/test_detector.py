@@ -1,16 +1,12 @@
-"""The drift detector, sample by sample, and the batch form of it that the benchmark runs."""
+"""The drift detector, sample by sample."""
 
 import math
 from collections.abc import Callable
 from copy import deepcopy
 from random import Random
 
-import numpy as np
 import pytest
 
-from bench.lanes import Lanes, baselines, smoothed
-from bench.nulls import NULLS, Source
-from bench.one_signal import size
 from prober.features.drift.baseline import BLOCK, BLOCKS, SPREAD_EVERY_S, Blocks, learnt
 from prober.features.drift.detector import (
     RING,
@@ -26,6 +22,7 @@ from prober.features.drift.detector import (
     step,
 )
 from prober.features.drift.serialization import dump, restore
+from tests.features.drift.state_size import state_bytes
 
 SETTINGS = Settings(rate_per_s=0.2)
 RATE = 0.2
@@ -308,7 +305,7 @@ def test_a_signal_takes_at_most_64_kb() -> None:
     for i in range(53_000):
         step(state, Observation(5.0 * i, draw(), 20 + i % 7))
         if i % 1_000 == 0 or (state.fit is not None and state.fit.slices % 33 == 32):
-            largest = max(largest, size(state))
+            largest = max(largest, state_bytes(state))
     assert state.settled
     assert largest <= 64_000
 
@@ -347,67 +344,3 @@ def test_settings_that_cannot_work_are_refused(name: str) -> None:
     """The message names the setting."""
     with pytest.raises(ValueError, match=name):
         Settings(**{"rate_per_s": 0.2, name: 0.0})
-
-
-@pytest.mark.parametrize(
-    ("null", "provisional"),
-    [
-        ("AR 0.6", False),
-        ("daily + AR 0.3", False),
-        ("daily cycle, load not observed", False),
-        ("daily cycle", True),
-    ],
-)
-def test_the_batch_form_alarms_at_the_same_samples(null: str, provisional: bool) -> None:
-    """Baselines learnt from the same samples are the same, and alarms and improvements come at the same samples."""
-    source = Source(NULLS[null], np.random.default_rng(19), 1)
-    count = BLOCK * BLOCKS + 450 if provisional else 524 * (BLOCKS - 1) + BLOCK + 450
-    times = source.times(count)
-    logs, loads = source.draw(count)
-    state = fresh(SETTINGS)
-    for i in range(count):
-        step(state, Observation(times[i], math.exp(logs[0, i]), None if loads is None else loads[0, i]))
-        if state.baseline is not None and state.settled is not provisional:
-            break
-    done = i + 1
-    smooth = None if loads is None else smoothed(loads, None)
-    every_s = 0.0 if provisional else SPREAD_EVERY_S
-    (batch,) = baselines(logs, smooth, times, provisional=provisional, every_s=every_s)
-    assert state.baseline is not None
-    assert batch.factor == state.baseline.factor
-    assert batch.coefficients == pytest.approx(state.baseline.coefficients, abs=1e-4)
-    assert np.array(batch.reference) == pytest.approx(np.array(state.baseline.reference), abs=2e-3)
-    assert batch.wander == pytest.approx(state.baseline.wander, abs=1e-4)
-
-    source.at = done
-    times = source.times(6_000)
-    logs, loads = source.draw(6_000)
-    logs[:, 2_000:2_400] += math.log(2.5)
-    logs[:, 4_000:4_400] -= math.log(2.5)
-    lanes = Lanes(SETTINGS, [state.baseline], provisional, None if smooth is None else smooth[:, done - 1])
-    lanes.quick = None if smooth is None else np.array([state.quick_load])
-    fed = [
-        lanes.feed(logs[:, part], None if loads is None else loads[:, part], times[part])
-        for part in (slice(0, 1_500), slice(1_500, 6_000))
-    ]
-    alarms, improvements = (np.flatnonzero(np.concatenate(found)) for found in zip(*fed, strict=True))
-    assert len(alarms) > 0
-    assert len(improvements) > 0
-
-    # After an alarm the batch form starts from nothing, and so is `step` made to.
-    state.spread = state.stretch = None
-    baseline = state.baseline
-    found: dict[str, list[int]] = {"alarm": [], "improved": []}
-    for i in range(6_000):
-        _, verdict = step(state, Observation(times[i], math.exp(logs[0, i]), None if loads is None else loads[0, i]))
-        if verdict.event in found:
-            found[verdict.event].append(i)
-            old, state = state, fresh(SETTINGS)
-            adopt(state, baseline, settled=not provisional)
-            state.spread, state.last_s = None, times[i]
-            state.load, state.quick_load = old.load, old.quick_load
-            state.before = logs[0, i] - baseline.expected(times[i], old.load or 0.0)[0]
-    # One kind of event resets only its own evidence in the batch form: compare up to the first of the other kind.
-    first = found["improved"][0]
-    assert [at for at in alarms if at < first] == [at for at in found["alarm"] if at < first]
-    assert found["improved"][0] in improvements

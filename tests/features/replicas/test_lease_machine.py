@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.leases import Trouble, World
 from prober.features.replicas.lease_machine import MOST_CLAIMS, Candidate, Read, Record, Timing, Wait, Write
+from tests.features.replicas.simulated_leases import Trouble, World
 
 CALM = Trouble(drift=0, skew_s=0, dropped=0, slow=0, episodes=0)
 BOUND = 0.2  # (1 + 0.2) / (1 - 0.2) is lease_s / renew_s

@@ -1,1 +1,1 @@
-"""Other tools' files, one tool a module: what they mean in our terms, and where their figures mean something else."""
+"""Readers of other tools' files, one module per tool. `DIFFERS` lists figures that mean something else than in this prober."""

@@ -1,10 +1,10 @@
-"""NVIDIA AIPerf: `profile_export_aiperf.json`, and `profile_export.jsonl` with a line for each request."""
+"""NVIDIA AIPerf: `profile_export_aiperf.json`, and `profile_export.jsonl` with one line per request."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from prober.features.experiments.importers import nvidia
-from prober.features.experiments.importers.sheet import Sheet, without_secrets
+from prober.features.experiments.importers.exported_object import ExportedObject, without_secrets
 from prober.results.result import Load, Request, Result, Target, WarmUp
 from prober.results.stage import stage_of_requests
 from prober.results.strict_json import Unreadable
@@ -18,40 +18,40 @@ DIFFERS = (
 
 
 def recognises(values: Mapping[str, Any]) -> bool:
-    """The object has the export's keys, in whatever version."""
+    """The object has the keys of an export of any version."""
     return "aiperf_version" in values and "combined" not in values
 
 
 def recognises_line(values: Mapping[str, Any]) -> bool:
-    """The object is a line of the records."""
+    """The object is a line of `profile_export.jsonl`."""
     metadata = values.get("metadata")
     return isinstance(metadata, Mapping) and "request_start_ns" in metadata and "metrics" in values
 
 
-def read(sheet: Sheet) -> Result:
-    """One file is one run. Raises Unreadable for another major version, or a file that is not of one run."""
-    version = sheet.text("schema_version") or f"{MAJOR}.0"
+def read(exported: ExportedObject) -> Result:
+    """Result of one run. Raises Unreadable for another major version, or a file of several runs."""
+    version = exported.text("schema_version") or f"{MAJOR}.0"
     if version.split(".")[0] != MAJOR:
+        written_by = f"aiperf {exported.text('aiperf_version')}"
         raise Unreadable(
-            f"{sheet.source}: schema_version: is {version!r} (of aiperf {sheet.text('aiperf_version')}), this prober reads AIPerf's "
-            f"{MAJOR}.x"
+            f"{exported.source}: schema_version: is {version!r} (of {written_by}), this prober reads AIPerf's {MAJOR}.x"
         )
-    if sheet.get("request_latency") is None:
+    if exported.get("request_latency") is None:
         raise Unreadable(
-            f"{sheet.source}: request_latency: is missing; name profile_export_aiperf.json of a single run, not an aggregate"
+            f"{exported.source}: request_latency: is missing; name profile_export_aiperf.json of a single run, not an aggregate"
         )
-    config = sheet.inside("input_config")
+    config = exported.inside("input_config")
     phase = _phase(config)
     rate, concurrency = phase.number("rate"), phase.count("concurrency")
-    stage = nvidia.stage(sheet, rate, concurrency)
-    started, ended = sheet.unix_s("start_time") or 0.0, sheet.unix_s("end_time")
-    warm = sheet.count("warmup_metrics", "request_count", "avg")
+    stage = nvidia.stage(exported, rate, concurrency)
+    started, ended = exported.unix_s("start_time") or 0.0, exported.unix_s("end_time")
+    warm = exported.count("warmup_metrics", "request_count", "avg")
     return Result(
-        id=sheet.text("benchmark_id") or sheet.source,
+        id=exported.text("benchmark_id") or exported.source,
         kind="run",
         started_unix_s=started,
         ended_unix_s=ended if ended is not None else started + (stage.duration_s or 0.0),
-        tool=f"aiperf {sheet.text('aiperf_version')}",
+        tool=f"aiperf {exported.text('aiperf_version')}",
         target=Target(
             url=without_secrets(config.first(("endpoint", "urls"), ("endpoint", "url"))),
             model=config.first(("endpoint", "model_names"), ("models", "items", 0, "name"), ("models",)),
@@ -62,75 +62,79 @@ def read(sheet: Sheet) -> Result:
             output_tokens=_length(config, "osl"),
             arrivals=_arrivals(phase),
             max_in_flight=concurrency,
-            seed=sheet.count("run_info", "random_seed"),
+            seed=exported.count("run_info", "random_seed"),
         ),
         stages=(stage,),
-        configuration=sheet.text("run_info", "cli_command"),
+        configuration=exported.text("run_info", "cli_command"),
         warm_up=WarmUp(warm) if warm is not None else None,
-        stop="cancelled" if sheet.get("was_cancelled") else None,
+        stop="cancelled" if exported.get("was_cancelled") else None,
         differs=DIFFERS,
     )
 
 
-def _phase(config: Sheet) -> Sheet:
-    """What was told of the load; older releases have it under `loadgen`, by other names."""
-    for each in config.get("phases") if isinstance(config.get("phases"), list) else ():
-        if isinstance(each, Mapping) and each.get("kind", each.get("name")) == "profiling":
-            return Sheet(config.source, each)
+def _phase(config: ExportedObject) -> ExportedObject:
+    """Settings of the load; older releases have them under `loadgen` with other names."""
+    phases = config.get("phases")
+    for phase in phases if isinstance(phases, list) else ():
+        if isinstance(phase, Mapping) and phase.get("kind", phase.get("name")) == "profiling":
+            return ExportedObject(config.source, phase)
     old = config.inside("loadgen")
-    known = {"rate": old.get("request_rate"), "concurrency": old.get("concurrency"), "type": old.get("arrival_pattern")}
-    return Sheet(config.source, known)
+    phase = {"rate": old.get("request_rate"), "concurrency": old.get("concurrency"), "type": old.get("arrival_pattern")}
+    return ExportedObject(config.source, phase)
 
 
-def _arrivals(phase: Sheet) -> str | None:
-    """A cap on concurrency makes requests wait for one another."""
+def _arrivals(phase: ExportedObject) -> str | None:
+    """Arrivals as text. With a limit of concurrency, requests wait for each other: a closed loop."""
     if phase.get("concurrency") is not None:
         return "closed"
     return phase.text("type") or ("poisson" if phase.get("rate") is not None else None)
 
 
-def _length(config: Sheet, kind: str) -> str | None:
+def _length(config: ExportedObject, kind: str) -> str | None:
     mean = config.number("datasets", 0, "prompts", kind, "mean")
     deviation = config.number("datasets", 0, "prompts", kind, "stddev")
     return None if mean is None else f"normal, mean {mean:g}, standard deviation {deviation or 0:g}"
 
 
-def lines(sheets: list[Sheet]) -> Result:
-    """The records of one run, each with its latencies; those of the warm-up are counted, not shown."""
-    measured = [each for each in sheets if each.text("metadata", "benchmark_phase") != "warmup"]
-    starts = [each.number("metadata", "request_start_ns") or 0.0 for each in measured]
-    origin = min(starts, default=0.0)
-    requests = tuple(_request(each, (start - origin) / 1e9) for each, start in zip(measured, starts, strict=True))
-    ends = [(each.number("metadata", "request_end_ns") or start) for each, start in zip(measured, starts, strict=True)]
-    seconds = (max(ends, default=origin) - origin) / 1e9
-    lengths = {each.prompt_tokens for each in requests}
+def lines(exported_objects: list[ExportedObject]) -> Result:
+    """Result of the records of one run. Records of the warm-up are only counted."""
+    records = [record for record in exported_objects if record.text("metadata", "benchmark_phase") != "warmup"]
+    starts_ns = [record.number("metadata", "request_start_ns") or 0.0 for record in records]
+    origin_ns = min(starts_ns, default=0.0)
+    pairs = list(zip(records, starts_ns, strict=True))
+    requests = tuple(_request(record, (start_ns - origin_ns) / 1e9) for record, start_ns in pairs)
+    ends_ns = [record.number("metadata", "request_end_ns") or start_ns for record, start_ns in pairs]
+    duration_s = (max(ends_ns, default=origin_ns) - origin_ns) / 1e9
+    lengths = {request.prompt_tokens for request in requests}
     return Result(
-        id=sheets[0].source,
+        id=exported_objects[0].source,
         kind="run",
-        started_unix_s=origin / 1e9,
-        ended_unix_s=origin / 1e9 + seconds,
+        started_unix_s=origin_ns / 1e9,
+        ended_unix_s=origin_ns / 1e9 + duration_s,
         tool="aiperf",
         target=Target(),
         load=Load(varied=len(lengths) > 1),
-        stages=(stage_of_requests("one run", None, requests, begin_s=0.0, sending_s=None, duration_s=seconds or None),),
-        warm_up=WarmUp(len(sheets) - len(measured)) if len(measured) < len(sheets) else None,
+        stages=(
+            stage_of_requests("one run", None, requests, begin_s=0.0, sending_s=None, duration_s=duration_s or None),
+        ),
+        warm_up=WarmUp(len(exported_objects) - len(records)) if len(records) < len(exported_objects) else None,
         differs=DIFFERS,
         requests=requests,
     )
 
 
-def _request(sheet: Sheet, start_s: float) -> Request:
-    metrics, error = sheet.inside("metrics"), sheet.get("error")
-    said = error if isinstance(error, Mapping) else {}
+def _request(exported: ExportedObject, start_s: float) -> Request:
+    metrics, error = exported.inside("metrics"), exported.get("error")
+    details = error if isinstance(error, Mapping) else {}
     gaps = metrics.inside("inter_chunk_latency")
     factor = nvidia.seconds(gaps, 1.0, gaps.text("unit"), "inter_chunk_latency") or 1.0
     return Request(
         stage=0,
         start_s=start_s,
         outcome="failed" if error is not None else "ok",
-        error=str(said.get("message") or said.get("error_message") or (error if error is not None else "")),
+        error=str(details.get("message") or details.get("error_message") or (error if error is not None else "")),
         ttft_s=_seconds(metrics, "time_to_first_token"),
-        itls_s=tuple(float(each) * factor for each in gaps.rows("value") or ()),
+        itls_s=tuple(float(gap) * factor for gap in gaps.rows("value") or ()),
         tpot_s=_seconds(metrics, "inter_token_latency"),
         e2e_s=_seconds(metrics, "request_latency"),
         prompt_tokens=metrics.count("input_sequence_length", "value"),
@@ -138,5 +142,5 @@ def _request(sheet: Sheet, start_s: float) -> Request:
     )
 
 
-def _seconds(metrics: Sheet, key: str) -> float | None:
+def _seconds(metrics: ExportedObject, key: str) -> float | None:
     return nvidia.seconds(metrics, metrics.number(key, "value"), metrics.text(key, "unit"), key)

@@ -1,17 +1,22 @@
-"""The flat form of vLLM's and SGLang's clients: `p99_ttft_ms`, and lists of each request where they were asked for."""
+"""Flat files of vLLM's and SGLang's clients: `p99_ttft_ms`, and lists with one value per request if they were requested."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prober.features.experiments.importers.sheet import Sheet, told
+from prober.features.experiments.importers.exported_object import ExportedObject, tool_quantiles
 from prober.results.result import Load, Request, Result, Stage, Target
 from prober.results.stage import QS, stage_of_requests
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """One such tool. names: our latency to its own; must: keys that every file of it has; differs: see `Result`."""
+    """Tool with flat files.
+
+    names: the tool's name of each latency
+    must, must_not: keys that every file, and that no file of the tool has
+    differs: see `Result`
+    """
 
     tool: str
     names: Mapping[str, str]
@@ -23,38 +28,38 @@ class Flat:
         """The object has this tool's keys."""
         return all(key in values for key in self.must) and not any(key in values for key in self.must_not)
 
-    def stage(self, sheet: Sheet, index: int) -> tuple[Stage, tuple[Request, ...]]:
-        """What one run came to."""
-        rate, cap = sheet.number("request_rate"), sheet.count("max_concurrency")
+    def stage(self, exported: ExportedObject, index: int) -> tuple[Stage, tuple[Request, ...]]:
+        """Stage and requests of one run."""
+        rate, cap = exported.number("request_rate"), exported.count("max_concurrency")
         name = f"{rate:g}/s" if rate is not None else f"concurrency {cap}" if cap is not None else "all at once"
-        duration_s, completed = sheet.number("duration"), sheet.count("completed") or 0
-        requests = self._requests(sheet, index)
-        sent = len(requests) or sheet.count("num_prompts") or completed + (sheet.count("failed") or 0)
+        duration_s, completed = exported.number("duration"), exported.count("completed") or 0
+        requests = self._requests(exported, index)
+        sent = len(requests) or exported.count("num_prompts") or completed + (exported.count("failed") or 0)
         stage = stage_of_requests(name, rate, requests, begin_s=0.0, sending_s=None, duration_s=duration_s)
         if not requests:
             failed = sent - completed
             outcomes = {"ok": completed, **({"failed": failed} if failed > 0 else {})}
             stage = replace(stage, sent=sent, answered=completed, outcomes=outcomes)
-        goodput = sheet.number("request_goodput")
+        goodput = exported.number("request_goodput")
         return replace(
             stage,
-            # What was asked for with --percentile-metrics; all of it where the lists are there.
-            latencies=stage.latencies or self._latencies(sheet, completed),
-            prompt_tokens=sheet.number("total_input_tokens"),
-            output_tokens=sheet.number("total_output_tokens"),
+            # Those of --percentile-metrics; all of them if the file has lists.
+            latencies=stage.latencies or self._latencies(exported, completed),
+            prompt_tokens=exported.number("total_input_tokens"),
+            output_tokens=exported.number("total_output_tokens"),
             good=round(goodput * duration_s) if goodput is not None and duration_s is not None else None,
         ), requests
 
-    def result(self, sheets: list[Sheet], load: Load) -> Result:
-        """Several runs are stages of one result; what they were told is the first one's."""
-        first = sheets[0]
-        pairs = [self.stage(sheet, index) for index, sheet in enumerate(sheets)]
+    def result(self, exported_objects: list[ExportedObject], load: Load) -> Result:
+        """Result with one stage per run; its settings are those of the first run."""
+        first = exported_objects[0]
+        pairs = [self.stage(exported, index) for index, exported in enumerate(exported_objects)]
         seconds = sum(stage.duration_s or 0.0 for stage, _ in pairs)
         ended = first.unix_s("date")
         started = ended - seconds if ended is not None else 0.0
         return Result(
             id=first.source,
-            kind="run" if len(sheets) == 1 else "grid",
+            kind="run" if len(exported_objects) == 1 else "grid",
             started_unix_s=started,
             ended_unix_s=started + seconds,
             tool=self.tool,
@@ -69,33 +74,37 @@ class Flat:
             requests=tuple(request for _, requests in pairs for request in requests),
         )
 
-    def _latencies(self, sheet: Sheet, completed: int) -> dict[str, Any]:
-        found = {}
+    def _latencies(self, exported: ExportedObject, completed: int) -> dict[str, Any]:
+        latencies = {}
         for latency, name in self.names.items():
-            # How many gaps there were is told nowhere.
+            # The file does not have the number of gaps.
             count = 0 if latency == "itl" else completed
-            if quantiles := told(self._told(sheet, name), count):
-                found[latency] = quantiles
-        return found
+            if quantiles := tool_quantiles(self._quantile_values(exported, name), count):
+                latencies[latency] = quantiles
+        return latencies
 
-    def _told(self, sheet: Sheet, name: str) -> Iterator[tuple[float, float | None]]:
+    def _quantile_values(self, exported: ExportedObject, name: str) -> Iterator[tuple[float, float | None]]:
         for q in QS:
             keys = ("median",) if q == 0.5 else ("max",) if q == 1.0 else ()
-            values = [sheet.number(f"{key}_{name}_ms") for key in (*keys, f"p{q * 100:g}")]
+            values = [exported.number(f"{key}_{name}_ms") for key in (*keys, f"p{q * 100:g}")]
             yield q, next((value / 1e3 for value in values if value is not None), None)
 
-    def _requests(self, sheet: Sheet, index: int) -> tuple[Request, ...]:
-        lists = {key: sheet.rows(key) for key in ("ttfts", "itls", "latencies", "input_lens", "output_lens", "errors")}
-        starts, ttfts = sheet.rows("start_times"), lists["ttfts"]
+    def _requests(self, exported: ExportedObject, index: int) -> tuple[Request, ...]:
+        lists = {
+            key: exported.rows(key) for key in ("ttfts", "itls", "latencies", "input_lens", "output_lens", "errors")
+        }
+        starts, ttfts = exported.rows("start_times"), lists["ttfts"]
         if ttfts is None or lists["itls"] is None:
             return ()
-        for key, each in [*lists.items(), ("start_times", starts)]:
-            if each is not None and len(each) != len(ttfts):
-                raise sheet.wrong((key,), f"{len(each)} values", f"the {len(ttfts)} of ttfts")
+        for key, values in [*lists.items(), ("start_times", starts)]:
+            if values is not None and len(values) != len(ttfts):
+                raise exported.wrong((key,), f"{len(values)} values", f"the {len(ttfts)} of ttfts")
         begin = min(starts, default=0.0) if starts is not None else 0.0
         return tuple(
             _request(
-                Sheet(sheet.source, {key: each[i] for key, each in lists.items() if each is not None}),
+                ExportedObject(
+                    exported.source, {key: values[i] for key, values in lists.items() if values is not None}
+                ),
                 index,
                 starts[i] - begin if starts is not None else None,
             )
@@ -103,9 +112,9 @@ class Flat:
         )
 
 
-def _request(row: Sheet, stage: int, start_s: float | None) -> Request:
+def _request(row: ExportedObject, stage: int, start_s: float | None) -> Request:
     error = row.text("errors") or ""
-    gaps = tuple(float(each) for each in row.rows("itls") or ())
+    gaps = tuple(float(gap_s) for gap_s in row.rows("itls") or ())
     ttft_s, output = row.number("ttfts") or None, row.count("output_lens") or None
     e2e_s = row.number("latencies") or (ttft_s + sum(gaps) if ttft_s is not None else None)
     decode_s = e2e_s - ttft_s if e2e_s is not None and ttft_s is not None else None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prober.features.experiments.importers import nvidia
-from prober.features.experiments.importers.sheet import Sheet, without_secrets
+from prober.features.experiments.importers.exported_object import ExportedObject, without_secrets
 from prober.results.result import Load, Result, Target, WarmUp
 
 DIFFERS = (
@@ -20,9 +20,9 @@ def recognises(values: Mapping[str, Any]) -> bool:
     return "request_throughput" in values and "input_config" in values and "aiperf_version" not in values
 
 
-def read(sheet: Sheet) -> Result:
-    """One file is one run. It has no version; keys of other releases are looked for where they stand."""
-    config = sheet.inside("input_config")
+def read(exported: ExportedObject) -> Result:
+    """Result of one run. The file has no version: keys of several releases are tried."""
+    config = exported.inside("input_config")
     stimulus = config.inside("perf_analyzer", "stimulus")
     rate = config.number("request_rate") or stimulus.number("request_rate")
     concurrency = config.count("concurrency") or stimulus.count("concurrency")
@@ -30,9 +30,9 @@ def read(sheet: Sheet) -> Result:
     mean = config.number("synthetic_input_tokens_mean") or lengths.number("mean")
     deviation = lengths.number("stddev") if lengths.values else config.number("synthetic_input_tokens_stddev")
     warm = config.count("perf_analyzer", "warmup_request_count")
-    stage = nvidia.stage(sheet, rate, concurrency)
+    stage = nvidia.stage(exported, rate, concurrency)
     return Result(
-        id=sheet.source,
+        id=exported.source,
         kind="run",
         started_unix_s=0.0,
         ended_unix_s=stage.duration_s or 0.0,

@@ -1,9 +1,9 @@
-"""Ray's llmperf: `…_summary.json`, and `…_individual_responses.json` with a row for each request."""
+"""Ray's llmperf: `…_summary.json`, and `…_individual_responses.json` with one row per request."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prober.features.experiments.importers.sheet import Sheet, average, times, told
+from prober.features.experiments.importers.exported_object import ExportedObject, average, times, tool_quantiles
 from prober.results.result import Load, Request, Result, Stage, Target
 from prober.results.stage import QS, stage_of_requests
 from prober.results.strict_json import Unreadable
@@ -28,17 +28,17 @@ def recognises_row(values: Mapping[str, Any]) -> bool:
     return "ttft_s" in values and "end_to_end_latency_s" in values
 
 
-def summary(sheet: Sheet) -> Result:
-    """The summary is one stage. Raises Unreadable for another version."""
-    version = sheet.text("version")
+def summary(exported: ExportedObject) -> Result:
+    """Result of a summary, with one stage. Raises Unreadable for another version."""
+    version = exported.text("version")
     if version not in (None, VERSION):
-        raise Unreadable(f"{sheet.source}: version: is {version!r}, this prober reads llmperf's {VERSION}")
-    completed, sent = sheet.count("results_num_completed_requests"), sheet.count("results_num_requests_started")
-    output = times(float(completed or 0), sheet.number("results_number_output_tokens_mean"))
-    per_s = sheet.number("results_mean_output_throughput_token_per_s")
+        raise Unreadable(f"{exported.source}: version: is {version!r}, this prober reads llmperf's {VERSION}")
+    completed, sent = exported.count("results_num_completed_requests"), exported.count("results_num_requests_started")
+    output = times(float(completed or 0), exported.number("results_number_output_tokens_mean"))
+    per_s = exported.number("results_mean_output_throughput_token_per_s")
     failed = (sent or 0) - (completed or 0)
     stage = Stage(
-        name=f"concurrency {sheet.text('num_concurrent_requests') or 'unknown'}",
+        name=f"concurrency {exported.text('num_concurrent_requests') or 'unknown'}",
         rate_per_s=None,
         begin_s=None,
         sending_s=None,
@@ -47,47 +47,49 @@ def summary(sheet: Sheet) -> Result:
         answered=completed or 0,
         outcomes={"ok": completed or 0, **({"failed": failed} if failed > 0 else {})},
         latencies={
-            latency: found
+            latency: quantiles
             for latency, key in (("ttft", "ttft_s"), ("e2e", "end_to_end_latency_s"))
-            if (found := told(_told(sheet, f"results_{key}"), completed or 0))
+            if (quantiles := tool_quantiles(_quantile_values(exported, f"results_{key}"), completed or 0))
         },
-        prompt_tokens=times(float(completed or 0), sheet.number("results_number_input_tokens_mean")),
+        prompt_tokens=times(float(completed or 0), exported.number("results_number_input_tokens_mean")),
         output_tokens=output,
     )
-    deviation = sheet.number("stddev_input_tokens")
+    deviation = exported.number("stddev_input_tokens")
     load = Load(
-        prompt_tokens=_normal(sheet, "input"),
-        output_tokens=_normal(sheet, "output"),
+        prompt_tokens=_normal(exported, "input"),
+        output_tokens=_normal(exported, "output"),
         varied=deviation > 0 if deviation is not None else None,
         arrivals="closed",
-        max_in_flight=sheet.count("num_concurrent_requests"),
+        max_in_flight=exported.count("num_concurrent_requests"),
     )
-    ended = sheet.number("timestamp") or 0.0
-    return _result(sheet.source, sheet.text("model"), load, stage, (), ended)
+    ended = exported.number("timestamp") or 0.0
+    return _result(exported.source, exported.text("model"), load, stage, (), ended)
 
 
-def rows(sheets: list[Sheet]) -> Result:
-    """The individual responses: latencies of each request, but not when or how long was sent."""
-    requests = tuple(_request(sheet) for sheet in sheets)
+def rows(exported_objects: list[ExportedObject]) -> Result:
+    """Result of the individual responses: latencies of each request, without times of sending."""
+    requests = tuple(_request(exported) for exported in exported_objects)
     stage = stage_of_requests("closed loop", None, requests, begin_s=None, sending_s=None)
-    lengths = {each.prompt_tokens for each in requests}
-    return _result(sheets[0].source, None, Load(varied=len(lengths) > 1, arrivals="closed"), stage, requests, 0.0)
+    lengths = {request.prompt_tokens for request in requests}
+    return _result(
+        exported_objects[0].source, None, Load(varied=len(lengths) > 1, arrivals="closed"), stage, requests, 0.0
+    )
 
 
-def _request(sheet: Sheet) -> Request:
-    code = sheet.text("error_code")
-    ttft_s, e2e_s = sheet.number("ttft_s") or None, sheet.number("end_to_end_latency_s") or None
-    output = sheet.count("number_output_tokens") or None
+def _request(exported: ExportedObject) -> Request:
+    code = exported.text("error_code")
+    ttft_s, e2e_s = exported.number("ttft_s") or None, exported.number("end_to_end_latency_s") or None
+    output = exported.count("number_output_tokens") or None
     decode_s = e2e_s - ttft_s if ttft_s is not None and e2e_s is not None else None
     return Request(
         stage=0,
         start_s=None,
         outcome="failed" if code is not None or ttft_s is None else "ok",
-        error=sheet.text("error_msg") or (f"error code {code}" if code is not None else ""),
+        error=exported.text("error_msg") or (f"error code {code}" if code is not None else ""),
         ttft_s=ttft_s,
         tpot_s=average(decode_s, output - 1) if output is not None else None,
         e2e_s=e2e_s,
-        prompt_tokens=sheet.count("number_input_tokens"),
+        prompt_tokens=exported.count("number_input_tokens"),
         output_tokens=output,
     )
 
@@ -109,11 +111,11 @@ def _result(
     )
 
 
-def _told(sheet: Sheet, key: str) -> Iterator[tuple[float, float | None]]:
-    yield from ((q, sheet.number(f"{key}_quantiles_p{q * 100:g}")) for q in QS)
-    yield 1.0, sheet.number(f"{key}_max")
+def _quantile_values(exported: ExportedObject, key: str) -> Iterator[tuple[float, float | None]]:
+    yield from ((q, exported.number(f"{key}_quantiles_p{q * 100:g}")) for q in QS)
+    yield 1.0, exported.number(f"{key}_max")
 
 
-def _normal(sheet: Sheet, kind: str) -> str | None:
-    mean, deviation = (sheet.text(f"{name}_{kind}_tokens") for name in ("mean", "stddev"))
+def _normal(exported: ExportedObject, kind: str) -> str | None:
+    mean, deviation = (exported.text(f"{name}_{kind}_tokens") for name in ("mean", "stddev"))
     return f"normal, mean {mean}, standard deviation {deviation or 'unknown'}" if mean is not None else None

@@ -1,7 +1,7 @@
-"""`python -m sglang.bench_serving --output-file`: a line a run, appended."""
+"""`python -m sglang.bench_serving --output-file`: one line per run."""
 
+from prober.features.experiments.importers.exported_object import ExportedObject
 from prober.features.experiments.importers.flat import Flat
-from prober.features.experiments.importers.sheet import Sheet
 from prober.results.result import Load, Result
 
 SGLANG = Flat(
@@ -18,9 +18,9 @@ SGLANG = Flat(
 )
 
 
-def read(sheets: list[Sheet]) -> Result:
-    """Each line is a stage."""
-    first = sheets[0]
+def read(exported_objects: list[ExportedObject]) -> Result:
+    """Result with one stage per line."""
+    first = exported_objects[0]
     rate, cap = first.number("request_rate"), first.count("max_concurrency")
     ratio = first.number("random_range_ratio")
     load = Load(
@@ -31,9 +31,9 @@ def read(sheets: list[Sheet]) -> Result:
         max_in_flight=cap,
         dataset=first.text("dataset_name"),
     )
-    return SGLANG.result(sheets, load)
+    return SGLANG.result(exported_objects, load)
 
 
-def _most(sheet: Sheet, key: str) -> str | None:
-    found = sheet.text(key)
-    return f"at most {found}" if found is not None else None
+def _most(exported: ExportedObject, key: str) -> str | None:
+    highest = exported.text(key)
+    return f"at most {highest}" if highest is not None else None

@@ -1,7 +1,7 @@
 """`vllm bench serve --save-result`, with or without `--save-detailed`."""
 
+from prober.features.experiments.importers.exported_object import ExportedObject
 from prober.features.experiments.importers.flat import Flat
-from prober.features.experiments.importers.sheet import Sheet
 from prober.results.result import Load, Result
 
 VLLM = Flat(
@@ -20,31 +20,35 @@ VLLM = Flat(
 )
 
 
-def read(sheet: Sheet) -> Result:
-    """One file is one run."""
-    rate, cap, burstiness = sheet.number("request_rate"), sheet.count("max_concurrency"), sheet.number("burstiness")
+def read(exported: ExportedObject) -> Result:
+    """Result of one run."""
+    rate, cap, burstiness = (
+        exported.number("request_rate"),
+        exported.count("max_concurrency"),
+        exported.number("burstiness"),
+    )
     if cap is not None:
         arrivals: str | None = "closed"
     elif rate is None:
-        arrivals = "all at once" if sheet.get("request_rate") == "inf" else None
+        arrivals = "all at once" if exported.get("request_rate") == "inf" else None
     else:
         arrivals = "poisson" if burstiness in (None, 1.0) else "gamma"
     load = Load(
-        prompt_tokens=_lengths(sheet, "input_lens"),
-        output_tokens=_lengths(sheet, "output_lens"),
-        varied=_varied(sheet),
+        prompt_tokens=_lengths(exported, "input_lens"),
+        output_tokens=_lengths(exported, "output_lens"),
+        varied=_varied(exported),
         arrivals=arrivals,
         max_in_flight=cap,
-        dataset=sheet.first(("dataset_name",), ("dataset",)),
+        dataset=exported.first(("dataset_name",), ("dataset",)),
     )
-    return VLLM.result([sheet], load)
+    return VLLM.result([exported], load)
 
 
-def _lengths(sheet: Sheet, key: str) -> str | None:
-    found = sheet.rows(key)
-    return f"{min(found):g}–{max(found):g}, as seen" if found else None
+def _lengths(exported: ExportedObject, key: str) -> str | None:
+    lengths = exported.rows(key)
+    return f"{min(lengths):g}–{max(lengths):g}, as seen" if lengths else None
 
 
-def _varied(sheet: Sheet) -> bool | None:
-    found = sheet.rows("input_lens")
-    return len(set(found)) > 1 if found else None
+def _varied(exported: ExportedObject) -> bool | None:
+    lengths = exported.rows("input_lens")
+    return len(set(lengths)) > 1 if lengths else None

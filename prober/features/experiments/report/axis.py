@@ -1,4 +1,4 @@
-"""Where a value stands on an axis, and which values get a label."""
+"""Positions and labels of values on an axis."""
 
 import math
 from dataclasses import dataclass
@@ -8,11 +8,16 @@ from prober.measure.timeline_text import format_duration
 
 Form = Literal["linear", "log", "tail"]
 TAIL = (0.5, 0.9, 0.99, 0.999)
+MAX_INTERVALS = 7  # between the ticks of a linear axis
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis from `low` to `high`. tail: of quantiles, where each further nine is as wide as the first. seconds: for labels."""
+    """Axis from `low` to `high`.
+
+    form: tail is for quantiles: each further nine is as wide as the first
+    seconds: labels are durations
+    """
 
     low: float
     high: float
@@ -20,16 +25,16 @@ class Scale:
     seconds: bool = False
 
     def at(self, value: float) -> float:
-        """0 at `low`, 1 at `high`; outside it is put on the edge."""
-        low, high, here = (self._turned(each) for each in (self.low, self.high, value))
-        return min(1.0, max(0.0, (here - low) / (high - low))) if high > low else 0.5
+        """Position of a value: 0 at `low` and below, 1 at `high` and above."""
+        low, high, position = (self._transformed(edge) for edge in (self.low, self.high, value))
+        return min(1.0, max(0.0, (position - low) / (high - low))) if high > low else 0.5
 
     def ticks(self) -> list[tuple[float, str]]:
         """Values and their labels, from low to high."""
         values = {"linear": self._linear, "log": self._log, "tail": self._tail}[self.form]()
         return [(value, self._label(value)) for value in values]
 
-    def _turned(self, value: float) -> float:
+    def _transformed(self, value: float) -> float:
         if self.form == "log":
             return math.log10(max(value, 1e-9))
         return -math.log10(max(1 - value, 1e-6)) if self.form == "tail" else value
@@ -41,7 +46,7 @@ class Scale:
 
     def _linear(self) -> list[float]:
         step = 10 ** math.floor(math.log10((self.high - self.low) / 2)) if self.high > self.low else 1.0
-        step *= next((each for each in (1, 2, 5) if (self.high - self.low) / (step * each) <= 7), 10)
+        step *= next((factor for factor in (1, 2, 5) if (self.high - self.low) / (step * factor) <= MAX_INTERVALS), 10)
         first = math.ceil(self.low / step - 1e-9)
         return [round(i * step, 12) for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
@@ -49,18 +54,18 @@ class Scale:
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         span = math.log10(self.high / self.low)
         steps = (1, 1.5, 2, 3, 5, 7) if span < 0.9 else (1, 2, 5) if span < 2.4 else (1,)
-        found = [step * 10.0**decade for decade in decades for step in steps]
-        return [each for each in found if self.low * 0.999 <= each <= self.high * 1.001]
+        ticks = [step * 10.0**decade for decade in decades for step in steps]
+        return [tick for tick in ticks if self.low * 0.999 <= tick <= self.high * 1.001]
 
     def _tail(self) -> list[float]:
-        return [each for each in TAIL if self.low <= each <= self.high]
+        return [q for q in TAIL if self.low <= q <= self.high]
 
 
 def around(values: list[float], form: Form = "linear", *, seconds: bool = False) -> Scale:
-    """A scale that shows all of `values`, with some air; linear ones begin at 0."""
-    known = [each for each in values if form != "log" or each > 0]
-    if not known:
+    """Scale that shows all of `values`, with a margin; a linear one starts at 0."""
+    shown = [value for value in values if form != "log" or value > 0]
+    if not shown:
         return Scale(0.001, 1.0, form, seconds) if form == "log" else Scale(0.0, 1.0, form, seconds)
     if form == "log":
-        return Scale(min(known) / 1.25, max(known) * 1.25, form, seconds)
-    return Scale(min(0.0, *known), (max(known) or 1.0) * 1.06, form, seconds)
+        return Scale(min(shown) / 1.25, max(shown) * 1.25, form, seconds)
+    return Scale(min(0.0, *shown), (max(shown) or 1.0) * 1.06, form, seconds)

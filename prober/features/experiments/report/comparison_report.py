@@ -1,4 +1,4 @@
-"""The report of a comparison: a table a rate, and beside it what the figures do not say."""
+"""Report of comparisons: one table per rate, and the limits of the figures."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,80 +13,86 @@ P_NOTE = "p is corrected for the number of axes (Holm). *: too few samples for t
 
 
 def markdown(comparisons: Sequence[Comparison]) -> str:
-    """One after the other."""
-    return "\n".join(as_markdown(_title(each), _sections(each)) for each in comparisons)
+    """All comparisons in Markdown."""
+    return "\n".join(as_markdown(_title(comparison), _sections(comparison)) for comparison in comparisons)
 
 
 def html(comparisons: Sequence[Comparison]) -> str:
-    """The same as one file that needs no network and no script."""
+    """All comparisons as one file that needs no network and no script."""
     title = _title(comparisons[0]) if len(comparisons) == 1 else f"{len(comparisons)} comparisons"
-    found = [
-        Section(section.title if len(comparisons) == 1 else f"{each.id}: {section.title}", section.blocks)
-        for each in comparisons
-        for section in _sections(each)
+    sections = [
+        Section(section.title if len(comparisons) == 1 else f"{comparison.id}: {section.title}", section.blocks)
+        for comparison in comparisons
+        for section in _sections(comparison)
     ]
-    return as_html(title, found)
+    return as_html(title, sections)
 
 
 def by_rate(compared: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:
-    """The axes of each rate and workload, under a heading such as `at 4/s`."""
+    """Axes by rate and workload, each group with a heading such as `at 4/s`."""
     groups: dict[str, list[Compared]] = {}
-    for each in compared:
-        of_it = f"{each.workload} " if each.workload else ""
-        groups.setdefault(f"{of_it}at {each.rate_per_s:g}/s", []).append(each)
+    for axis in compared:
+        workload = f"{axis.workload} " if axis.workload else ""
+        groups.setdefault(f"{workload}at {axis.rate_per_s:g}/s", []).append(axis)
     return list(groups.items())
 
 
-def cells(each: Compared) -> tuple[str, ...]:
-    """An axis and its figures, under HEAD."""
-    unit = "%" if each.ratio else " points"
+def cells(axis: Compared) -> tuple[str, ...]:
+    """Figures of an axis: its name and the columns of HEAD."""
+    unit = "%" if axis.ratio else " points"
     interval = "–"
-    if each.lower is not None and each.upper is not None:
-        interval = f"{100 * each.lower:+.1f} to {100 * each.upper:+.1f}{unit}"
+    if axis.lower is not None and axis.upper is not None:
+        interval = f"{100 * axis.lower:+.1f} to {100 * axis.upper:+.1f}{unit}"
     return (
-        each.axis,
-        _quantile(each.a),
-        _quantile(each.b),
-        f"{100 * each.effect:+.1f}{unit}",
+        axis.axis,
+        _quantile(axis.a),
+        _quantile(axis.b),
+        f"{100 * axis.effect:+.1f}{unit}",
         interval,
-        f"{each.p_adjusted:.2g}",
-        each.better.upper() if each.better else "–",
+        f"{axis.p_adjusted:.2g}",
+        axis.better.upper() if axis.better else "–",
     )
 
 
-def _title(found: Comparison) -> str:
-    return f"A: {found.a.url or found.a.model or 'unknown'}, B: {found.b.url or found.b.model or 'unknown'}"
+def _title(comparison: Comparison) -> str:
+    return f"A: {comparison.a.url or comparison.a.model or 'unknown'}, B: {comparison.b.url or comparison.b.model or 'unknown'}"
 
 
-def _sections(found: Comparison) -> list[Section]:
-    tables = [Table([heading, *HEAD], [cells(each) for each in rows]) for heading, rows in by_rate(found.compared)]
+def _sections(comparison: Comparison) -> list[Section]:
+    tables = [Table([heading, *HEAD], [cells(axis) for axis in axes]) for heading, axes in by_rate(comparison.compared)]
     context = [
-        Table(["", "A", "B"], [(what, one or UNKNOWN, other or UNKNOWN) for what, one, other in found.differs])
-        if found.differs
+        Table(["", "A", "B"], [(name, a or UNKNOWN, b or UNKNOWN) for name, a, b in comparison.differs])
+        if comparison.differs
         else Note("Engine, version, flags and model are the same on both sides, as far as they tell.")
     ]
-    configuration = [Code(found.configuration)] if found.configuration is not None else []
+    configuration = [Code(comparison.configuration)] if comparison.configuration is not None else []
     sections = [
         Section("Figures", [*tables, *([Note(P_NOTE)] if tables else [])]),
-        Section("What they do not say", [Note(each, lead=True) for each in found.said]),
-        Section("What differs", context),
-        Section("How it was measured", [_facts(found), *configuration]),
+        Section("Limits of the figures", [Note(text, lead=True) for text in comparison.said]),
+        Section("Differences", context),
+        Section("How it was measured", [_facts(comparison), *configuration]),
     ]
-    return [each for each in sections if each.blocks]
+    return [section for section in sections if section.blocks]
 
 
-def _facts(found: Comparison) -> Table:
+def _facts(comparison: Comparison) -> Table:
     rows: list[tuple[str, str | Cell]] = [
-        ("measured by", found.tool),
-        ("started", datetime.fromtimestamp(found.started_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")),
-        ("any claim errs with", f"{found.error:.3g}"),
+        ("measured by", comparison.tool),
+        ("started", datetime.fromtimestamp(comparison.started_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")),
+        ("any claim errs with", f"{comparison.error:.3g}"),
     ]
-    if found.load is not None:
-        told = {"workload": found.load.workload, "prompt tokens": found.load.prompt_tokens}
-        told |= {"output tokens": found.load.output_tokens, "arrivals": found.load.arrivals}
-        rows += [(what, UNKNOWN if text is None else text) for what, text in told.items()]
-    return Table(["", found.id], rows)
+    if comparison.load is not None:
+        load = {
+            "workload": comparison.load.workload,
+            "prompt tokens": comparison.load.prompt_tokens,
+            "output tokens": comparison.load.output_tokens,
+            "arrivals": comparison.load.arrivals,
+        }
+        rows += [(name, UNKNOWN if text is None else text) for name, text in load.items()]
+    return Table(["", comparison.id], rows)
 
 
-def _quantile(found: Quantile | None) -> str:
-    return "" if found is None else format_duration(found.estimate) + ("" if found.has_enough_samples else "*")
+def _quantile(quantile: Quantile | None) -> str:
+    if quantile is None:
+        return ""
+    return format_duration(quantile.estimate) + ("" if quantile.has_enough_samples else "*")

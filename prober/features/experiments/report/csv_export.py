@@ -1,4 +1,4 @@
-"""Results as CSV: a row a stage, or a row a request, with the column names of `vllm bench serve --save-result` where it has them."""
+"""Results as CSV, one row per stage or per request; column names are those of `vllm bench serve --save-result` where it has them."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ from prober.results.result_file import statistics
 
 
 class _Lines(list[str]):
-    """What csv writes to."""
+    """File-like target of `csv.writer`."""
 
     write = list.append
 
 
 def stages(results: Sequence[Result]) -> str:
-    """A row a stage. Columns that only some rows have are empty in the others; outcomes are columns too."""
+    """One row per stage. Columns that only some rows have are empty in the others; each outcome is a column."""
     rows = [
         {
             "id": result.id,
@@ -28,43 +28,42 @@ def stages(results: Sequence[Result]) -> str:
             "demand_rate": stage.demand_per_s,
             **statistics(result, (stage,)),
             "gpus": stage.gpus,
-            **{each: getattr(stage.use, each) for each in stage.use.__slots__},
+            **{name: getattr(stage.use, name) for name in stage.use.__slots__},
             **{f"outcome_{name}": count for name, count in stage.outcomes.items()},
             "ended": stage.ended or None,
         }
         for result in results
         for stage in result.stages
     ]
-    return _written(rows)
+    return _csv(rows)
 
 
 def requests(results: Sequence[Result]) -> str:
-    """A row a request; seconds."""
+    """One row per request; times in seconds."""
     rows = [
         {
             "id": result.id,
-            "stage": result.stages[each.stage].name,
-            "start_time": each.start_s,
-            "outcome": each.outcome,
-            "error": each.error or None,
-            "input_len": each.prompt_tokens,
-            "output_len": each.output_tokens,
-            "ttft": each.ttft_s,
-            "tpot": each.tpot_s,
-            "latency": each.e2e_s,
-            "send_lag": each.send_lag_s,
-            "warm_up": int(each.warm_up),
-            "cached": int(each.cached),
-            "itls": " ".join(f"{gap:.6g}" for gap in each.itls_s) or None,
+            "stage": result.stages[request.stage].name,
+            "start_time": request.start_s,
+            "outcome": request.outcome,
+            "error": request.error or None,
+            "input_len": request.prompt_tokens,
+            "output_len": request.output_tokens,
+            "ttft": request.ttft_s,
+            "tpot": request.tpot_s,
+            "latency": request.e2e_s,
+            "send_lag": request.send_lag_s,
+            "warm_up": int(request.warm_up),
+            "cached": int(request.cached),
+            "itls": " ".join(f"{gap:.6g}" for gap in request.itls_s) or None,
         }
         for result in results
-        for each in result.requests
+        for request in result.requests
     ]
-    return _written(rows)
+    return _csv(rows)
 
 
-def _written(rows: Sequence[dict[str, Any]]) -> str:
-    """Nothing of a cell is a formula: a spreadsheet would run a text that begins like one."""
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
     columns: Iterable[str] = dict.fromkeys(name for row in rows for name in row)
     lines = _Lines()
     writer = csv.writer(lines, lineterminator="\n")
@@ -75,4 +74,5 @@ def _written(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _safe(value: Any) -> Any:
+    """Value that no spreadsheet runs as a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

@@ -1,4 +1,4 @@
-"""A document once, as sections of tables, notes and figures; and its text as Markdown or as one HTML file that loads nothing."""
+"""Document of sections with tables, notes and figures, written as Markdown or as one HTML file that loads nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text in a table, with what it means; `aside` is a smaller text behind it."""
+    """Text in a table. kind: its meaning, shown as a colour or emphasis; aside: smaller text after it."""
 
     text: str
     kind: Kind = ""
@@ -50,7 +50,7 @@ UNKNOWN = Cell("unknown", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """head: column names; one that begins with `#` is of numbers. Rows of cells, as many each."""
+    """Table. head: column names, with a leading `#` for numbers; rows: cells, as many as columns."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
@@ -58,7 +58,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A paragraph; lead: of what the reader came for, not about it."""
+    """Paragraph. lead: a result, not an explanation."""
 
     text: str
     lead: bool = False
@@ -66,14 +66,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A text as it is."""
+    """Preformatted text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart. keys: (colour, name) of what is in it."""
+    """Chart. keys: (colour, name) of its lines."""
 
     title: str
     svg: str
@@ -83,7 +83,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what stands under it."""
+    """Heading and the blocks under it."""
 
     title: str
     blocks: Sequence[Table | Note | Code | Figure]
@@ -142,8 +142,8 @@ def _html(block: Table | Note | Code) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
 
 
-def _td(given: Cell | str, number: bool) -> str:
-    cell = given if isinstance(given, Cell) else Cell(given)
+def _td(value: Cell | str, number: bool) -> str:
+    cell = value if isinstance(value, Cell) else Cell(value)
     aside = f" <small>{escape(cell.aside)}</small>" if cell.aside else ""
     text = f"<span class={cell.kind}>{escape(cell.text)}</span>" if cell.kind else escape(cell.text)
     return f"<td{' class=n' if number else ''}>{text}{aside}</td>"
@@ -165,16 +165,16 @@ def _markdown(block: Table | Note | Code) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _md(given: Cell | str) -> str:
-    cell = given if isinstance(given, Cell) else Cell(given)
+def _md(value: Cell | str) -> str:
+    cell = value if isinstance(value, Cell) else Cell(value)
     text = _plain(cell.text)
     marked = f"**{text}**" if cell.kind == "bad" else f"*{text}*" if cell.kind in ("few", "unknown") else text
     return f"{marked} {_plain(cell.aside)}".rstrip()
 
 
 def _plain(text: str) -> str:
-    """Nothing in it is markup: texts come from targets and files."""
-    found = text.replace("\\", "\\\\").replace("\n", " ")
+    """Text without markup. Texts come from targets and files."""
+    escaped = text.replace("\\", "\\\\").replace("\n", " ")
     for sign in "|<*`[":
-        found = found.replace(sign, f"\\{sign}")
-    return found
+        escaped = escaped.replace(sign, f"\\{sign}")
+    return escaped

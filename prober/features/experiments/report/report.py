@@ -2,7 +2,7 @@
 
     page = html([read(text, path)])
 
-Everything in it is derived from the results; what nobody knows is marked `unknown`.
+Everything in it is derived from the results; missing values are marked `unknown`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +22,7 @@ from prober.features.experiments.report.document import (
     as_html,
     as_markdown,
 )
+from prober.features.experiments.report.plots import NamedResults
 from prober.features.experiments.report.stage_tables import Row, number
 from prober.measure.objective import Slo, format_percent
 from prober.measure.timeline_text import format_duration
@@ -30,8 +31,7 @@ from prober.results.conditions import contracted
 from prober.results.result import Context, Result, Use
 from prober.results.verdict import StageSlo, State, stage_slos
 
-Named = list[tuple[str, Result]]
-LABELS = {
+CONTEXT_LABELS = {
     "gpu": "GPU",
     "gpu_count": "GPUs",
     "gpu_memory": "GPU memory",
@@ -53,80 +53,84 @@ def html(results: Sequence[Result]) -> str:
 
 
 def _title(results: Sequence[Result]) -> str:
-    models = dict.fromkeys(each.target.model or "unknown model" for each in results)
-    kinds = dict.fromkeys(each.kind for each in results)
+    models = dict.fromkeys(result.target.model or "unknown model" for result in results)
+    kinds = dict.fromkeys(result.kind for result in results)
     return f"{' and '.join(kinds).capitalize()}: {', '.join(models)}"
 
 
-def _named(results: Sequence[Result]) -> Named:
+def _named(results: Sequence[Result]) -> NamedResults:
     """Results with names that tell them apart."""
-    names = [each.id for each in results]
+    ids = [result.id for result in results]
     return [
-        (name if names.count(name) == 1 else f"{name} ({place})", each)
-        for place, (name, each) in enumerate(zip(names, results, strict=True), 1)
+        (result.id if ids.count(result.id) == 1 else f"{result.id} ({position})", result)
+        for position, result in enumerate(results, 1)
     ]
 
 
-def _sections(results: Named) -> list[Section]:
-    several = len(results) > 1
+def _sections(results: NamedResults) -> list[Section]:
+    def of_all(table: Callable[[Result], Table | None]) -> Table | None:
+        return _joined([(name, table(result)) for name, result in results])
 
-    def each(table: Callable[[Result], Table | None]) -> Table | None:
-        """One table of all results, with their names in front if there are several."""
-        found = [(name, made) for name, result in results if (made := table(result)) is not None]
-        if not found:
-            return None
-        if not several:
-            return found[0][1]
-        return Table(["result", *found[0][1].head], [[name, *row] for name, made in found for row in made.rows])
-
-    def section(title: str, *blocks: Table | Note | Code | None) -> Section:
-        kept = [block for block in blocks if block is not None]
-        return Section(title, kept if any(not isinstance(block, Note) for block in kept) else [])
-
-    found = [
-        Section("Verdict", [*_decisions(results), *_tables(each(_capacities), each(_contract))]),
-        section("What was measured", _facts(results), each(stage_tables.shapes), _apart(results)),
+    sections = [
+        Section("Verdict", [*_decisions(results), *_present(of_all(_capacities), of_all(_contract))]),
+        _section("Target and load", _facts(results), of_all(stage_tables.shapes), _note(stage_tables.apart(results))),
         Section("Load and latency", [*plots.curves(results), *plots.frontiers(results)]),
-        section("Latency", each(stage_tables.latencies), Note(stage_tables.LATENCY_NOTE)),
-        section("Throughput", each(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
-        Section("What engine and GPUs said", [*_tables(each(stage_tables.use)), *_unread(results)]),
-        section("Outcomes", each(stage_tables.outcomes)),
-        section("Cost", each(stage_tables.costs), Note(stage_tables.COST_NOTE)),
-        section(
+        _section("Latency", of_all(stage_tables.latencies), Note(stage_tables.LATENCY_NOTE)),
+        _section("Throughput", of_all(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
+        Section("Engine and GPUs", [*_present(of_all(stage_tables.use)), *_unread(results)]),
+        _section("Outcomes", of_all(stage_tables.outcomes)),
+        _section("Cost", of_all(stage_tables.costs), Note(stage_tables.COST_NOTE)),
+        _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),
         Section("Distributions", plots.distributions(results)),
         Section("Over time", plots.timelines(results)),
-        section("Context", _context(results)),
+        _section("Context", _context(results)),
         Section("How it was measured", [_audits(results), *_differences(results)]),
         Section("Configuration", [Code(r.configuration) for _, r in results if r.configuration is not None]),
     ]
-    return [each for each in found if each.blocks]
+    return [section for section in sections if section.blocks]
 
 
-def _tables(*tables: Table | None) -> list[Table]:
-    return [each for each in tables if each is not None]
+def _joined(tables: Sequence[tuple[str, Table | None]]) -> Table | None:
+    """One table of all results, with the result's name as first column if there are several."""
+    present = [(name, table) for name, table in tables if table is not None]
+    if not present:
+        return None
+    if len(tables) == 1:
+        return present[0][1]
+    rows = [[name, *row] for name, table in present for row in table.rows]
+    return Table(["result", *present[0][1].head], rows)
 
 
-def _unread(results: Named) -> list[Note]:
-    unread = any(each.use == Use() for _, result in results for each in result.stages)
-    return [Note(stage_tables.USE_NOTE)] if unread else []
+def _section(title: str, *blocks: Table | Note | None) -> Section:
+    """A section without blocks that are None; empty if only notes remain."""
+    present = [block for block in blocks if block is not None]
+    return Section(title, present if any(not isinstance(block, Note) for block in present) else [])
 
 
-def _apart(results: Named) -> Note | None:
-    why = stage_tables.apart(results)
-    return Note(why) if why is not None else None
+def _present(*tables: Table | None) -> list[Table]:
+    return [table for table in tables if table is not None]
 
 
-def _decisions(results: Named) -> list[Note]:
+def _unread(results: NamedResults) -> list[Note]:
+    has_unread = any(stage.use == Use() for _, result in results for stage in result.stages)
+    return [Note(stage_tables.USE_NOTE)] if has_unread else []
+
+
+def _note(text: str | None) -> Note | None:
+    return None if text is None else Note(text)
+
+
+def _decisions(results: NamedResults) -> list[Note]:
     return [
-        Note(f"{name}: {said}" if len(results) > 1 else said, lead=True)
+        Note(f"{name}: {text}" if len(results) > 1 else text, lead=True)
         for name, result in results
-        if (said := " ".join(_decided(result)))
+        if (text := " ".join(_sentences(result)))
     ]
 
 
-def _decided(result: Result) -> Iterator[str]:
+def _sentences(result: Result) -> Iterator[str]:
     if result.decision is not None:
         yield f"{'Accepted' if result.decision.accepted else 'Rejected'}: {result.decision.why.rstrip('.')}."
         yield f"Rollback risk: {(result.decision.rollback_risk or 'unknown').rstrip('.')}."
@@ -144,17 +148,17 @@ def _capacities(result: Result) -> Table | None:
         return None
     rows: list[Row] = [
         [
-            each.slo,
-            _VERDICTS[each.verdict],
-            number(each.lower),
-            number(each.estimate),
-            number(each.upper),
-            number(each.tokens_per_s),
-            f"{each.confidence:.0%}",
-            f"{each.samples:,}",
-            _held(each),
+            capacity.slo,
+            _VERDICTS[capacity.verdict],
+            number(capacity.lower),
+            number(capacity.estimate),
+            number(capacity.upper),
+            number(capacity.tokens_per_s),
+            f"{capacity.confidence:.0%}",
+            f"{capacity.samples:,}",
+            _meaning(capacity),
         ]
-        for each in result.capacities
+        for capacity in result.capacities
     ]
     head = [
         "SLO",
@@ -178,14 +182,14 @@ _VERDICTS = {
 }
 
 
-def _held(each: Capacity) -> str:
-    if each.verdict == "not_reached":
-        return f"it holds at {each.lower or 0:.3g}/s, as its events show; no knee was reached"
-    if each.verdict == "below_lowest":
-        return f"it failed at the lowest rate, {each.upper or 0:.3g}/s"
-    if each.verdict == "found":
-        return f"it holds up to about {each.estimate or 0:.3g}/s, by the {_FITS[each.fit]}"
-    return words([each]).removeprefix(f"{each.slo}: ")
+def _meaning(capacity: Capacity) -> str:
+    if capacity.verdict == "not_reached":
+        return f"it holds at {capacity.lower or 0:.3g}/s, as its events show; no knee was reached"
+    if capacity.verdict == "below_lowest":
+        return f"it failed at the lowest rate, {capacity.upper or 0:.3g}/s"
+    if capacity.verdict == "found":
+        return f"it holds up to about {capacity.estimate or 0:.3g}/s, by the {_FITS[capacity.fit]}"
+    return words([capacity]).removeprefix(f"{capacity.slo}: ")
 
 
 _FITS = {"model": "engine model", "fractions": "shares of bad events"}
@@ -195,34 +199,34 @@ def _contract(result: Result) -> Table | None:
     judged = stage_slos(result)
     if not result.slos or not judged:
         return None
-    head = ["stage", *(_promise(slo) for slo in result.slos)]
+    head = ["stage", *(_objective(slo) for slo in result.slos)]
     rows: list[Row] = []
-    for stage, found in judged:
-        held = contracted(result, stage)
-        rows.append([stage.name, *(_kept(each) if each.slo in held else "–" for each in found)])
+    for stage, states in judged:
+        slos = contracted(result, stage)
+        rows.append([stage.name, *(_slo_state(state) if state.slo in slos else "–" for state in states)])
     return Table(head, rows)
 
 
-def _promise(slo: Slo) -> str:
+def _objective(slo: Slo) -> str:
     within = f" within {format_duration(slo.threshold_s)}" if slo.threshold_s is not None else ""
     return f"{slo.name}: {format_percent(slo.objective)} of {slo.signal}{within}"
 
 
-def _kept(found: StageSlo) -> Cell:
-    if found.good_ratio is None:
+def _slo_state(slo: StageSlo) -> Cell:
+    if slo.good_ratio is None:
         return Cell("no data", "unknown")
-    return Cell(found.state, _KINDS[found.state], f"{found.good_ratio * 100:.4g}% of {found.events:,}")
+    return Cell(slo.state, _STATE_KINDS[slo.state], f"{slo.good_ratio * 100:.4g}% of {slo.events:,}")
 
 
-_KINDS: dict[State, Kind] = {"met": "good", "missed": "bad", "undecided": "few", "no_data": "unknown"}
+_STATE_KINDS: dict[State, Kind] = {"met": "good", "missed": "bad", "undecided": "few", "no_data": "unknown"}
 
 
-def _facts(results: Named) -> Table:
-    rows: list[Row] = [[label, *(_cell(tell(result)) for _, result in results)] for label, tell in _FACTS]
+def _facts(results: NamedResults) -> Table:
+    rows: list[Row] = [[label, *(_cell(fact(result)) for _, result in results)] for label, fact in _FACTS]
     return Table(["", *(name for name, _ in results)], rows)
 
 
-def _when(unix_s: float) -> str | None:
+def _utc_time(unix_s: float) -> str | None:
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if unix_s > 1e6 else None
 
 
@@ -242,7 +246,7 @@ def _warm_up(result: Result) -> str | None:
 _FACTS: tuple[tuple[str, Callable[[Result], str | None]], ...] = (
     ("measured by", lambda r: r.tool),
     ("kind", lambda r: r.kind),
-    ("started", lambda r: _when(r.started_unix_s)),
+    ("started", lambda r: _utc_time(r.started_unix_s)),
     (
         "duration",
         lambda r: f"{r.ended_unix_s - r.started_unix_s:,.0f} s" if r.ended_unix_s > r.started_unix_s else None,
@@ -265,13 +269,13 @@ _FACTS: tuple[tuple[str, Callable[[Result], str | None]], ...] = (
 )
 
 
-def _context(results: Named) -> Table:
+def _context(results: NamedResults) -> Table:
     rows: list[Row] = [
         [
-            LABELS.get(each.name, each.name.replace("_", " ")),
-            *(_cell(getattr(result.context, each.name)) for _, result in results),
+            CONTEXT_LABELS.get(field.name, field.name.replace("_", " ")),
+            *(_cell(getattr(result.context, field.name)) for _, result in results),
         ]
-        for each in fields(Context)
+        for field in fields(Context)
     ]
     rows.append(["interference", *(_interference(result) for _, result in results)])
     return Table(["", *(name for name, _ in results)], rows)
@@ -283,27 +287,23 @@ def _interference(result: Result) -> Cell:
     return Cell("; ".join(result.interference), "bad") if result.interference else Cell("none seen")
 
 
-def _audits(results: Named) -> Table:
-    found = [audit(result) for _, result in results]
+def _audits(results: NamedResults) -> Table:
+    audits = [audit(result) for _, result in results]
     rows: list[Row] = [
-        [checks[0].name, *(_checked(each.done, each.why) for each in checks)] for checks in zip(*found, strict=True)
+        [checks[0].name, *(_check(check.done, check.why) for check in checks)] for checks in zip(*audits, strict=True)
     ]
     return Table(["", *(name for name, _ in results)], rows)
 
 
-def _checked(done: bool | None, why: str) -> Cell:
-    return (
-        Cell("unknown", "unknown", why)
-        if done is None
-        else Cell("done", "good", why)
-        if done
-        else Cell("not done", "bad", why)
-    )
+def _check(done: bool | None, why: str) -> Cell:
+    if done is None:
+        return Cell("unknown", "unknown", why)
+    return Cell("done", "good", why) if done else Cell("not done", "bad", why)
 
 
-def _differences(results: Named) -> list[Note]:
-    told = dict.fromkeys((result.tool, text) for _, result in results for text in result.differs)
-    return [Note(f"{tool}: {text}") for tool, text in told]
+def _differences(results: NamedResults) -> list[Note]:
+    texts = dict.fromkeys(f"{result.tool}: {text}" for _, result in results for text in result.differs)
+    return [Note(text) for text in texts]
 
 
 def _cell(value: str | None) -> Cell | str:

@@ -1,4 +1,4 @@
-"""Tables of a result's stages: latency, throughput, what engine and GPUs said, outcomes, cost, repeats."""
+"""Tables of a result's stages: latency, throughput, engine and GPUs, outcomes, cost, repeats."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -7,29 +7,29 @@ from prober.features.experiments.instance_sizing import HOUR_S, MILLION
 from prober.features.experiments.report import plots
 from prober.features.experiments.report.document import UNKNOWN, Cell, Table
 from prober.measure.timeline_text import format_duration
+from prober.results.capacity import Capacity
 from prober.results.conditions import Line, differing, lines
 from prober.results.result import LATENCIES, Result, Stage, Use
 from prober.statistics.quantiles import Quantile
 
 Row = list[Cell | str]
-Named = Sequence[tuple[str, Result]]
 
 
 def latencies(result: Result) -> Table | None:
+    """Quantiles of each latency of each stage."""
     rows: list[Row] = []
     for stage in result.stages:
         for latency in LATENCIES:
-            found = {each.q: each for each in stage.latencies.get(latency, ())}
-            if found:
-                ratio = stage.tail_ratio(latency)
-                count = max(each.count for each in found.values())
+            quantiles = {quantile.q: quantile for quantile in stage.latencies.get(latency, ())}
+            if quantiles:
+                count = max(quantile.count for quantile in quantiles.values())
                 rows.append(
                     [
                         stage.name,
                         plots.NAMES[latency],
                         f"{count:,}" if count else UNKNOWN,
-                        *(_quantile(found.get(q)) for q in _QS),
-                        number(ratio),
+                        *(_quantile(quantiles.get(q)) for q in _QS),
+                        number(stage.tail_ratio(latency)),
                     ]
                 )
     head = ["stage", "latency", "#samples", *(f"#{'max' if q == 1 else f'p{q * 100:g}'}" for q in _QS), "#p99/p50"]
@@ -44,21 +44,19 @@ LATENCY_NOTE = (
 )
 
 
-def _quantile(found: Quantile | None) -> Cell:
-    if found is None:
+def _quantile(quantile: Quantile | None) -> Cell:
+    if quantile is None:
         return UNKNOWN
-    if found.q == 1.0:
-        return Cell(format_duration(found.estimate))
-    low, high = ("?" if bound is None else format_duration(bound) for bound in (found.lower, found.upper))
-    aside = "" if found.lower is None and found.upper is None else f"[{low}, {high}]"
-    return (
-        Cell(format_duration(found.estimate), "", aside)
-        if found.has_enough_samples
-        else Cell(f"{format_duration(found.estimate)} *", "few", aside)
-    )
+    text = format_duration(quantile.estimate)
+    if quantile.q == 1.0:
+        return Cell(text)
+    low, high = ("?" if bound is None else format_duration(bound) for bound in (quantile.lower, quantile.upper))
+    interval = "" if quantile.lower is None and quantile.upper is None else f"[{low}, {high}]"
+    return Cell(text, "", interval) if quantile.has_enough_samples else Cell(f"{text} *", "few", interval)
 
 
 def throughput(result: Result) -> Table | None:
+    """Rates of requests and tokens of each stage."""
     rows: list[Row] = [
         [
             stage.name,
@@ -94,10 +92,11 @@ THROUGHPUT_NOTE = (
 
 
 def use(result: Result) -> Table | None:
+    """Values of the engine's page and the GPUs during each stage; None if nothing was read."""
     if all(stage.use == Use() for stage in result.stages):
         return None
     rows: list[Row] = [
-        [stage.name, *(_shown(name, getattr(stage.use, name)) for name in _USE)] for stage in result.stages
+        [stage.name, *(_use_value(name, getattr(stage.use, name)) for name in _USE)] for stage in result.stages
     ]
     return Table(["stage", *(f"#{label}" for label in _USE.values())], rows)
 
@@ -120,19 +119,19 @@ _USE = {
 }
 
 
-def _shown(name: str, value: float | None) -> Cell | str:
+def _use_value(name: str, value: float | None) -> Cell | str:
     return f"{value * 100:.3g}%" if value is not None and name.endswith("_ratio") else number(value)
 
 
 def shapes(result: Result) -> Table | None:
-    """What each stage was sent, where they differ in it."""
+    """Load of each stage; None if it is the same for all."""
     loads = [(stage, stage.load or result.load) for stage in result.stages]
     if all(load == result.load for _, load in loads):
         return None
     rows: list[Row] = [
         [
             stage.name,
-            *(UNKNOWN if told is None else told for told in (load.prompt_tokens, load.output_tokens, load.arrivals)),
+            *(UNKNOWN if text is None else text for text in (load.prompt_tokens, load.output_tokens, load.arrivals)),
         ]
         for stage, load in loads
     ]
@@ -140,28 +139,32 @@ def shapes(result: Result) -> Table | None:
 
 
 def outcomes(result: Result) -> Table | None:
-    kinds = list(dict.fromkeys(kind for stage in result.stages for kind in stage.outcomes))
+    """Number of requests by outcome, and share of unanswered ones."""
+    if not any(stage.outcomes for stage in result.stages):
+        return None
     rows: list[Row] = [
         [
             stage.name,
-            Cell(", ".join(f"{count:,} {kind}" for kind, count in stage.outcomes.items()) or "none"),
+            ", ".join(f"{count:,} {outcome}" for outcome, count in stage.outcomes.items()) or "none",
             f"{(stage.sent - stage.answered) / stage.sent * 100:.3g}%" if stage.sent else UNKNOWN,
         ]
         for stage in result.stages
     ]
-    return Table(["stage", "requests by outcome", "#not answered"], rows) if kinds else None
+    return Table(["stage", "requests by outcome", "#not answered"], rows)
 
 
 def costs(result: Result) -> Table | None:
-    price = result.prices.gpu_per_hour
-    if price is None:
+    """Price per million tokens of each stage; None without a price."""
+    dollars_per_hour = result.prices.gpu_per_hour
+    if dollars_per_hour is None:
         return None
     rows: list[Row] = []
     for stage in result.stages:
-        dollars_per_s = price * stage.gpus / HOUR_S if stage.gpus else None
+        dollars_per_s = dollars_per_hour * stage.gpus / HOUR_S if stage.gpus else None
         prompt, output = stage.prompt_tokens_per_s, stage.output_tokens_per_s
         both = prompt + output if prompt is not None and output is not None else None
-        rows.append([stage.name, *(number(_per_million(dollars_per_s, each)) for each in (prompt, output, both))])
+        prices = (_per_million(dollars_per_s, tokens_per_s) for tokens_per_s in (prompt, output, both))
+        rows.append([stage.name, *map(number, prices)])
     return Table(["stage", "#$ a million prompt tokens", "#$ a million output tokens", "#$ a million tokens"], rows)
 
 
@@ -172,48 +175,50 @@ def _per_million(dollars_per_s: float | None, tokens_per_s: float | None) -> flo
     return dollars_per_s / tokens_per_s * MILLION if dollars_per_s is not None and tokens_per_s else None
 
 
-def repeats(results: Named) -> Table | None:
-    """What was measured more than once under the same conditions, within a result and over several."""
+def repeats(results: plots.NamedResults) -> Table | None:
+    """Stages that were measured more than once under the same conditions, in one result or in several."""
     groups: dict[tuple[object, ...], list[tuple[int, Stage]]] = {}
     for line in lines(results):
         for stage in line.stages:
             groups.setdefault((*_pooled(line), stage.name, stage.rate_per_s), []).append((line.place, stage))
-    again = {key: found for key, found in groups.items() if len(found) > 1}
     rows: list[Row] = [
         [
-            found[0][1].name,
-            number(found[0][1].rate_per_s),
-            str(len(found)),
-            str(len({place for place, _ in found})),
-            *(spread([tell(stage) for _, stage in found]) for tell in _REPEATED.values()),
+            group[0][1].name,
+            number(group[0][1].rate_per_s),
+            str(len(group)),
+            str(len({place for place, _ in group})),
+            *(spread([figure(stage) for _, stage in group]) for figure in _REPEATED.values()),
         ]
-        for found in again.values()
+        for group in groups.values()
+        if len(group) > 1
     ]
     head = ["stage", "#rate /s", "#times", "#results", *(f"#{label}" for label in _REPEATED)]
     return Table(head, rows) if rows else None
 
 
-def capacities(results: Named) -> Table | None:
-    """What the sweeps of one configuration found, run by run."""
+def capacities(results: plots.NamedResults) -> Table | None:
+    """Capacities of the sweeps of one configuration, by SLO; None for fewer than two sweeps."""
     runs: dict[tuple[object, ...], list[Result]] = {}
     for place, (_, result) in enumerate(results):
         if result.capacities:
             key = tuple(_pooled(line) for line in lines(results) if line.place == place)
             runs.setdefault(key, []).append(result)
     rows: list[Row] = []
-    for found in (each for each in runs.values() if len(each) > 1):
-        for slo in dict.fromkeys(each.slo for result in found for each in result.capacities):
-            of_it = [each for result in found for each in result.capacities if each.slo == slo]
-            known = [each for each in of_it if each.verdict == "found"]
+    for repeated in (sweeps for sweeps in runs.values() if len(sweeps) > 1):
+        by_slo: dict[str, list[Capacity]] = {}
+        for capacity in (capacity for result in repeated for capacity in result.capacities):
+            by_slo.setdefault(capacity.slo, []).append(capacity)
+        for slo, of_slo in by_slo.items():
+            known = [capacity for capacity in of_slo if capacity.verdict == "found"]
+            unknown = dict.fromkeys(capacity.verdict.replace("_", " ") for capacity in of_slo if capacity not in known)
             rows.append(
                 [
                     slo,
-                    str(len(found)),
+                    str(len(repeated)),
                     str(len(known)),
-                    spread([each.estimate for each in known]),
-                    spread([each.tokens_per_s for each in known]),
-                    ", ".join(dict.fromkeys(each.verdict.replace("_", " ") for each in of_it if each not in known))
-                    or "–",
+                    spread([capacity.estimate for capacity in known]),
+                    spread([capacity.tokens_per_s for capacity in known]),
+                    ", ".join(unknown) or "–",
                 ]
             )
     head = ["SLO", "#runs", "#found", "#capacity /s", "#tokens/s there", "the others"]
@@ -226,47 +231,46 @@ REPEATS_NOTE = (
 )
 
 
-def apart(results: Named) -> str | None:
-    """Why not all stages are pooled, or joined by a line; None if they are."""
-    found = lines(results)
-    differs = differing(found)
-    told = []
-    if differs:
-        told.append(
-            f"{len(found)} groups of stages are drawn apart, and nothing is pooled over them, as they differ in "
-            f"{', '.join(differs)}: {'; '.join(line.name for line in found)}"
+def apart(results: plots.NamedResults) -> str | None:
+    """Reasons why stages are not pooled or joined by a line; None if all are."""
+    drawn = lines(results)
+    sentences = []
+    if differs := differing(drawn):
+        sentences.append(
+            f"{len(drawn)} groups of stages are drawn apart, and nothing is pooled over them, as they differ in "
+            f"{', '.join(differs)}: {'; '.join(line.name for line in drawn)}"
         )
-    told += [
+    sentences += [
         f"{line.name} is pooled with no other result, as its {' and '.join(line.unknown)} are not known"
-        for line in found
+        for line in drawn
         if line.unknown and len(results) > 1
     ]
-    return ". ".join(told) + "." if told else None
+    return ". ".join(sentences) + "." if sentences else None
 
 
 def _pooled(line: Line) -> tuple[object, ...]:
-    """What the stages of two lines must have in common to be repeats of each other."""
+    """Key that the stages of two lines share if they are repeats of each other."""
     own = line.place if line.unknown else None
     return (line.result.kind, *line.conditions.values(), own)
 
 
-def _p99(latency: str) -> Callable[[Stage], float | None]:
-    def tell(stage: Stage) -> float | None:
-        found = stage.quantile(latency, 0.99)
-        return found.estimate * 1e3 if found is not None else None
+def _p99_ms(latency: str) -> Callable[[Stage], float | None]:
+    def figure(stage: Stage) -> float | None:
+        quantile = stage.quantile(latency, 0.99)
+        return quantile.estimate * 1e3 if quantile is not None else None
 
-    return tell
+    return figure
 
 
 _REPEATED: dict[str, Callable[[Stage], float | None]] = {
-    "TTFT p99 ms": _p99("ttft"),
-    "TPOT p99 ms": _p99("tpot"),
+    "TTFT p99 ms": _p99_ms("ttft"),
+    "TPOT p99 ms": _p99_ms("tpot"),
     "output tokens/s": lambda stage: stage.output_tokens_per_s,
 }
 
 
 def spread(values: Sequence[float | None]) -> Cell | str:
-    """Median of those that are known, least to most, and how far that is from their middle."""
+    """Median, lowest and highest of the known values, and half of their range in percent of its middle."""
     known = [value for value in values if value is not None]
     if not known:
         return UNKNOWN
@@ -279,6 +283,7 @@ def spread(values: Sequence[float | None]) -> Cell | str:
 
 
 def number(value: float | None) -> Cell | str:
+    """Value with four significant digits, or whole from 1,000 on."""
     if value is None:
         return UNKNOWN
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

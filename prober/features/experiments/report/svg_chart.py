@@ -1,4 +1,4 @@
-"""A chart as inline SVG. Colours are CSS variables of the page, so that it is legible in light and in dark; no script."""
+"""Chart as inline SVG, without scripts. Colours are CSS variables of the page, so that it is legible in light and dark mode."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,18 +26,18 @@ svg.chart .stripe { fill: var(--ink); fill-opacity: .05 } svg.chart .knee { stro
 
 
 def colour(index: int) -> str:
-    """One of the categorical colours."""
+    """Categorical colour of a line."""
     return f"var(--c{index % COLOURS})"
 
 
 def shade(place: int, count: int) -> str:
-    """One of a sequence, from blue for the first to red for the last; legible on white and on black."""
+    """Colour of a place in a sequence, from blue for the first to red for the last; legible on white and on black."""
     return f"hsl({215 - 215 * place / max(1, count - 1):.0f} 70% var(--shade))"
 
 
 @dataclass(slots=True)
 class Canvas:
-    """Draw in the units of the scales, then ask for the `svg`. A title is what a pointer shows."""
+    """Chart that is drawn in the units of its scales. A title is shown as a tooltip."""
 
     x: Scale
     y: Scale
@@ -45,13 +45,13 @@ class Canvas:
     _labels: list[tuple[float, float]] = field(default_factory=list)
 
     def line(self, points: Sequence[tuple[float, float]], colour: str, kind: str = "") -> None:
-        """A line through (x, y)."""
+        """Draw a line through (x, y)."""
         if len(points) > 1:
             path = "L".join(f"{self._x(x):.1f} {self._y(y):.1f}" for x, y in points)
             self._parts.append(f'<path class="data {kind}" style="--colour:{colour}" d="M{path}"/>')
 
     def dot(self, x: float, y: float, colour: str, title: str, *, hollow: bool = False) -> None:
-        """A point; hollow where it is uncertain."""
+        """Draw a point; hollow if it is uncertain."""
         kind = "hollow" if hollow else "dot"
         self._parts.append(
             f'<circle class="{kind}" style="--colour:{colour}" cx="{self._x(x):.1f}" cy="{self._y(y):.1f}" r="4">'
@@ -59,26 +59,26 @@ class Canvas:
         )
 
     def specks(self, points: Sequence[tuple[float, float]], colour: str) -> None:
-        """Many small points."""
+        """Draw many small points."""
         path = "".join(f"M{self._x(x) - 1.5:.1f} {self._y(y):.1f}h3" for x, y in points)
         if path:
             self._parts.append(f'<path class="data specks" style="--colour:{colour}" d="{path}"/>')
 
     def crosses(self, xs: Sequence[float]) -> None:
-        """Failures, at the upper edge."""
+        """Draw crosses at the upper edge, for failures."""
         path = "".join(f"M{self._x(x) - 3:.1f} {TOP + 3}l6 6m0 -6l-6 6" for x in xs)
         if path:
             self._parts.append(f'<path class="cross" d="{path}"/>')
 
     def whisker(self, x: float, low: float, high: float, colour: str) -> None:
-        """An interval of y."""
+        """Draw an interval of y."""
         place = self._x(x)
         self._parts.append(
             f'<path class="whisker" style="--colour:{colour}" d="M{place:.1f} {self._y(low):.1f}V{self._y(high):.1f}"/>'
         )
 
     def rule(self, y: float, label: str) -> None:
-        """A threshold."""
+        """Draw a threshold of y with its label."""
         place = self._y(y)
         self._parts.append(
             f'<path class="rule" d="M{LEFT} {place:.1f}H{WIDTH - RIGHT}"/>'
@@ -86,7 +86,7 @@ class Canvas:
         )
 
     def band(self, low: float, high: float, at: float | None, colour: str, title: str) -> None:
-        """An interval of x, with its estimate."""
+        """Draw an interval of x with its estimate."""
         left, right = self._x(low), self._x(high)
         height = HEIGHT - TOP - BOTTOM
         self._parts.append(
@@ -97,7 +97,7 @@ class Canvas:
             self._parts.append(f'<path class="knee" style="--colour:{colour}" d="M{self._x(at):.1f} {TOP}v{height}"/>')
 
     def stripe(self, low: float, high: float, label: str, *, filled: bool) -> None:
-        """A time with a name."""
+        """Draw a named span of x."""
         left, right = self._x(low), self._x(high)
         if filled:
             self._parts.append(
@@ -109,7 +109,7 @@ class Canvas:
             )
 
     def label(self, x: float, y: float, text: str) -> None:
-        """A word beside a point, left out where another one stands already."""
+        """Write a text beside a point, unless it would overlap an earlier one."""
         left, top = self._x(x) + 7, self._y(y) - 6
         if left + 7 * len(text) > WIDTH:
             left -= 14 + 7 * len(text)
@@ -118,7 +118,7 @@ class Canvas:
             self._parts.append(f'<text x="{left:.1f}" y="{top:.1f}">{escape(text)}</text>')
 
     def svg(self, x_label: str, y_label: str) -> str:
-        """The chart."""
+        """Chart with axes, as SVG."""
         bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
         grid = []
         for value, text in self.x.ticks():

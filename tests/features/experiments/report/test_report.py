@@ -46,7 +46,7 @@ def test_the_verdict_is_first() -> None:
     """Decision, which SLO gives way, why it ended, capacities with intervals, the contract by stage."""
     text = markdown([sweep()])
     found = section(text, "Verdict")
-    assert text.index("## Verdict") < text.index("## What was measured")
+    assert text.index("## Verdict") < text.index("## Target and load")
     assert "Accepted: it is faster. Rollback risk: low. The SLO ttft gives way first. Why it ended: decided." in found
     assert row(found, "ttft")[1:6] == ["found", "10", "12", "13", "1,500"]
     assert row(found, "tpot")[1:4] == ["*not reached*", "16.5", "*unknown*"]
@@ -86,8 +86,8 @@ def test_throughput_use_outcomes_and_cost() -> None:
     assert row(section(text, "Outcomes"), "16/s") == ["16/s", "108 ok, 12 http_5xx", "10%"]
     use = dict(
         zip(
-            row(section(text, "What engine and GPUs said"), "stage"),
-            row(section(text, "What engine and GPUs said"), "4/s"),
+            row(section(text, "Engine and GPUs"), "stage"),
+            row(section(text, "Engine and GPUs"), "4/s"),
             strict=True,
         )
     )
@@ -115,18 +115,18 @@ def test_what_nobody_knows_is_marked() -> None:
     bare = markdown([BARE])
     assert "There is no contract to judge it by" in bare
     assert row(section(bare, "Context"), "interference")[1] == "*unknown*"
-    assert row(section(bare, "What was measured"), "started")[1] == "*unknown*"
+    assert row(section(bare, "Target and load"), "started")[1] == "*unknown*"
     assert "done" not in section(bare, "How it was measured").replace("not done", "")
     assert "<svg" not in html([BARE])
     unread = replace(sweep(), stages=tuple(replace(each, use=Use()) for each in sweep().stages))
-    assert section(markdown([unread]), "What engine and GPUs said").startswith("\nUnknown where it is not shown")
+    assert section(markdown([unread]), "Engine and GPUs").startswith("\nUnknown where it is not shown")
     assert "Unknown where" not in markdown([sweep()])
 
 
 def test_results_stand_side_by_side() -> None:
     """Named apart even if they are called alike; a colour each in one chart."""
     text = markdown([sweep(), sweep(seed=2)])
-    assert row(section(text, "What was measured"), "") == ["", "sweep-1 (1)", "sweep-1 (2)"]
+    assert row(section(text, "Target and load"), "") == ["", "sweep-1 (1)", "sweep-1 (2)"]
     assert row(section(text, "Latency"), "sweep-1 (2)", "4/s", "TTFT")[3] == "120"
     page = html([sweep("a"), sweep("b", seed=2)])
     curve = page[page.index("TTFT, p50 and p99</text></svg>") :].split("</figure>")[0]
@@ -205,7 +205,7 @@ def test_rows_of_other_shapes_are_never_one_line() -> None:
     """Neither pooled nor joined: what they were sent, why they stand apart, a name and a colour each."""
     result = rows_of_a_matrix()
     text = markdown([result])
-    said = section(text, "What was measured")
+    said = section(text, "Target and load")
     assert row(said, "long") == ["long", "long", "lognormal", "poisson"]
     assert "2 groups of stages are drawn apart" in said
     assert "as they differ in workload, prompt tokens, SLOs: short; long." in said

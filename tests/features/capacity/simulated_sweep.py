@@ -1,4 +1,4 @@
-"""A sweep driven in virtual time against a simulated engine, as a driver would do it on the real clock."""
+"""A sweep in virtual time against a simulated engine with background load."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,6 @@ from math import inf
 from random import Random
 from typing import Any, Literal
 
-from bench.worlds import World
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep import PAGE_S, Sweep
 from prober.features.capacity.sweep_plan import Plan
@@ -18,21 +17,57 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault
+from prober.simulation.parameters import Parameters
 from prober.simulation.request import End, Request, Truth
+from prober.workload.shapes import Lognormal
 
 Telemetry = Literal["arrivals", "counters", "none"]
-LEAD_S, READ_LEAD_S, AFTER_S = 90.0, 60.0, 60.0
-TICK_S, IDLE_PAGE_S, LOOK_S = 0.25, 5.0, 0.05
-CLOCK_S = 1_000.0  # what the prober's clock shows at time 0 of the engine
-BOUNDS = tuple(float(digit * 10**power) for power in range(5) for digit in (1, 2, 5))
-FRONT_S, JITTER_S = 0.0002, 0.0002  # network: constant, and the mean of what comes on top
+LEAD_S, READ_LEAD_S, AFTER_S = 90.0, 60.0, 60.0  # before the sweep: background, page readings; background after it
+TICK_S, IDLE_PAGE_S, MAX_STEP_S = 0.25, 5.0, 0.05
+CLOCK_S = 1_000.0  # the prober's clock at time 0 of the engine
+VLLM_BOUNDS = tuple(float(digit * 10**power) for power in range(5) for digit in (1, 2, 5))
+FRONT_S, JITTER_S = 0.0002, 0.0002  # network: constant, and mean of the exponential part
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Distributions of prompt and output tokens."""
+
+    prompt: Lognormal
+    output: Lognormal
+
+    def draw(self, rng: Random) -> tuple[int, int]:
+        """Prompt and output tokens of one request."""
+        return self.prompt.draw(rng), self.output.draw(rng)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedTarget:
+    """An engine, the sweep's workload, and the background load.
+
+    kind: what limits it, as `bench.worlds` draws it
+    threshold_s: of TTFT
+    others_per_s: background rate
+    others_share: background's share of the total rate, before the rate is known
+    """
+
+    seed: int
+    kind: str
+    parameters: Parameters
+    own: Workload
+    others: Workload
+    threshold_s: float
+    others_per_s: float = 0.0
+    others_share: float | None = None
 
 
 @dataclass
 class Driven:
-    """What came of it. others: the background's requests, to the end; began_s, ended_s: first and last second of sending.
+    """Result of a run.
 
-    evidence_s: when the engine was first seen in trouble by `trouble`; orders: (at, order) as they changed
+    orders: (time, order of the sweep) at each change
+    others, own: requests of the background and of the sweep
+    began_s, ended_s: begin and end of sending
     """
 
     sweep: Sweep
@@ -44,13 +79,13 @@ class Driven:
 
     @property
     def estimate(self) -> Estimate | None:
-        """What the first estimate was asked from."""
+        """The first order to estimate."""
         return next((order for _, order in self.orders if isinstance(order, Estimate)), None)
 
 
 @dataclass
 class Page:
-    """The engine's page; told of every request that is submitted, it has the histograms of lengths that real engines show."""
+    """Metrics page of the engine, with histograms of the lengths of all submitted requests."""
 
     engine: Engine
     open: list[Truth] = field(default_factory=list)
@@ -58,7 +93,7 @@ class Page:
     outputs: list[int] = field(default_factory=list)
 
     def signals(self) -> EngineSignals:
-        """As it is at `engine.at_s`."""
+        """Signals at `engine.at_s`."""
         for truth in self.open:
             if truth.end is End.COMPLETE:
                 insort(self.prompts, truth.request.prompt_tokens)
@@ -70,13 +105,13 @@ class Page:
 
 
 def _histogram(ordered: list[int]) -> EngineHistogram:
-    """With the buckets of vLLM: 1, 2, 5 of each power of ten."""
-    counts = [float(bisect_right(ordered, bound)) for bound in BOUNDS]
-    return EngineHistogram(BOUNDS, (*counts, float(len(ordered))), float(sum(ordered)))
+    """Histogram with the buckets of vLLM: 1, 2, 5 of each power of ten."""
+    counts = [float(bisect_right(ordered, bound)) for bound in VLLM_BOUNDS]
+    return EngineHistogram(VLLM_BOUNDS, (*counts, float(len(ordered))), float(sum(ordered)))
 
 
 def signals(engine: Engine, began_s: float = 1.0) -> EngineSignals:
-    """The page at `engine.at_s`, without histograms."""
+    """Signals at `engine.at_s`, without histograms."""
     state, total = engine.state, engine.parameters.kv_blocks
     return EngineSignals(
         info=EngineInfo("vllm", "0.1"),
@@ -94,58 +129,57 @@ def signals(engine: Engine, began_s: float = 1.0) -> EngineSignals:
     )
 
 
-def background(world: World, seed: object, until_s: float) -> Iterator[Request]:
-    """Others' requests, the same with and without a sweep."""
-    rng = Random(f"others {world.seed} {seed}")
+def background(target: SimulatedTarget, seed: object, until_s: float) -> Iterator[Request]:
+    """Background requests, the same with and without a sweep."""
+    rng = Random(f"others {target.seed} {seed}")
     at_s = 0.0
-    while world.others_per_s and (at_s := at_s + rng.expovariate(world.others_per_s)) < until_s:
-        yield Request(at_s, *world.others.draw(rng), (), True)
+    while target.others_per_s and (at_s := at_s + rng.expovariate(target.others_per_s)) < until_s:
+        yield Request(at_s, *target.others.draw(rng), (), True)
 
 
 @dataclass
-class _Own:
-    """A request of the sweep that is under way. shown_s: network added to what the client sees."""
+class _OpenRequest:
+    """A request of the sweep in flight. network_s: added to all times that the client sees."""
 
     id: str
     truth: Truth
-    shown_s: float
-    told: bool = False
-    stamps: list[int] = field(default_factory=list)
+    network_s: float
+    has_first_token: bool = False
 
 
 class Driver:
-    """Engine, background and sweep, side by side. `run` to the first estimate or the end."""
+    """Engine, background and sweep, side by side. `run` goes on to the first estimate or the end."""
 
     def __init__(
-        self, world: World, plan: Plan, telemetry: Telemetry, seed: object, faults: Iterable[Fault] = ()
+        self, target: SimulatedTarget, plan: Plan, telemetry: Telemetry, seed: object, faults: Iterable[Fault] = ()
     ) -> None:
-        self.world, self.telemetry = world, telemetry
-        self.engine = Engine(world.parameters, Random(0), faults)
+        self.target, self.telemetry = target, telemetry
+        self.engine = Engine(target.parameters, Random(0), faults)
         self.page = Page(self.engine)
-        self.rng = Random(f"own {world.seed} {seed}")
-        self.everyone = background(world, seed, inf)
-        self.next_other = next(self.everyone, None)
+        self.rng = Random(f"own {target.seed} {seed}")
+        self._background = background(target, seed, inf)
+        self._next_other = next(self._background, None)
         self.others: list[Truth] = []
         self.own: list[Truth] = []
-        self.open: list[_Own] = []
+        self.open: list[_OpenRequest] = []
         self.orders: list[tuple[float, Action]] = []
         self.now = 0.0
         self.sweep: Any = None  # a Sweep once it has begun
-        self._to(LEAD_S - READ_LEAD_S)
-        seen = len(self.others)
+        self.advance(LEAD_S - READ_LEAD_S)
+        unobserved = len(self.others)
         pages = []
         while self.now < LEAD_S:
-            self._to(self.now + IDLE_PAGE_S)
+            self.advance(self.now + IDLE_PAGE_S)
             pages.append((self.now, self.page.signals()))
         self.sweep = Sweep(plan, CLOCK_S + self.now)
         self.page_s = self.now + PAGE_S
         for at_s, page in pages if telemetry != "none" else ():
             self.sweep.page(CLOCK_S + at_s, page)
-        for other in self.others[seen:] if telemetry == "arrivals" else ():
+        for other in self.others[unobserved:] if telemetry == "arrivals" else ():
             self.sweep.other(CLOCK_S + other.request.arrival_s, *other.request[1:3])
 
     def run(self, longest_s: float = 3_600.0) -> Driven:
-        """Until the sweep asks for an estimate or ends, and a minute more without it."""
+        """Run until the sweep asks for an estimate or ends, and a minute of background more."""
         began_s = self.now
         tick_s, due_s = self.now, inf
         rate = 0.0
@@ -158,11 +192,11 @@ class Driver:
                     break
                 rate = order.rate_per_s
                 due_s = self.now + self.rng.expovariate(rate)
-            next_s = min(tick_s, self.page_s, due_s, self.now + LOOK_S)
-            self._to(next_s)
-            self._look()
+            next_s = min(tick_s, self.page_s, due_s, self.now + MAX_STEP_S)
+            self.advance(next_s)
+            self._report_answers()
             if next_s == due_s:
-                self._send(due_s)
+                self.send(due_s)
                 due_s += self.rng.expovariate(rate)
             if next_s == tick_s:
                 self.sweep.tick(CLOCK_S + self.now)
@@ -173,51 +207,54 @@ class Driver:
                 self.page_s = self.now + self.sweep.page_every_s
             self.page_s = min(self.page_s, self.now + self.sweep.page_every_s)
         ended_s = self.now
-        for each in self.open:
-            self.engine.cancel(each.truth)
-        self._to(ended_s + AFTER_S)
+        for request in self.open:
+            self.engine.cancel(request.truth)
+        self.advance(ended_s + AFTER_S)
         return Driven(self.sweep, self.orders, self.others, self.own, began_s, ended_s)
 
-    def _to(self, at_s: float) -> None:
-        while self.next_other is not None and self.next_other.arrival_s <= at_s:
-            other = self.next_other
+    def advance(self, at_s: float) -> None:
+        """Advance engine and background to `at_s`."""
+        while self._next_other is not None and self._next_other.arrival_s <= at_s:
+            other = self._next_other
             self.others.append(self.engine.submit(other))
             self.page.open.append(self.others[-1])
             if self.telemetry == "arrivals" and self.sweep is not None:
                 self.sweep.other(CLOCK_S + other.arrival_s, other.prompt_tokens, other.output_tokens)
-            self.next_other = next(self.everyone, None)
+            self._next_other = next(self._background, None)
         self.engine.advance(at_s)
         self.now = at_s
 
-    def _send(self, at_s: float) -> None:
-        prompt, output = self.world.own.draw(self.rng)
+    def send(self, at_s: float) -> None:
+        """Send a request of the sweep."""
+        prompt, output = self.target.own.draw(self.rng)
         truth = self.engine.submit(Request(at_s, prompt, output))
         name = f"r{len(self.own)}"
         self.own.append(truth)
         self.page.open.append(truth)
-        self.open.append(_Own(name, truth, FRONT_S + self.rng.expovariate(1 / JITTER_S)))
+        self.open.append(_OpenRequest(name, truth, FRONT_S + self.rng.expovariate(1 / JITTER_S)))
         self.sweep.sent(name, CLOCK_S + at_s, prompt, output)
 
-    def _look(self) -> None:
-        """Tell what a client has seen by now."""
-        left = []
-        for each in self.open:
-            truth, shown_s = each.truth, each.shown_s
-            if not each.told and truth.first_token_s is not None and truth.first_token_s + shown_s <= self.now:
-                each.told = True
-                self.sweep.first_token(each.id, CLOCK_S + truth.first_token_s + shown_s)
-            if truth.end is None or truth.end_s is None or truth.end_s + shown_s > self.now:
-                left.append(each)
+    def _report_answers(self) -> None:
+        """Report to the sweep what a client has received by now."""
+        still_open = []
+        for request in self.open:
+            truth, network_s = request.truth, request.network_s
+            first_s = None if truth.first_token_s is None else truth.first_token_s + network_s
+            if not request.has_first_token and first_s is not None and first_s <= self.now:
+                request.has_first_token = True
+                self.sweep.first_token(request.id, CLOCK_S + first_s)
+            if truth.end is None or truth.end_s is None or truth.end_s + network_s > self.now:
+                still_open.append(request)
             else:
-                self.sweep.result(result(each.id, truth, shown_s), CLOCK_S + self.now)
-        self.open = left
+                self.sweep.result(result(request.id, truth, network_s), CLOCK_S + self.now)
+        self.open = still_open
 
 
-def result(name: str, truth: Truth, shown_s: float) -> ProbeResult:
-    """What a probe would have made of it."""
+def result(name: str, truth: Truth, network_s: float) -> ProbeResult:
+    """Result of a probe that received these tokens."""
     request = truth.request
     begin = round((CLOCK_S + request.arrival_s) * 1e9)
-    stamps = tuple(round((CLOCK_S + at_s + shown_s) * 1e9) for at_s in truth.token_times_s())
+    stamps = tuple(round((CLOCK_S + at_s + network_s) * 1e9) for at_s in truth.token_times_s())
     ok = truth.end is End.COMPLETE
     timeline = Timeline(
         begin,
@@ -241,7 +278,7 @@ def result(name: str, truth: Truth, shown_s: float) -> ProbeResult:
 
 
 def longest_run_s(truths: list[Truth], threshold_s: float) -> float:
-    """From the first to the last of the longest run of neighbouring arrivals that all breach; 0 where none do."""
+    """Time from the first to the last arrival of the longest run of consecutive breaches; 0 without breaches."""
     longest = 0.0
     since: float | None = None
     for truth in truths:
@@ -254,16 +291,16 @@ def longest_run_s(truths: list[Truth], threshold_s: float) -> float:
 
 
 def breaches(truth: Truth, threshold_s: float) -> bool:
-    """No first token within the threshold (those that the simulation's end cut off late included)."""
+    """The first token did not arrive within the threshold."""
     return truth.ttft_s is None or truth.ttft_s > threshold_s
 
 
 def within(truths: list[Truth], from_s: float, to_s: float) -> list[Truth]:
-    """Those that arrived in [from_s, to_s)."""
-    times = [each.request.arrival_s for each in truths]
+    """Requests that arrived in [from_s, to_s)."""
+    times = [truth.request.arrival_s for truth in truths]
     return truths[bisect_left(times, from_s) : bisect_left(times, to_s)]
 
 
 def finished(sweep: Sweep) -> Finished | None:
-    """The end, if it has come."""
+    """Final order of the sweep, if it has ended."""
     return sweep.order if isinstance(sweep.order, Finished) else None

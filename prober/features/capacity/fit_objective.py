@@ -1,0 +1,185 @@
+"""Difference between a sweep's record and its replay, as a function of the parameters of the simulated engine.
+
+A parameter vector has shape (6,) and holds the logarithms of PARAMETERS. A residual is the difference of an observation from its
+replayed value in units of the spread of its kind; the cost is Huber's, plus that of the distance from the prior.
+
+The replays take more than nine tenths of a fit's CPU time, and a replay is sequential: arrays serve everything around it, and a
+`Point` keeps a replay's values so that a change of scale needs no second one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+import numpy as np
+
+from prober.features.capacity.engine_fit import Prior
+from prober.features.capacity.observations import KINDS, TTFT, Array, neighbours, observations
+from prober.features.capacity.replay import Scene, beginning, min_kv_blocks, replay
+from prober.features.capacity.sweep_record import Record
+from prober.simulation.parameters import Parameters
+
+PARAMETERS = ("step_s", "sequence_s", "prefill_token_s", "kv_token_s", "max_batched_tokens", "front_s")
+BUDGET = PARAMETERS.index("max_batched_tokens")
+PRIOR_SPREADS = np.array((2.0, 1.2, 2.0, 1.2, 1.0, 1.5))  # of log parameters, before any sweep
+DERIVATIVE_STEPS = (0.04, 0.3, 0.04, 0.3, 0.15, 0.3)  # of log parameters
+# Spread below which no observation is trusted: engines do not repeat themselves, and phases of steps are unknown. By KINDS.
+MIN_SCALES = np.array((0.03, 0.01, 0.01, 0.05, 0.15, 0.15))
+MAX_SCALE = 1.0
+KIND_WEIGHTS = np.array((0.3, 1.0, 1.0, 0.5, 0.3, 0.3))  # by KINDS
+# The mean of neighbours counts too: a replay that is out of step is wrong by chance in each request, but not in their mean.
+GROUP_SIZE, GROUP_WEIGHT = 8, 1.0
+HUBER = 1.5  # residual from which the cost is linear
+MEDIAN_TO_SIGMA = 1.48  # of a normal distribution's absolute deviations
+BLOCK_TOKENS = 16
+UNLIMITED_SLOTS = 2_048  # limit of running sequences where the record shows none
+UNLIMITED_KV_BLOCKS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Log parameters and the values of their replay, one per observation."""
+
+    vector: Array
+    replayed: Array
+
+
+class Objective:
+    """Residuals and cost of parameter vectors on the beginning of a record, up to all of it.
+
+    slots: limit of running sequences, which is not part of the vector; a change makes earlier points invalid
+    observed: observations in use
+    """
+
+    def __init__(self, record: Record, scene: Scene, prior: Prior | None) -> None:
+        self.slots = UNLIMITED_SLOTS
+        self.center, self.spread = _initial_vector(record), PRIOR_SPREADS
+        if prior is not None:
+            self.center = np.array(
+                [log(getattr(prior.parameters, name)) for name in PARAMETERS[:-1]] + [log(prior.front_s)]
+            )
+            self.spread = np.minimum(prior.deviation, PRIOR_SPREADS)
+        self.scene = scene
+        self._kv_blocks = max(_kv_blocks(record), min_kv_blocks(scene, BLOCK_TOKENS))
+        self._all = observations(record)
+        self.reset_scales(0.2)
+        self.restrict(1.0)
+
+    def restrict(self, share: float) -> None:
+        """Use the observations and the part of the scene up to that share of the observations, by the time they were known."""
+        known_s = np.sort(self._all.known_s)[round(share * (len(self._all.known_s) - 1))]
+        self.observed = self._all.select(self._all.known_s <= known_s)
+        self._scene = (
+            self.scene if share == 1 else beginning(self.scene, float(self.observed.at_s.max()), float(known_s))
+        )
+        groups = neighbours(self.observed, GROUP_SIZE)
+        self._grouped = np.concatenate(groups) if groups else np.array([], dtype=np.intp)
+        sizes = np.array([len(group) for group in groups], dtype=np.intp)
+        self._group_starts, self._group_roots = np.cumsum(sizes) - sizes, np.sqrt(sizes)
+        self._weights = np.concatenate((KIND_WEIGHTS[self.observed.kind], np.full(len(groups), GROUP_WEIGHT)))
+        first_of_group = self._grouped[self._group_starts] if groups else self._grouped
+        self.residual_at_s = np.concatenate((self.observed.at_s, self.observed.at_s[first_of_group]))
+
+    def evaluate(self, vector: Array) -> Point:
+        """Replay the scene with these parameters."""
+        parameters, front_s = self.engine(vector)
+        requests, pages = replay(parameters, self._scene)
+        return Point(vector, self.observed.replayed(requests, pages, front_s))
+
+    def engine(self, vector: Array) -> tuple[Parameters, float]:
+        """Engine of a parameter vector, and the latency in front of it in seconds."""
+        step_s, sequence_s, prefill_s, kv_s, budget, front_s = (exp(min(20.0, value)) for value in vector.tolist())
+        max_tokens = max(16, round(budget))
+        parameters = Parameters(
+            step_s=step_s,
+            sequence_s=sequence_s,
+            prefill_token_s=prefill_s,
+            kv_token_s=kv_s,
+            max_batched_tokens=max_tokens,
+            max_sequences=min(self.slots, max_tokens),
+            kv_blocks=self._kv_blocks,
+            block_tokens=BLOCK_TOKENS,
+        )
+        return parameters, front_s
+
+    def residuals(self, point: Point) -> Array:
+        """Residuals of observations, then of groups of neighbours. 0 where the replay has no value."""
+        observed = self.observed
+        residuals = (observed.value - point.replayed) / self.scales[observed.kind]
+        residuals = np.where(observed.is_lower_bound, np.maximum(0.0, residuals), residuals)
+        # A first token that the replay does not reach is far later than the observed one.
+        is_missing = np.isnan(point.replayed)
+        is_late = is_missing & (observed.kind == TTFT) & ~observed.is_lower_bound
+        residuals = np.where(is_late, -2 * HUBER, np.where(is_missing, 0.0, residuals))
+        if not len(self._grouped):
+            return residuals
+        clipped = np.clip(residuals, -2 * HUBER, 2 * HUBER)[self._grouped]
+        return np.concatenate((residuals, np.add.reduceat(clipped, self._group_starts) / self._group_roots))
+
+    def cost(self, point: Point) -> float:
+        """Weighted Huber cost of the residuals, and of the distance from the prior."""
+        sizes = np.abs(self.residuals(point))
+        huber = np.where(sizes <= HUBER, 0.5 * sizes * sizes, HUBER * (sizes - 0.5 * HUBER))
+        return float(self._weights @ huber + 0.5 * np.sum(((point.vector - self.center) / self.spread) ** 2))
+
+    def reset_scales(self, scale: float) -> None:
+        """Set the spread of every kind, in units of its values."""
+        self.scales = np.full(len(KINDS), scale)
+
+    def rescale(self, point: Point) -> None:
+        """Set the spread of every kind from the median of its residuals at this point."""
+        sizes = np.abs(self.residuals(point)[: len(self.observed.kind)])
+        for kind in range(len(KINDS)):
+            of_kind = np.sort(sizes[self.observed.kind == kind])
+            if len(of_kind):
+                spread = MEDIAN_TO_SIGMA * of_kind[len(of_kind) // 2] * self.scales[kind]
+                self.scales[kind] = min(MAX_SCALE, max(MIN_SCALES[kind], spread))
+
+    def ttft_error(self, point: Point) -> float:
+        """Median of |log(TTFT observed ÷ replayed)|."""
+        residuals = self.residuals(point)[: len(self.observed.kind)]
+        errors = np.sort(np.abs(residuals[self.observed.kind == TTFT])) * self.scales[TTFT]
+        return float(errors[len(errors) // 2])
+
+    def jacobian(self, point: Point) -> Array:
+        """Derivatives of the replayed values in units of spread by the log parameters, shape (residuals, 6); one replay each."""
+        residuals = self.residuals(point)
+        columns = []
+        for number, size in enumerate(DERIVATIVE_STEPS):
+            vector = point.vector.copy()
+            vector[number] += size
+            columns.append((residuals - self.residuals(self.evaluate(vector))) / size)
+        return np.stack(columns, axis=1)
+
+    def gauss_newton(self, point: Point, jacobian: Array, damping: float, weights: Array | float = 1.0) -> Array:
+        """Vector after one weighted, damped, regularised step, by at most a factor of e in each parameter."""
+        residuals = self.residuals(point)
+        robust = self._weights * np.minimum(1.0, HUBER / np.maximum(1e-9, np.abs(residuals))) * weights
+        weighted = jacobian * robust[:, None]
+        normal = weighted.T @ jacobian + np.diag(self.spread**-2)
+        normal[np.diag_indices_from(normal)] *= 1 + damping
+        gradient = weighted.T @ residuals + (self.center - point.vector) / self.spread**2
+        moved: Array = point.vector + np.clip(np.linalg.solve(normal, gradient), -1.0, 1.0)
+        return moved
+
+
+def _initial_vector(record: Record) -> Array:
+    """Rough engine: its fastest gaps, and the fastest prefills per prompt token."""
+    valid = [request for request in record.asked if request.valid and request.ttft_s]
+    ttfts_s = [request.ttft_s or 0.0 for request in valid]
+    gaps_s = sorted(request.gap_s for request in valid if request.gap_s)
+    step_s = gaps_s[len(gaps_s) // 10] * 0.9 if gaps_s else min(ttfts_s) / 2
+    prefills_s = sorted(
+        max(0.02 * ttft_s, ttft_s - 1.5 * step_s) / request.prompt_tokens
+        for ttft_s, request in zip(ttfts_s, valid, strict=True)
+    )
+    prefill_s = prefills_s[len(prefills_s) // 4]
+    return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, 2_048, step_s * 0.1))
+
+
+def _kv_blocks(record: Record) -> int:
+    """KV blocks as the page shows them; without it practically unlimited."""
+    capacities: Sequence[float] = [
+        signals.kv_cache_capacity_tokens for _, signals in record.readings if signals.kv_cache_capacity_tokens
+    ]
+    return round(capacities[-1] / BLOCK_TOKENS) if capacities else UNLIMITED_KV_BLOCKS

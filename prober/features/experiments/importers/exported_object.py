@@ -1,0 +1,108 @@
+"""JSON object of another tool's file: an absent value is None, a present one must have the right type."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from prober.results.stage import QS
+from prober.results.strict_json import Unreadable
+from prober.statistics.quantiles import Quantile
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedObject:
+    """One JSON object. source: name of its file for errors. Keys are paths: `number("request_latency", "p99")`."""
+
+    source: str
+    values: Mapping[str, Any]
+
+    def get(self, *path: str | int) -> Any:
+        """The value at a path; None if it is absent."""
+        value: Any = self.values
+        for key in path:
+            if isinstance(value, Mapping):
+                value = value.get(key)
+            elif isinstance(value, list) and isinstance(key, int) and key < len(value):
+                value = value[key]
+            else:
+                return None
+        return value
+
+    def number(self, *path: str | int) -> float | None:
+        """A number; None also for an infinite one, which tools write as text, and for an empty text."""
+        value = self.get(*path)
+        if value is None or value in ("inf", ""):
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(path, value, "a number")
+        return float(value)
+
+    def count(self, *path: str | int) -> int | None:
+        """A number, rounded to an integer."""
+        value = self.number(*path)
+        return None if value is None else round(value)
+
+    def text(self, *path: str | int) -> str | None:
+        """A value as text; of a list its first element."""
+        value = self.get(*path)
+        if isinstance(value, list):
+            value = value[0] if value else None
+        return None if value is None or isinstance(value, Mapping | list) else str(value)
+
+    def rows(self, *path: str | int) -> list[Any] | None:
+        """A list."""
+        value = self.get(*path)
+        if value is not None and not isinstance(value, list):
+            raise self.wrong(path, value, "a list")
+        return value
+
+    def inside(self, *path: str | int) -> "ExportedObject":
+        """The object at a path; an empty one if it is absent."""
+        value = self.get(*path)
+        return ExportedObject(self.source, value if isinstance(value, Mapping) else {})
+
+    def first(self, *paths: tuple[str | int, ...]) -> str | None:
+        """Text of the first path that has one."""
+        return next((value for path in paths if (value := self.text(*path)) is not None), None)
+
+    def unix_s(self, key: str) -> float | None:
+        """Seconds of an ISO time, or of vLLM's `20261120-101500`; without a zone it is read as UTC."""
+        text = self.text(key) or ""
+        if re.fullmatch(r"\d{8}-\d{6}", text):
+            text = text.replace("-", "T")
+        try:
+            value = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+
+    def wrong(self, path: tuple[str | int, ...], value: Any, wanted: str) -> Unreadable:
+        """Error that names file, key and value."""
+        key = ".".join(map(str, path))
+        return Unreadable(f"{self.source}: {key}: is {str(value)[:40]!r}, not {wanted}")
+
+
+def tool_quantiles(values: Iterator[tuple[float, float | None]], count: int) -> tuple[Quantile, ...]:
+    """Quantiles of a tool from (q, seconds), without intervals. count: number of samples, 0 if the tool does not write it."""
+    return tuple(Quantile(q, value, None, None, count) for q, value in values if value is not None and q in QS)
+
+
+def times(factor: float, value: float | None) -> float | None:
+    """The product; None of None."""
+    return None if value is None else factor * value
+
+
+def average(value: float | None, count: int | None) -> float | None:
+    """value ÷ count; None where either is not known or 0."""
+    return value / count if value and count else None
+
+
+def without_secrets(url: str | None) -> str | None:
+    """A URL, with or without a scheme, without user, password, query and fragment, where secrets are put."""
+    if url is None:
+        return None
+    scheme, mark, rest = re.split(r"[?#]", url)[0].rpartition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"

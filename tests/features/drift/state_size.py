@@ -1,0 +1,25 @@
+"""Memory of one signal's detector."""
+
+import math
+from gc import get_referents
+from sys import getsizeof
+from types import FunctionType, ModuleType
+from typing import Any
+
+from prober.features.drift.baseline import BLOCK, BLOCKS, scores
+from prober.features.drift.detector import THIN
+
+
+def state_bytes(state: Any) -> int:
+    """Bytes of all objects reachable from `state` that signals do not share (code, and the tables of normal scores)."""
+    shared = (type, ModuleType, FunctionType, type(math.exp), type(state_bytes.__code__))
+    seen = {id(scores(BLOCK * BLOCKS)), id(scores(BLOCK * BLOCKS // THIN))}
+    pending, total = [state], 0
+    while pending:
+        value = pending.pop()
+        if id(value) in seen or isinstance(value, shared):
+            continue
+        seen.add(id(value))
+        total += getsizeof(value)
+        pending += get_referents(value)
+    return total
