@@ -62,6 +62,11 @@ class Clock:
         """Nanoseconds of the monotonic clock, used for all timestamps."""
         return time.monotonic_ns()
 
+    @staticmethod
+    def unix_s() -> float:
+        """Seconds of the wall clock."""
+        return time.time()
+
     def call_at(self, due_ns: int, callback: Callable[[], None]) -> Alarm:
         """Call at `due_ns`, or as soon as the loop runs if that has passed."""
         alarm = Alarm(max(due_ns, self.now_ns()), callback)

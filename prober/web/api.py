@@ -11,7 +11,8 @@ from aiohttp import web
 from pydantic_core import PydanticSerializationError
 
 from prober import __version__
-from prober.features.capacity.monitor import Refused, Sweeps
+from prober.features.capacity.monitor import Sweeps
+from prober.features.capacity.refusal import Refused
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
 from prober.probing.history import TargetHistory, latest_first
@@ -175,7 +176,7 @@ class Api:
     async def begin_sweep(self, request: web.Request) -> web.Response:
         """Start a sweep of a target now."""
         try:
-            identity = self._sweeps.ask(request.query.get("target", ""), "request")
+            identity = self._sweeps.start(request.query.get("target", ""))
         except Refused as refusal:
             status = 404 if refusal.reason == "not_configured" else 409
             return web.Response(status=status, text=f"{refusal.reason}: {refusal}\n")

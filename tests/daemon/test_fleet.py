@@ -16,7 +16,8 @@ from prober.daemon.registry import registry
 from prober.exposition.families import Histogram, Registry, Value
 from prober.features.budget.monitor import BudgetMonitor, TargetBudgets
 from prober.features.capacity.headroom import Headroom
-from prober.features.capacity.monitor import Sweeps, TargetSweeps
+from prober.features.capacity.monitor import Sweeps
+from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.diagnosis.monitor import DiagnosisMonitor, TargetDiagnosis
 from prober.features.drift.monitor import DriftMonitor, TargetDrift
 from prober.features.engines.monitor import EngineMonitor, TargetEngine
@@ -71,7 +72,7 @@ class Watched:
         self.clock = Clock()
         self.events, self.trust, self.headroom = EventLog(), Trust(0.01), Headroom(self.families)
         self.engines = EngineMonitor(self.families, self.events, saved or {})
-        self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, None, PageReader)
+        self.sweeps = Sweeps(self.families, self.events, self.trust, self.clock, None, PageReader)
         self.gpus = GpuMonitor(self.families, lambda: self.fleet.runners.values())
         features: tuple[Feature, ...] = (
             ProbeRecorder(self.families),

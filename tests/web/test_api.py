@@ -15,6 +15,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from prober.config.specs import needs_of
+from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.chat import Usage
 from prober.mock.server import running
 from prober.mock.settings import Settings
@@ -63,7 +64,7 @@ async def asked(
 
     async with running(mock) as url, watched() as seen, aiohttp.ClientSession() as session:
         await seen.fleet.reconcile(specs(*(each.format(url=url) for each in targets), slos=slos), 1.0)
-        site = Site(seen.fleet, seen.sweeps, seen.headroom, seen.families, reload, external, prefix)
+        site = Site(seen.fleet, seen.sweeps, seen.families, reload, external, prefix)
         site.admin = admin
         runner = await serve(site, "127.0.0.1:0")
         try:
@@ -523,11 +524,15 @@ async def test_the_page_lets_others_run() -> None:
         assert turns >= 30
 
 
-async def test_a_sweeps_result_is_told_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In brief, whole, in words, and as curves over load on the target's page."""
-    async with asked(ONE) as site:
+async def test_the_result_of_a_sweep_is_served_and_drawn() -> None:
+    """In brief, in full, in words, and as curves over load on the target's page."""
+    slo = "{quick: {signal: ttft, threshold: 1s, objective: 99%}}"
+    async with asked(ONE + ", sweep: {{max_rate: 5/s}}", slos=slo) as site:
         await until(lambda: site.seen.probes("a") >= 1)
-        monkeypatch.setattr(site.seen.sweeps, "results", lambda name=None: [sweep("c0ffee")])
+        runner = site.seen.fleet.runners["a"]
+        sweeps, result = runner.find(TargetSweeps), sweep("c0ffee")
+        assert sweeps is not None
+        await sweeps.results.keep(replace(result, target=replace(result.target, url=runner.spec.url)))
         brief = await site.ask("GET", "/api/v1/sweeps")
         jsonschema.validate(json.loads(brief.text), schema_of("/api/v1/sweeps", "GET", 200))
         assert brief.data[0]["id"] == "c0ffee"
@@ -581,6 +586,6 @@ async def test_a_target_of_another_shard_is_told_where_it_is() -> None:
 async def test_an_address_to_listen_on_has_a_host_or_a_colon(address: str, advice: str) -> None:
     """A number alone may be meant as a port, and would open the pages to everybody."""
     async with watched() as seen:
-        site = Site(seen.fleet, seen.sweeps, seen.headroom, seen.families, cast(Any, None), "", "")
+        site = Site(seen.fleet, seen.sweeps, seen.families, cast(Any, None), "", "")
         with pytest.raises(OSError, match=advice):
             await serve(site, address)

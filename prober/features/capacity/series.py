@@ -1,6 +1,9 @@
 """Series of sweeps, capacity, demand and headroom."""
 
+from typing import get_args
+
 from prober.exposition.families import Series, counter, gauge
+from prober.features.capacity.refusal import RefusalReason
 
 CAPACITY = gauge(
     "llmslo_capacity_requests_per_second",
@@ -67,10 +70,6 @@ SWEEP_PERIOD = gauge(
     "target",
 )
 SWEEP_VERDICTS = ("found", "not_reached", "below_lowest", "not_enough_data", "void", "failed")
-SWEEP_REFUSALS = (
-    *("not_configured", "running", "min_gap", "retry_after"),
-    *("blackout", "not_ready", "alert_firing", "locked", "no_lease", "missed"),
-    *("over_budget", "not_recorded"),
-)
+SWEEP_REFUSALS: tuple[str, ...] = get_args(RefusalReason)
 
 ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
