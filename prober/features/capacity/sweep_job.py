@@ -63,7 +63,7 @@ class SweepJob:
         await check_alerts(context.prometheus_url, target.name)
         with Lock(target.target.spec.url, f"prober run, a sweep of {target.name}"):
             target.check_lease(request)  # it may have been another replica's meanwhile
-            due_unix_s = max(request.due_unix_s, context.clock.unix_s())
+            due_unix_s = request.due_unix_s or context.clock.unix_s()
             fence = await context.leadership.claim(claimed_as(key), due_unix_s)
             if fence is None:
                 raise Refused("no_lease", f"lease {context.leadership.where} was lost before it began")

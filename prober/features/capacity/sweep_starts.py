@@ -33,11 +33,13 @@ class SweepStarts:
         self._starts_ns.setdefault(key, self._clock.now_ns() - round(age_s * 1e9))
 
     async def record(self, key: str, request: StartRequest) -> None:
-        """Record that a sweep starts now.
+        """Record that a sweep starts: `min_gap` counts from when it was due, or from now without a schedule.
 
         Raises Refused if it cannot be saved, as the sweep would be repeated after each restart; a requested one starts anyway.
         """
-        start = now = moment()
+        now = moment()
+        age_s = max(0.0, now.unix_s - request.due_unix_s) if request.due_unix_s else 0.0
+        start = Moment(now.boot, now.monotonic_ns - round(age_s * 1e9), now.unix_s - age_s)
         if self._store is not None:
             try:
                 await asyncio.to_thread(self._store.save, STARTS, [(key, _row(start))], now.unix_s)
