@@ -38,9 +38,11 @@ SWEEP_STOPS = counter(
 )
 SWEEPS_REFUSED = counter("llmslo_sweeps_refused_total", "Sweeps that were not started, by reason.", "target", "reason")
 SWEEP_RATE = gauge("llmslo_sweep_rate_per_second", "Request rate of the running sweep; 0 without one.", "target")
-SWEEP_REQUESTS = counter("llmslo_sweep_requests_total", "Requests that sweeps sent.", "target")
+SWEEP_REQUESTS = counter("llmslo_sweep_requests_total", "Requests of sweeps, warm-up included.", "target")
 SWEEP_TOKENS = counter(
-    "llmslo_sweep_tokens_total", "Prompt and output tokens of sweeps, as counted by the server.", "target"
+    "llmslo_sweep_tokens_total",
+    "Prompt and output tokens of all requests of sweeps, as counted by the server; as requested where an answer was cut.",
+    "target",
 )
 SWEEP_SUCCESS = gauge(
     "llmslo_sweep_last_success_timestamp_seconds", "Time of the last sweep that found a capacity.", "target"

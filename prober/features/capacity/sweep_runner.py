@@ -59,6 +59,11 @@ class SweepRun:
     readings: tuple[tuple[float, EngineSignals], ...]
     quiet_s: float = 0.0
 
+    @property
+    def tokens(self) -> int:
+        """Prompt and output tokens of all requests: as the server counts them, or as requested where an answer was cut."""
+        return sum(_tokens(probe) for _, probe in self.probes)
+
 
 async def unknown_demand() -> None:
     """No demand is known."""
@@ -314,6 +319,15 @@ def _cut_result(flight: Flight) -> ProbeResult:
         requested_prompt_tokens=prompt_tokens,
         requested_output_tokens=output_tokens,
     )
+
+
+def _tokens(probe: ProbeResult) -> int:
+    """Tokens of a request; 0 if it was not sent."""
+    if (usage := probe.timeline.usage) is not None:
+        return (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
+    if probe.timeline.sent_ns is None:
+        return 0
+    return probe.requested_prompt_tokens + probe.requested_output_tokens
 
 
 def _lower_priority(parent: int) -> None:

@@ -59,9 +59,8 @@ class SweepSeries:
         registry, name, finished = self._registry, self._name, run.finished
         registry.value(series.SWEEPS, name, finished.verdict).inc()
         registry.value(series.SWEEP_STOPS, name, finished.reason).inc()
-        registry.value(series.SWEEP_REQUESTS, name).inc(len(result.requests))
-        used = sum((request.prompt_tokens or 0) + (request.output_tokens or 0) for request in result.requests)
-        registry.value(series.SWEEP_TOKENS, name).inc(used)
+        registry.value(series.SWEEP_REQUESTS, name).inc(len(run.probes))
+        registry.value(series.SWEEP_TOKENS, name).inc(run.tokens)
         self._stages(result)
 
     def capacity_time(self, unix_s: float | None) -> None:
