@@ -141,7 +141,10 @@ class Site:
             limit: float | None = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", "")) - PROBE_MARGIN_S
         except ValueError:
             limit = None
-        _, result = await self._api.probe_once(request, limit)
+        try:
+            _, result = await self._api.probe_once(request, limit)
+        except TimeoutError:
+            result = None
         return web.Response(body=_probe_page(result), headers={"Content-Type": Form.TEXT.value})
 
     async def status(self, request: web.Request) -> web.Response:

@@ -195,6 +195,22 @@ async def test_probes_on_request_have_a_rate_for_the_whole_prober() -> None:
         assert [(await site.ask("GET", "/probe?target=a")).status for _ in range(2)] == [200, 429]
 
 
+async def test_a_probe_on_request_that_does_not_end_may_have_been_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer does not say that nothing was sent, and the probe's slot is free again."""
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(on_demand, "run_probe", never)
+    async with asked(ONE + ", timeouts: {{connect: 50ms, first_token: 50ms, stall: 50ms, total: 50ms}}") as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        for _ in range(on_demand.MAX_IN_FLIGHT_PER_TARGET + 1):
+            answer = await site.ask("POST", "/api/v1/probes?target=a")
+            assert (answer.status, "a request may have been sent" in answer.text) == (504, True)
+            assert "nothing" not in answer.text
+        assert "probe_success 0" in (await site.ask("GET", "/probe?target=a")).text
+
+
 async def test_probes_on_request_are_two_at_a_time_of_a_target() -> None:
     """A third is refused, one of another target is not; ended ones give their slots back."""
     async with asked("name: a, url: '{url}', rate: 1/h", "name: b, url: '{url}', rate: 1/h", mock=SLOW) as site:
