@@ -43,8 +43,8 @@ PURE_MODULES = {
     "features.diagnosis": {"clues", "diagnosis", "knobs", "phases", "regimes", "window"},
     "features.capacity": {
         *("actions", "capacity_model", "demand", "estimate", "fitting", "forecast", "knee", "observations"),
-        *("refusal", "replay", "request_log", "request_record", "series", "stop_conditions", "sweep", "sweep_plan"),
-        *("sweep_progress", "sweep_record"),
+        *("refusal", "replay", "request_log", "request_record", "series", "stage_evidence", "stop_conditions", "sweep"),
+        *("sweep_plan", "sweep_progress", "sweep_record"),
     },
     "features.replicas": {"lease_machine", "series"},
     "features.grafana": {"dashboards"},

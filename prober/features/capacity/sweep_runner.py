@@ -16,7 +16,7 @@ from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.estimate import estimated
 from prober.features.capacity.fitting import Fit, Prior
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep
-from prober.features.capacity.sweep_plan import Plan, Spent
+from prober.features.capacity.sweep_plan import LimitReason, Plan
 from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
@@ -32,7 +32,10 @@ from prober.workload.workloads import Mix, RequestGenerator, Workload
 
 TICK_NS = 250_000_000
 LEAD_NS = 200_000_000  # from the launch of a request, which connects, until it is due
-BUDGET_REASONS: dict[str, Spent] = {"tokens": "token_budget", "cost": "cost_budget"}  # by daily budget of the target
+BUDGET_REASONS: dict[str, LimitReason] = {
+    "tokens": "token_budget",
+    "cost": "cost_budget",
+}  # by daily budget of the target
 BEFORE_S = 3.0  # how long the page is read before the first request, for the load that is there already
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -117,7 +120,7 @@ class SweepRunner:
         if self._sweep is None:
             self._stop_reason = why
         else:
-            self._sweep.guard(why, self._now_s())
+            self._sweep.stop(why, self._now_s())
 
     def reconfigured(self, target: Target, needs: Mapping[str, BudgetDemand]) -> None:
         """The configuration of the target has changed: requests spend its budgets as they are now."""
@@ -135,7 +138,7 @@ class SweepRunner:
 
     def progress(self) -> SweepProgress:
         """Progress so far."""
-        action = self._sweep.order if self._sweep is not None else None
+        action = self._sweep.action if self._sweep is not None else None
         phase = action.phase if isinstance(action, Run) else "looking at the target" if action is None else "estimate"
         stage, rate_per_s = (action.stage, action.rate_per_s) if isinstance(action, Run) else (None, None)
         requests = len(self._probes) + len(self._flights)
@@ -167,7 +170,7 @@ class SweepRunner:
             for at_s, signals in self._readings:
                 sweep.page(at_s, signals)
             if self._stop_reason is not None:
-                sweep.guard(self._stop_reason, self._now_s())
+                sweep.stop(self._stop_reason, self._now_s())
             finished = await self._carry_out(sweep)
             quiet_s = max(0.0, self._quiet_until_s - self._now_s())
             return SweepRun(finished, self._model, began_ns, tuple(self._probes), tuple(self._readings), quiet_s)
@@ -205,8 +208,8 @@ class SweepRunner:
             if now_ns >= tick_ns:
                 self._tick(sweep, now_ns)
                 tick_ns = now_ns + TICK_NS
-            if sweep.order != action:
-                action = sweep.order
+            if sweep.action != action:
+                action = sweep.action
                 self._on_action(action)
                 if isinstance(action, Finished):
                     return action
@@ -234,7 +237,7 @@ class SweepRunner:
         requests, prompt_tokens, output_tokens = self._launched
         prompt, output = flight.asked
         launched = (requests + 1, prompt_tokens + prompt, output_tokens + output)
-        share, limit = self._plan.budget.used(*launched)
+        share, limit = self._plan.limits.used(*launched)
         if share > 1:
             task = asyncio.create_task(self._end_at_limit(sweep, limit, due_ns))
         else:
@@ -243,10 +246,10 @@ class SweepRunner:
         self._flights[task] = flight
         task.add_done_callback(lambda done: self._flights.pop(done, None))
 
-    async def _end_at_limit(self, sweep: Sweep, limit: Spent, due_ns: int) -> None:
+    async def _end_at_limit(self, sweep: Sweep, limit: LimitReason, due_ns: int) -> None:
         """End the sweep when the first request is due that the limit excludes. Requests launched earlier are still sent."""
         await self._clock.sleep_until(due_ns)
-        sweep.spent(limit, self._now_s())
+        sweep.limit_reached(limit, self._now_s())
 
     async def _send(self, sweep: Sweep, flight: Flight, due_ns: int) -> None:
         """Send one request, and report how it ended."""
@@ -257,11 +260,11 @@ class SweepRunner:
             if flying.done() and flying.result().outcome is Outcome.OVER_BUDGET:
                 budget = self._target.lacking(*flight.asked) or next(iter(self._target.budgets), "tokens")
                 detail = "; the rest of the target's daily budget is for its probes"
-                sweep.spent(BUDGET_REASONS[budget], self._now_s(), detail)
+                sweep.limit_reached(BUDGET_REASONS[budget], self._now_s(), detail)
                 self._cut_unless_sending(sweep)
                 return
-            if isinstance(sweep.order, Run):
-                stage = sweep.order.stage  # at its due time, as the machine counts it
+            if isinstance(sweep.action, Run):
+                stage = sweep.action.stage  # at its due time, as the machine counts it
             sweep.sent(flight.request_id, due_ns / 1e9, *flight.asked)
             self._cut_unless_sending(sweep)
             result = await flying
@@ -283,7 +286,7 @@ class SweepRunner:
 
     def _cut_unless_sending(self, sweep: Sweep) -> None:
         """Cancel all other requests once the machine sends nothing more: those that are not due yet are never sent."""
-        if not isinstance(sweep.order, Run):
+        if not isinstance(sweep.action, Run):
             for task in self._flights:
                 if task is not asyncio.current_task() and not task.cancelling():
                     task.cancel()
