@@ -295,7 +295,10 @@ class Sweep:
                 start_per_s = max(plan.min_rate, CLIMB_START_RATIO * self._peak_per_s)
                 self._action = self._begin("climb", start_per_s, at_s)
         elif lasted_s >= CLIMB_STAGE_S:
-            self._action = self._begin("climb", run.rate_per_s * CLIMB_FACTOR, at_s)
+            if run.rate_per_s < plan.max_rate:
+                self._action = self._begin("climb", min(run.rate_per_s * CLIMB_FACTOR, plan.max_rate), at_s)
+            else:
+                self._end_at_max_rate(at_s)
 
     def _advance(self, at_s: float) -> None:
         """Begin the next stage of the plan."""

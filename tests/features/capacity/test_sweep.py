@@ -183,6 +183,25 @@ def test_without_a_page_a_climb_follows_the_ramp() -> None:
     assert hand.reason == "knee_passed"
 
 
+def test_a_climb_does_not_exceed_the_highest_rate() -> None:
+    """It ends there like a ramp: once the requests show the objective, or are several times enough to show it."""
+    loose = replace(TTFT, objective=Decimal("0.9"))
+    hand = Hand(replace(plan(max_rate=1.2), slos=(loose,)))
+    for n in range(4):
+        hand.answered(n * 0.2, ttft_s=0.6)
+    rates, at_s = set[float](), 1.0
+    while hand.reason is None and at_s < 1_000:
+        action = hand.sweep.action
+        assert isinstance(action, Run)
+        if action.phase == "climb":
+            rates.add(action.rate_per_s)
+        hand.answered(at_s)
+        at_s += 1.0
+        hand.sweep.tick(at_s)
+    assert sorted(rates) == pytest.approx([1.0, 1.1, 1.2])
+    assert hand.reason == "highest_rate"
+
+
 def test_failures_are_breaches_and_harm() -> None:
     """An overload that drops requests is not fast: a tenth of a stage, two at least, ends the sending."""
     hand = Hand(plan())
