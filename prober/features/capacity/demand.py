@@ -1,9 +1,8 @@
 """Demand of a target's users, from the counters of its engine's page or from the answers of a query."""
 
 import math
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 WINDOW_S = 300.0
@@ -43,6 +42,7 @@ class _Rate(NamedTuple):
     covered_s: float
 
 
+@dataclass(slots=True)
 class DemandMeter:
     """Demand over the last one to five minutes. All times are seconds of one monotonic clock.
 
@@ -51,15 +51,14 @@ class DemandMeter:
     is_queried: `answer` states the demand, and the counters of the page do not
     """
 
-    def __init__(self) -> None:
-        self.is_queried = False
-        self._readings: deque[Totals] = deque()
-        self._counted = UNKNOWN  # by the readings
-        self._last = UNKNOWN  # by the last answer, or before the sweep
-        self._answered_s = -math.inf
-        self._is_swept = False
-        self._is_settling = False  # a sweep has ended since the last reading or answer
-        self._settled_s = -math.inf
+    is_queried: bool = False
+    _readings: list[Totals] = field(default_factory=list)
+    _counted: Demand = UNKNOWN  # by the readings
+    _last: Demand = UNKNOWN  # by the last answer, or before the sweep
+    _answered_s: float = -math.inf
+    _is_swept: bool = False
+    _is_settling: bool = False  # a sweep has ended since the last reading or answer
+    _settled_s: float = -math.inf
 
     @property
     def demand(self) -> Demand:
@@ -77,7 +76,7 @@ class DemandMeter:
         self._settle(totals.at_s)
         self._readings.append(totals)
         while self._readings[0].at_s < totals.at_s - WINDOW_S:
-            self._readings.popleft()
+            del self._readings[0]
         requests = _rate(self._readings, [reading.requests for reading in self._readings])
         tokens = _rate(self._readings, [reading.tokens for reading in self._readings])
         known = [rate for rate in (requests, tokens) if rate is not None]

@@ -207,9 +207,7 @@ class Sweeps:
 
     def recall(self, target: TargetSweeps) -> None:
         """Let the target recall its earlier sweeps, one target after another: the disk is also needed by others."""
-        if self._archive is None:
-            target.recalled.set()
-        else:
+        if self._archive is not None:
             self._to_recall.put_nowait(target)
 
     def _chosen(self, name: str | None) -> list[TargetSweeps]:

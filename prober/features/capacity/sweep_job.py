@@ -58,7 +58,8 @@ class SweepJob:
         """Raises Refused, Held, Unmeasurable."""
         target, context, request = self._target, self._context, self._request
         key = target.target.spec.key
-        await target.recalled.wait()
+        if not target.is_recalled:
+            await target.recall()
         target.check_pause(request)
         await check_alerts(context.prometheus_url, target.name)
         with Lock(target.target.spec.url, f"prober run, a sweep of {target.name}"):

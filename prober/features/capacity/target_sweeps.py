@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,7 +88,7 @@ class TargetSweeps(TargetObserver):
     """Sweeps of one target. It outlives a configuration without `sweep:`; then nothing is swept, and it has no series.
 
     demand: of its users, which a sweep must leave out
-    results: of earlier sweeps; recalled: set once those are read that decide whether a sweep may start
+    is_recalled: those results are read that decide whether a sweep may start
     recent: of the last scheduled probes; devices: the GPUs that serve the target
     model: fitted by the last sweep, and when that started in Unix seconds; None if the engine is another one since
     runner: of the sweep under way, once it looks at the target
@@ -106,10 +105,8 @@ class TargetSweeps(TargetObserver):
     ) -> None:
         self.name, self.observed, self.demand = observed.name, observed, demand
         self._queue, self._context = queue, context
-        key = observed.target.spec.key
-        self.results = context.archive.of(key) if context.archive is not None else SweepStore(None, key)
-        self.recalled = asyncio.Event()
-        self.recent: deque[ProbeResult] = deque(maxlen=RECENT_PROBES)
+        self.is_recalled = False
+        self.recent: list[ProbeResult] = []
         self.devices: Sequence[GpuReading] = ()
         self.model: tuple[float, Fit] | None = before.model if before is not None else None
         self.runner: SweepRunner | None = None
@@ -122,6 +119,15 @@ class TargetSweeps(TargetObserver):
             None  # its Unix seconds, and when it was first seen (monotonic)
         )
         self._settling: asyncio.TimerHandle | None = None
+        self._results: SweepStore | None = None
+
+    @property
+    def results(self) -> SweepStore:
+        """Results of earlier sweeps. Made on first use: of thousands of targets few are swept."""
+        if self._results is None:
+            archive, key = self._context.archive, self.target.spec.key
+            self._results = archive.of(key) if archive is not None else SweepStore(None, key)
+        return self._results
 
     @property
     def target(self) -> Target:
@@ -153,7 +159,7 @@ class TargetSweeps(TargetObserver):
 
     def probe_ended(self, result: ProbeResult) -> None:
         if self.series is not None:
-            self.recent.append(result)
+            self.recent = [*self.recent[1 - RECENT_PROBES :], result]
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         self.devices = devices
@@ -273,7 +279,7 @@ class TargetSweeps(TargetObserver):
                 self.demand.show_capacity(result.capacities)
                 series.capacity_time(result.ended_unix_s)
         finally:
-            self.recalled.set()
+            self.is_recalled = True
 
     def _try(self, request: StartRequest) -> None:
         with suppress(Refused):  # it is counted and logged
