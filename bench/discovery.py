@@ -68,7 +68,7 @@ def fleet(clock: Clock) -> tuple[Fleet, Registry]:
         DriftMonitor(families, events, DriftSpec(1 / (30 * 86_400), 0.2, 7 * 86_400), {}),
         DiagnosisMonitor(families, events),
         headroom,
-        Sweeps(families, events, trust, clock, None, PageReader),
+        Sweeps(families, events, headroom, trust, clock, None, PageReader),
     )
     return Fleet(
         RunnerContext(clock, trust, events, features, families.remove, "bench", Names(), NoBudgetKeeper())

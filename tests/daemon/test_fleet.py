@@ -72,7 +72,7 @@ class Watched:
         self.clock = Clock()
         self.events, self.trust, self.headroom = EventLog(), Trust(0.01), Headroom(self.families)
         self.engines = EngineMonitor(self.families, self.events, saved or {})
-        self.sweeps = Sweeps(self.families, self.events, self.trust, self.clock, None, PageReader)
+        self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.clock, None, PageReader)
         self.gpus = GpuMonitor(self.families, lambda: self.fleet.runners.values())
         features: tuple[Feature, ...] = (
             ProbeRecorder(self.families),

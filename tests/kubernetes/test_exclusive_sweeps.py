@@ -126,11 +126,13 @@ class Replica:
     def __init__(self, url: str, leadership: Leadership, gap: str, families: Registry | None = None) -> None:
         spec = load(TEXT.format(url=url, gap=gap), source="c", engines=DIALECTS, environment={}, read=str).targets[0]
         self.families, self.clock = families or registry(), Clock()
-        headroom = Headroom(self.families)
-        self.sweeps = Sweeps(self.families, EventLog(), Trust(5.0), self.clock, None, PageReader, leadership)
+        self.headroom = Headroom(self.families)
+        self.sweeps = Sweeps(
+            self.families, EventLog(), self.headroom, Trust(5.0), self.clock, None, PageReader, leadership
+        )
         self.target = Target(spec, self.clock)
         self.target.state = "ready"
-        self.observed = ObservedTarget("t", self.target, (headroom, self.sweeps))
+        self.observed = ObservedTarget("t", self.target, (self.headroom, self.sweeps))
 
     @property
     def sending(self) -> bool:
@@ -290,7 +292,7 @@ async def test_a_lease_that_came_back_meanwhile_begins_nothing_twice(monkeypatch
     monkeypatch.setattr(start_checks, "firing", slow)
     seat, due = Seat(), time.time()
     async with engine() as there, replica(there.url, seat) as here:
-        here.sweeps.prometheus_url = "http://127.0.0.1:1"
+        here.headroom.prometheus_url = "http://127.0.0.1:1"
         seat.give(1)
         here.rings(due)
         await asked.wait()

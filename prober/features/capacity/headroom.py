@@ -34,7 +34,7 @@ class Headroom:
     """Demand and headroom of all targets.
 
     saved: peaks by the targets' names, as `states` gave them to an earlier process
-    prometheus_url: where `sweep.demand_query` is asked; None: nowhere
+    prometheus_url: the Prometheus that answers `sweep.demand_query`; None: there is none
     """
 
     def __init__(self, registry: Registry, saved: Mapping[str, bytes] = MappingProxyType({})) -> None:

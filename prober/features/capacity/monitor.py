@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from prober.exposition.families import Registry
 from prober.features.capacity.cron import Cron
-from prober.features.capacity.headroom import TargetDemand
+from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.refusal import Refused, StartRequest, Trigger
 from prober.features.capacity.sweep_job import SweepJob
 from prober.features.capacity.sweep_starts import SweepStarts
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 class Sweeps:
     """Sweeps of all targets. Two at a time would spoil each other's timestamps.
 
+    headroom: observes the demand of the targets; its Prometheus is asked for firing alerts too
     store: keeps results and starts, None: they are in memory only
     leadership: of several replicas only the holder of the lease sweeps. It claims there what is due before it starts, so that
     the next holder does not repeat it; a sweep that came due while nobody had the lease is started by the next holder.
@@ -39,6 +40,7 @@ class Sweeps:
         self,
         registry: Registry,
         events: EventLog,
+        headroom: Headroom,
         trust: Trust,
         clock: Clock,
         store: Store | None,
@@ -50,6 +52,7 @@ class Sweeps:
             registry,
             clock,
             events,
+            headroom,
             trust,
             leadership or Alone(),
             SweepStarts(store, clock),
@@ -66,15 +69,6 @@ class Sweeps:
             self._hold(asyncio.create_task(self._recall_all(self._archive)))
             self._hold(asyncio.create_task(self._clean_up(self._archive)))
         self._context.leadership.listen(self._lease_lost, self._lease_won)
-
-    @property
-    def prometheus_url(self) -> str | None:
-        """Prometheus that is asked for firing alerts."""
-        return self._context.prometheus_url
-
-    @prometheus_url.setter
-    def prometheus_url(self, url: str | None) -> None:
-        self._context.prometheus_url = url
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:
         """The sweeps of one target, which `Headroom` must observe before.

@@ -61,7 +61,7 @@ class SweepJob:
         if not target.is_recalled:
             await target.recall()
         target.check_pause(request)
-        await check_alerts(context.prometheus_url, target.name)
+        await check_alerts(context.headroom.prometheus_url, target.name)
         with Lock(target.target.spec.url, f"prober run, a sweep of {target.name}"):
             target.check_lease(request)  # it may have been another replica's meanwhile
             due_unix_s = request.due_unix_s or context.clock.unix_s()
@@ -164,6 +164,6 @@ class SweepJob:
             if context.now_s() - alerts_s >= ALERTS_INTERVAL_S:
                 alerts_s = context.now_s()
                 try:
-                    await check_alerts(context.prometheus_url, sweeps.name)
+                    await check_alerts(context.headroom.prometheus_url, sweeps.name)
                 except Refused as refusal:
                     runner.stop(str(refusal))

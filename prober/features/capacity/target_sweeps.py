@@ -9,20 +9,11 @@ from typing import Protocol
 
 from prober.config.specs import SweepSpec
 from prober.exposition.families import Registry
+from prober.features.capacity import start_checks as checks
 from prober.features.capacity.cron import MAX_LATENESS_S, Cron, longest_gap_s
 from prober.features.capacity.fitting import Fit
-from prober.features.capacity.headroom import TargetDemand
+from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.refusal import Refused, StartRequest
-from prober.features.capacity.start_checks import (
-    check_blackout,
-    check_budget,
-    check_claim,
-    check_gap,
-    check_lease,
-    check_retry_after,
-    check_state,
-    probe_needs,
-)
 from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.capacity.sweep_result import has_capacity, result_url
 from prober.features.capacity.sweep_runner import SweepRunner
@@ -52,19 +43,18 @@ class SweepContext:
     """What the sweeps of all targets share.
 
     archive: results in the store, None: they are in memory only
-    prometheus_url: asked for firing alerts, None: nobody is asked
     """
 
     registry: Registry
     clock: Clock
     events: EventLog
+    headroom: Headroom
     trust: Trust
     leadership: Leadership
     starts: SweepStarts
     archive: SweepArchive | None
     cron: Cron
     open_page: OpenPage
-    prometheus_url: str | None = None
 
     def now_s(self) -> float:
         """Seconds of the monotonic clock."""
@@ -212,8 +202,8 @@ class TargetSweeps(TargetObserver):
     def check_lease(self, request: StartRequest) -> None:
         """Raises Refused if another replica sweeps, or started this sweep."""
         leadership, clock = self._context.leadership, self._context.clock
-        check_lease(leadership)
-        check_claim(leadership, self.target.spec.key, request, clock.unix_s())
+        checks.check_lease(leadership)
+        checks.check_claim(leadership, self.target.spec.key, request, clock.unix_s())
 
     def check_start(self, request: StartRequest) -> None:
         """Raises Refused if no sweep of the target may start now."""
@@ -221,15 +211,15 @@ class TargetSweeps(TargetObserver):
         if spec is None:
             raise Refused("not_configured", "the target was removed")
         self.check_pause(request)
-        check_blackout(spec, self._context.clock.unix_s())
-        check_state(self.target)
-        check_budget(self.target, spec, self.probe_needs())
+        checks.check_blackout(spec, self._context.clock.unix_s())
+        checks.check_state(self.target)
+        checks.check_budget(self.target, spec, self.probe_needs())
 
     def check_pause(self, request: StartRequest) -> None:
         """Raises Refused if the last sweep is too recent, or the target asked to be left alone."""
         if self.spec is not None:
-            check_gap(self.spec, request, self._last_start_s())
-        check_retry_after(self.quiet_until_s - self._context.now_s())
+            checks.check_gap(self.spec, request, self._last_start_s())
+        checks.check_retry_after(self.quiet_until_s - self._context.now_s())
 
     def refused(self, request: StartRequest, refusal: Refused) -> None:
         """A sweep of the target was not started."""
@@ -239,7 +229,7 @@ class TargetSweeps(TargetObserver):
 
     def probe_needs(self) -> dict[str, BudgetDemand]:
         """What the scheduled probes take of each daily budget."""
-        return probe_needs(self.target, self.recent)
+        return checks.probe_needs(self.target, self.recent)
 
     # --- sweeps under way and of before
 

@@ -68,8 +68,10 @@ class Stage:
         self.store = Store(str(folder)) if folder else None
         self.trust = Trust(0.01)
         self.headroom = Headroom(self.families)
-        self.sweeps = Sweeps(self.families, self.events, self.trust, self.clock, self.store, PageReader, leadership)
-        self.sweeps.prometheus_url = self.headroom.prometheus_url = changed.get("prometheus")
+        self.sweeps = Sweeps(
+            self.families, self.events, self.headroom, self.trust, self.clock, self.store, PageReader, leadership
+        )
+        self.headroom.prometheus_url = changed.get("prometheus")
         self.target = Target(target_spec(url, more, **changed), self.clock)
         self.target.state = "ready"
         self.observe()

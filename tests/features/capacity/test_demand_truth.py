@@ -189,7 +189,7 @@ class World:
         self.families = registry()
         self.headroom, trust, events = Headroom(self.families), Trust(0.01), EventLog()
         clock = cast(Clock, VirtualClock())
-        sweeps = Sweeps(self.families, events, trust, clock, None, PageReader)
+        sweeps = Sweeps(self.families, events, self.headroom, trust, clock, None, PageReader)
         features = (ProbeRecorder(self.families), EngineMonitor(self.families, events, {}), self.headroom, sweeps)
         self.fleet = Fleet(
             RunnerContext(clock, trust, events, features, self.families.remove, "test", Names(), NoBudgetKeeper())
