@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,13 +20,13 @@ from rich.table import Table
 
 from prober import __version__
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson, EndpointOptions, WorkloadOptions, expand_options
+from prober.cli.options import AsJson, EndpointOptions, WorkloadOptions, expand_options, quantity, share
 from prober.cli.report import result_of
 from prober.cli.session import Session
-from prober.cli.target import check_writable, target, workloads
+from prober.cli.target import check_writable, target, workload
 from prober.config.load import ConfigError
-from prober.config.specs import TargetSpec
-from prober.config.units import duration, percent
+from prober.config.target import TargetSpec
+from prober.config.units import duration
 from prober.config.units import rate as parse_rate
 from prober.features.experiments.compare import (
     AXES,
@@ -122,8 +122,8 @@ def compare(
         exit_on(Unanswered, command="compare", code=ExitCode.FAILED),
         exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="compare"),
     ):
-        level = _level(error)
-        rates = [_parsed("--rate", text, parse_rate) for text in rate or ["2/s"]]
+        level = share("--error", error)
+        rates = [quantity("--rate", text, parse_rate) for text in rate or ["2/s"]]
         _check_rounds(rounds, len(rates), error, level)
         files = _files(a, b)
         if save:
@@ -131,7 +131,7 @@ def compare(
         if files:
             found = _stored(*files, rounds, level)
         else:
-            asked, declared = workloads(sent)
+            chosen = workload(sent)
             endpoint_b = replace(
                 endpoint,
                 model=b_model or endpoint.model,
@@ -142,17 +142,16 @@ def compare(
                     f"compare {side}",
                     url,
                     called,
-                    workloads=declared,
-                    probes=[{"workload": asked}],
+                    probes=[{"workload": chosen}],
                     max_in_flight=IN_FLIGHT,
-                    connect_lead="200ms",
+                    connect_lead=0.2,
                     warmup=warm_up,
-                    metrics={"url": "auto", "interval": "10s"},
+                    metrics={"interval": 10.0},
                 )
                 for side, url, called in (("A", a, endpoint), ("B", b, endpoint_b))
             ]
             halves = plan(rates, rounds, requests, Random())
-            pause_s = _parsed("--cool-down", cool_down, duration)
+            pause_s = quantity("--cool-down", cool_down, duration)
             _announce(halves, pause_s)
             found = uvloop.run(_measured(specs, halves, pause_s, warm_up, level))
             told = {
@@ -162,8 +161,7 @@ def compare(
                 "cool_down_s": pause_s,
                 "warm_up": warm_up,
             }
-            probe = specs[0].probes[0]
-            load = describe_load(probe.workload, arrivals=probe.arrivals.kind)
+            load = describe_load(chosen, arrivals="poisson")
             found = replace(found, load=load, configuration=json.dumps(told))
         if save:
             Path(save).write_text(to_json(found), encoding="utf-8")
@@ -172,22 +170,6 @@ def compare(
     else:
         _draw(found)
     sys.exit(ExitCode.OK if found.compared else ExitCode.FAILED)
-
-
-def _level(error: str) -> float:
-    """Raises ValueError."""
-    level = float(_parsed("--error", error, percent))
-    if not 0 < level < 1:
-        raise ValueError(f"--error {error!r} must be above 0% and below 100%")
-    return level
-
-
-def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
-    """Raises ValueError."""
-    try:
-        return parse(text)
-    except ValueError as problem:
-        raise ValueError(f"{option}: {problem}") from None
 
 
 def _check_rounds(rounds: int, rates: int, error: str, level: float) -> None:
@@ -291,7 +273,7 @@ async def _turn(session: Session, half: Half, warm_up: int) -> list[Request]:
         last = warm[-1]
         why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
         raise Unanswered(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
-    start_ns = session.clock.now_ns() + round(session.spec.connect_lead_s * 1e9)
+    start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))
     async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
         return [_row(each, start_ns) async for each in results]

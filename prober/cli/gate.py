@@ -19,14 +19,14 @@ from rich.table import Table
 
 from prober import __version__
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson, EndpointOptions, Url, WorkloadOptions, expand_options
+from prober.cli.options import AsJson, EndpointOptions, Url, WorkloadOptions, expand_options, quantity, share
 from prober.cli.report import result_of
 from prober.cli.session import Session
-from prober.cli.target import check_writable, target, workloads
+from prober.cli.target import check_writable, target, workload
 from prober.config.load import ConfigError
-from prober.config.objectives import expressions
-from prober.config.specs import ProbeSpec, TargetSpec
-from prober.config.units import percent
+from prober.config.slos import parse_objectives
+from prober.config.target import ProbeSpec, TargetSpec
+from prober.config.units import rate as parse_rate
 from prober.features.experiments.gate import COMPARED, Finding, Gate, Reference, State, Verdict, reference
 from prober.measure.result import ProbeResult
 from prober.net.clock import Clock
@@ -45,7 +45,7 @@ EXIT: dict[State, ExitCode] = {
     "not_enough_data": ExitCode.NOT_ENOUGH_DATA,
 }
 COLOUR: dict[State, str] = {"ready": "green", "not_ready": "red", "degraded": "yellow", "not_enough_data": "yellow"}
-PAGE_EVERY = "10s"
+PAGE_INTERVAL_S = 10.0
 IN_FLIGHT = 256  # far above need, so that a slow target shows as slow instead of shedding requests
 
 
@@ -70,30 +70,27 @@ def gate(
 ) -> None:
     """Decide: ready (exit code 0), not_ready (1), degraded (3) or not_enough_data (4). Exit code 2: wrong call."""
     with exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="gate"):
-        objectives = expressions(slo or [])
-        asked, declared = workloads(requests)
+        objectives, sent = parse_objectives(slo or []), workload(requests)
         spec = target(
             "gate",
             url,
             endpoint,
-            slos=objectives,
-            workloads=declared,
-            probes=[{"workload": asked, "rate": rate, "slos": list(objectives)}],
+            probes=[{"workload": sent, "rate": quantity("--rate", rate, parse_rate), "slos": objectives}],
             max_in_flight=IN_FLIGHT,
-            metrics={"url": "auto", "interval": PAGE_EVERY},
+            metrics={"interval": PAGE_INTERVAL_S},
         )
         probe, before = spec.probes[0], result_of(Path(baseline)) if baseline else None
-        references, said = _references(before, probe, _share(material, "--material"), baseline)
+        references, said = _references(before, probe, share("--material", material), baseline)
         judge = Gate(
             tuple(spec.uses()),
             most=max_requests,
-            error=_share(error, "--error"),
-            failures=_share(failures, "--failures"),
+            error=share("--error", error),
+            failures=share("--failures", failures),
             baseline=references,
         )
         if save:
             check_writable("--save", Path(save))
-        _announce(judge.least, max_requests, probe.rate_per_s)
+        _announce(judge.least, max_requests, probe.rate)
         verdict, result = uvloop.run(_ask(spec, judge, max_requests))
         if before is not None and before.target.model != result.target.model:
             said.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
@@ -102,7 +99,7 @@ def gate(
             said += _as_baseline(result, save)
     if as_json:
         told = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": said}
-        told |= {"target": asdict(result.target), "rate_per_s": probe.rate_per_s, "workload": asked}
+        told |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
         print(json.dumps(told))
     else:
         _draw(verdict, said)
@@ -128,16 +125,6 @@ def _as_baseline(result: Result, path: str) -> list[str]:
     return []
 
 
-def _share(text: str, option: str) -> float:
-    try:
-        share = float(percent(text))
-    except ValueError as problem:
-        raise ValueError(f"{option}: {problem}") from None
-    if not 0 < share < 1:
-        raise ValueError(f"{option} {text!r} must be above 0% and below 100%")
-    return share
-
-
 def _references(
     before: Result | None, probe: ProbeSpec, material: float, source: str
 ) -> tuple[list[Reference], list[str]]:
@@ -146,12 +133,12 @@ def _references(
         return [], []
     if not before.requests:
         raise ValueError(f"--baseline {source} {NO_REQUESTS}")
-    sent = describe_load(probe.workload, arrivals=probe.arrivals.kind)
+    sent = describe_load(probe.workload, arrivals="poisson")
     rates = {place: before.stages[place].rate_per_s for place in _comparable(before, sent, source)}
-    if probe.rate_per_s not in rates.values():
+    if probe.rate not in rates.values():
         known = ", ".join(f"{rate:g}/s" for rate in rates.values() if rate is not None) or "no rate that is known"
-        raise ValueError(f"--baseline {source} is of {known}, not of {probe.rate_per_s:g}/s: say --rate accordingly")
-    rows: list[Request] = [each for each in before.requests if rates.get(each.stage) == probe.rate_per_s]
+        raise ValueError(f"--baseline {source} is of {known}, not of {probe.rate:g}/s: say --rate accordingly")
+    rows: list[Request] = [each for each in before.requests if rates.get(each.stage) == probe.rate]
     found: list[Reference] = []
     said: list[str] = []
     for latency, q in COMPARED:
@@ -197,13 +184,13 @@ async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Resul
         begin_ns = clock.now_ns()
         results: list[ProbeResult | None] = []
         if verdict is None:
-            start_ns = begin_ns + round(spec.connect_lead_s * 1e9)
+            start_ns = begin_ns + round(spec.connect_lead * 1e9)
             schedule = islice(due_times(probe, rng, start_ns), most - len(warm))
             results, verdict = await _fed(judge, session.ordered(drawer, schedule))
         verdict = verdict or judge.verdict()
         stage, rows = stage_of(
-            f"{probe.rate_per_s:g}/s",
-            probe.rate_per_s,
+            f"{probe.rate:g}/s",
+            probe.rate,
             [each for each in results if each is not None],
             index=0,
             origin_ns=origin_ns,
@@ -218,7 +205,7 @@ async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Resul
             ended_unix_s=time.time(),
             tool=f"llm-slo-prober {__version__}",
             target=session.described(),
-            load=describe_load(probe.workload, arrivals=probe.arrivals.kind),
+            load=describe_load(probe.workload, arrivals="poisson"),
             stages=(stage,),
             slos=probe.slos,
             warm_up=WarmUp(len(warm)),

@@ -13,13 +13,15 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from prober.config.units import percent
 from prober.measure.engines import DIALECTS
 from prober.workload.workloads import BUILT_IN
 
+T = TypeVar("T")
 Url = Annotated[str, typer.Argument(help="Base URL, such as http://localhost:8000.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 MetricsUrl = Annotated[str, typer.Option(help="URL of the engine's metrics page; auto: find it; none: do not read it.")]
@@ -55,6 +57,22 @@ class WorkloadOptions:
     config_file: Annotated[
         str, typer.Option("--config.file", help="Configuration file whose workloads can be named.")
     ] = ""
+
+
+def quantity(option: str, text: str, parse: Callable[[object], T]) -> T:
+    """The value of an option. parse: a function of `config.units`. Raises ValueError that names the option."""
+    try:
+        return parse(text)
+    except ValueError as problem:
+        raise ValueError(f"{option}: {problem}") from None
+
+
+def share(option: str, text: str) -> float:
+    """The value of an option that is a percentage above 0% and below 100%, as a ratio. Raises ValueError."""
+    ratio = float(quantity(option, text, percent))
+    if not 0 < ratio < 1:
+        raise ValueError(f"{option} {text!r} must be above 0% and below 100%")
+    return ratio
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:

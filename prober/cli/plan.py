@@ -2,19 +2,19 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, SupportsFloat, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson
+from prober.cli.options import AsJson, quantity
 from prober.cli.report import results_of
-from prober.config.units import UnitError, percent, rate
+from prober.config.units import percent, rate
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
 from prober.results.result import Result
 
@@ -54,7 +54,10 @@ def plan(
     results = results_of(sweep)
     with exit_on(ValueError, command="plan"):
         demand = Demand(
-            _parsed("--peak", peak, rate), _parsed("--headroom", headroom, percent), min_instances, max_instances
+            quantity("--peak", peak, rate),
+            float(quantity("--headroom", headroom, percent)),
+            min_instances,
+            max_instances,
         )
         names = _one_each("--gpu", gpu, len(results))
         gpus = _one_each("--gpus-per-instance", gpus_per_instance, len(results))
@@ -75,14 +78,6 @@ def plan(
     else:
         _draw(demand, offers, answers)
     sys.exit(ExitCode.OK if any(isinstance(each, Size) for each in answers) else ExitCode.FAILED)
-
-
-def _parsed(option: str, text: str, parse: Callable[[str], SupportsFloat]) -> float:
-    """Raises ValueError."""
-    try:
-        return float(parse(text))
-    except UnitError as problem:
-        raise ValueError(f"{option}: {problem}") from None
 
 
 def _known_price(result: Result) -> float | None:

@@ -7,7 +7,7 @@ from random import Random
 
 from prober.cli.session import Session
 from prober.config.rows import Row
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.features.experiments.matrix import as_sent, due_times, warming
 from prober.measure.engine_signals import EngineSignals, PageReading
 from prober.measure.outcome import ANSWERED, Outcome
@@ -73,13 +73,13 @@ class Sending:
     def sending_s(self, *, whole: bool) -> float:
         """Time during which requests were sent, in seconds. whole: the row was not interrupted."""
         assert self.begin_ns is not None
-        if whole and self._row.duration_s is not None:
-            return self._row.duration_s
+        if whole and self._row.duration is not None:
+            return self._row.duration
         last_ns = max((each.timeline.intended_ns for each in self.results), default=self.begin_ns)
         return max(0.0, (last_ns - self.begin_ns) / 1e9)
 
     async def _open_loop(self) -> None:
-        lead_ns = round(self._session.spec.connect_lead_s * 1e9)
+        lead_ns = round(self._session.spec.connect_lead * 1e9)
         self.begin_ns = self._clock.now_ns() + lead_ns
         async with asyncio.TaskGroup() as flying:
 
@@ -104,7 +104,7 @@ class Sending:
         """Whether a closed loop sends one more request."""
         if self._row.requests is not None:
             return self._begun < self._row.requests
-        return self._clock.now_ns() < begin_ns + (self._row.duration_s or 0.0) * 1e9
+        return self._clock.now_ns() < begin_ns + (self._row.duration or 0.0) * 1e9
 
     async def _one(self, due_ns: int) -> bool:
         """Send one request; whether it was answered."""

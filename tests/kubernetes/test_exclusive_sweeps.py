@@ -24,6 +24,7 @@ from prober.features.replicas.leadership import Leased
 from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import KubernetesLease
 from prober.measure.engines import DIALECTS
+from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import create_app
@@ -131,7 +132,7 @@ class Replica:
             self.families, EventLog(), self.headroom, Trust(5.0), self.clock, None, PageReader, leadership
         )
         self.target = Target(spec, self.clock)
-        self.target.state = "ready"
+        self.target.state = TargetState.READY
         self.observed = ObservedTarget("t", self.target, (self.headroom, self.sweeps))
 
     @property

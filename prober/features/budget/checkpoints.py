@@ -8,7 +8,6 @@ import asyncio
 import json
 import logging
 import sqlite3
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -111,7 +110,8 @@ class Ledger:
         }
         try:
             if marks:
-                await asyncio.to_thread(store.save, BUDGET, list(_rows(marks)), time.time())
+                unix_s = next(iter(found.values())).clock.unix_s()
+                await asyncio.to_thread(store.save, BUDGET, list(_rows(marks, unix_s)), unix_s)
         except sqlite3.Error as problem:
             self._failed(problem)
             self._low |= keys
@@ -137,7 +137,7 @@ class Ledger:
             self._writing = None
 
     def _recall(self, target: Target, data: bytes) -> None:
-        now = moment()
+        now = moment(target.clock.now_ns(), target.clock.unix_s())
         try:
             kept = json.loads(data)
             age_ns = Moment(kept["boot"], kept["monotonic_ns"], kept["unix_s"]).age_ns(now)
@@ -152,10 +152,9 @@ class Ledger:
             )
 
 
-def _rows(marks: Mapping[str, Sequence[tuple[str, Budget, Checkpoint]]]) -> Iterator[tuple[str, bytes]]:
-    at = moment()
+def _rows(marks: Mapping[str, Sequence[tuple[str, Budget, Checkpoint]]], unix_s: float) -> Iterator[tuple[str, bytes]]:
     for key, found in marks.items():
         budgets = {kind: {"hours": mark.hours, "ahead": mark.margin} for kind, _, mark in found}
-        made_ns = found[0][2].at_ns
-        row = {"boot": at.boot, "monotonic_ns": made_ns, "unix_s": at.unix_s, "budgets": budgets}
+        at = moment(found[0][2].at_ns, unix_s)
+        row = {"boot": at.boot, "monotonic_ns": at.monotonic_ns, "unix_s": at.unix_s, "budgets": budgets}
         yield key, json.dumps(row).encode()

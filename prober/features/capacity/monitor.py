@@ -47,7 +47,7 @@ class Sweeps:
         open_page: OpenPage,
         leadership: Leadership | None = None,
     ) -> None:
-        self._archive = SweepArchive(store) if store is not None else None
+        self._archive = SweepArchive(store, clock.unix_s) if store is not None else None
         self._context = SweepContext(
             registry,
             clock,
@@ -57,7 +57,7 @@ class Sweeps:
             leadership or Alone(),
             SweepStarts(store, clock),
             self._archive,
-            Cron(),
+            Cron(clock),
             open_page,
         )
         self._targets: dict[str, TargetSweeps] = {}

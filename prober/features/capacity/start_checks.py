@@ -4,11 +4,13 @@ import logging
 from collections.abc import Iterable
 from datetime import datetime
 
-from prober.config.specs import SweepSpec, needs_of
+from prober.config.sweep import SweepSpec
+from prober.config.target import needs_of
 from prober.features.capacity.cron import MAX_LATENESS_S, zone
 from prober.features.capacity.refusal import Refused, StartRequest
 from prober.features.capacity.sweep_plan import WARM_UP
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.net.prometheus import Unanswered, firing
 from prober.probing.leadership import Leadership, claimed_as
 from prober.probing.target import Target
@@ -38,8 +40,8 @@ def check_claim(leadership: Leadership, key: str, request: StartRequest, unix_s:
 
 def check_gap(spec: SweepSpec, request: StartRequest, last_start_s: float) -> None:
     """`min_gap` has passed. last_start_s: seconds since the last sweep started, infinite without one."""
-    if last_start_s < spec.min_gap_s and request.trigger != "request":
-        raise Refused("min_gap", f"the last one began {last_start_s:.0f} s ago; min_gap is {spec.min_gap_s:g} s")
+    if last_start_s < spec.min_gap and request.trigger != "request":
+        raise Refused("min_gap", f"the last one began {last_start_s:.0f} s ago; min_gap is {spec.min_gap:g} s")
 
 
 def check_retry_after(left_s: float) -> None:
@@ -59,7 +61,7 @@ def check_state(target: Target) -> None:
     """The target answers well and is not paused."""
     if target.paused_unix_s is not None:
         raise Refused("not_ready", "the target is paused")
-    if target.state != "ready":
+    if target.state is not TargetState.READY:
         raise Refused("not_ready", f"the target is {target.state}")
 
 

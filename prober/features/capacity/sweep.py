@@ -86,7 +86,7 @@ class Sweep:
         record = RequestRecord(at_s, prompt_tokens, output_tokens, self._action.stage, known_s=at_s)
         log.sent(request_id, record)
         share, limit = self._plan.limits.used(len(log.requests), log.prompt_tokens, log.output_tokens)
-        if len(log.open) >= self._plan.guards.in_flight:
+        if len(log.open) >= self._plan.guards.max_in_flight:
             self._end_sending("saturated", at_s, f"{len(log.open)} requests in flight")
         elif share >= 1:
             self.limit_reached(limit, at_s)

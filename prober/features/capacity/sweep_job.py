@@ -4,7 +4,8 @@ import asyncio
 import logging
 from random import Random
 
-from prober.config.specs import SweepSpec, TargetSpec
+from prober.config.sweep import SweepSpec
+from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Action, Run
 from prober.features.capacity.fitting import Prior
 from prober.features.capacity.refusal import Refused, StartRequest
@@ -16,6 +17,7 @@ from prober.features.capacity.sweep_runner import SweepRun, SweepRunner, Unmeasu
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.target_sweeps import SweepContext, TargetSweeps
 from prober.measure.event import TargetEvent
+from prober.measure.target_state import TargetState
 from prober.probing.leadership import claimed_as
 from prober.results.capacity import words
 from prober.results.result import Result
@@ -155,9 +157,9 @@ class SweepJob:
             await asyncio.sleep(GUARD_INTERVAL_S)
             sweeps.observed.budget_spent()
             probes = [probe for probe in sweeps.recent if probe.timeline.intended_ns >= began_ns]
-            if sweeps.target.state == "failing":
+            if sweeps.target.state is TargetState.FAILING:
                 runner.stop("the target fails")
-            elif burns(probes, spec.slos, spec.guard_burn):
+            elif burns(probes, spec.slos, spec.guard.burn):
                 runner.stop("the continuous probes burn their budget")
             elif not context.trust.trusted(context.clock.now_ns()):
                 runner.stop("the prober does not trust itself")

@@ -5,7 +5,8 @@ from math import inf
 from random import Random
 from typing import Literal
 
-from prober.config.specs import SweepSpec, TargetSpec
+from prober.config.sweep import SweepSpec
+from prober.config.target import TargetSpec
 from prober.measure.objective import Slo
 from prober.workload.workloads import sample_lengths
 
@@ -23,11 +24,11 @@ class Guards:
     ttft_factor: a TTFT above so many times its threshold
     waiting: requests in the engine's queue; None: as many as make a wait of `waiting_share` × the TTFT threshold (Little's law;
         gentle: a quarter of that)
-    kv_usage: 0 to 1
+    kv_cache_ratio: 0 to 1
     preemptions: within two seconds, more than before the sweep
     production_ttft_s, production_share: more than this share of others' requests had a TTFT above it, by the engine's own
         histogram over five seconds; None: no such guard
-    in_flight: requests of the sweep at the same time
+    max_in_flight: requests of the sweep at the same time
     late_ratio: of the last 20 results, those that the prober itself made invalid
     page_lost_s: without a reading for so long where there were readings, as the other guards then see nothing
     """
@@ -36,11 +37,11 @@ class Guards:
     ttft_factor: float = 3.0
     waiting: float | None = None
     waiting_share: float = 1.4
-    kv_usage: float = 0.98
+    kv_cache_ratio: float = 0.98
     preemptions: float = 4.0
     production_ttft_s: float | None = None
     production_share: float = 0.1
-    in_flight: int = 2_000
+    max_in_flight: int = 2_000
     late_ratio: float = 0.1
     page_lost_s: float = 3.0
 
@@ -147,19 +148,26 @@ class Plan:
 
 def plan_of(spec: SweepSpec, target: TargetSpec, draws: int = DRAWN_LENGTHS) -> Plan:
     """The plan of a configured sweep. draws: number of `lengths`"""
-    budget = target.budget
-    prompt, completion = (budget.prompt_price or 0.0, budget.completion_price or 0.0) if budget else (0.0, 0.0)
+    price = target.budget.price_per_million if target.budget is not None else None
+    prompt, completion = (price.prompt, price.completion) if price is not None else (0.0, 0.0)
     return Plan(
         slos=spec.slos,
         mode=spec.mode,
         min_rate=spec.min_rate,
         max_rate=spec.max_rate,
         guards=Guards(
-            waiting=spec.guard_waiting,
-            kv_usage=spec.guard_kv_usage,
-            production_ttft_s=spec.guard_production_ttft_s,
-            in_flight=spec.max_in_flight,
+            waiting=spec.guard.waiting,
+            kv_cache_ratio=spec.guard.kv_cache,
+            production_ttft_s=spec.guard.production_ttft,
+            max_in_flight=spec.max_in_flight,
         ),
-        limits=Limits(spec.requests, spec.tokens, spec.time_s, spec.cost, prompt / 1e6, completion / 1e6),
+        limits=Limits(
+            spec.limits.requests,
+            spec.limits.tokens,
+            spec.limits.time,
+            spec.limits.cost,
+            prompt / 1e6,
+            completion / 1e6,
+        ),
         lengths=sample_lengths(spec.workload, Random(0), draws),
     )

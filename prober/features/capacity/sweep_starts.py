@@ -21,7 +21,9 @@ class SweepStarts:
 
     def __init__(self, store: Store | None, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._starts_ns: dict[str, int] = _load(store, moment()) if store is not None else {}
+        self._starts_ns: dict[str, int] = (
+            _load(store, moment(clock.now_ns(), clock.unix_s())) if store is not None else {}
+        )
 
     def age_s(self, key: str) -> float:
         """Seconds since the last sweep of a target started; infinite if none is known."""
@@ -37,7 +39,7 @@ class SweepStarts:
 
         Raises Refused if it cannot be saved, as the sweep would be repeated after each restart; a requested one starts anyway.
         """
-        now = moment()
+        now = moment(self._clock.now_ns(), self._clock.unix_s())
         age_s = max(0.0, now.unix_s - request.due_unix_s) if request.due_unix_s else 0.0
         start = Moment(now.boot, now.monotonic_ns - round(age_s * 1e9), now.unix_s - age_s)
         if self._store is not None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from prober.config.specs import SweepSpec
+from prober.config.sweep import SweepSpec
 from prober.exposition.families import Registry
 from prober.features.capacity import start_checks as checks
 from prober.features.capacity.cron import MAX_LATENESS_S, Cron, longest_gap_s
@@ -281,8 +281,8 @@ class TargetSweeps(TargetObserver):
         if spec.schedule is None:
             cron.remove(self.name)
         else:
-            gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout)
-            period_s = None if gap_s is None else max(gap_s, spec.min_gap_s)
+            gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, self._context.clock.unix_s())
+            period_s = None if gap_s is None else max(gap_s, spec.min_gap)
             cron.set(self.name, spec.schedule, spec.timezone, self.schedule_due, self._schedule_missed)
         self.series.declare(period_s)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.exposition.families import Registry, Series
 from prober.features.gpu import series
 from prober.features.gpu.reader import Reader, open_reader
@@ -89,7 +89,7 @@ class GpuMonitor:
         targets = list(self._targets())
         for target in targets:
             # A sidecar sees the GPUs of its pod; a prober of many targets must be told which target they serve.
-            chosen = target.spec.gpus.chosen
+            chosen = target.spec.gpus.indices
             if chosen is None:
                 chosen = ("all",) if len(targets) == 1 else ()
             for one in chosen:

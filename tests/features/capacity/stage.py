@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from prober.config.load import load
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.budget.monitor import BudgetMonitor
@@ -19,6 +19,7 @@ from prober.features.capacity.series import SWEEP_REFUSALS
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
+from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import create_app
@@ -73,7 +74,7 @@ class Stage:
         )
         self.headroom.prometheus_url = changed.get("prometheus")
         self.target = Target(target_spec(url, more, **changed), self.clock)
-        self.target.state = "ready"
+        self.target.state = TargetState.READY
         self.observe()
 
     def value(self, name: str, *labels: str) -> float:

@@ -1,6 +1,5 @@
 """What is left of a capacity, by the newest demand."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -54,7 +53,7 @@ class Shown:
 
     def reconfigure(self, **changes: Any) -> None:
         """As a reload does."""
-        self.spec = replace(self.spec, **changes)
+        self.spec = self.spec.model_copy(update=changes)
         self.observed.retarget(cast(Target, SimpleNamespace(spec=self.spec, clock=self.clock)))
 
     def read(self, at_s: float, requests: float | None, tokens: float | None) -> None:
@@ -350,7 +349,7 @@ def test_a_target_that_takes_over_a_name_goes_on_with_demand_and_capacity(url: s
     shown.read(100.0, 400, 200_000)
     before, demand = shown.observed, shown.demand
     is_same = url == shown.spec.url
-    shown.spec = replace(shown.spec, url=url)
+    shown.spec = shown.spec.model_copy(update={"url": url})
     shown.observe()
     demand.page_read(PageReading(10**11, 0, EngineSignals(EngineInfo("vllm"), requests_finished_total=9e9)))
     before.removed()
@@ -384,7 +383,8 @@ async def test_the_answer_of_another_query_is_not_the_demand(monkeypatch: pytest
         stage.observed.retarget(stage.target)
         assert stage.demand.demand.requests_per_s == 4
         assert stage.target.spec.sweep is not None
-        stage.target.spec = replace(stage.target.spec, sweep=replace(stage.target.spec.sweep, demand_query="new"))
+        sweep = stage.target.spec.sweep.model_copy(update={"demand_query": "new"})
+        stage.target.spec = stage.target.spec.model_copy(update={"sweep": sweep})
         stage.observed.retarget(stage.target)
         assert stage.demand.demand.requests_per_s is None
         assert "llmslo_demand_requests_per_second" not in dict(stage.left())

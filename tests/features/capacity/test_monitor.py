@@ -1,11 +1,10 @@
 """When a sweep may start, and where its result is found."""
 
-from dataclasses import replace
-
 import pytest
 
 from prober.features.capacity.refusal import Refused
 from prober.features.capacity.sweep_series import SweepSeries
+from prober.measure.target_state import TargetState
 from prober.mock.server import running
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
@@ -19,14 +18,14 @@ async def test_a_sweep_is_refused_with_a_reason_and_counted() -> None:
         with pytest.raises(Refused, match="no `sweep:`") as refusal:
             stage.sweeps.start("other")
         assert refusal.value.reason == "not_configured"
-        stage.target.state = "failing"
+        stage.target.state = TargetState.FAILING
         with pytest.raises(Refused, match="is failing"):
             stage.sweeps.start("t", "schedule")
-        stage.target.state = "ready"
+        stage.target.state = TargetState.READY
         spec = stage.target.spec
         assert spec.sweep is not None
-        closed = replace(spec.sweep, blackout=(parse_weekly_span("00:00-24:00"),))
-        stage.target.spec = replace(spec, sweep=closed)
+        closed = spec.sweep.model_copy(update={"blackout": (parse_weekly_span("00:00-24:00"),)})
+        stage.target.spec = spec.model_copy(update={"sweep": closed})
         stage.observed.retarget(stage.target)
         with pytest.raises(Refused, match="blackout"):
             stage.sweeps.start("t")
@@ -60,7 +59,7 @@ async def test_a_target_whose_sweeps_cannot_be_observed_is_not_swept(
         with pytest.raises(Refused, match="no `sweep:`"):
             stage.sweeps.start("t")
         assert stage.sweeps.results("t") == []
-        assert stage.sweeps._context.cron.next("t") is None
+        assert not stage.sweeps._context.cron._jobs
         stage.remove()
         stage.observe()
         stage.sweeps.start("t")
@@ -72,8 +71,8 @@ async def test_a_scheduled_sweep_waits_for_the_end_of_another_target() -> None:
     async with running(SLOTS) as url, staged(url) as stage:
         others = []
         for name in ("waiting", "removed"):
-            target = Target(replace(target_spec(url), key=name, name=name), stage.clock)
-            target.state = "ready"
+            target = Target(target_spec(url).model_copy(update={"key": name, "name": name}), stage.clock)
+            target.state = TargetState.READY
             others.append(ObservedTarget(name, target, (stage.headroom, stage.sweeps)))
         stage.sweeps.start("t")
         with pytest.raises(Refused, match="one at a time"):

@@ -307,7 +307,7 @@ def test_budgets_end_the_sending(limits: Limits, reason: Reason) -> None:
 
 def test_the_in_flight_cap_is_saturation() -> None:
     """A stage that reaches the cap, or has a request shed at it, has found its limit."""
-    hand = Hand(plan(guards=Guards(in_flight=3)))
+    hand = Hand(plan(guards=Guards(max_in_flight=3)))
     for n in range(3):
         hand.send(n * 0.1)
     assert hand.reason == "saturated"

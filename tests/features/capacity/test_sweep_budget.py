@@ -8,6 +8,7 @@ from prober.features.capacity.refusal import Refused, StartRequest
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.mock.server import running
 from prober.probing.target import Target
@@ -99,14 +100,15 @@ async def test_a_reload_during_a_sweep_moves_it_to_the_new_budgets() -> None:
         await until(lambda: len(received) > 20)
         before, spec = stage.target, stage.target.spec
         assert spec.budget is not None
-        stage.target = Target(replace(spec, budget=replace(spec.budget, tokens_per_day=2_000_000)), stage.clock)
+        budget = spec.budget.model_copy(update={"tokens_per_day": 2_000_000})
+        stage.target = Target(spec.model_copy(update={"budget": budget}), stage.clock)
         stage.target.budgets["tokens"] = before.budgets["tokens"].with_limit(2_000_000)
-        stage.target.state, stage.target.identity = "ready", before.identity
+        stage.target.state, stage.target.identity = TargetState.READY, before.identity
         stage.observed.retarget(stage.target)
         then = len(received)
         await until(lambda: len(received) > then + 20)
         assert stage.target.budgets["tokens"].spent(stage.clock.now_ns()) >= 24 * (then + 20)
         assert before.budgets["tokens"].spent(stage.clock.now_ns()) < 24 * (then + 50)
-        stage.observed.retarget(Target(replace(spec, budget=None), stage.clock))
+        stage.observed.retarget(Target(spec.model_copy(update={"budget": None}), stage.clock))
         await until(stage.is_swept)
         assert stage.sweeps.results()[0].stop_detail == "the target's budget was changed"

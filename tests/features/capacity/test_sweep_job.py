@@ -12,6 +12,7 @@ from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.measure.engine_signals import EngineInfo, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
@@ -124,7 +125,7 @@ async def test_a_sweep_ends_when_target_probes_or_prober_are_in_trouble(
         await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
         match what:
             case "failing":
-                stage.target.state = "failing"
+                stage.target.state = TargetState.FAILING
             case "burning":
                 due = stage.clock.now_ns()
                 late = due + 10**9

@@ -89,7 +89,7 @@ async def test_a_target_whose_sweep_block_is_removed_during_a_sweep_has_a_demand
     async with running(SLOTS) as url, staged(url) as stage:
         stage.sweeps.start("t")
         await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
-        stage.target.spec = replace(stage.target.spec, sweep=None)
+        stage.target.spec = stage.target.spec.model_copy(update={"sweep": None})
         stage.observed.retarget(stage.target)
         await until(lambda: not stage.sweeps.under_way)
         for at_s in (0.0, 100.0):
@@ -145,7 +145,7 @@ async def test_a_claim_from_the_future_does_not_block_for_ever(monkeypatch: pyte
 async def test_a_change_of_the_url_ends_the_sweep_and_hides_the_capacity(tmp_path: Path) -> None:
     """A capacity holds for the URL at which it was found; back there it is shown again, with its time."""
     async with running(SLOTS) as url, running(SLOTS) as other, staged(url, folder=tmp_path) as stage:
-        spec, moved = stage.target.spec, replace(stage.target.spec, url=f"{other}/v1")
+        spec, moved = stage.target.spec, stage.target.spec.model_copy(update={"url": f"{other}/v1"})
         found = replace(sweep(), id="one", target=replace(sweep().target, url=spec.url))
         assert has_capacity(found)
         await stage.target_sweeps.results.keep(found)

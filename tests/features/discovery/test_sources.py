@@ -16,7 +16,8 @@ import dns.rrset
 import pytest
 from aiohttp import web
 
-from prober.config.specs import DnsSpec, FileSpec, HttpSpec, KubernetesSpec
+from prober.config.discovery import DnsSpec, FileSpec, HttpSpec, KubernetesSpec
+from prober.config.server import Auth
 from prober.features.discovery.sources.dns import Dns
 from prober.features.discovery.sources.file import Files
 from prober.features.discovery.sources.findings import Findings, Source
@@ -25,6 +26,8 @@ from prober.features.discovery.sources.kubernetes import Kubernetes
 from prober.features.discovery.sources.objects import targets
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import endpoint_slice, pod
+
+pytestmark = pytest.mark.virtual_time
 
 KEPT = frozenset(["__address__", "name", "model", "__meta_filepath", "__meta_url", "__meta_dns_name"])
 
@@ -67,7 +70,7 @@ async def running(source: Source) -> AsyncIterator[None]:
 
 def files(*names: object) -> tuple[Files, Found]:
     found = Found()
-    return Files(FileSpec(tuple(map(str, names)), 1.0), KEPT, found.findings), found
+    return Files(FileSpec(files=tuple(map(str, names)), interval=1.0), KEPT, found.findings), found
 
 
 async def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
@@ -182,7 +185,7 @@ async def test_a_list_on_a_server_is_followed(tmp_path: Path) -> None:
 
     found = Found()
     async with list_server(answer) as url:
-        source = Http(HttpSpec(url, 60.0, str(tmp_path / "token"), None), KEPT, found.findings)
+        source = Http(HttpSpec(url=url, auth=Auth(bearer_token_file=str(tmp_path / "token"))), KEPT, found.findings)
         await source.look()
         assert found.names() == {"n": "a:1"}
         for failures in range(1, 6):
@@ -237,7 +240,7 @@ async def test_srv_records_have_host_and_port() -> None:
     async with zone() as (server, at):
         server.records["_llm._tcp.example", "SRV"] = ["0 5 8000 a.example.", "1 5 8001 b.example.", "0 0 0 ."]
         found = Found()
-        await Dns(DnsSpec(("_llm._tcp.example.",), "SRV", None, 30.0, at), KEPT, found.findings).look()
+        await Dns(DnsSpec(names=("_llm._tcp.example.",), server=at), KEPT, found.findings).look()
         assert found.addresses() == ["a.example:8000", "b.example:8001"]
 
 
@@ -249,7 +252,7 @@ async def test_addresses_get_the_configured_port(kind: Literal["A", "AAAA"], rec
     async with zone() as (server, at):
         server.records["llm.example", kind] = [record]
         found = Found()
-        await Dns(DnsSpec(("llm.example.",), kind, 80, 30.0, at), KEPT, found.findings).look()
+        await Dns(DnsSpec(names=("llm.example.",), type=kind, port=80, server=at), KEPT, found.findings).look()
         assert found.addresses() == [address]
 
 
@@ -258,7 +261,9 @@ async def test_a_name_that_is_gone_is_no_failure() -> None:
     async with zone() as (server, at):
         server.records["llm.example", "A"] = ["10.0.0.1"]
         found = Found()
-        source = Dns(DnsSpec(("llm.example.", "none.example."), "A", 80, 30.0, at), KEPT, found.findings)
+        source = Dns(
+            DnsSpec(names=("llm.example.", "none.example."), type="A", port=80, server=at), KEPT, found.findings
+        )
         await source.look()
         assert found.findings.complete
         assert found.findings.problems == []
@@ -277,13 +282,13 @@ def kubernetes_spec(url: str, role: Literal["pod", "endpointslice"] = "pod", **m
     given: dict[str, Any] = {
         "label_selector": None,
         "field_selector": None,
-        "annotations": (),
+        "annotations": {},
         "port": None,
         "port_annotation": None,
         "unready": False,
     }
     given |= more
-    return KubernetesSpec(role, ("default",), **given, api_server=url, bearer_token_file=None, ca_file=None)
+    return KubernetesSpec(role=role, namespaces=("default",), **given, api_server=url)
 
 
 def test_a_pod_is_a_target_where_it_is_ready() -> None:
@@ -309,8 +314,8 @@ def test_a_pod_is_a_target_where_it_is_ready() -> None:
         assert labels["name"] == "default/p"
     for item in (pod("p", ready=False), terminating, pod("p", address="")):
         assert targets(item, spec, KEPT) == ()
-    assert targets(one, kubernetes_spec("http://h", annotations=(("x/probe", "true"),)), KEPT) == ()
-    assert len(targets(two, kubernetes_spec("http://h", annotations=(("x/probe", "true"),)), KEPT)) == 1
+    assert targets(one, kubernetes_spec("http://h", annotations={"x/probe": "true"}), KEPT) == ()
+    assert len(targets(two, kubernetes_spec("http://h", annotations={"x/probe": "true"}), KEPT)) == 1
 
 
 def test_labels_of_pods_are_called_as_prometheus_calls_them() -> None:

@@ -8,7 +8,7 @@ from dns.asyncresolver import Resolver
 from dns.exception import DNSException
 from dns.resolver import NXDOMAIN, LifetimeTimeout, NoAnswer
 
-from prober.config.specs import DnsSpec
+from prober.config.discovery import DnsSpec
 from prober.features.discovery.sources.findings import Findings, Found
 
 TIMEOUT_S = 5.0
@@ -26,7 +26,7 @@ class Dns:
         """Until cancelled."""
         while True:
             await self.look()
-            await asyncio.sleep(self._spec.interval_s * self._rng.uniform(0.9, 1.1))
+            await asyncio.sleep(self._spec.interval * self._rng.uniform(0.9, 1.1))
 
     async def look(self) -> None:
         """Ask once for all names."""

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import yaml
 
-from prober.config.specs import FileSpec
+from prober.config.discovery import FileSpec
 from prober.features.discovery.sources.findings import Findings, Found
 from prober.features.discovery.sources.groups import BadList, targets
 from prober.storage.watched_file import Stamp, stamp
@@ -33,7 +33,7 @@ class Files:
         """Until cancelled."""
         while True:
             await self.look()
-            await asyncio.sleep(self._spec.interval_s)
+            await asyncio.sleep(self._spec.interval)
 
     async def look(self) -> None:
         """Once at all of them."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from prober.config.specs import KubernetesSpec
+from prober.config.discovery import KubernetesSpec
 from prober.features.discovery.sources.findings import Found
 
 Json = dict[str, Any]
@@ -19,7 +19,7 @@ def targets(item: Json, spec: KubernetesSpec, kept: Collection[str]) -> Found:
     """
     about = item.get("metadata") or {}
     annotations = about.get("annotations") or {}
-    if any(annotations.get(name) != value for name, value in spec.annotations):
+    if any(annotations.get(name) != value for name, value in spec.annotations.items()):
         return ()
     found = _pod(item, about, spec) if spec.role == "pod" else _slice(item, about, spec)
     always = ("__address__", "name")
