@@ -67,7 +67,7 @@ def test_every_key_is_documented(model: type[Block]) -> None:
 
 def test_every_page_is_documented() -> None:
     """By its path, in docs/api.md."""
-    site = Site(cast(Any, SimpleNamespace()), cast(Any, None), cast(Any, None), Registry(), cast(Any, None), "", "")
+    site = Site(cast(Any, SimpleNamespace()), cast(Any, None), Registry(), cast(Any, None), "", "")
     for route in site.routes():
         assert f"`{route.path}" in text("docs/api.md"), route.path
 

@@ -42,9 +42,9 @@ PURE_MODULES = {
     "features.engines": {"continuity", "page_reading", "series"},
     "features.diagnosis": {"clues", "diagnosis", "knobs", "phases", "regimes", "window"},
     "features.capacity": {
-        *("actions", "capacity_model", "engine_fit", "estimate", "fit_objective", "fitting", "forecast", "knee"),
-        *("observations", "replay", "request_log", "request_record", "stop_conditions", "sweep", "sweep_plan"),
-        "sweep_record",
+        *("actions", "capacity_model", "demand", "engine_fit", "estimate", "fit_objective", "fitting", "forecast"),
+        *("knee", "observations", "refusal", "replay", "request_log", "request_record", "series", "stage_evidence"),
+        *("stop_conditions", "sweep", "sweep_plan", "sweep_progress", "sweep_record"),
     },
     "features.replicas": {"lease_machine", "series"},
     "features.grafana": {"dashboards"},

@@ -36,10 +36,10 @@ from prober.config.slos import parse_objectives
 from prober.config.sweep import SWEPT_SIGNALS, SweepSpec
 from prober.config.target import TargetSpec
 from prober.config.units import duration, rate
-from prober.features.capacity.actions import Estimate, Finished, Run
+from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import result_of
-from prober.features.capacity.sweep_runner import Drive, Unmeasurable
+from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.features.engines.page_reader import PageReader
 from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
@@ -144,16 +144,16 @@ async def _repeated(
             for number in range(times):
                 task = progress.add_task("looking at the load that is there", total=None)
 
-                def heard(order: Run | Estimate | Finished, task: Any = task) -> None:
-                    progress.update(task, description=_told(order))
+                def on_action(action: Action, task: Any = task) -> None:
+                    progress.update(task, description=_description(action))
 
                 began = time.time()
-                drive = Drive(Target(spec, clock), sweep_spec.workload, plan, Random(), PageReader, heard)
-                asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, drive, interrupted)
-                driven = await drive.run()
+                runner = SweepRunner(Target(spec, clock), sweep_spec.workload, plan, Random(), PageReader, on_action)
+                asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, runner, interrupted)
+                run = await runner.run()
                 progress.stop_task(task)
                 result = result_of(
-                    driven,
+                    run,
                     spec,
                     sweep_spec,
                     identity=f"sweep-{int(began)}",
@@ -167,24 +167,24 @@ async def _repeated(
                         "sustain_s": plan.sustain_s,
                     },
                 )
-                found.append((driven.finished, result))
-                if interrupted.is_set() or driven.quiet_s:
+                found.append((run.finished, result))
+                if interrupted.is_set() or run.quiet_s:
                     break  # on request, or the target asked to be left alone
         return found
     finally:
         clock.close()
 
 
-def _interrupt(drive: Drive, interrupted: asyncio.Event) -> None:
+def _interrupt(runner: SweepRunner, interrupted: asyncio.Event) -> None:
     """Handle Ctrl-C: end the sweep and keep what was measured; a second one ends the program at once."""
     if interrupted.is_set():
         raise KeyboardInterrupt
     interrupted.set()
-    drive.guard("interrupted")
+    runner.stop("interrupted")
 
 
-def _told(order: Run | Estimate | Finished) -> str:
-    match order:
+def _description(action: Action) -> str:
+    match action:
         case Run(phase=phase, rate_per_s=per_s):
             return f"{phase.replace('_', ' ')} at {per_s:.3g}/s"
         case Estimate(reason=reason):

@@ -45,7 +45,7 @@ class SweepCost:
         explicit = bool(bounds)
         if not explicit:
             time = f"no limit but its rates and the {sweep.limits.time:g} s of sweep.limits.time"
-            bounds.append((plan_of(sweep, spec, draws=1).most_requests, time))
+            bounds.append((plan_of(sweep, spec, draws=1).max_requests, time))
             bounds += [
                 (max(0.0, left) / amount, "no limit of its own: what the budget leaves beside its probes")
                 for kind, left in _left(spec).items()

@@ -201,10 +201,10 @@ class App:
             log.warning("--shard %s without --lease.name or --lease.path: %s", shard, ALONE)
         failures = self._family(own_series.STORAGE_FAILURES.name).value()
         engines = EngineMonitor(self._families, events, engine_facts)
-        headroom = Headroom(self._families, demands)
+        headroom = self._headroom = Headroom(self._families, demands)
         self._drift = DriftMonitor(self._families, events, specs.drift, drifts, has_store=store is not None)
         self._sweeps = Sweeps(self._families, events, headroom, trust, clock, store, PageReader, leading)
-        self._sweeps.prometheus_url = specs.prometheus_url
+        headroom.prometheus_url = specs.prometheus_url
         diagnosis = DiagnosisMonitor(self._families, events)
         gpus = GpuMonitor(self._families, lambda: self._fleet.runners.values())
         ledger = Ledger(store, failures, budgets)
@@ -242,7 +242,6 @@ class App:
         site = Site(
             self._fleet,
             self._sweeps,
-            headroom,
             self._families,
             self.reload,
             self._options.external_url,
@@ -305,7 +304,7 @@ class App:
                 return str(problem)
             self._trust.max_send_lag_s = min(spec.max_send_lag for spec in specs.kinds)
             self._drift.configure(specs.drift)
-            self._persistence.prometheus_url = self._sweeps.prometheus_url = specs.prometheus_url
+            self._persistence.prometheus_url = self._headroom.prometheus_url = specs.prometheus_url
             self._grafana.configure(specs.grafana)
             await self._roster.configure(specs)
             await self._fleet.settled()

@@ -11,7 +11,8 @@ from aiohttp import web
 from pydantic_core import PydanticSerializationError
 
 from prober import __version__
-from prober.features.capacity.monitor import Refused, Sweeps
+from prober.features.capacity.monitor import Sweeps
+from prober.features.capacity.refusal import Refused
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
 from prober.probing.history import TargetHistory, latest_first
@@ -130,12 +131,17 @@ class Api:
         Reply(200, "the probe, however it ended", ProbeAnswer),
         _NO_TARGET,
         Reply(409, "nothing was sent: the target is paused, loading or draining"),
+        Reply(504, "the probe did not end within the timeouts of the target; a request may have been sent"),
     )
     async def probe_now(self, request: web.Request) -> web.Response:
         """Send one probe now, and wait for its end. It counts in no SLI and takes no slot of the schedule."""
-        runner, result = await self.probe_once(request, None)
+        name = request.query.get("target", "")
+        try:
+            runner, result = await self.probe_once(request, None)
+        except TimeoutError:
+            text = f"the probe of target {name!r} did not end within its timeouts; a request may have been sent\n"
+            return web.Response(status=504, text=text)
         if result is None:
-            name = request.query.get("target", "")
             return web.Response(status=409, text=f"nothing was sent: target {name!r} is {runner.target.state}\n")
         runner = self._fleet.runners.get(runner.spec.key, runner)  # a reload may have replaced it
         result = replace(result, target=runner.name or result.target, on_request=True)
@@ -175,7 +181,7 @@ class Api:
     async def begin_sweep(self, request: web.Request) -> web.Response:
         """Start a sweep of a target now."""
         try:
-            identity = self._sweeps.ask(request.query.get("target", ""), "request")
+            identity = self._sweeps.start(request.query.get("target", ""))
         except Refused as refusal:
             status = 404 if refusal.reason == "not_configured" else 409
             return web.Response(status=status, text=f"{refusal.reason}: {refusal}\n")
@@ -229,9 +235,9 @@ class Api:
         return web.Response() if mistakes is None else web.Response(status=500, text=mistakes + "\n")
 
     async def probe_once(self, request: web.Request, limit_s: float | None) -> tuple[TargetRunner, ProbeResult | None]:
-        """Send one probe to the request's target; no result if it did not end within `limit_s` or nothing was sent.
+        """Send one probe to the request's target; no result if nothing was sent.
 
-        Raises HTTPNotFound, HTTPConflict if the target is paused, and TooMany.
+        Raises HTTPNotFound, HTTPConflict if the target is paused, TooMany, and TimeoutError after `limit_s`.
         """
         runner, name = self._runner(request), request.query.get("target", "")
         if not runner.target.spec.probes:

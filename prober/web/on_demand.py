@@ -40,9 +40,10 @@ class OnRequest:
         )  # of each target's schedule
 
     async def probe(self, runner: TargetRunner, limit_s: float | None) -> ProbeResult | None:
-        """Send one probe of a target's first workload; None if it did not end in time, or the engine is loading or draining.
+        """Send one probe of a target's first workload; None if nothing was sent, since the engine is loading or draining.
 
-        Raises TooMany.
+        limit_s: for the probe, None: the target's own timeouts. Raises TooMany; TimeoutError after the limit, when a request may
+        have been sent.
         """
         key = runner.target.spec.key
         if self._in_flight[key] >= MAX_IN_FLIGHT_PER_TARGET:
@@ -67,10 +68,7 @@ class OnRequest:
         drawer = RequestGenerator(target.spec.probes[0].workload, self._fleet.rng)
         due = self._fleet.context.clock.now_ns() + round(min(target.spec.connect_lead, 0.1) * 1e9)
         limit = limit_s if limit_s is not None else target.spec.timeouts.total + target.spec.timeouts.connect
-        try:
-            result = await asyncio.wait_for(run_probe(beside, drawer, due), max(0.1, limit))
-        except TimeoutError:
-            return None
+        result = await asyncio.wait_for(run_probe(beside, drawer, due), max(0.1, limit))
         if result is not None and result.outcome is Outcome.OVER_BUDGET:
             return replace(result, detail=OVER_BUDGET)
         return result

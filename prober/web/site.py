@@ -14,7 +14,6 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prober.exposition import protobuf
 from prober.exposition.families import Family, Registry, Series, page
 from prober.exposition.form import Form, wanted
-from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.experiments.report.svg_chart import STYLE
 from prober.features.slo.alerts import NAMES
@@ -48,7 +47,6 @@ class Site:
         self,
         fleet: Fleet,
         sweeps: Sweeps,
-        headroom: Headroom,
         families: Registry,
         reload: Callable[[], Awaitable[str | None]],
         external_url: str,
@@ -57,7 +55,7 @@ class Site:
     ) -> None:
         self.ready = False
         self.prefix = "/" + route_prefix.strip("/") if route_prefix.strip("/") else ""
-        self.views = Views(fleet, sweeps, headroom)
+        self.views = Views(fleet, sweeps)
         self._api = Api(fleet, sweeps, self.views, reload)
         self._fleet, self._families = fleet, families
         origins = {origin_of(external_url)} if external_url else set()
@@ -143,7 +141,10 @@ class Site:
             limit: float | None = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", "")) - PROBE_MARGIN_S
         except ValueError:
             limit = None
-        _, result = await self._api.probe_once(request, limit)
+        try:
+            _, result = await self._api.probe_once(request, limit)
+        except TimeoutError:
+            result = None
         return web.Response(body=_probe_page(result), headers={"Content-Type": Form.TEXT.value})
 
     async def status(self, request: web.Request) -> web.Response:

@@ -8,8 +8,9 @@ from itertools import islice
 
 from prober import __version__
 from prober.config.target import estimate_per_day
-from prober.features.capacity.headroom import Headroom
+from prober.features.capacity.headroom import FreeCapacity, TargetDemand
 from prober.features.capacity.monitor import Sweeps
+from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.diagnosis.monitor import TargetDiagnosis
 from prober.features.drift.monitor import TargetDrift
 from prober.features.experiments.report.document import Figure
@@ -46,8 +47,8 @@ UNITS = ("requests", "tokens")
 class Views:
     """Reads the state of the features."""
 
-    def __init__(self, fleet: Fleet, sweeps: Sweeps, headroom: Headroom) -> None:
-        self._fleet, self._sweeps, self._headroom = fleet, sweeps, headroom
+    def __init__(self, fleet: Fleet, sweeps: Sweeps) -> None:
+        self._fleet, self._sweeps = fleet, sweeps
         self.problems: Mapping[str, Problem] = {}  # what of the configuration is not in effect, by part
         self._charts: dict[str, tuple[list[str], list[Figure]]] = {}
 
@@ -145,6 +146,7 @@ class Views:
         now_ns = self._fleet.context.clock.now_ns()
         start = runner.starting_since_and_until_unix_s()
         history, drift, diagnosis = runner.find(TargetHistory), runner.find(TargetDrift), runner.find(TargetDiagnosis)
+        sweeps = runner.find(TargetSweeps)
         return TargetView(
             key=runner.name or spec.key,
             name=name,
@@ -156,7 +158,7 @@ class Views:
             outcomes=dict(history.outcomes.most_common()) if history else {},
             standings=self._slo_statuses(runner),
             diagnosis=diagnosis.diagnosis if diagnosis else None,
-            capacity=self._capacity(name),
+            capacity=_capacities(runner),
             probes=list(islice(history.recent(), RECENT)) if history else [],
             drifts=[
                 Drifting(workload, signal, verdict, shifts)
@@ -164,8 +166,8 @@ class Views:
             ],
             budgets=[Spending(kind, budget.limit, budget.spent(now_ns)) for kind, budget in target.budgets.items()],
             estimate=estimate_per_day(spec),
-            sweeping=self._sweeps.progress(name),
-            sweeps=self._sweeps.results(name),
+            sweeping=sweeps.progress() if sweeps else None,
+            sweeps=sweeps.latest() if sweeps else [],
             sweepable=spec.sweep is not None,
             starting=Starting(*start) if start else None,
         )
@@ -179,24 +181,22 @@ class Views:
             return list(slos.statuses(trusted=trusted, now_ns=now_ns))
         return [slo_status(slo, use, 0, 0, trusted=trusted, quiet_s=None) for slo, use in runner.spec.uses()]
 
-    def _capacity(self, name: str) -> Capacities | None:
-        """The answer of the last sweep that found a capacity."""
-        for result in self._sweeps.results(name):
-            if any(capacity.estimate is not None for capacity in result.capacities):
-                return Capacities(
-                    result.capacities,
-                    result.ended_unix_s,
-                    [self._room(name, unit) for unit in UNITS],
-                    self._headroom.demand(name).requests_per_s,
-                    self._headroom.exhaustion_unix_s(name),
-                    self._headroom.shape(name),
-                )
-        return None
 
-    def _room(self, name: str, unit: str) -> Room:
-        """The bound `lower` is of the lower capacity, so the least headroom."""
-        free = self._headroom.free(name, unit)
-        return Room(unit, free.lower, free.estimate, free.upper)
+def _capacities(runner: TargetRunner) -> Capacities | None:
+    """The answer of the last sweep that found a capacity, and the headroom."""
+    sweeps, demand = runner.find(TargetSweeps), runner.find(TargetDemand)
+    result = sweeps.last_capacity() if sweeps is not None else None
+    if result is None or demand is None:
+        return None
+    free = {unit: demand.headroom.get(unit, FreeCapacity()) for unit in UNITS}
+    return Capacities(
+        result.capacities,
+        result.ended_unix_s,
+        [Room(unit, of.lower, of.estimate, of.upper) for unit, of in free.items()],
+        demand.demand.requests_per_s,
+        demand.exhaustion_unix_s,
+        demand.shape,
+    )
 
 
 def _matches(asked: str, view: TargetView, found: Concern) -> bool:

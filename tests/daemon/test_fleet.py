@@ -18,7 +18,8 @@ from prober.exposition.families import Histogram, Registry, Value
 from prober.features.budget.checkpoints import Ledger
 from prober.features.budget.monitor import BudgetMonitor, TargetBudgets
 from prober.features.capacity.headroom import Headroom
-from prober.features.capacity.monitor import Sweeps, TargetSweeps
+from prober.features.capacity.monitor import Sweeps
+from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.diagnosis.monitor import DiagnosisMonitor, TargetDiagnosis
 from prober.features.drift.monitor import DriftMonitor, TargetDrift
 from prober.features.engines.monitor import EngineMonitor, TargetEngine

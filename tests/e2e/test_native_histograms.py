@@ -83,7 +83,7 @@ async def prober() -> AsyncIterator[Prober]:
     samples = [0.22 * math.exp(0.4 * rng.gauss(0, 1)) for _ in range(SAMPLES)]
     shown = recorded([], [])
     found = Prober(samples, recorded(samples, WIDE))
-    site = Site(cast(Any, None), cast(Any, None), cast(Any, None), shown, cast(Any, None), "", "")
+    site = Site(cast(Any, None), cast(Any, None), shown, cast(Any, None), "", "")
 
     async def metrics(request: web.Request) -> web.Response:
         answer = await site.metrics(request)

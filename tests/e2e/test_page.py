@@ -19,7 +19,7 @@ from aiohttp import web
 from playwright.sync_api import Browser, Dialog, Page, ViewportSize, expect, sync_playwright
 
 from prober.exposition.families import Registry
-from prober.features.capacity.monitor import Refused
+from prober.features.capacity.refusal import Refused
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
 from prober.web.page import layout
@@ -40,8 +40,8 @@ class Stage:
     def __init__(self, targets: Sequence[TargetView]) -> None:
         self.targets, self.broken, self.slow_s = list(targets), False, 0.0
         self.at, self.refusal, self.begun = NOW, "", list[str]()
-        fleet, sweeps = SimpleNamespace(find=self._find, runners={}), SimpleNamespace(ask=self._ask)
-        self.site = Site(cast(Any, fleet), cast(Any, sweeps), cast(Any, None), Registry(), self._reload, "", "/slo")
+        fleet, sweeps = SimpleNamespace(find=self._find, runners={}), SimpleNamespace(start=self._start)
+        self.site = Site(cast(Any, fleet), cast(Any, sweeps), Registry(), self._reload, "", "/slo")
         self.site.admin = True
         self.site.views = cast(Any, self)
         self.mistakes: str | None = None
@@ -82,7 +82,7 @@ class Stage:
 
         return SimpleNamespace(name=name, target=held, pause=pause)
 
-    def _ask(self, name: str, why: str) -> str:
+    def _start(self, name: str) -> str:
         if self.refusal:
             raise Refused("blackout", self.refusal)
         self.begun.append(name)

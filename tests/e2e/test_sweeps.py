@@ -204,10 +204,13 @@ def test_a_killed_daemon_does_not_sweep_again_within_min_gap(tmp_path: Path, moc
         assert second.value("llmslo_sweep_rate_per_second", target="one") == 0
 
 
-def old_store(folder: Path, targets: int, hours: int) -> Store:
+def old_store(folder: Path, url: str, targets: int, hours: int) -> Store:
     """As an earlier version left it: a sweep an hour, each with its requests, and one row that is broken."""
     found = sweep()
-    whole = replace(found, id="IDENTITY", started_unix_s=1e9, ended_unix_s=2e9, requests=found.requests[:40])
+    target = replace(found.target, url=f"{url}/v1")
+    whole = replace(
+        found, id="IDENTITY", target=target, started_unix_s=1e9, ended_unix_s=2e9, requests=found.requests[:40]
+    )
     text = to_json(whole)
     store, now = Store(str(folder)), time.time()
 
@@ -229,7 +232,7 @@ def old_store(folder: Path, targets: int, hours: int) -> Store:
 
 def test_a_store_of_90_days_of_an_older_version_holds_no_start_up(tmp_path: Path, mock: Mock) -> None:
     """It answers at once, headroom and results are there, a broken row stops nothing, and the file shrinks meanwhile."""
-    old_store(tmp_path / "store", targets := 10, 24 * 90).close()
+    old_store(tmp_path / "store", mock.url, targets := 10, 24 * 90).close()
     file = tmp_path / "store/prober.db"
     before = file.stat().st_size
     assert before > 100 << 20

@@ -13,11 +13,12 @@ from aiohttp import web
 from prober.config.load import load
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
-from prober.features.capacity import monitor as module
-from prober.features.capacity import sweep_runner
+from prober.features.capacity import start_checks, sweep_runner
 from prober.features.capacity.cron import MAX_LATENESS_S
 from prober.features.capacity.headroom import Headroom
-from prober.features.capacity.monitor import Refused, Sweeps
+from prober.features.capacity.monitor import Sweeps
+from prober.features.capacity.refusal import Refused
+from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.engines.page_reader import PageReader
 from prober.features.replicas.leadership import Leased
 from prober.features.replicas.lease_machine import Timing
@@ -126,11 +127,13 @@ class Replica:
     def __init__(self, url: str, leadership: Leadership, gap: str, families: Registry | None = None) -> None:
         spec = load(TEXT.format(url=url, gap=gap), source="c", engines=DIALECTS, environment={}, read=str).targets[0]
         self.families, self.clock = families or registry(), Clock()
-        headroom = Headroom(self.families)
-        self.sweeps = Sweeps(self.families, EventLog(), headroom, Trust(5.0), self.clock, None, PageReader, leadership)
+        self.headroom = Headroom(self.families)
+        self.sweeps = Sweeps(
+            self.families, EventLog(), self.headroom, Trust(5.0), self.clock, None, PageReader, leadership
+        )
         self.target = Target(spec, self.clock)
         self.target.state = TargetState.READY
-        self.observed = ObservedTarget("t", self.target, (self.sweeps,))
+        self.observed = ObservedTarget("t", self.target, (self.headroom, self.sweeps))
 
     @property
     def sending(self) -> bool:
@@ -144,7 +147,9 @@ class Replica:
 
     def rings(self, due_s: float) -> None:
         """As its schedule does."""
-        self.sweeps._ring("t", "schedule", due_s)
+        sweeps = self.observed.find(TargetSweeps)
+        assert sweeps is not None
+        sweeps.schedule_due(due_s)
 
 
 @asynccontextmanager
@@ -188,7 +193,7 @@ async def test_without_the_lease_nothing_is_swept_and_it_is_said_who_may() -> No
     """Neither on request nor by schedule; both are counted."""
     async with engine() as there, replica(there.url, Seat()) as here:
         with pytest.raises(Refused, match="lease default/test-0 is held by another; only its holder sweeps") as told:
-            here.sweeps.ask("t", "request")
+            here.sweeps.start("t")
         assert told.value.reason == "no_lease"
         here.rings(time.time())
         assert here.refused() == 2
@@ -225,7 +230,7 @@ async def test_a_sweep_ends_at_once_when_the_lease_is_lost(monkeypatch: pytest.M
     seat = Seat()
     async with engine() as there, replica(there.url, seat) as here:
         seat.give(1)
-        here.sweeps.ask("t", "request")
+        here.sweeps.start("t")
         await until(lambda: len(there.came) > 10 and there.open)
         sent = sending(monkeypatch, seat)
         await until(lambda: len(sent) > 3)
@@ -242,7 +247,7 @@ async def test_a_process_that_was_stopped_finds_out_before_it_sends(monkeypatch:
     seat = Seat()
     async with engine() as there, replica(there.url, seat) as here:
         seat.give(1)
-        here.sweeps.ask("t", "request")
+        here.sweeps.start("t")
         await until(lambda: len(there.came) > 10)
         sent = sending(monkeypatch, seat)
         await until(lambda: len(sent) > 3)
@@ -256,7 +261,7 @@ async def test_a_new_tenure_does_not_carry_on_an_old_sweep(monkeypatch: pytest.M
     seat = Seat()
     async with engine() as there, replica(there.url, seat) as here:
         seat.give(1)
-        here.sweeps.ask("t", "request")
+        here.sweeps.start("t")
         await until(lambda: len(there.came) > 5)
         sent = sending(monkeypatch, seat)
         seat.fence = 3
@@ -270,7 +275,7 @@ async def test_what_could_not_be_written_down_is_not_begun() -> None:
     async with engine() as there, replica(there.url, seat) as here:
         seat.give(1)
         seat.deaf = True
-        here.sweeps.ask("t", "request")
+        here.sweeps.start("t")
         await until(lambda: here.sweeps.under_way is None)
         assert here.refused() == 1
         assert there.came == []
@@ -285,10 +290,10 @@ async def test_a_lease_that_came_back_meanwhile_begins_nothing_twice(monkeypatch
         await answer.wait()
         return []
 
-    monkeypatch.setattr(module, "firing", slow)
+    monkeypatch.setattr(start_checks, "firing", slow)
     seat, due = Seat(), time.time()
     async with engine() as there, replica(there.url, seat) as here:
-        here.sweeps.prometheus_url = "http://127.0.0.1:1"
+        here.headroom.prometheus_url = "http://127.0.0.1:1"
         seat.give(1)
         here.rings(due)
         await asked.wait()
@@ -308,7 +313,7 @@ async def test_min_gap_counts_other_replicas_sweeps() -> None:
         seat.claims[claimed_as("t")] = time.time() - 60
         seat.give(1)
         with pytest.raises(Refused, match="min_gap is 3600 s"):
-            here.sweeps.ask("t", "schedule", time.time())
+            here.sweeps.start("t", "schedule", time.time())
 
 
 async def test_a_leader_that_is_cut_off_in_mid_sweep(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,7 @@ async def test_a_target_that_does_not_listen_yet_counts_nothing_and_its_neighbou
         assert seen.probes("late") == seen.count("llmslo_probe_failures_total", "late") == 0
         assert 1190 < seen.count(UNTIL, "late") - seen.clock.unix_s() < 1201
         assert ("well",) not in seen.families[UNTIL].children
-        view = next(
-            each for each in await Views(seen.fleet, seen.sweeps, seen.headroom).targets() if each.name == "late"
-        )
+        view = next(each for each in await Views(seen.fleet, seen.sweeps).targets() if each.name == "late")
         answer = TargetAnswer.model_validate(view).starting
         assert answer is not None
         assert answer.until - answer.since == pytest.approx(1200, abs=1)

@@ -84,9 +84,7 @@ async def served(path: Path | None, limits: Limits | None = None, *, admin: bool
     connector = aiohttp.TCPConnector(force_close=True)
     async with running(QUICK) as url, watched() as seen, aiohttp.ClientSession(connector=connector) as session:
         await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
-        site = Site(
-            seen.fleet, seen.sweeps, seen.headroom, seen.families, reload, "", "", WebFile(str(path) if path else None)
-        )
+        site = Site(seen.fleet, seen.sweeps, seen.families, reload, "", "", WebFile(str(path) if path else None))
         site.admin = admin
         serving = await serve(site, "127.0.0.1:0", limits)
         try:

@@ -7,7 +7,7 @@ from functools import cache
 from random import Random
 
 from prober.config.target import Estimate
-from prober.features.capacity.sweep_progress import Sweeping
+from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.diagnosis.clues import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis, Finding, RunnerUp
 from prober.features.drift.detector import DriftVerdict, Shift
@@ -184,7 +184,7 @@ def full() -> list[TargetView]:
     return [
         replace(
             target(),
-            sweeping=Sweeping("ramp", 4, 12.5, 311, 22, 41.0),
+            sweeping=SweepProgress("ramp", 4, 12.5, 311, 22, 41.0),
             sweeps=[sweep("a1b2c3d4e5f6"), sweep("b7c8d9e0f1a2", 2)],
         )
     ]

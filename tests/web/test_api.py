@@ -15,6 +15,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from prober.config.target import needs_of
+from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.chat import Usage
 from prober.mock.server import running
 from prober.mock.settings import Settings
@@ -63,7 +64,7 @@ async def asked(
 
     async with running(mock) as url, watched() as seen, aiohttp.ClientSession() as session:
         await seen.reconcile(specs(*(each.format(url=url) for each in targets), slos=slos), 1.0)
-        site = Site(seen.fleet, seen.sweeps, seen.headroom, seen.families, reload, external, prefix)
+        site = Site(seen.fleet, seen.sweeps, seen.families, reload, external, prefix)
         site.admin = admin
         runner = await serve(site, "127.0.0.1:0")
         try:
@@ -192,6 +193,22 @@ async def test_probes_on_request_have_a_rate_for_the_whole_prober() -> None:
         assert len(site.seen.recent("a")) == shown
         on_request(site, now_s=1.0)
         assert [(await site.ask("GET", "/probe?target=a")).status for _ in range(2)] == [200, 429]
+
+
+async def test_a_probe_on_request_that_does_not_end_may_have_been_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer does not say that nothing was sent, and the probe's slot is free again."""
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(on_demand, "run_probe", never)
+    async with asked(ONE + ", timeouts: {{connect: 50ms, first_token: 50ms, stall: 50ms, total: 50ms}}") as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        for _ in range(on_demand.MAX_IN_FLIGHT_PER_TARGET + 1):
+            answer = await site.ask("POST", "/api/v1/probes?target=a")
+            assert (answer.status, "a request may have been sent" in answer.text) == (504, True)
+            assert "nothing" not in answer.text
+        assert "probe_success 0" in (await site.ask("GET", "/probe?target=a")).text
 
 
 async def test_probes_on_request_are_two_at_a_time_of_a_target() -> None:
@@ -523,11 +540,15 @@ async def test_the_page_lets_others_run() -> None:
         assert turns >= 30
 
 
-async def test_a_sweeps_result_is_told_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In brief, whole, in words, and as curves over load on the target's page."""
-    async with asked(ONE) as site:
+async def test_the_result_of_a_sweep_is_served_and_drawn() -> None:
+    """In brief, in full, in words, and as curves over load on the target's page."""
+    slo = "{quick: {signal: ttft, threshold: 1s, objective: 99%}}"
+    async with asked(ONE + ", sweep: {{max_rate: 5/s}}", slos=slo) as site:
         await until(lambda: site.seen.probes("a") >= 1)
-        monkeypatch.setattr(site.seen.sweeps, "results", lambda name=None: [sweep("c0ffee")])
+        runner = site.seen.fleet.runners["a"]
+        sweeps, result = runner.find(TargetSweeps), sweep("c0ffee")
+        assert sweeps is not None
+        await sweeps.results.keep(replace(result, target=replace(result.target, url=runner.spec.url)))
         brief = await site.ask("GET", "/api/v1/sweeps")
         jsonschema.validate(json.loads(brief.text), schema_of("/api/v1/sweeps", "GET", 200))
         assert brief.data[0]["id"] == "c0ffee"
@@ -581,6 +602,6 @@ async def test_a_target_of_another_shard_is_told_where_it_is() -> None:
 async def test_an_address_to_listen_on_has_a_host_or_a_colon(address: str, advice: str) -> None:
     """A number alone may be meant as a port, and would open the pages to everybody."""
     async with watched() as seen:
-        site = Site(seen.fleet, seen.sweeps, seen.headroom, seen.families, cast(Any, None), "", "")
+        site = Site(seen.fleet, seen.sweeps, seen.families, cast(Any, None), "", "")
         with pytest.raises(OSError, match=advice):
             await serve(site, address)

@@ -23,7 +23,7 @@ def site(histograms: int) -> Site:
     family = Family(Series("y_seconds", "histogram", "y", ("a",)))
     for i in range(histograms):
         family.histogram((0.1, 1.0, *map(float, range(2, 50))), str(i)).observe(0.5)
-    return Site(cast(Any, None), cast(Any, None), cast(Any, None), Registry(y_seconds=family), cast(Any, None), "", "")
+    return Site(cast(Any, None), cast(Any, None), Registry(y_seconds=family), cast(Any, None), "", "")
 
 
 async def answered(asked: Site, **headers: str) -> tuple[web.Response, bytes]:

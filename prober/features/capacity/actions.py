@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from prober.features.capacity.stop_conditions import Trip
-from prober.features.capacity.sweep_plan import Spent
+from prober.features.capacity.stop_conditions import EngineCondition
+from prober.features.capacity.sweep_plan import LimitReason
 from prober.features.capacity.sweep_record import Phase, Record, Stage
 from prober.results.capacity import Capacity, Verdict, binding
 
@@ -26,8 +26,8 @@ Reason = (
         "guard",  # an external condition; `detail` names it
         "lease_lost",  # another prober may sweep now
     ]
-    | Spent
-    | Trip
+    | LimitReason
+    | EngineCondition
 )
 Teller = Literal["engine", "prometheus"]
 # Ended by the plan or externally; does not characterise the target.
@@ -62,9 +62,11 @@ class Estimate:
 class Finished:
     """End of the sweep: stop sending and cancel requests in flight.
 
-    reason: why the sending ended (of a run at the knee: why the ramp before it ended is in `ramp_reason`)
-    void: the target changed under the sweep, so that nothing can be said; capacities: one an SLO, empty if void
-    teller: who told of the load that was there; None: nobody, and rates are those of the sweep alone
+    reason: why the sending ended; detail: explains it
+    capacities: one an SLO, empty if void
+    void: the target changed during the sweep, which therefore has no answer
+    ramp_reason: why the ramp ended, where a run at the knee followed
+    teller: source of the background load; None: unknown, and rates are those of the sweep alone
     """
 
     reason: Reason
@@ -82,12 +84,12 @@ class Finished:
 
     @property
     def verdict(self) -> Verdict | Literal["void"]:
-        """Of all SLOs: `not_enough_data` if that is so of one of them, unless another one fails at the lowest rate."""
+        """Of all SLOs: `not_enough_data` if it is the verdict on one of them, unless another one fails at the lowest rate."""
         if self.void:
             return "void"
-        verdicts = {each.verdict for each in self.capacities} or {"not_enough_data"}
+        verdicts = {capacity.verdict for capacity in self.capacities} or {"not_enough_data"}
         order: tuple[Verdict, ...] = ("below_lowest", "not_enough_data", "found")
-        return next((each for each in order if each in verdicts), "not_reached")
+        return next((verdict for verdict in order if verdict in verdicts), "not_reached")
 
 
 Action = Run | Estimate | Finished

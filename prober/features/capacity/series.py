@@ -1,6 +1,9 @@
 """Series of sweeps, capacity, demand and headroom."""
 
+from typing import get_args
+
 from prober.exposition.families import Series, counter, gauge
+from prober.features.capacity.refusal import RefusalReason
 
 CAPACITY = gauge(
     "llmslo_capacity_requests_per_second",
@@ -35,9 +38,11 @@ SWEEP_STOPS = counter(
 )
 SWEEPS_REFUSED = counter("llmslo_sweeps_refused_total", "Sweeps that were not started, by reason.", "target", "reason")
 SWEEP_RATE = gauge("llmslo_sweep_rate_per_second", "Request rate of the running sweep; 0 without one.", "target")
-SWEEP_REQUESTS = counter("llmslo_sweep_requests_total", "Requests that sweeps sent.", "target")
+SWEEP_REQUESTS = counter("llmslo_sweep_requests_total", "Requests of sweeps, warm-up included.", "target")
 SWEEP_TOKENS = counter(
-    "llmslo_sweep_tokens_total", "Prompt and output tokens of sweeps, as counted by the server.", "target"
+    "llmslo_sweep_tokens_total",
+    "Prompt and output tokens of all requests of sweeps, as counted by the server; as requested where an answer was cut.",
+    "target",
 )
 SWEEP_SUCCESS = gauge(
     "llmslo_sweep_last_success_timestamp_seconds", "Time of the last sweep that found a capacity.", "target"
@@ -67,10 +72,6 @@ SWEEP_PERIOD = gauge(
     "target",
 )
 SWEEP_VERDICTS = ("found", "not_reached", "below_lowest", "not_enough_data", "void", "failed")
-SWEEP_REFUSALS = (
-    *("not_configured", "running", "min_gap", "retry_after"),
-    *("blackout", "not_ready", "alert_firing", "locked", "no_lease", "missed"),
-    *("over_budget", "not_recorded"),
-)
+SWEEP_REFUSALS: tuple[str, ...] = get_args(RefusalReason)
 
 ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -10,10 +10,10 @@ from prober.measure.objective import Slo
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
 
-Trip = Literal[
+EngineCondition = Literal[
     "waiting", "kv_usage", "preemptions", "production_ttft", "restarted", "replicas_changed", "engine_changed"
 ]
-VOID: frozenset[Trip] = frozenset({"restarted", "replicas_changed", "engine_changed"})
+VOID: frozenset[EngineCondition] = frozenset({"restarted", "replicas_changed", "engine_changed"})
 
 _PREEMPTIONS_S, _PRODUCTION_S = 2.0, 5.0
 _MIN_BAD = 3  # requests of others, or probes; fewer are not judged
@@ -44,7 +44,7 @@ class StopConditions:
 
     def reading(
         self, at_s: float, signals: EngineSignals, total_per_s: float, own_ttfts: list[tuple[float, float]]
-    ) -> Trip | None:
+    ) -> EngineCondition | None:
         """Judge the page read at `at_s`; return the condition that is met, or None.
 
         total_per_s: rate of all requests. own_ttfts: (time of first token, TTFT) of the sweep's requests.
@@ -68,7 +68,7 @@ class StopConditions:
             return "preemptions"
         return "production_ttft" if self._others_slow(own_ttfts) else None
 
-    def _changed(self, now: EngineSignals) -> Trip | None:
+    def _changed(self, now: EngineSignals) -> EngineCondition | None:
         """Whether the engine, its process or the number of replicas changed since the last reading."""
         if not self._recent:
             return None
@@ -99,7 +99,7 @@ class StopConditions:
         if self._first and span_s is None and self._first[1].preemptions_total is not None:
             known.insert(0, (self._first[0], self._first[1].preemptions_total))
         if span_s is not None:
-            known = [each for each in known if each[0] >= known[-1][0] - span_s]
+            known = [(at, n) for at, n in known if at >= known[-1][0] - span_s]
         if len(known) < 2 or known[-1][0] <= known[0][0]:
             return None
         gained = known[-1][1] - known[0][1]
@@ -111,7 +111,7 @@ class StopConditions:
         if limit_s is None or len(known) < 2:
             return False
         (begin, before), (_, now) = known[0], known[-1]
-        bound = next((each for each in now.bounds if each >= limit_s), None)
+        bound = next((bound for bound in now.bounds if bound >= limit_s), None)
         if bound is None or before.bounds != now.bounds:
             return False
         own = [ttft for at, ttft in own_ttfts if at > begin]
@@ -127,7 +127,7 @@ def _above(histogram: EngineHistogram, bound: float) -> float:
 def burns(probes: Sequence[ProbeResult], slos: Iterable[Slo], rate: float) -> bool:
     """Whether the probes during a sweep burn an SLO's budget faster than `rate`, with at least three bad events."""
     for slo in slos:
-        counts = [count_events(slo, each) for each in probes]
+        counts = [count_events(slo, probe) for probe in probes]
         total, bad = (sum(count[place] for count in counts) for place in (0, 1))
         if bad >= _MIN_BAD and bad > min(rate * float(slo.error_budget_ratio), _MAX_BAD_RATIO) * total:
             return True

@@ -11,23 +11,26 @@ from prober.measure.objective import Slo
 from prober.workload.workloads import sample_lengths
 
 WARM_UP = 3  # requests of a scheduled sweep's warm-up
-LENGTHS = 3_000  # draws of the workload for a cost forecast
+DRAWN_LENGTHS = 3_000  # of the workload: the knee rests on the longest requests
 Mode = Literal["adaptive", "gentle", "grid"]
-Spent = Literal["request_budget", "token_budget", "cost_budget"]
+LimitReason = Literal["request_budget", "token_budget", "cost_budget"]
 
 
 @dataclass(frozen=True, slots=True)
 class Guards:
     """Thresholds that stop a sweep at once. None: disabled.
 
-    failed_ratio: of a stage's requests, two at least; ttft_factor: a TTFT above so many times its threshold
-    waiting: requests in the engine's queue; None: as many as make a wait of `waiting_share` × the TTFT
-    threshold (Little's law; gentle: a quarter of that)
-    kv_cache_ratio: 0 to 1; preemptions: within two seconds, more than before the sweep
+    failed_ratio: of the requests of a stage, two at least
+    ttft_factor: a TTFT above so many times its threshold
+    waiting: requests in the engine's queue; None: as many as make a wait of `waiting_share` × the TTFT threshold (Little's law;
+        gentle: a quarter of that)
+    kv_cache_ratio: 0 to 1
+    preemptions: within two seconds, more than before the sweep
     production_ttft_s, production_share: more than this share of others' requests had a TTFT above it, by the engine's own
-    histogram over five seconds; None: no such guard
-    max_in_flight: requests of the sweep at once, far above need; late_ratio: results of the last 20 that the prober itself spoilt
-    page_lost_s: without a reading for so long where there were readings, the guards are blind
+        histogram over five seconds; None: no such guard
+    max_in_flight: requests of the sweep at the same time
+    late_ratio: of the last 20 results, those that the prober itself made invalid
+    page_lost_s: without a reading for so long where there were readings, as the other guards then see nothing
     """
 
     failed_ratio: float = 0.1
@@ -44,8 +47,8 @@ class Guards:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """Limits of a sweep; None: no limit. cost: in the currency of the prices, per token."""
+class Limits:
+    """Limits of a sweep; None: no limit. cost, *_token_cost: dollars"""
 
     requests: int | None = None
     tokens: int | None = None
@@ -54,16 +57,16 @@ class Budget:
     prompt_token_cost: float = 0.0
     output_token_cost: float = 0.0
 
-    def used(self, requests: int, prompt_tokens: int, output_tokens: int) -> tuple[float, Spent]:
-        """Of what so many come to: the highest share of a limit, and which limit that is; 0 where there is none."""
+    def used(self, requests: int, prompt_tokens: int, output_tokens: int) -> tuple[float, LimitReason]:
+        """The highest share of a limit that so many requests and tokens use, 0 without limits, and the reason it ends a sweep for."""
         cost = prompt_tokens * self.prompt_token_cost + output_tokens * self.output_token_cost
         tokens = prompt_tokens + output_tokens
-        shares: dict[Spent, float] = {
+        shares: dict[LimitReason, float] = {
             "request_budget": requests / self.requests if self.requests else 0.0,
             "token_budget": tokens / self.tokens if self.tokens else 0.0,
             "cost_budget": cost / self.cost if self.cost else 0.0,
         }
-        limit = max(shares, key=lambda each: shares[each])
+        limit = max(shares, key=lambda reason: shares[reason])
         return shares[limit], limit
 
 
@@ -72,21 +75,22 @@ class Plan:
     """Plan of a sweep. Rates are requests per second of the sweep, in addition to the background load.
 
     mode: adaptive ramps until the knee is passed; gentle ends the ramp at `gentle_share` of a threshold, or at the first queue;
-    grid walks fixed steps for curves
-    min_rate_per_s, max_rate_per_s, factor: of the ramp, and of the grid where `grid` names no rates
-    factor: from stage to stage, None: 1.15 (grid: 1.1); stage_s: None: 4 s (grid: 60 s)
-    warm_up: requests answered before the ramp, at the lowest rate and for at most `warm_up_s`; their latencies are nobody's;
-    five are enough where the engine's page shows that it has served many before, and the first ones are no slower
+        grid walks fixed steps for curves
+    min_rate, max_rate: of the ramp, and of the grid where `grid` names no rates; max_rate also of a climb
+    factor: ratio of consecutive rates; None: 1.15 (grid: 1.1)
+    stage_s: length of a stage; None: 4 s (grid: 60 s)
+    warm_up: requests answered before the ramp, at `min_rate` and for at most `warm_up_s`; their latencies do not count; five
+        are enough where the engine's page shows that it has served many before, and the first ones are no slower
+    sustain_s: length of a run at the knee afterwards; 0: none
     lengths: (prompt, output) tokens of some thousand draws of the workload: the knee rests on the longest, which a short sweep
-    seldom sends; empty: those that were sent
-    sustain_s: a run at the knee afterwards; 0: none
-    Raises ValueError for a plan that cannot be.
+        seldom sends; empty: those that were sent
+    Raises ValueError for a plan that is impossible.
     """
 
     slos: tuple[Slo, ...]
     mode: Mode = "adaptive"
-    min_rate_per_s: float = 1.0
-    max_rate_per_s: float = 1_000.0
+    min_rate: float = 1.0
+    max_rate: float = 1_000.0
     factor: float | None = None
     grid: tuple[float, ...] = ()
     stage_s: float | None = None
@@ -96,13 +100,13 @@ class Plan:
     gentle_share: float = 0.7
     lengths: tuple[tuple[int, int], ...] = ()
     guards: Guards = field(default_factory=Guards)
-    budget: Budget = field(default_factory=Budget)
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         if not self.slos:
-            raise ValueError("a sweep asks up to which rate an SLO holds; there is none")
-        if not 0 < self.min_rate_per_s <= self.max_rate_per_s:
-            raise ValueError(f"rates from {self.min_rate_per_s} to {self.max_rate_per_s}/s: there is no such ramp")
+            raise ValueError("a sweep finds the rate up to which an SLO holds; there is no SLO")
+        if not 0 < self.min_rate <= self.max_rate:
+            raise ValueError(f"rates from {self.min_rate} to {self.max_rate}/s: there is no such ramp")
         if self.step <= 1 or (self.stage_s is not None and self.stage_s <= 0):
             raise ValueError("each stage is a higher rate than the last (factor above 1), and takes time")
         if list(self.grid) != sorted(set(self.grid)) or (self.grid and self.grid[0] <= 0):
@@ -119,45 +123,45 @@ class Plan:
         return self.factor or (1.1 if self.mode == "grid" else 1.15)
 
     def rate(self, number: int) -> float | None:
-        """The rate of the ramp's or the grid's stage `number`, from 0; None above the highest."""
+        """Rate of a stage of the ramp or the grid, requests per second; None above the highest. number: from 0"""
         if self.mode == "grid" and self.grid:
             return self.grid[number] if number < len(self.grid) else None
-        rate = self.min_rate_per_s * self.step**number
-        return rate if rate <= self.max_rate_per_s * (1 + 1e-9) else None
+        rate = self.min_rate * self.step**number
+        return rate if rate <= self.max_rate * (1 + 1e-9) else None
 
     @property
-    def most_requests(self) -> float:
-        """The most requests that it sends, in the mean, if nothing ends it before: by its rates, its time and its own limit.
+    def max_requests(self) -> float:
+        """Mean number of requests if nothing but its rates and limits ends the sweep.
 
-        adaptive: without a page a slower climb follows the ramp, here at the highest rate for all the time that is left.
+        adaptive: after the ramp, at `max_rate` for all the time that is left.
         """
-        left_s = self.budget.time_s if self.budget.time_s is not None else inf
-        spent_s = min(left_s, self.warm_up_s if self.warm_up else 0.0)
-        sent, number = spent_s * self.min_rate_per_s, 0
-        while left_s > spent_s and (rate := self.rate(number)) is not None:
-            lasts_s = min(self.stage_length_s, left_s - spent_s)
-            sent, spent_s, number = sent + lasts_s * rate, spent_s + lasts_s, number + 1
-        if self.mode == "adaptive" and left_s > spent_s:
-            sent += (left_s - spent_s) * self.max_rate_per_s
-        return min(sent, self.budget.requests if self.budget.requests is not None else inf)
+        limit_s = self.limits.time_s if self.limits.time_s is not None else inf
+        elapsed_s = min(limit_s, self.warm_up_s if self.warm_up else 0.0)
+        requests, number = elapsed_s * self.min_rate, 0
+        while elapsed_s < limit_s and (rate := self.rate(number)) is not None:
+            stage_s = min(self.stage_length_s, limit_s - elapsed_s)
+            requests, elapsed_s, number = requests + stage_s * rate, elapsed_s + stage_s, number + 1
+        if self.mode == "adaptive" and elapsed_s < limit_s:
+            requests += (limit_s - elapsed_s) * self.max_rate
+        return min(requests, self.limits.requests if self.limits.requests is not None else inf)
 
 
-def plan_of(spec: SweepSpec, target: TargetSpec, draws: int = LENGTHS) -> Plan:
-    """The plan of a configured sweep. draws: of the workload, for the forecast."""
+def plan_of(spec: SweepSpec, target: TargetSpec, draws: int = DRAWN_LENGTHS) -> Plan:
+    """The plan of a configured sweep. draws: number of `lengths`"""
     price = target.budget.price_per_million if target.budget is not None else None
     prompt, completion = (price.prompt, price.completion) if price is not None else (0.0, 0.0)
     return Plan(
         slos=spec.slos,
         mode=spec.mode,
-        min_rate_per_s=spec.min_rate,
-        max_rate_per_s=spec.max_rate,
+        min_rate=spec.min_rate,
+        max_rate=spec.max_rate,
         guards=Guards(
             waiting=spec.guard.waiting,
             kv_cache_ratio=spec.guard.kv_cache,
             production_ttft_s=spec.guard.production_ttft,
             max_in_flight=spec.max_in_flight,
         ),
-        budget=Budget(
+        limits=Limits(
             spec.limits.requests,
             spec.limits.tokens,
             spec.limits.time,

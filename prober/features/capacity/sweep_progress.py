@@ -1,11 +1,14 @@
-"""How far a sweep is."""
+"""Progress of a sweep."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Sweeping:
-    """A sweep under way. stage: counted from 0, rate_per_s: what it adds now; both None while it is not sending."""
+class SweepProgress:
+    """Progress of the sweep under way.
+
+    stage: from 0; rate_per_s: what it adds now; both None while it does not send. requests: sent so far
+    """
 
     phase: str
     stage: int | None

@@ -1,4 +1,4 @@
-"""A sweep that was driven, as the result that is stored and reported."""
+"""A sweep that ran, as the result that is stored and reported."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from prober import __version__
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished
-from prober.features.capacity.sweep_runner import Driven
+from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
@@ -23,7 +23,7 @@ MOST_CUT = 0.05  # of a stage's requests, for its latencies to count
 
 
 def result_of(
-    driven: Driven,
+    run: SweepRun,
     spec: TargetSpec,
     sweep: SweepSpec,
     *,
@@ -34,20 +34,20 @@ def result_of(
     devices: Sequence[GpuReading] = (),
 ) -> Result:
     """Of all that is known. told: what the configuration does not say; devices: the GPUs that serve the target."""
-    finished = driven.finished
+    finished = run.finished
     stages: list[Stage] = []
     requests: list[Request] = []
     warm = [stage for stage in finished.stages if stage.phase == "warm_up"]
-    delivered = deliveries([each for _, each in driven.probes], sweep.slos)
+    delivered = deliveries([each for _, each in run.probes], sweep.slos)
     for stage in [stage for stage in finished.stages if stage.phase != "warm_up"]:
-        probes = [each for number, each in driven.probes if number == stage.number]
-        seen = [signals for at_s, signals in driven.readings if stage.began_s <= at_s <= stage.ended_s]
+        probes = [each for number, each in run.probes if number == stage.number]
+        seen = [signals for at_s, signals in run.readings if stage.began_s <= at_s <= stage.ended_s]
         built, rows = stage_of(
             f"{stage.phase} {stage.rate_per_s:.3g}/s",
             stage.rate_per_s,
             probes,
             index=len(stages),
-            origin_ns=driven.began_ns,
+            origin_ns=run.began_ns,
             begin_ns=round(stage.began_s * 1e9),
             sending_s=stage.ended_s - stage.began_s,
             slos=sweep.slos,
@@ -66,14 +66,14 @@ def result_of(
             built = replace(built, latencies={}, ended=f"{built.ended or 'over'}, {cut} cut in flight")
         stages.append(built)
         requests += rows
-    last = driven.readings[-1][1] if driven.readings else None
+    last = run.readings[-1][1] if run.readings else None
     return Result(
         id=identity,
         kind="grid" if sweep.mode == "grid" else "sweep",
         started_unix_s=started_unix_s,
         ended_unix_s=ended_unix_s,
         tool=f"llm-slo-prober {__version__}",
-        target=_target(spec, driven, last),
+        target=_target(spec, run, last),
         load=describe_load(sweep.workload, arrivals="poisson", max_in_flight=sweep.max_in_flight),
         stages=tuple(stages),
         configuration=json.dumps(_configuration(sweep) | dict(told), sort_keys=True),
@@ -87,7 +87,7 @@ def result_of(
         prices=_prices(spec),
         context=_context(devices),
         interference=_interference(finished),
-        retry_after_s=driven.quiet_s,
+        retry_after_s=run.quiet_s,
         requests=tuple(requests),
     )
 
@@ -97,13 +97,23 @@ def without_requests(result: Result) -> Result:
     return replace(result, requests=())
 
 
-def _target(spec: TargetSpec, driven: Driven, last: EngineSignals | None) -> Target:
-    parts = urlsplit(spec.url)
+def has_capacity(result: Result) -> bool:
+    """Whether a sweep found the capacity of an SLO."""
+    return any(capacity.estimate is not None for capacity in result.capacities)
+
+
+def result_url(url: str) -> str:
+    """The URL of a target as results have it: without credentials and query."""
+    parts = urlsplit(url)
     host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
-    models = [each.model for _, each in driven.probes if each.model]
-    engines = [each.engine for _, each in driven.probes if each.engine]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def _target(spec: TargetSpec, run: SweepRun, last: EngineSignals | None) -> Target:
+    models = [each.model for _, each in run.probes if each.model]
+    engines = [each.engine for _, each in run.probes if each.engine]
     return Target(
-        url=f"{parts.scheme}://{host}{parts.path}",
+        url=result_url(spec.url),
         model=models[-1] if models else spec.model,
         engine=last.info.engine if last else (engines[-1] if engines else spec.engine),
         engine_version=last.info.version if last else None,

@@ -1,4 +1,4 @@
-"""Carries a sweep out: paces its requests, reads the engine's page beside them, and cuts what is in flight when it is over."""
+"""Runs a sweep: paces its requests, reads the engine's page meanwhile, and cuts the requests in flight when it ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
-from prober.features.capacity.actions import Estimate, Finished, Run
+from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.estimate_process import estimate_in_process
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep
-from prober.features.capacity.sweep_plan import Plan, Spent
-from prober.features.capacity.sweep_progress import Sweeping
+from prober.features.capacity.sweep_plan import LimitReason, Plan
+from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
@@ -25,20 +25,26 @@ from prober.workload.budget import BudgetDemand
 from prober.workload.workloads import Mix, RequestGenerator, Workload
 
 TICK_NS = 250_000_000
-LEAD_NS = 200_000_000  # a connection is begun so long before its request is due
-SPENT: dict[str, Spent] = {"tokens": "token_budget", "cost": "cost_budget"}  # by budget of the target
-BEFORE_S = 3.0  # how long the load that is there is looked at first
+LEAD_NS = 200_000_000  # from the launch of a request, which connects, until it is due
+BUDGET_REASONS: dict[str, LimitReason] = {
+    "tokens": "token_budget",
+    "cost": "cost_budget",
+}  # by daily budget of the target
+BEFORE_S = 3.0  # how long the page is read before the first request, for the load that is there already
 
 
 class Unmeasurable(Exception):
-    """The target does not even say who it is; the message says why."""
+    """The target cannot be identified; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Driven:
-    """A sweep as it went. probes: (stage, result) in the order they ended; readings: (seconds of the monotonic clock, page).
+class SweepRun:
+    """A sweep that ran.
 
-    model: of the engine, fitted to what was seen; None where it could not be, or is not to be believed
+    model: of the engine, fitted to the requests; None where no model fits
+    began_ns: of the monotonic clock
+    probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
+    readings: (seconds of the monotonic clock, page)
     quiet_s: how long the target still asks to be left alone
     """
 
@@ -49,18 +55,25 @@ class Driven:
     readings: tuple[tuple[float, EngineSignals], ...]
     quiet_s: float = 0.0
 
+    @property
+    def tokens(self) -> int:
+        """Prompt and output tokens of all requests: as the server counts them, or as requested where an answer was cut."""
+        return sum(_tokens(probe) for _, probe in self.probes)
 
-async def nobody() -> None:
+
+async def unknown_demand() -> None:
     """No demand is known."""
 
 
-class Drive:
-    """One sweep of one target. `on_order` hears of each new stage, and of the end; prior: what earlier sweeps fitted.
+class SweepRunner:
+    """Runs one sweep of one target.
 
-    demand: says what the target's users ask of it, per second, None where it does not know; it is asked before the first request,
-    as what it counts later may be the sweep's own
-    may: asked before each request leaves; once it says no, the sweep is over (`lease_lost`)
-    others: by budget of the target, what its scheduled probes need, which no request of the sweep may take
+    on_action: called with each action of the machine
+    prior: model that earlier sweeps fitted
+    demand: returns the demand of the target's users in requests per second, None if it is unknown; called before the first
+        request, as later it may count the sweep's own
+    is_allowed: called before each request is sent; once it returns False the sweep ends (`lease_lost`)
+    needs: what the scheduled probes need of each daily budget, which no request of the sweep may take
     """
 
     def __init__(
@@ -70,59 +83,59 @@ class Drive:
         plan: Plan,
         rng: Random,
         open_page: OpenPage,
-        on_order: Callable[[Run | Estimate | Finished], None],
+        on_action: Callable[[Action], None],
         prior: Prior | None = None,
-        demand: Callable[[], Awaitable[float | None]] = nobody,
-        may: Callable[[], bool] = lambda: True,
-        others: Mapping[str, BudgetDemand] = MappingProxyType({}),
+        demand: Callable[[], Awaitable[float | None]] = unknown_demand,
+        is_allowed: Callable[[], bool] = lambda: True,
+        needs: Mapping[str, BudgetDemand] = MappingProxyType({}),
     ) -> None:
-        # Its own view of the target: what the sweep sends has its own cap, and counts in nobody's state, but in its budgets.
+        # A view of the target with a cap and a state of its own, which spends the target's budgets.
         spec = target.spec.model_copy(update={"max_in_flight": plan.guards.max_in_flight, "warmup": 0})
         self._target = Target(spec, target.clock)
-        self._target.budgets, self._target.ledger, self._target.others = target.budgets, target.ledger, others
+        self._target.budgets, self._target.ledger, self._target.others = target.budgets, target.ledger, needs
         self._target.identity, self._target.state = target.identity, target.state
         self._clock = target.clock
-        self._drawer, self._plan, self._rng, self._on_order = RequestGenerator(workload, rng), plan, rng, on_order
+        self._requests, self._plan, self._rng, self._on_action = RequestGenerator(workload, rng), plan, rng, on_action
         self._open_page = open_page
-        self._prior, self._demand, self._may = prior, demand, may
+        self._prior, self._demand, self._is_allowed = prior, demand, is_allowed
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
-        self._stopped: str | None = None  # before it began
+        self._stop_reason: str | None = None  # of a stop before the machine began
         self._quiet_until_s = 0.0
-        self._begun = [0, 0, 0]  # requests, prompt tokens, output tokens, before they are due
+        self._launched = (0, 0, 0)  # requests, prompt tokens, output tokens
         self._began_s = self._now_s()
         self._flights: dict[asyncio.Task[None], Flight] = {}
         self._probes: list[tuple[int, ProbeResult]] = []
         self._readings: list[tuple[float, EngineSignals]] = []
 
-    def guard(self, name: str) -> None:
-        """Something outside speaks against going on: the sweep ends, and what was measured is kept."""
+    def stop(self, why: str) -> None:
+        """End the sweep for a reason from outside, and keep what was measured."""
         if self._sweep is None:
-            self._stopped = name
+            self._stop_reason = why
         else:
-            self._sweep.guard(name, self._now_s())
+            self._sweep.stop(why, self._now_s())
 
-    def reconfigured(self, target: Target, others: Mapping[str, BudgetDemand]) -> None:
-        """The target has other settings from now on: what is sent counts in its budgets as they are now."""
+    def reconfigured(self, target: Target, needs: Mapping[str, BudgetDemand]) -> None:
+        """The configuration of the target has changed: requests spend its budgets as they are now."""
         if target.budgets.keys() != self._target.budgets.keys():
-            self.guard("the target's budget was changed")
+            self.stop("the target's budget was changed")
             return
         self._target.spec = self._target.spec.model_copy(update={"budget": target.spec.budget})
-        self._target.budgets, self._target.ledger, self._target.others = target.budgets, target.ledger, others
+        self._target.budgets, self._target.ledger, self._target.others = target.budgets, target.ledger, needs
 
     def lease_lost(self) -> None:
-        """It may not go on: nothing leaves any more, and what is in flight is cut."""
+        """Send nothing more, and cut the requests in flight."""
         if self._sweep is not None:
             self._sweep.lease_lost(self._now_s())
-            self._heed(self._sweep)
+            self._cut_unless_sending(self._sweep)
 
-    def progress(self) -> Sweeping:
-        """How far it is."""
-        order = self._sweep.order if self._sweep is not None else None
-        phase = order.phase if isinstance(order, Run) else "looking at the target" if order is None else "estimate"
-        stage, rate = (order.stage, order.rate_per_s) if isinstance(order, Run) else (None, None)
-        sent = len(self._probes) + len(self._flights)
-        return Sweeping(phase, stage, rate, sent, len(self._flights), self._now_s() - self._began_s)
+    def progress(self) -> SweepProgress:
+        """Progress so far."""
+        action = self._sweep.action if self._sweep is not None else None
+        phase = action.phase if isinstance(action, Run) else "looking at the target" if action is None else "estimate"
+        stage, rate_per_s = (action.stage, action.rate_per_s) if isinstance(action, Run) else (None, None)
+        requests = len(self._probes) + len(self._flights)
+        return SweepProgress(phase, stage, rate_per_s, requests, len(self._flights), self._now_s() - self._began_s)
 
     def page_read(self, reading: PageReading | None) -> None:
         """The engine's page was read."""
@@ -132,13 +145,13 @@ class Drive:
                 self._sweep.page(self._now_s(), reading.signals)
 
     def engine_changed(self, change: EngineChange) -> None:
-        """The machine sees a changed engine on its page by itself."""
+        """The machine recognises a changed engine on its page by itself."""
 
-    async def run(self) -> Driven:
+    async def run(self) -> SweepRun:
         """Sweep to the end. Raises Unmeasurable. Cancelled, it leaves nothing in flight."""
         if (verdict := await self._target.identify()) is not None:
             raise Unmeasurable(f"{self._target.spec.url}: {verdict.detail}")
-        page = self._page()
+        page = self._start_page()
         try:
             demand = await self._demand()
             if page is not None:
@@ -149,18 +162,18 @@ class Drive:
                 sweep.demand(demand)
             for at_s, signals in self._readings:
                 sweep.page(at_s, signals)
-            if self._stopped is not None:
-                sweep.guard(self._stopped, self._now_s())
-            finished = await self._send(sweep)
+            if self._stop_reason is not None:
+                sweep.stop(self._stop_reason, self._now_s())
+            finished = await self._carry_out(sweep)
             quiet_s = max(0.0, self._quiet_until_s - self._now_s())
-            return Driven(finished, self._model, began_ns, tuple(self._probes), tuple(self._readings), quiet_s)
+            return SweepRun(finished, self._model, began_ns, tuple(self._probes), tuple(self._readings), quiet_s)
         finally:
             await self._cut()
             if page is not None:
                 page.cancel()
                 await asyncio.wait([page])
 
-    def _page(self) -> "asyncio.Task[None] | None":
+    def _start_page(self) -> "asyncio.Task[None] | None":
         metrics = self._target.spec.metrics
         if metrics is None:
             return None
@@ -169,96 +182,92 @@ class Drive:
         return asyncio.create_task(self._read(self._open_page(self._target, spec, self._clock, self, lambda: name)))
 
     async def _read(self, page: PageSource) -> None:
-        """As often as the machine wants, which may change its mind meanwhile."""
+        """Read the page as often as the machine wants, which may change meanwhile."""
         while await page.read():
             read_ns = now_ns = self._clock.now_ns()
             while now_ns < (due_ns := read_ns + round((self._sweep.page_every_s if self._sweep else PAGE_S) * 1e9)):
                 await self._clock.sleep_until(min(due_ns, now_ns + round(PAGE_NEAR_S * 1e9)))
                 now_ns = self._clock.now_ns()
 
-    async def _send(self, sweep: Sweep) -> Finished:
-        """Do what the machine orders until it has finished."""
-        order: Run | Estimate | Finished | None = None
-        due: Iterator[int] = iter(())
+    async def _carry_out(self, sweep: Sweep) -> Finished:
+        """Carry out the actions of the machine until it has finished."""
+        action: Action | None = None
+        due_times: Iterator[int] = iter(())
         due_ns, tick_ns = 0, self._clock.now_ns()
         while True:
             now_ns = self._clock.now_ns()
-            if not self._may():
+            if not self._is_allowed():
                 sweep.lease_lost(now_ns / 1e9)
             if now_ns >= tick_ns:
-                self._look(sweep, now_ns)
+                self._tick(sweep, now_ns)
                 tick_ns = now_ns + TICK_NS
-            if sweep.order != order:
-                order = sweep.order
-                self._on_order(order)
-                if isinstance(order, Finished):
-                    return order
-                if isinstance(order, Estimate):
+            if sweep.action != action:
+                action = sweep.action
+                self._on_action(action)
+                if isinstance(action, Finished):
+                    return action
+                if isinstance(action, Estimate):
                     await self._cut()
-                    sweep.estimated(await self._estimate(order.record), self._now_s())
+                    sweep.estimated(await self._estimate(action.record), self._now_s())
                     continue
-                due = poisson(order.rate_per_s, self._rng, now_ns + LEAD_NS)
-                due_ns = next(due)
-            assert isinstance(order, Run)
+                due_times = poisson(action.rate_per_s, self._rng, now_ns + LEAD_NS)
+                due_ns = next(due_times)
             if now_ns >= due_ns - LEAD_NS:
                 self._launch(sweep, due_ns)
-                due_ns = next(due)
+                due_ns = next(due_times)
             else:
                 await self._clock.sleep_until(min(tick_ns, due_ns - LEAD_NS))
 
-    def _look(self, sweep: Sweep, now_ns: int) -> None:
-        """First tokens that have come, and time that has passed."""
+    def _tick(self, sweep: Sweep, now_ns: int) -> None:
+        """Report first tokens, and the time."""
         for flight in list(self._flights.values()):
             if (first_ns := flight.first_ns()) is not None:
                 sweep.first_token(flight.request_id, first_ns / 1e9)
         sweep.tick(now_ns / 1e9)
 
     def _launch(self, sweep: Sweep, due_ns: int) -> None:
-        flight = Flight(self._target, self._drawer, due_ns, self._may)
-        begun = [before + more for before, more in zip(self._begun, (1, *flight.asked), strict=True)]
-        share, limit = self._plan.budget.used(*begun)
+        flight = Flight(self._target, self._requests, due_ns, self._is_allowed)
+        requests, prompt_tokens, output_tokens = self._launched
+        prompt, output = flight.asked
+        launched = (requests + 1, prompt_tokens + prompt, output_tokens + output)
+        share, limit = self._plan.limits.used(*launched)
         if share > 1:
-            task = asyncio.create_task(self._refrain(sweep, limit, due_ns))
+            task = asyncio.create_task(self._end_at_limit(sweep, limit, due_ns))
         else:
-            self._begun = begun
-            task = asyncio.create_task(self._fly(sweep, flight, due_ns))
+            self._launched = launched
+            task = asyncio.create_task(self._send(sweep, flight, due_ns))
         self._flights[task] = flight
         task.add_done_callback(lambda done: self._flights.pop(done, None))
 
-    async def _refrain(self, sweep: Sweep, limit: Spent, due_ns: int) -> None:
-        """What is begun before is sent still."""
+    async def _end_at_limit(self, sweep: Sweep, limit: LimitReason, due_ns: int) -> None:
+        """End the sweep when the first request is due that the limit excludes. Requests launched earlier are still sent."""
         await self._clock.sleep_until(due_ns)
-        sweep.spent(limit, self._now_s())
+        sweep.limit_reached(limit, self._now_s())
 
-    async def _fly(self, sweep: Sweep, flight: Flight, due_ns: int) -> None:
+    async def _send(self, sweep: Sweep, flight: Flight, due_ns: int) -> None:
+        """Send one request, and report how it ended."""
         flying = asyncio.create_task(flight.fly())
         stage = None
         try:
             await self._clock.sleep_until(due_ns)
             if flying.done() and flying.result().outcome is Outcome.OVER_BUDGET:
-                kind = self._target.lacking(*flight.asked) or next(iter(self._target.budgets), "tokens")
-                said = "; the rest of the target's daily budget is for its probes"
-                sweep.spent(SPENT[kind], self._now_s(), said)
-                self._heed(sweep)
+                budget = self._target.lacking(*flight.asked) or next(iter(self._target.budgets), "tokens")
+                detail = "; the rest of the target's daily budget is for its probes"
+                sweep.limit_reached(BUDGET_REASONS[budget], self._now_s(), detail)
+                self._cut_unless_sending(sweep)
                 return
-            if isinstance(sweep.order, Run):
-                stage = sweep.order.stage  # at its due time, as the machine has it
+            if isinstance(sweep.action, Run):
+                stage = sweep.action.stage  # at its due time, as the machine counts it
             sweep.sent(flight.request_id, due_ns / 1e9, *flight.asked)
-            self._heed(sweep)
+            self._cut_unless_sending(sweep)
             result = await flying
         except asyncio.CancelledError:
             flying.cancel()
             await asyncio.wait([flying])
             if stage is not None:
-                detail = "cut when the sweep ended"
-                timeline, (prompt, output) = flight.delivered(), flight.asked
-                cut = ProbeResult(
-                    *("", "", flight.request_id, 0.0, Outcome.CANCELLED, detail, timeline),
-                    requested_prompt_tokens=prompt,
-                    requested_output_tokens=output,
-                )
-                self._probes.append((stage, cut))
-                sweep.result(cut, self._now_s())  # else it would be waited for in what follows
+                result = _cut_result(flight)
+                self._probes.append((stage, result))
+                sweep.result(result, self._now_s())  # otherwise the machine would wait for it in the next stages
             raise
         if stage is not None:
             self._probes.append((stage, result))
@@ -266,27 +275,47 @@ class Drive:
             self._quiet_until_s = max(self._quiet_until_s, self._now_s() + seconds)
             sweep.retry_after(self._now_s(), seconds)
         sweep.result(result, self._now_s())
-        self._heed(sweep)
+        self._cut_unless_sending(sweep)
 
-    def _heed(self, sweep: Sweep) -> None:
-        """The sending has ended: what is begun and not yet due does not leave any more."""
-        if not isinstance(sweep.order, Run):
+    def _cut_unless_sending(self, sweep: Sweep) -> None:
+        """Cancel all other requests once the machine sends nothing more: those that are not due yet are never sent."""
+        if not isinstance(sweep.action, Run):
             for task in self._flights:
                 if task is not asyncio.current_task() and not task.cancelling():
                     task.cancel()
 
     async def _cut(self) -> None:
-        """Nothing of the sweep is in flight any more."""
+        """Cut all requests; on return none is in flight."""
         tasks = list(self._flights)
         for task in tasks:
-            if not task.cancelling():  # a second time would break off what the first one says
+            if not task.cancelling():  # a second cancellation would break off the report of the first one
                 task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
     async def _estimate(self, record: Record) -> tuple[Capacity, ...]:
+        """Estimate in another process: it takes seconds of a processor that timestamps need."""
         capacities, self._model = await estimate_in_process(record, self._rng.getrandbits(32), self._prior)
         return capacities
 
     def _now_s(self) -> float:
         return self._clock.now_ns() / 1e9
+
+
+def _cut_result(flight: Flight) -> ProbeResult:
+    """The result of a request that was cut."""
+    prompt_tokens, output_tokens = flight.asked
+    return ProbeResult(
+        *("", "", flight.request_id, 0.0, Outcome.CANCELLED, "cut when the sweep ended", flight.delivered()),
+        requested_prompt_tokens=prompt_tokens,
+        requested_output_tokens=output_tokens,
+    )
+
+
+def _tokens(probe: ProbeResult) -> int:
+    """Tokens of a request; 0 if it was not sent."""
+    if (usage := probe.timeline.usage) is not None:
+        return (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
+    if probe.timeline.sent_ns is None:
+        return 0
+    return probe.requested_prompt_tokens + probe.requested_output_tokens

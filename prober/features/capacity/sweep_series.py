@@ -1,81 +1,84 @@
-"""What the daemon shows of a target's sweeps, as series."""
+"""Series of a target's sweeps."""
 
 from typing import get_args
 
 from prober.exposition.families import Registry
-from prober.features.capacity import series as capacity_series
-from prober.features.capacity.actions import Finished, Reason
+from prober.features.capacity import series
+from prober.features.capacity.actions import Reason
+from prober.features.capacity.refusal import RefusalReason
+from prober.features.capacity.sweep_runner import SweepRun
 from prober.results.result import Result
+
+STOP_REASONS: tuple[str, ...] = tuple(reason for part in get_args(Reason) for reason in get_args(part))
 
 
 class SweepSeries:
-    """Of all targets; what is said of a target that is not declared any more would make its series anew."""
+    """Series of the sweeps of one target. Once closed they are not written any more: that would bring back those of a target
+    that is gone.
+    """
 
-    def __init__(self, families: Registry) -> None:
-        self._families = families
+    def __init__(self, registry: Registry, name: str) -> None:
+        self._registry, self._name = registry, name
+        self.is_closed = False
 
-    def declare(self, name: str, period_s: float | None) -> None:
+    def declare(self, period_s: float | None) -> None:
         """Counters at 0, so that `increase()` sees the first event. period_s: longest time between two scheduled sweeps."""
-        for reason in capacity_series.SWEEP_REFUSALS:
-            self._families[capacity_series.SWEEPS_REFUSED.name].value(name, reason)
-        for verdict in capacity_series.SWEEP_VERDICTS:
-            self._families[capacity_series.SWEEPS.name].value(name, verdict)
-        for reason in (reason for part in get_args(Reason) for reason in get_args(part)):
-            self._families[capacity_series.SWEEP_STOPS.name].value(name, reason)
-        self._families[capacity_series.SWEEP_RATE.name].value(name)
-        periods = self._families[capacity_series.SWEEP_PERIOD.name]
-        if period_s is None:
-            periods.children.pop((name,), None)
-        else:
-            periods.value(name).value = period_s
+        registry, name = self._registry, self._name
+        for reason in series.SWEEP_REFUSALS:
+            registry.value(series.SWEEPS_REFUSED, name, reason)
+        for verdict in series.SWEEP_VERDICTS:
+            registry.value(series.SWEEPS, name, verdict)
+        for reason in STOP_REASONS:
+            registry.value(series.SWEEP_STOPS, name, reason)
+        registry.value(series.SWEEP_RATE, name)
+        registry.show(series.SWEEP_PERIOD, period_s, name)
 
-    def refused(self, name: str, reason: str) -> None:
-        """A sweep was not begun, for one of capacity_series.SWEEP_REFUSALS."""
-        self._families[capacity_series.SWEEPS_REFUSED.name].value(name, reason).inc()
+    def close(self) -> None:
+        """Write nothing from now on."""
+        self.is_closed = True
 
-    def failed(self, name: str) -> None:
-        """A sweep came to nothing by a fault of the prober's, or of a target that does not say who it is."""
-        self._families[capacity_series.SWEEPS.name].value(name, "failed").inc()
+    def refused(self, reason: RefusalReason) -> None:
+        """A sweep was not started."""
+        if not self.is_closed:
+            self._registry.value(series.SWEEPS_REFUSED, self._name, reason).inc()
 
-    def rate(self, name: str, per_s: float) -> None:
-        """What a sweep adds now."""
-        self._families[capacity_series.SWEEP_RATE.name].value(name).value = per_s
+    def failed(self) -> None:
+        """A sweep ended without a result: by a fault of the prober, or since the target could not be identified."""
+        if not self.is_closed:
+            self._registry.value(series.SWEEPS, self._name, "failed").inc()
 
-    def ended(self, name: str, finished: Finished, result: Result) -> None:
-        """A sweep is over."""
-        families = self._families
-        families[capacity_series.SWEEPS.name].value(name, finished.verdict).inc()
-        families[capacity_series.SWEEP_STOPS.name].value(name, finished.reason).inc()
-        families[capacity_series.SWEEP_REQUESTS.name].value(name).inc(len(result.requests))
-        used = sum((each.prompt_tokens or 0) + (each.output_tokens or 0) for each in result.requests)
-        families[capacity_series.SWEEP_TOKENS.name].value(name).inc(used)
-        self._stages(name, result)
+    def rate(self, per_s: float) -> None:
+        """Requests per second that the running sweep adds."""
+        if not self.is_closed:
+            self._registry.show(series.SWEEP_RATE, per_s, self._name)
 
-    def found(self, name: str, unix_s: float) -> None:
-        """A sweep found a capacity then."""
-        self._families[capacity_series.SWEEP_SUCCESS.name].value(name).value = unix_s
+    def ended(self, run: SweepRun, result: Result) -> None:
+        """A sweep ended."""
+        if self.is_closed:
+            return
+        registry, name, finished = self._registry, self._name, run.finished
+        registry.value(series.SWEEPS, name, finished.verdict).inc()
+        registry.value(series.SWEEP_STOPS, name, finished.reason).inc()
+        registry.value(series.SWEEP_REQUESTS, name).inc(len(run.probes))
+        registry.value(series.SWEEP_TOKENS, name).inc(run.tokens)
+        self._stages(result)
 
-    def _stages(self, name: str, result: Result) -> None:
-        for declared in (
-            capacity_series.SWEEP_STAGE_RATE,
-            capacity_series.SWEEP_STAGE_TOKENS,
-            capacity_series.SWEEP_STAGE_LATENCY,
-        ):
-            children = self._families[declared.name].children
-            for labels in [labels for labels in children if labels[0] == name]:
-                del children[labels]
+    def capacity_time(self, unix_s: float | None) -> None:
+        """Time of the last sweep that found a capacity; None: no sweep of the target at this URL did."""
+        if not self.is_closed:
+            self._registry.show(series.SWEEP_SUCCESS, unix_s, self._name)
+
+    def _stages(self, result: Result) -> None:
+        registry, name = self._registry, self._name
+        for declared in (series.SWEEP_STAGE_RATE, series.SWEEP_STAGE_TOKENS, series.SWEEP_STAGE_LATENCY):
+            registry.keep(declared, (), name)
         for index, stage in enumerate(result.stages):
             label = f"{index:02d}"
-            total = (stage.rate_per_s or 0.0) + (stage.demand_per_s or 0.0)
-            self._families[capacity_series.SWEEP_STAGE_RATE.name].value(name, label).value = total
-            if stage.output_tokens_per_s is not None:
-                self._families[capacity_series.SWEEP_STAGE_TOKENS.name].value(
-                    name, label
-                ).value = stage.output_tokens_per_s
-            for signal, found in stage.latencies.items():
-                for quantile in found:
+            total_per_s = (stage.rate_per_s or 0.0) + (stage.demand_per_s or 0.0)
+            registry.show(series.SWEEP_STAGE_RATE, total_per_s, name, label)
+            registry.show(series.SWEEP_STAGE_TOKENS, stage.output_tokens_per_s, name, label)
+            for signal, quantiles in stage.latencies.items():
+                for quantile in quantiles:
                     if quantile.has_enough_samples or quantile.q == 0.5:
                         labels = (name, label, signal, f"{quantile.q:g}")
-                        self._families[capacity_series.SWEEP_STAGE_LATENCY.name].value(
-                            *labels
-                        ).value = quantile.estimate
+                        registry.show(series.SWEEP_STAGE_LATENCY, quantile.estimate, *labels)

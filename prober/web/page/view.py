@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from prober.config.target import Estimate
-from prober.features.capacity.sweep_progress import Sweeping
+from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.detector import DriftVerdict, Shift
 from prober.features.slo.status import SloStatus
@@ -132,7 +132,7 @@ class TargetView:
     drifts: Sequence[Drifting] = ()
     budgets: Sequence[Spending] = ()
     estimate: Estimate | None = None
-    sweeping: Sweeping | None = None
+    sweeping: SweepProgress | None = None
     sweeps: Sequence[Result] = ()
     sweepable: bool = False
     starting: Starting | None = None

@@ -92,16 +92,16 @@ class Driven:
 
     def run(self, longest_s: float) -> Finished:
         now, order = 0.0, None
-        while now < longest_s and not isinstance(self.sweep.order, Finished):
-            if self.sweep.order is not order:
-                order = self.sweep.order
+        while now < longest_s and not isinstance(self.sweep.action, Finished):
+            if self.sweep.action is not order:
+                order = self.sweep.action
                 self.epoch += 1
                 self.ordered(order, now)
                 continue
             now, _, action = heapq.heappop(self.heap)
             action(now)
-        assert isinstance(self.sweep.order, Finished), f"no end after {longest_s:g} s"
-        return self.sweep.order
+        assert isinstance(self.sweep.action, Finished), f"no end after {longest_s:g} s"
+        return self.sweep.action
 
     def ordered(self, order: Run | Estimate, now: float) -> None:
         if isinstance(order, Run):
@@ -122,7 +122,7 @@ class Driven:
         self.push(at_s + self.sweep.page_every_s, self.look)
 
     def arrival(self, at_s: float, epoch: int, rate: float) -> None:
-        if epoch != self.epoch or not isinstance(self.sweep.order, Run):
+        if epoch != self.epoch or not isinstance(self.sweep.action, Run):
             return
         self.sent += 1
         name = f"d{self.sent}"

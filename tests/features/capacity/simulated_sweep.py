@@ -185,8 +185,8 @@ class Driver:
         rate = 0.0
         order: Action | None = None
         while self.now < began_s + longest_s:
-            if self.sweep.order is not order:
-                order = self.sweep.order
+            if self.sweep.action is not order:
+                order = self.sweep.action
                 self.orders.append((self.now, order))
                 if not isinstance(order, Run):
                     break
@@ -302,5 +302,5 @@ def within(truths: list[Truth], from_s: float, to_s: float) -> list[Truth]:
 
 
 def finished(sweep: Sweep) -> Finished | None:
-    """Final order of the sweep, if it has ended."""
-    return sweep.order if isinstance(sweep.order, Finished) else None
+    """Final action of the sweep, if it has ended."""
+    return sweep.action if isinstance(sweep.action, Finished) else None

@@ -21,7 +21,7 @@ from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.budget.checkpoints import Ledger
-from prober.features.capacity.headroom import Headroom
+from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.monitor import Sweeps
 from prober.features.engines.monitor import EngineMonitor, TargetEngine
 from prober.features.engines.page_reader import PageReader
@@ -170,7 +170,7 @@ class World:
         self.reloading = False
         for target in self.targets.values():
             found = Capacity("ttft", "found", *(3 * (CAPACITY_PER_S,)), tokens_per_s=CAPACITY_PER_S * sum(TOKENS))
-            self.headroom.found(target.name, [found], UNIX_S + self.loop.time())
+            self.demand(target.name).show_capacity([found])
 
     async def change(self, who: str, **changes: Any) -> None:
         self.targets[who] = replace(self.targets[who], **changes)
@@ -186,6 +186,12 @@ class World:
         same = victim is not None and swept is not None and victim.metrics
         if not same or (victim.name, victim.engine) != (swept.name, swept.engine):  # type: ignore[union-attr]
             self.before_sweep = []
+
+    def demand(self, name: str) -> TargetDemand:
+        runner = self.fleet.find(name)
+        demand = runner.find(TargetDemand) if runner is not None else None
+        assert demand is not None
+        return demand
 
     def value(self, name: str, *labels: str) -> float | None:
         child = self.families[name].children.get(labels)
@@ -304,7 +310,8 @@ class World:
         self.before_sweep = [] if before is None else [before]
         engine.advance()
         engine.sweep_per_s = 20.0 * value
-        self.headroom.sweeping(self.swept.name, begins=True)
+        self.demand(self.swept.name).sweep_began()
+        self.swept_demand = self.demand(self.swept.name)
 
     def end_sweep(self) -> None:
         if not self.sweeping or self.swept is None:
@@ -313,7 +320,7 @@ class World:
             each.advance()
             each.sweep_per_s = 0.0
         self.sweep_ended_s = self.changed_s["victim"] = self.loop.time()
-        self.headroom.sweeping(self.swept.name, begins=False)
+        self.swept_demand.sweep_ended()
         self.sweeping = False
 
 
@@ -480,7 +487,7 @@ def test_another_page_has_no_demand_until_it_was_read_for_a_minute(changes: dict
         name = world.targets["victim"].name
         for family in (DEMAND, "llmslo_demand_tokens_per_second", "llmslo_capacity_shape_ratio", HEADROOM):
             assert not [labels for labels in world.families[family].children if labels[0] in ("a", name)]
-        assert world.headroom.demand(name).requests_per_s is None
+        assert world.demand(name).demand.requests_per_s is None
         await asyncio.sleep(50.0)
         assert world.value(DEMAND, name) is None
         await asyncio.sleep(20.0)

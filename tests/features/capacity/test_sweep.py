@@ -7,7 +7,7 @@ import pytest
 
 from prober.features.capacity.actions import Estimate, Finished, Reason, Run
 from prober.features.capacity.sweep import Sweep
-from prober.features.capacity.sweep_plan import Budget, Guards, Plan
+from prober.features.capacity.sweep_plan import Guards, Limits, Plan
 from prober.features.capacity.sweep_record import Record, other_counts
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
@@ -82,7 +82,7 @@ class Hand:
 
     @property
     def reason(self) -> Reason | None:
-        order = self.sweep.order
+        order = self.sweep.action
         return None if isinstance(order, Run) else order.reason
 
 
@@ -95,7 +95,7 @@ def test_the_ramp_rises_by_its_factor_every_stage() -> None:
         if tick % 4 == 0:
             hand.answered(at_s)
         hand.sweep.tick(at_s)
-        order = hand.sweep.order
+        order = hand.sweep.action
         assert isinstance(order, Run)
         rates.append(order.rate_per_s)
     assert sorted(set(rates)) == pytest.approx([1.0, 1.15, 1.3225])
@@ -109,17 +109,17 @@ def test_a_clear_stage_ends_early() -> None:
         for n in range(10):
             hand.answered(n * 0.15, ttft_s)
         hand.sweep.tick(2.0)
-        order = hand.sweep.order
+        order = hand.sweep.action
         assert isinstance(order, Run)
         assert (order.stage == 1) is early
 
 
 def test_the_highest_rate_ends_the_ramp_without_having_reached_the_knee() -> None:
     """`not_reached` is told from a knee that was passed."""
-    hand = Hand(plan("gentle", max_rate_per_s=1.1))
+    hand = Hand(plan("gentle", max_rate=1.1))
     for tick in range(20):
         hand.sweep.tick(tick * 0.25)
-    order = hand.sweep.order
+    order = hand.sweep.action
     assert isinstance(order, Estimate)
     assert (order.reason, order.record.reached, order.record.cut) == ("highest_rate", False, True)
 
@@ -127,7 +127,7 @@ def test_the_highest_rate_ends_the_ramp_without_having_reached_the_knee() -> Non
 def test_the_highest_rate_is_held_until_its_events_show_the_objective() -> None:
     """346 good events at 99%, as many as `ready` takes; more with a bad one; with as many as allowed an end is made."""
     for bad, ends_after in ((0, 346), (1, 679), (99, 1_038)):
-        hand = Hand(plan(min_rate_per_s=10.0, max_rate_per_s=10.0))
+        hand = Hand(plan(min_rate=10.0, max_rate=10.0))
         hand.sweep.page(0.0, PAGE)
         count = 0
         while hand.reason is None:
@@ -151,14 +151,14 @@ def test_pending_requests_are_breaches_as_soon_as_they_are_too_old() -> None:
     hand.sweep.page(0.6, PAGE)
     hand.sweep.tick(0.65)
     assert hand.reason in ("breaching", "knee_passed")
-    assert isinstance(hand.sweep.order, Estimate)
-    assert hand.sweep.order.record.asked[0].known_s == 0.65
+    assert isinstance(hand.sweep.action, Estimate)
+    assert hand.sweep.action.record.asked[0].known_s == 0.65
 
 
 def test_a_few_breaches_among_many_are_what_the_objective_allows() -> None:
     """Two of 42 at 1% do not end a ramp, three do; a gentle one ends at two."""
     for mode, breaches_at, ends in (("adaptive", 2, False), ("adaptive", 3, True), ("gentle", 2, True)):
-        hand = Hand(plan(mode, stage_s=100.0, min_rate_per_s=20.0, max_rate_per_s=30.0))
+        hand = Hand(plan(mode, stage_s=100.0, min_rate=20.0, max_rate=30.0))
         hand.sweep.page(0.0, PAGE)
         for n in range(42):
             hand.answered(n * 0.05, 0.6 if n in (10, 39, 41)[:breaches_at] else 0.3)
@@ -178,16 +178,35 @@ def test_without_a_page_a_climb_follows_the_ramp() -> None:
     hand = Hand(plan())
     hand.answered(0.1, 0.6)
     hand.answered(0.2, 0.6)
-    order = hand.sweep.order
+    order = hand.sweep.action
     assert isinstance(order, Run)
     assert order.phase == "rest"
     hand.sweep.tick(4.0)
-    order = hand.sweep.order
+    order = hand.sweep.action
     assert isinstance(order, Run)
     assert (order.phase, order.rate_per_s) == ("climb", 1.0)
     hand.answered(4.1, 0.6)
     hand.answered(4.2, 0.6)
     assert hand.reason == "knee_passed"
+
+
+def test_a_climb_does_not_exceed_the_highest_rate() -> None:
+    """It ends there like a ramp: once the requests show the objective, or are several times enough to show it."""
+    loose = replace(TTFT, objective=Decimal("0.9"))
+    hand = Hand(replace(plan(max_rate=1.2), slos=(loose,)))
+    for n in range(4):
+        hand.answered(n * 0.2, ttft_s=0.6)
+    rates, at_s = set[float](), 1.0
+    while hand.reason is None and at_s < 1_000:
+        action = hand.sweep.action
+        assert isinstance(action, Run)
+        if action.phase == "climb":
+            rates.add(action.rate_per_s)
+        hand.answered(at_s)
+        at_s += 1.0
+        hand.sweep.tick(at_s)
+    assert sorted(rates) == pytest.approx([1.0, 1.1, 1.2])
+    assert hand.reason == "highest_rate"
 
 
 def test_failures_are_breaches_and_harm() -> None:
@@ -199,7 +218,7 @@ def test_failures_are_breaches_and_harm() -> None:
     assert hand.reason is None
     hand.answered(0.6, outcome=Outcome.HTTP_429)
     assert hand.reason in ("failed", "knee_passed")
-    order = hand.sweep.order
+    order = hand.sweep.action
     assert isinstance(order, Run | Estimate)
     assert hand.sweep.stages[0].failed == 2
 
@@ -238,10 +257,10 @@ def test_another_engine_voids_the_sweep(change: dict[str, object], reason: Reaso
         before = replace(PAGE, prompt_tokens_total=5.0)
         hand.sweep.page(0.0, before)
         if estimating:
-            hand.sweep.guard("an alert", 0.2)
+            hand.sweep.stop("an alert", 0.2)
         changed = {"prompt_tokens_total": 5.0} | change
         hand.sweep.page(0.5, replace(PAGE, **changed))  # type: ignore[arg-type]
-        order = hand.sweep.order
+        order = hand.sweep.action
         assert isinstance(order, Finished)
         assert (order.void, order.reason, order.capacities) == (True, reason, ())
 
@@ -275,22 +294,22 @@ def test_a_page_that_is_lost_ends_the_sending() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "reason"),
+    ("limits", "reason"),
     [
-        (Budget(requests=3), "request_budget"),
-        (Budget(tokens=300), "token_budget"),
-        (Budget(cost=0.3, prompt_token_cost=0.001, output_token_cost=0.001), "cost_budget"),
-        (Budget(time_s=0.5), "time_budget"),
+        (Limits(requests=3), "request_budget"),
+        (Limits(tokens=300), "token_budget"),
+        (Limits(cost=0.3, prompt_token_cost=0.001, output_token_cost=0.001), "cost_budget"),
+        (Limits(time_s=0.5), "time_budget"),
     ],
 )
-def test_budgets_end_the_sending(budget: Budget, reason: Reason) -> None:
+def test_budgets_end_the_sending(limits: Limits, reason: Reason) -> None:
     """Requests, tokens, cost, time; none of them says that the knee was reached."""
-    hand = Hand(plan(budget=budget))
+    hand = Hand(plan(limits=limits))
     for n in range(3):
         hand.send(n * 0.1)
     hand.sweep.tick(0.5)
-    assert isinstance(hand.sweep.order, Estimate)
-    assert (hand.reason, hand.sweep.order.record.reached) == (reason, False)
+    assert isinstance(hand.sweep.action, Estimate)
+    assert (hand.reason, hand.sweep.action.record.reached) == (reason, False)
 
 
 def test_the_in_flight_cap_is_saturation() -> None:
@@ -325,9 +344,9 @@ def test_a_late_prober_and_people_and_the_target_itself_can_end_it() -> None:
         hand.answered(n * 0.1, outcome=Outcome.INVALID)
     assert hand.reason == "prober_late"
     hand = Hand(plan())
-    hand.sweep.guard("burn rate", 1.0)
-    assert isinstance(hand.sweep.order, Estimate)
-    assert (hand.reason, hand.sweep.order.detail) == ("guard", "burn rate")
+    hand.sweep.stop("burn rate", 1.0)
+    assert isinstance(hand.sweep.action, Estimate)
+    assert (hand.reason, hand.sweep.action.detail) == ("guard", "burn rate")
     hand = Hand(plan())
     hand.sweep.retry_after(1.0, 30.0)
     assert hand.reason == "retry_after"
@@ -346,13 +365,13 @@ def test_warm_up_judges_no_latency_but_finds_a_dead_target() -> None:
     hand.answered(0.1, 3.0)
     hand.answered(0.2, 0.1)
     hand.sweep.tick(0.5)
-    order = hand.sweep.order
+    order = hand.sweep.action
     assert isinstance(order, Run)
     assert (order.stage, order.phase) == (1, "ramp")
     hand = Hand(plan(warm_up=2))
     for n in range(3):
         hand.answered(n * 0.1, outcome=Outcome.CONNECT_REFUSED)
-    order = hand.sweep.order
+    order = hand.sweep.action
     assert isinstance(order, Finished)
     assert (order.reason, order.capacities[0].verdict) == ("smoke_failed", "not_enough_data")
 
@@ -401,14 +420,14 @@ def test_a_demand_that_somebody_counts_is_the_load_that_was_there() -> None:
     hand.sweep.page(0.0, uncounted)
     hand.answered(0.1)
     hand.sweep.page(0.5, uncounted)
-    hand.sweep.guard("end", 1.0)
-    order = hand.sweep.order
+    hand.sweep.stop("end", 1.0)
+    order = hand.sweep.action
     assert isinstance(order, Estimate)
     assert order.record.readings == ()
     assert order.record.stages[0].total_per_s == 5.0
     hand.sweep.estimated((), 2.0)
-    assert isinstance(hand.sweep.order, Finished)
-    assert hand.sweep.order.teller == "prometheus"
+    assert isinstance(hand.sweep.action, Finished)
+    assert hand.sweep.action.teller == "prometheus"
 
 
 def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
@@ -421,9 +440,9 @@ def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
             if page is not None:
                 hand.sweep.page(float(n), replace(page, requests_finished_total=float(n)))
             hand.sweep.tick(float(n))
-        hand.sweep.guard("end", 2.0)
+        hand.sweep.stop("end", 2.0)
         hand.sweep.estimated((), 3.0)
-        order = hand.sweep.order
+        order = hand.sweep.action
         assert isinstance(order, Finished)
         assert (order.stages[0].other_per_s, order.teller) == (other, teller)
 
@@ -484,7 +503,7 @@ def test_a_run_at_the_knee_follows_the_ramp_where_it_is_asked_for() -> None:
     assert hand.reason == "knee_passed"
     capacity = Capacity("ttft", "found", 4.0, 5.0, 6.0)
     hand.sweep.estimated((capacity,), 1.0)
-    order = hand.sweep.order
+    order = hand.sweep.action
     assert isinstance(order, Run)
     assert (order.phase, order.rate_per_s) == ("sustain", 5.0)
     for n in range(50):
@@ -493,7 +512,7 @@ def test_a_run_at_the_knee_follows_the_ramp_where_it_is_asked_for() -> None:
         hand.sweep.tick(1.0 + n * 0.25)
     assert str(hand.reason) == "sustained"
     hand.sweep.estimated((capacity,), 20.0)
-    order = hand.sweep.order
+    order = hand.sweep.action
     assert isinstance(order, Finished)
     assert (order.reason, order.ramp_reason, order.binding) == ("sustained", "knee_passed", capacity)
 
@@ -502,14 +521,14 @@ def test_nothing_moves_a_finished_sweep() -> None:
     """Late results, ticks and readings are without effect."""
     hand = Hand(plan())
     name = hand.send(0.0)
-    hand.sweep.guard("a person", 0.1)
+    hand.sweep.stop("a person", 0.1)
     hand.sweep.estimated((), 0.2)
-    order = hand.sweep.order
+    order = hand.sweep.action
     hand.sweep.result(result(name, 0.0), 0.4)
     hand.sweep.tick(9.0)
     hand.sweep.page(9.0, PAGE)
-    hand.sweep.guard("again", 9.0)
-    assert hand.sweep.order is order
+    hand.sweep.stop("again", 9.0)
+    assert hand.sweep.action is order
 
 
 def test_a_plan_that_cannot_be_is_refused() -> None:
@@ -517,7 +536,7 @@ def test_a_plan_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="SLO"):
         Plan(())
     with pytest.raises(ValueError, match="ramp"):
-        plan(min_rate_per_s=5.0, max_rate_per_s=1.0)
+        plan(min_rate=5.0, max_rate=1.0)
     with pytest.raises(ValueError, match="rise"):
         plan("grid", grid=(2.0, 1.0))
     with pytest.raises(ValueError, match="factor"):
@@ -530,9 +549,9 @@ def test_others_are_what_the_engine_counted_less_what_the_sweep_sent() -> None:
     for n, finished in enumerate((10.0, 13.0, 15.0)):
         hand.sweep.page(float(n), replace(PAGE, requests_finished_total=finished))
         hand.answered(n + 0.5)
-    hand.sweep.guard("end", 3.0)
-    assert isinstance(hand.sweep.order, Estimate)
-    record = hand.sweep.order.record
+    hand.sweep.stop("end", 3.0)
+    assert isinstance(hand.sweep.action, Estimate)
+    record = hand.sweep.action.record
     assert [count for *_, count in other_counts(record)] == [2.0, 1.0]
     assert record.other_per_s == 1.5
     known = Record((TTFT,), record.asked, record.stages, (), (Request(1.0, 10, 10), Request(99.0, 10, 10)))

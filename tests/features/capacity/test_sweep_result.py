@@ -1,4 +1,4 @@
-"""A driven sweep as a stored result."""
+"""A run sweep as a stored result."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished
 from prober.features.capacity.sweep_record import Stage
 from prober.features.capacity.sweep_result import result_of, without_requests
-from prober.features.capacity.sweep_runner import Driven
+from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -55,9 +55,9 @@ def of(last: list[ProbeResult]) -> Result:
         *((1, probe(12.0 + i / 10)) for i in range(40)),
         *((2, p) for p in last),
     ]
-    driven = Driven(finished, None, 10 * 10**9, tuple(probes), ())
+    run = SweepRun(finished, None, 10 * 10**9, tuple(probes), ())
     return result_of(
-        driven, spec, spec.sweep, identity="id", started_unix_s=1e9, ended_unix_s=1e9 + 8, told={"why": "request"}
+        run, spec, spec.sweep, identity="id", started_unix_s=1e9, ended_unix_s=1e9 + 8, told={"why": "request"}
     )
 
 

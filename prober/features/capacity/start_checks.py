@@ -1,0 +1,111 @@
+"""Checks before a sweep starts, and while it runs. Each raises Refused with one of the reasons of `refusal`."""
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+
+from prober.config.sweep import SweepSpec
+from prober.config.target import needs_of
+from prober.features.capacity.cron import MAX_LATENESS_S, zone
+from prober.features.capacity.refusal import Refused, StartRequest
+from prober.features.capacity.sweep_plan import WARM_UP
+from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
+from prober.net.prometheus import Unanswered, firing
+from prober.probing.leadership import Leadership, claimed_as
+from prober.probing.target import Target
+from prober.workload.budget import BudgetDemand
+
+# Alerts that a sweep ends: while they fire a sweep may start.
+CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
+BUDGETS = ("tokens", "cost")  # in the order of `Target.amounts`
+log = logging.getLogger(__name__)
+
+
+def check_lease(leadership: Leadership) -> None:
+    """Only the holder of the lease sweeps."""
+    if leadership.held() is None:
+        holder = leadership.holder or "nobody that is known"
+        raise Refused("no_lease", f"lease {leadership.where} is held by {holder}; only its holder sweeps")
+
+
+def check_claim(leadership: Leadership, key: str, request: StartRequest, unix_s: float) -> None:
+    """No other replica started the sweep that is due. A claim from the far future, of a wrong clock, does not count.
+
+    key: of the target
+    """
+    if 0 < request.due_unix_s <= leadership.claimed(claimed_as(key)) <= unix_s + MAX_LATENESS_S:
+        raise Refused("no_lease", "another replica began the one that was due")
+
+
+def check_gap(spec: SweepSpec, request: StartRequest, last_start_s: float) -> None:
+    """`min_gap` has passed. last_start_s: seconds since the last sweep started, infinite without one."""
+    if last_start_s < spec.min_gap and request.trigger != "request":
+        raise Refused("min_gap", f"the last one began {last_start_s:.0f} s ago; min_gap is {spec.min_gap:g} s")
+
+
+def check_retry_after(left_s: float) -> None:
+    """The target's Retry-After has passed. left_s: seconds until then."""
+    if left_s > 0:
+        raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
+
+
+def check_blackout(spec: SweepSpec, unix_s: float) -> None:
+    """The time is not in a blackout."""
+    at = datetime.fromtimestamp(unix_s, zone(spec.timezone))
+    if any(span.contains(at) for span in spec.blackout):
+        raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
+
+
+def check_state(target: Target) -> None:
+    """The target answers well and is not paused."""
+    if target.paused_unix_s is not None:
+        raise Refused("not_ready", "the target is paused")
+    if target.state is not TargetState.READY:
+        raise Refused("not_ready", f"the target is {target.state}")
+
+
+def check_budget(target: Target, spec: SweepSpec, needs: dict[str, BudgetDemand]) -> None:
+    """The daily budgets have enough for a warm-up beside what the scheduled probes need. needs: by budget."""
+    prompt_tokens, output_tokens = spec.workload.mean_tokens()
+    amounts = target.amounts(round(WARM_UP * prompt_tokens), round(WARM_UP * output_tokens))
+    for kind, amount in zip(BUDGETS, amounts, strict=True):
+        if kind not in needs:
+            continue
+        spare = target.budgets[kind].available(target.clock.now_ns(), needs[kind])
+        if spare < amount:
+            unit = "tokens" if kind == "tokens" else "dollars"
+            raise Refused(
+                "over_budget",
+                f"its scheduled probes leave {max(0.0, spare):,.6g} {unit} of budget.{kind}_per_day in these 24 hours, and a "
+                f"warm-up takes {amount:,.6g}; raise the budget, or lower the probes' rate",
+            )
+
+
+async def check_alerts(prometheus_url: str | None, target: str) -> None:
+    """No alert fires for the target. A Prometheus that does not answer is logged and refuses nothing. target: its name"""
+    if prometheus_url is None:
+        return
+    try:
+        names = await firing(prometheus_url, target, CAPACITY_ALERTS)
+    except Unanswered as problem:
+        log.warning("prometheus.url: whether alerts fire is not known: %s", problem)
+        return
+    if names:
+        raise Refused("alert_firing", f"an alert fires: {', '.join(names)}")
+
+
+def probe_needs(target: Target, recent: Iterable[ProbeResult]) -> dict[str, BudgetDemand]:
+    """What the scheduled probes take of each budget: by their workloads, and more where the server counts more tokens.
+
+    recent: results of scheduled probes
+    """
+    needs = {kind: need for kind, need in needs_of(target.spec).items() if kind in target.budgets}
+    counted = [(probe, usage) for probe in recent if (usage := probe.timeline.usage) is not None]
+    requested = [target.amounts(probe.requested_prompt_tokens, probe.requested_output_tokens) for probe, _ in counted]
+    used = [target.amounts(usage.prompt_tokens or 0, usage.completion_tokens or 0) for _, usage in counted]
+    for index, kind in enumerate(BUDGETS):
+        before, after = (sum(amounts[index] for amounts in rows) for rows in (requested, used))
+        if kind in needs and 0 < before < after:
+            needs[kind] = needs[kind].scaled(after / before)
+    return needs

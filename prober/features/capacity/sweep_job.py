@@ -1,0 +1,171 @@
+"""One sweep of one target: last checks, lock and lease, the run with its guards, and what becomes of its result."""
+
+import asyncio
+import logging
+from random import Random
+
+from prober.config.sweep import SweepSpec
+from prober.config.target import TargetSpec
+from prober.features.capacity.actions import Action, Run
+from prober.features.capacity.engine_fit import Prior
+from prober.features.capacity.refusal import Refused, StartRequest
+from prober.features.capacity.start_checks import check_alerts
+from prober.features.capacity.stop_conditions import burns
+from prober.features.capacity.sweep_plan import plan_of
+from prober.features.capacity.sweep_result import has_capacity, result_of
+from prober.features.capacity.sweep_runner import SweepRun, SweepRunner, Unmeasurable
+from prober.features.capacity.sweep_series import SweepSeries
+from prober.features.capacity.target_sweeps import SweepContext, TargetSweeps
+from prober.measure.event import TargetEvent
+from prober.measure.target_state import TargetState
+from prober.probing.leadership import claimed_as
+from prober.results.capacity import words
+from prober.results.result import Result
+from prober.results.stop_reason import ending
+from prober.storage.lock import Held, Lock
+from prober.workload.arrivals import derive_seed
+
+GUARD_INTERVAL_S = 1.0
+ALERTS_INTERVAL_S = 15.0
+log = logging.getLogger(__name__)
+
+
+class SweepJob:
+    """A sweep that may start. series: of the target; closed once the target is gone."""
+
+    def __init__(
+        self, target: TargetSweeps, series: SweepSeries, context: SweepContext, identity: str, request: StartRequest
+    ) -> None:
+        self._target, self._series, self._context = target, series, context
+        self._id, self._request = identity, request
+
+    async def run(self) -> None:
+        """Sweep to the end. Nothing is raised: what goes wrong is logged and counted."""
+        target, trigger = self._target, self._request.trigger
+        try:
+            await self._start()
+        except Refused as refusal:
+            target.refused(self._request, refusal)
+        except Held as holder:
+            target.refused(self._request, Refused("locked", f"it is loaded by {holder} on this machine"))
+        except Unmeasurable as problem:
+            self._series.failed()
+            log.warning("target=%s sweep (%s) failed: %s", target.name, trigger, problem)
+        except Exception:
+            # A fault of the prober must not pass as an answer, and leaves the last capacity with its old time.
+            self._series.failed()
+            log.exception("target=%s: a sweep failed inside the prober; please report this", target.name)
+
+    async def _start(self) -> None:
+        """Raises Refused, Held, Unmeasurable."""
+        target, context, request = self._target, self._context, self._request
+        key = target.target.spec.key
+        if not target.is_recalled:
+            await target.recall()
+        target.check_pause(request)
+        await check_alerts(context.headroom.prometheus_url, target.name)
+        with Lock(target.target.spec.url, f"prober run, a sweep of {target.name}"):
+            target.check_lease(request)  # it may have been another replica's meanwhile
+            due_unix_s = request.due_unix_s or context.clock.unix_s()
+            fence = await context.leadership.claim(claimed_as(key), due_unix_s)
+            if fence is None:
+                raise Refused("no_lease", f"lease {context.leadership.where} was lost before it began")
+            await context.starts.record(key, request)
+            if self._series.is_closed or target.spec is None:
+                raise Refused("not_configured", "the target was removed")
+            await self._sweep(target.target.spec, target.spec, fence)
+
+    async def _sweep(self, target: TargetSpec, spec: SweepSpec, fence: int) -> None:
+        """target, spec: as configured at the start; fence: of the lease. Raises Unmeasurable."""
+        sweeps, context = self._target, self._context
+        started_unix_s = context.clock.unix_s()
+        runner = self._runner(target, spec, fence, started_unix_s)
+        name, trigger = sweeps.name, self._request.trigger
+        log.info("target=%s sweep %s (%s) begins: %s up to %g/s", name, self._id, trigger, spec.mode, spec.max_rate)
+        sweeps.runner = runner
+        sweeps.demand.sweep_began()
+        guards = asyncio.create_task(self._guard(runner, spec))
+        try:
+            run = await runner.run()
+        finally:
+            guards.cancel()
+            sweeps.runner = None
+            sweeps.demand.sweep_ended()
+            self._series.rate(0.0)
+            if not self._series.is_closed:
+                sweeps.observed.budget_spent()
+        where = context.leadership.where
+        result = await asyncio.to_thread(
+            result_of,
+            run,
+            target,
+            spec,
+            identity=self._id,
+            started_unix_s=started_unix_s,
+            ended_unix_s=context.clock.unix_s(),
+            told={"why": trigger} | ({"lease": where, "lease_transitions": fence} if where else {}),
+            devices=sweeps.devices,
+        )
+        if target.url == sweeps.target.spec.url:
+            sweeps.quiet_until_s = context.now_s() + run.quiet_s
+            if run.model is not None:
+                sweeps.model = started_unix_s, run.model
+        await sweeps.results.keep(result)
+        if not self._series.is_closed:
+            self._show(run, result, target.url)
+
+    def _runner(self, target: TargetSpec, spec: SweepSpec, fence: int, started_unix_s: float) -> SweepRunner:
+        sweeps, context = self._target, self._context
+        prior = None
+        if sweeps.model is not None:
+            fitted_unix_s, fit = sweeps.model
+            prior = Prior(fit.parameters, fit.front_s, age_s=started_unix_s - fitted_unix_s)
+
+        def on_action(action: Action) -> None:
+            self._series.rate(action.rate_per_s if isinstance(action, Run) else 0.0)
+
+        return SweepRunner(
+            sweeps.target,
+            spec.workload,
+            plan_of(spec, target),
+            Random(derive_seed(self._id, target.key, "sweep")),
+            context.open_page,
+            on_action,
+            prior,
+            sweeps.demand.queried,
+            lambda: context.leadership.held() == fence,
+            sweeps.probe_needs(),
+        )
+
+    def _show(self, run: SweepRun, result: Result, url: str) -> None:
+        """Show the result. Without an answer, and of a URL that the target has left, the last capacity stays with its time."""
+        name, finished = self._target.name, run.finished
+        self._series.ended(run, result)
+        if has_capacity(result) and url == self._target.target.spec.url:
+            self._target.demand.show_capacity(result.capacities)
+            self._series.capacity_time(result.ended_unix_s)
+        text = f"sweep: {finished.verdict}, {words(result.capacities)}; why it ended: {ending(result.stop, result.stop_detail)}"
+        log.info("target=%s %s (%s)", name, text, finished.reason)
+        self._context.events.append(TargetEvent(result.ended_unix_s, name, "sweep", text))
+
+    async def _guard(self, runner: SweepRunner, spec: SweepSpec) -> None:
+        """End the sweep for what the machine cannot see: the scheduled probes, the target's state, the prober, alerts."""
+        sweeps, context = self._target, self._context
+        began_ns = context.clock.now_ns()
+        alerts_s = context.now_s()
+        while True:
+            await asyncio.sleep(GUARD_INTERVAL_S)
+            sweeps.observed.budget_spent()
+            probes = [probe for probe in sweeps.recent if probe.timeline.intended_ns >= began_ns]
+            if sweeps.target.state is TargetState.FAILING:
+                runner.stop("the target fails")
+            elif burns(probes, spec.slos, spec.guard.burn):
+                runner.stop("the continuous probes burn their budget")
+            elif not context.trust.trusted(context.clock.now_ns()):
+                runner.stop("the prober does not trust itself")
+            if context.now_s() - alerts_s >= ALERTS_INTERVAL_S:
+                alerts_s = context.now_s()
+                try:
+                    await check_alerts(context.headroom.prometheus_url, sweeps.name)
+                except Refused as refusal:
+                    runner.stop(str(refusal))

@@ -1,0 +1,327 @@
+"""Sweeps of one target: its schedule, what is known of earlier sweeps, and the sweep under way."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from prober.config.sweep import SweepSpec
+from prober.exposition.families import Registry
+from prober.features.capacity import start_checks as checks
+from prober.features.capacity.cron import MAX_LATENESS_S, Cron, longest_gap_s
+from prober.features.capacity.engine_fit import Fit
+from prober.features.capacity.headroom import Headroom, TargetDemand
+from prober.features.capacity.refusal import Refused, StartRequest
+from prober.features.capacity.sweep_progress import SweepProgress
+from prober.features.capacity.sweep_result import has_capacity, result_url
+from prober.features.capacity.sweep_runner import SweepRunner
+from prober.features.capacity.sweep_series import SweepSeries
+from prober.features.capacity.sweep_starts import SweepStarts
+from prober.features.capacity.sweep_store import SweepArchive, SweepStore
+from prober.measure.engine_signals import EngineChange
+from prober.measure.gpu_reading import GpuReading
+from prober.measure.result import ProbeResult
+from prober.net.clock import Clock
+from prober.probing.event_log import EventLog
+from prober.probing.leadership import Leadership, claimed_as
+from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.probing.page_source import OpenPage
+from prober.probing.target import Target
+from prober.probing.trust import Trust
+from prober.results.result import Result
+from prober.workload.budget import BudgetDemand
+
+RECENT_PROBES = 20  # by which the burn of the SLOs' budgets is judged during a sweep
+SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be swept
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SweepContext:
+    """What the sweeps of all targets share.
+
+    archive: results in the store, None: they are in memory only
+    """
+
+    registry: Registry
+    clock: Clock
+    events: EventLog
+    headroom: Headroom
+    trust: Trust
+    leadership: Leadership
+    starts: SweepStarts
+    archive: SweepArchive | None
+    cron: Cron
+    open_page: OpenPage
+
+    def now_s(self) -> float:
+        """Seconds of the monotonic clock."""
+        return self.clock.now_ns() / 1e9
+
+
+class SweepQueue(Protocol):
+    """Starts the sweeps of all targets, one at a time."""
+
+    def start_target(self, target: "TargetSweeps", request: StartRequest) -> str:
+        """Start a sweep and return its id. Raises Refused."""
+
+    def recall(self, target: "TargetSweeps") -> None:
+        """Call `recall` of the target soon."""
+
+    def forget(self, target: "TargetSweeps") -> None:
+        """The target is gone."""
+
+
+class TargetSweeps(TargetObserver):
+    """Sweeps of one target. It outlives a configuration without `sweep:`; then nothing is swept, and it has no series.
+
+    demand: of its users, which a sweep must leave out
+    is_recalled: those results are read that decide whether a sweep may start
+    recent: of the last scheduled probes; devices: the GPUs that serve the target
+    model: fitted by the last sweep, and when that started in Unix seconds; None if the engine is another one since
+    runner: of the sweep under way, once it looks at the target
+    quiet_until_s: until when the target asked to be left alone, in seconds of the monotonic clock
+    """
+
+    def __init__(
+        self,
+        queue: SweepQueue,
+        context: SweepContext,
+        observed: ObservedTarget,
+        demand: TargetDemand,
+        before: "TargetSweeps | None",
+    ) -> None:
+        self.name, self.observed, self.demand = observed.name, observed, demand
+        self._queue, self._context = queue, context
+        self.is_recalled = False
+        self.recent: list[ProbeResult] = []
+        self.devices: Sequence[GpuReading] = ()
+        self.model: tuple[float, Fit] | None = before.model if before is not None else None
+        self.runner: SweepRunner | None = None
+        self.quiet_until_s: float = before.quiet_until_s if before is not None else 0.0
+        self.series: SweepSeries | None = None
+        self._is_gone = False
+        self._url: str = before._url if before is not None else observed.target.spec.url
+        self._deferred_unix_s: float | None = None  # when the schedule was due while another replica had the lease
+        self._future_claim: tuple[float, float] | None = (
+            None  # its Unix seconds, and when it was first seen (monotonic)
+        )
+        self._settling: asyncio.TimerHandle | None = None
+        self._results: SweepStore | None = None
+
+    @property
+    def results(self) -> SweepStore:
+        """Results of earlier sweeps. Made on first use: of thousands of targets few are swept."""
+        if self._results is None:
+            archive, key = self._context.archive, self.target.spec.key
+            self._results = archive.of(key) if archive is not None else SweepStore(None, key)
+        return self._results
+
+    @property
+    def target(self) -> Target:
+        """The target as it is configured now."""
+        return self.observed.target
+
+    @property
+    def spec(self) -> SweepSpec | None:
+        """Its `sweep:`; None without one."""
+        return self.observed.target.spec.sweep
+
+    # --- events of the target
+
+    def configured(self) -> None:
+        spec = self.target.spec
+        if self._is_gone:
+            return
+        if spec.sweep is None:
+            self.withdraw("target removed")
+        elif self.series is None:
+            self.series = SweepSeries(self._context.registry, self.name)
+            self._queue.recall(self)
+        if spec.url != self._url:
+            self._move(spec.url)
+        elif self.runner is not None:
+            self.runner.reconfigured(self.target, self.probe_needs())
+        if spec.sweep is not None:
+            self._schedule(spec.sweep)
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        if self.series is not None:
+            self.recent = [*self.recent[1 - RECENT_PROBES :], result]
+
+    def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
+        self.devices = devices
+
+    def engine_changed(self, change: EngineChange) -> None:
+        if change.kind == "restart":
+            return
+        self.model = None
+        if self.spec is not None and self.spec.after_change:
+            self.cancel_settling()
+            self._settling = asyncio.get_running_loop().call_later(SETTLED_S, self._try, StartRequest("change"))
+
+    def paused(self) -> None:
+        self.stop("stopped on request")
+
+    def removed(self) -> None:
+        self.leave("target removed")
+        self._queue.forget(self)
+
+    def leave(self, why: str) -> None:
+        """The target is gone, or another one has its name."""
+        self._is_gone = True
+        self.withdraw(why)
+
+    def withdraw(self, why: str) -> None:
+        """Sweep the target no more; a sweep under way ends, is kept in the results, and is shown nowhere."""
+        self.stop(why)
+        self.cancel_settling()
+        self._deferred_unix_s = None
+        if self.series is not None:
+            self._context.cron.remove(self.name)
+            self.series.close()
+            self.series = None
+            self.results.forget()
+
+    # --- the start of a sweep
+
+    def start_deferred(self) -> None:
+        """Start the sweep that came due while another replica had the lease, unless that is too long ago."""
+        due_unix_s, self._deferred_unix_s = self._deferred_unix_s, None
+        if due_unix_s is not None and self._context.clock.unix_s() - due_unix_s <= MAX_LATENESS_S:
+            self.schedule_due(due_unix_s)
+
+    def schedule_due(self, due_unix_s: float) -> None:
+        """The schedule is due."""
+        if self._context.leadership.held() is None:
+            self._deferred_unix_s = due_unix_s
+        self._try(StartRequest("schedule", due_unix_s))
+
+    def check_lease(self, request: StartRequest) -> None:
+        """Raises Refused if another replica sweeps, or started this sweep."""
+        leadership, clock = self._context.leadership, self._context.clock
+        checks.check_lease(leadership)
+        checks.check_claim(leadership, self.target.spec.key, request, clock.unix_s())
+
+    def check_start(self, request: StartRequest) -> None:
+        """Raises Refused if no sweep of the target may start now."""
+        spec = self.spec
+        if spec is None:
+            raise Refused("not_configured", "the target was removed")
+        self.check_pause(request)
+        checks.check_blackout(spec, self._context.clock.unix_s())
+        checks.check_state(self.target)
+        checks.check_budget(self.target, spec, self.probe_needs())
+
+    def check_pause(self, request: StartRequest) -> None:
+        """Raises Refused if the last sweep is too recent, or the target asked to be left alone."""
+        if self.spec is not None:
+            checks.check_gap(self.spec, request, self._last_start_s())
+        checks.check_retry_after(self.quiet_until_s - self._context.now_s())
+
+    def refused(self, request: StartRequest, refusal: Refused) -> None:
+        """A sweep of the target was not started."""
+        log.info("target=%s sweep (%s) not begun: %s", self.name, request.trigger, refusal)
+        if self.series is not None:
+            self.series.refused(refusal.reason)
+
+    def probe_needs(self) -> dict[str, BudgetDemand]:
+        """What the scheduled probes take of each daily budget."""
+        return checks.probe_needs(self.target, self.recent)
+
+    # --- sweeps under way and of before
+
+    def stop(self, why: str) -> bool:
+        """End the sweep under way, and keep what was measured; whether there was one."""
+        if self.runner is None:
+            return False
+        self.runner.stop(why)
+        return True
+
+    def progress(self) -> SweepProgress | None:
+        """Progress of the sweep under way; None without one."""
+        return self.runner.progress() if self.runner is not None and self.series is not None else None
+
+    def latest(self) -> list[Result]:
+        """Results that are in memory, latest first; `results.read` brings the others there."""
+        return self.results.latest() if self.series is not None else []
+
+    def last_capacity(self) -> Result | None:
+        """The last result in memory that found a capacity of the target at its URL."""
+        return next((result for result in self.latest() if self._has_capacity(result)), None)
+
+    async def recall(self) -> None:
+        """Read as many results as decide whether a sweep may start, and show the last capacity with its time."""
+        context, series = self._context, self.series
+        try:
+            await self.results.read(lambda _: True)
+            if latest := self.latest():
+                unix_s = context.clock.unix_s()
+                context.starts.assume(self.target.spec.key, max(0.0, unix_s - latest[0].started_unix_s))
+                if latest[0].target.url == result_url(self._url):
+                    quiet_s = latest[0].retry_after_s
+                    self.quiet_until_s = context.now_s() + min(quiet_s, latest[0].ended_unix_s + quiet_s - unix_s)
+            await self.results.read(self._has_capacity)
+            result = self.last_capacity()
+            if result is not None and series is not None and series is self.series:
+                self.demand.show_capacity(result.capacities)
+                series.capacity_time(result.ended_unix_s)
+        finally:
+            self.is_recalled = True
+
+    def _try(self, request: StartRequest) -> None:
+        with suppress(Refused):  # it is counted and logged
+            self._queue.start_target(self, request)
+
+    def _schedule(self, spec: SweepSpec) -> None:
+        assert self.series is not None
+        cron, period_s = self._context.cron, None
+        if spec.schedule is None:
+            cron.remove(self.name)
+        else:
+            gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, self._context.clock.unix_s())
+            period_s = None if gap_s is None else max(gap_s, spec.min_gap)
+            cron.set(self.name, spec.schedule, spec.timezone, self.schedule_due, self._schedule_missed)
+        self.series.declare(period_s)
+
+    def _schedule_missed(self, due_unix_s: float) -> None:
+        """The schedule was due while the prober was stopped, or its clock was set past it."""
+        late_s = self._context.clock.unix_s() - due_unix_s
+        text = f"it was due {late_s:.0f} s ago; {MAX_LATENESS_S} s is too late"
+        self.refused(StartRequest("schedule", due_unix_s), Refused("missed", text))
+
+    def _move(self, url: str) -> None:
+        """The target has another URL: nothing that a sweep found holds there."""
+        self._url = url
+        self.stop("the target's url was changed")
+        self.model, self.quiet_until_s = None, 0.0
+        if self.series is not None:
+            self.series.capacity_time(None)
+            self._queue.recall(self)
+
+    def _last_start_s(self) -> float:
+        """Seconds since the last sweep started, here or at another replica; infinite if none is known.
+
+        A claim in the future is of a clock that was wrong then or is wrong now: it counts from when it was first seen.
+        """
+        context, key = self._context, self.target.spec.key
+        age_s, unix_s, now_s = context.starts.age_s(key), context.clock.unix_s(), context.now_s()
+        claim_s = context.leadership.claimed(claimed_as(key))
+        if not claim_s:
+            return age_s
+        if claim_s <= unix_s:
+            return min(age_s, unix_s - claim_s)
+        if self._future_claim is None or self._future_claim[0] != claim_s:
+            self._future_claim = claim_s, now_s
+        return min(age_s, now_s - self._future_claim[1])
+
+    def _has_capacity(self, result: Result) -> bool:
+        return has_capacity(result) and result.target.url == result_url(self._url)
+
+    def cancel_settling(self) -> None:
+        """Start no sweep for a change of the engine."""
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None

@@ -1,0 +1,114 @@
+"""Sweeps spend the daily budgets of their target, and leave its scheduled probes what they need."""
+
+from dataclasses import replace
+
+import pytest
+
+from prober.features.capacity.refusal import Refused, StartRequest
+from prober.measure.chat import Usage
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
+from prober.measure.timeline import Timeline
+from prober.mock.server import running
+from prober.probing.target import Target
+from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
+
+# 24 tokens a request; probes of 24 tokens every 100 s: 25 hours of them are 21,600, and 24,500 at four standard deviations.
+FEW = "rate: 36/h, probes: [{workload: tiny}],"
+
+
+async def settled(stage: Stage) -> float:
+    """Tokens spent once the sweep is over."""
+    await until(stage.is_swept)
+    return stage.target.budgets["tokens"].spent(stage.clock.now_ns())
+
+
+async def test_each_request_of_a_sweep_spends_the_targets_budget() -> None:
+    """Warm-up, stages and cut requests, by the server's count where there is one; the series show the rest."""
+    async with (
+        behind_a_gateway(10**6) as (url, received),
+        staged(url, "limits: {requests: 40}", budget="tokens_per_day: 1M, cost_per_day: 100, ", probes=FEW) as stage,
+    ):
+        stage.sweeps.start("t")
+        spent = await settled(stage)
+        assert len(received) >= 35
+        assert len(received) * 24 <= spent <= 40 * 25, (
+            "one whose connection was cut may have come or not; the server counts up to 25"
+        )
+        dollars = stage.target.budgets["cost"].spent(stage.clock.now_ns())
+        assert dollars == pytest.approx(spent / 24 * 0.0006, rel=0.05)
+        assert stage.value("llmslo_budget_remaining_ratio", "tokens") == pytest.approx(1 - spent / 1e6)
+        assert stage.value("llmslo_sweep_tokens_total") == spent, "warm-up and cut requests included"
+        assert stage.value("llmslo_sweep_requests_total") == 40
+
+
+async def test_a_sweep_leaves_the_scheduled_probes_what_they_need() -> None:
+    """Without limits of its own it ends at what the budget leaves, and says so; the share of the probes is untouched."""
+    async with (
+        behind_a_gateway(10**6) as (url, received),
+        staged(url, budget="tokens_per_day: 26000, ", probes=FEW) as stage,
+    ):
+        stage.sweeps.start("t")
+        spent = await settled(stage)
+        (result,) = stage.sweeps.results()
+        assert result.stop == "token_budget"
+        assert "the rest of the target's daily budget is for its probes" in result.stop_detail
+        assert 0 < len(received) * 24 <= spent <= 26_000 - 25 * 36 * 24
+        assert spent > 500, "and it uses what is left"
+        for _ in range(25 * 36):
+            assert stage.target.reserve(20, 4) is not None
+        with pytest.raises(Refused, match=r"leave .* tokens of budget.tokens_per_day") as refusal:
+            stage.sweeps.start("t")
+        assert refusal.value.reason == "over_budget"
+        assert stage.refused() == {"over_budget": 1}
+
+
+async def test_a_cost_budget_ends_a_sweep() -> None:
+    """Without a budget of tokens; each request costs $0.0006."""
+    async with (
+        behind_a_gateway(10**6) as (url, received),
+        staged(url, budget="cost_per_day: 0.65, ", probes=FEW) as stage,
+    ):
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results()
+        assert result.stop == "cost_budget"
+        assert 0 < len(received) * 0.0006 <= 0.65 - 25 * 36 * 0.0006
+
+
+async def test_probes_that_use_more_tokens_than_requested_need_more() -> None:
+    """A chat template makes 120 tokens of 24: the sweep must leave five times as much."""
+    async with running(SLOTS) as url, staged(url, budget="tokens_per_day: 100000, ", probes=FEW) as stage:
+        stage.target_sweeps.check_start(StartRequest("request"))
+        now = stage.clock.now_ns()
+        timeline = Timeline(now, end_ns=now + 10**9, usage=Usage(116, 4, None))
+        probe = ProbeResult("t", "tiny", "i", 0.0, Outcome.OK, "", timeline)
+        for _ in range(5):
+            stage.observed.probe_ended(replace(probe, requested_prompt_tokens=20, requested_output_tokens=4))
+        with pytest.raises(Refused, match="raise the budget"):
+            stage.sweeps.start("t")
+
+
+async def test_a_reload_during_a_sweep_moves_it_to_the_new_budgets() -> None:
+    """As the spending of the target moves; a budget that is added or removed ends the sweep."""
+    async with (
+        behind_a_gateway(10**6) as (url, received),
+        staged(url, "limits: {requests: 400}", budget="tokens_per_day: 1M, ", probes=FEW) as stage,
+    ):
+        stage.sweeps.start("t")
+        await until(lambda: len(received) > 20)
+        before, spec = stage.target, stage.target.spec
+        assert spec.budget is not None
+        budget = spec.budget.model_copy(update={"tokens_per_day": 2_000_000})
+        stage.target = Target(spec.model_copy(update={"budget": budget}), stage.clock)
+        stage.target.budgets["tokens"] = before.budgets["tokens"].with_limit(2_000_000)
+        stage.target.state, stage.target.identity = TargetState.READY, before.identity
+        stage.observed.retarget(stage.target)
+        then = len(received)
+        await until(lambda: len(received) > then + 20)
+        assert stage.target.budgets["tokens"].spent(stage.clock.now_ns()) >= 24 * (then + 20)
+        assert before.budgets["tokens"].spent(stage.clock.now_ns()) < 24 * (then + 50)
+        stage.observed.retarget(Target(spec.model_copy(update={"budget": None}), stage.clock))
+        await until(stage.is_swept)
+        assert stage.sweeps.results()[0].stop_detail == "the target's budget was changed"

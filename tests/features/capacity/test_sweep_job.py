@@ -1,0 +1,221 @@
+"""A sweep from its start to its result, against a mock engine."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from prober.features.capacity import sweep_job
+from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
+from prober.measure.engine_signals import EngineInfo, EngineSignals, PageReading
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
+from prober.measure.timeline import Timeline
+from prober.mock.delays import Constant
+from prober.mock.engine import Behaviour
+from prober.mock.faults import parse_fault
+from prober.mock.server import running
+from prober.mock.settings import Settings
+from prober.results.capacity import Capacity
+from prober.storage.lock import Lock
+from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, until
+
+
+async def test_a_sweep_finds_the_knee_and_a_restart_restores_it(tmp_path: Path) -> None:
+    """Under background load; the answer is an interval in series, store and history, and is shown again after a restart.
+
+    Four at a time of 195 ms each are 20.5 a second, so slow that a busy machine hardly shows. The SLO fails somewhat below."""
+    slow = Behaviour(ttft=Constant(0.19), itl=Constant(0.001), slots=4, background_per_s=2.0)
+    async with running(Settings(behaviour=slow)) as url:
+        async with staged(url, folder=tmp_path, threshold="400ms", least="9/s") as stage:
+            stage.sweeps.start("t")
+            await until(stage.is_swept, 120)
+            assert stage.value("llmslo_sweeps_total", "found") == 1
+            lower, estimate, upper = (
+                stage.value("llmslo_capacity_requests_per_second", "quick", bound)
+                for bound in ("lower", "estimate", "upper")
+            )
+            assert lower < estimate < upper
+            assert 9 < estimate < 40, "half to twice of what can be served, on a machine however busy"
+            assert lower < 25, "no interval above the truth"
+            at = stage.value("llmslo_sweep_last_success_timestamp_seconds")
+            assert at > 0
+            assert stage.value("llmslo_sweep_rate_per_second") == 0
+            assert stage.events.latest("t")[0].kind == "sweep"
+            (result,) = stage.sweeps.results("t")
+            assert result.stop in ("knee_passed", "breaching", "waiting", "slow", "saturated")
+            assert result.capacities[0].estimate == estimate
+            assert sum(each.sent for each in result.stages) > 0
+        async with staged(url, folder=tmp_path) as stage:
+            await until(lambda: stage.value("llmslo_capacity_requests_per_second", "quick", "estimate"))
+            assert stage.value("llmslo_capacity_requests_per_second", "quick", "estimate") == estimate
+            assert stage.value("llmslo_sweep_last_success_timestamp_seconds") == at
+            assert [each.id for each in stage.sweeps.results()] == [result.id]
+
+
+async def test_two_probers_of_one_machine_do_not_sweep_a_target_at_the_same_time() -> None:
+    """The second one is refused with the reason."""
+    async with running(SLOTS) as url, staged(url) as stage:
+        with Lock(stage.target.spec.url):
+            stage.sweeps.start("t")
+            await until(lambda: stage.refused())
+        assert stage.refused() == {"locked": 1}
+        assert stage.ended() == 0
+
+
+async def test_a_stopped_sweep_leaves_the_last_capacity_with_its_time() -> None:
+    """Stopped at once it has no answer, and removes none."""
+    async with running(SLOTS) as url, staged(url) as stage:
+        stage.demand.show_capacity([Capacity("quick", "found", 80.0, 90.0, 99.0)])
+        stage.families["llmslo_sweep_last_success_timestamp_seconds"].value("t").value = 1e9
+        stage.sweeps.start("t")
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        assert stage.sweeps.stop("t")
+        await until(stage.is_swept)
+        assert stage.value("llmslo_sweep_stops_total", "guard") == 1
+        assert stage.value("llmslo_capacity_requests_per_second", "quick", "estimate") == 90
+        assert stage.value("llmslo_sweep_last_success_timestamp_seconds") == 1e9
+
+
+async def test_a_sweep_that_fails_shows_no_capacity(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a target that cannot be identified nor a fault of the prober passes as an answer; the next sweep may start."""
+    for problem in (Unmeasurable("nobody there"), RuntimeError("a fault")):
+
+        async def broken(_: SweepRunner, problem: Exception = problem) -> None:
+            raise problem
+
+        async with running(SLOTS) as url, staged(url) as stage:
+            monkeypatch.setattr(SweepRunner, "run", broken)
+            stage.sweeps.start("t")
+            await until(lambda: stage.value("llmslo_sweeps_total", "failed"))
+            await until(lambda: stage.value("llmslo_sweep_rate_per_second") == 0)
+            assert not stage.families["llmslo_capacity_requests_per_second"].children
+            assert not stage.families["llmslo_sweep_last_success_timestamp_seconds"].children
+            await asyncio.sleep(0)
+            stage.sweeps.start("t")
+            await until(lambda: stage.value("llmslo_sweeps_total", "failed") == 2)
+    assert "please report this" in caplog.text
+
+
+async def test_a_target_that_rejects_half_of_the_requests_has_no_capacity() -> None:
+    """However fast the other half is: the sweep ends at once."""
+    half = tuple(parse_fault(f"http:429@{i * 200}ms-{i * 200 + 100}ms") for i in range(600))
+    async with running(replace(SLOTS, faults=half)) as url, staged(url) as stage:
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results()
+        assert result.stop in ("failed", "smoke_failed", "retry_after")
+        assert all(each.estimate is None for each in result.capacities), result.capacities
+        assert not stage.families["llmslo_headroom_ratio"].children
+
+
+@pytest.mark.parametrize("what", ["failing", "burning", "untrusted"])
+async def test_a_sweep_ends_when_target_probes_or_prober_are_in_trouble(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target fails, the scheduled probes burn their budget, the prober does not trust itself."""
+    monkeypatch.setattr(sweep_job, "GUARD_INTERVAL_S", 0.05)
+    async with running(SLOTS) as url, staged(url) as stage:
+        stage.sweeps.start("t")
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        match what:
+            case "failing":
+                stage.target.state = TargetState.FAILING
+            case "burning":
+                due = stage.clock.now_ns()
+                late = due + 10**9
+                for _ in range(6):
+                    slow = Timeline(due, first_ns=late, content_ns=(late,), end_ns=late)
+                    stage.observed.probe_ended(ProbeResult("t", "probe", "id", 4e9, Outcome.OK, "", slow))
+            case "untrusted":
+                for _ in range(20):
+                    stage.trust.missed(stage.clock.now_ns())
+        await until(lambda: stage.value("llmslo_sweep_stops_total", "guard"), 20)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "most"),
+    [
+        ("requests: 40", "request_budget", 40),
+        ("tokens: 600", "token_budget", 25),
+        ("cost: 0.018", "cost_budget", 30),
+        ("time: 1s", "time_budget", 200),
+    ],
+)
+async def test_a_limit_ends_a_sweep_and_is_not_exceeded(limits: str, reason: str, most: int) -> None:
+    """Of requests, tokens (24 each), dollars (0.0006 each) and time; the server receives not one request more."""
+    async with behind_a_gateway(10**6) as (url, received), staged(url, f"limits: {{{limits}}}") as stage:
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results()
+        assert result.stop == reason
+        assert result.warm_up is not None
+        begun = result.warm_up.requests + sum(each.sent for each in result.stages)
+        assert begun <= most
+        assert begun == most or reason != "request_budget"
+        assert 0 < len(received) <= most
+        assert stage.value("llmslo_sweep_stops_total", reason) == 1
+
+
+async def test_a_refused_sweep_leaves_the_demand_alone() -> None:
+    """It added nothing: readings from before it still count."""
+    async with running(SLOTS) as url, staged(url) as stage:
+        stage.observed.page_read(
+            PageReading(round(0.0 * 1e9), 0, EngineSignals(EngineInfo("vllm"), requests_finished_total=0.0))
+        )
+        with Lock(stage.target.spec.url):
+            stage.sweeps.start("t")
+            await until(lambda: stage.refused() and not stage.sweeps.under_way)
+        stage.observed.page_read(
+            PageReading(round(100.0 * 1e9), 0, EngineSignals(EngineInfo("vllm"), requests_finished_total=400.0))
+        )
+        assert stage.value("llmslo_demand_requests_per_second") == 4
+
+
+async def test_a_sweep_can_be_stopped_before_it_sends() -> None:
+    """While it reads the load that is there already."""
+    async with behind_a_gateway(0) as (url, received), staged(url) as stage:
+        stage.sweeps.start("t")
+        await until(lambda: stage.sweeps.stop("t"))
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results()
+        assert (result.stop, result.stop_detail) == ("guard", "stopped on request")
+        assert received == []
+
+
+async def test_a_demand_from_prometheus_is_the_background_load() -> None:
+    """Of a target without a page: the capacity is demand plus added load, and the result names the source."""
+
+    async def answer(request: web.Request) -> web.Response:
+        found = [] if "ALERTS" in str((await request.post())["query"]) else [{"metric": {}, "value": [0, "40"]}]
+        return web.json_response({"status": "success", "data": {"resultType": "vector", "result": found}})
+
+    app = web.Application()
+    app.router.add_post("/api/v1/query", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    prometheus = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        async with (
+            running(SLOTS) as url,
+            staged(
+                url, "demand_query: 'sum(rate(x[5m]))', limits: {requests: 60}", page="none", prometheus=prometheus
+            ) as stage,
+        ):
+            await until(lambda: stage.value("llmslo_demand_requests_per_second") == 40)
+            stage.sweeps.start("t")
+            await until(stage.is_swept)
+            (result,) = stage.sweeps.results()
+            assert {each.demand_per_s for each in result.stages} == {40}
+            assert result.interference == ("other load of 40 to 40 requests/s, by Prometheus, before the sweep",)
+            (capacity,) = result.capacities
+            assert capacity.lower is not None
+            assert capacity.lower > 40
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,166 @@
+"""Sweeps of one target over its life: changes of the engine, the configuration and the name."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prober.features.capacity import start_checks, target_sweeps
+from prober.features.capacity.refusal import Refused, StartRequest, Trigger
+from prober.features.capacity.sweep_result import has_capacity
+from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
+from prober.mock.server import running
+from prober.probing.leadership import Alone
+from prober.results.capacity import Capacity
+from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, until
+from tests.results.samples import sweep
+
+
+async def test_a_changed_engine_is_swept_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it has settled; a restart alone is no reason."""
+    monkeypatch.setattr(target_sweeps, "SETTLED_S", 0.0)
+    async with running(SLOTS) as url, staged(url, "min_gap: 0s") as stage:
+        stage.observed.engine_changed(EngineChange("restart"))
+        await asyncio.sleep(0.05)
+        assert stage.value("llmslo_sweep_rate_per_second") == 0
+        stage.observed.engine_changed(EngineChange("version", "1", "2"))
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        assert stage.sweeps.stop("t")
+        await until(stage.is_swept)
+
+
+async def test_retry_after_ends_a_sweep_and_refuses_the_next_ones() -> None:
+    """Requests that are not due yet are not sent, and neither a schedule nor a person may start another sweep."""
+    async with behind_a_gateway(60, {"Retry-After": "3600"}) as (url, received), staged(url, "min_gap: 0s") as stage:
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results()
+        assert (result.stop, result.stop_detail) == ("retry_after", "3600 s")
+        assert len(received) <= 60 + 5, "those that were on their way"
+        before = len(received)
+        triggers: tuple[Trigger, ...] = ("schedule", "request")
+        for trigger in triggers:
+            with pytest.raises(Refused, match="left alone"):
+                stage.sweeps.start("t", trigger)
+        assert stage.refused() == {"retry_after": 2}
+        assert len(received) == before
+
+
+async def test_a_target_that_is_removed_during_its_sweep_leaves_no_series(tmp_path: Path) -> None:
+    """The sweep ends, and its result is kept for when the target returns."""
+    async with running(SLOTS) as url, staged(url, folder=tmp_path) as stage:
+        stage.sweeps.start("t")
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        stage.remove()
+        assert stage.left() == []
+        await until(lambda: not stage.sweeps.under_way)
+        assert stage.left() == []
+        assert stage.events.latest("t") == []
+        stage.observe()
+        await stage.sweeps.read("t")
+        assert [each.stop_detail for each in stage.sweeps.results("t")] == ["target removed"]
+
+
+async def test_a_target_that_takes_over_a_name_keeps_its_sweeps_and_its_capacity() -> None:
+    """The old target `t` still drains its probes while a new one of that name has begun."""
+    async with running(SLOTS) as url, staged(url) as stage:
+        before = stage.observed
+        stage.observe()
+        stage.demand.show_capacity([Capacity("interactive", "found", 3.0, 4.0, 5.0)])
+        before.removed()
+        for at_s in (0.0, 100.0):
+            said = EngineSignals(EngineInfo("vllm"), requests_finished_total=2 * at_s)
+            stage.observed.page_read(PageReading(round(at_s * 1e9), 0, said))
+        assert stage.value("llmslo_headroom_ratio", "requests", "estimate") == 0.5
+        stage.sweeps.start("t")
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        stage.remove()
+        with pytest.raises(Refused) as refusal:
+            stage.sweeps.start("t")
+        assert refusal.value.reason == "not_configured"
+        assert stage.left() == []
+        stage.observe()
+        assert stage.demand.headroom == {}
+
+
+async def test_a_target_whose_sweep_block_is_removed_during_a_sweep_has_a_demand_again() -> None:
+    """The target goes on without `sweep:`; after the sweep its engine counts only its users."""
+    async with running(SLOTS) as url, staged(url) as stage:
+        stage.sweeps.start("t")
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        stage.target.spec = stage.target.spec.model_copy(update={"sweep": None})
+        stage.observed.retarget(stage.target)
+        await until(lambda: not stage.sweeps.under_way)
+        for at_s in (0.0, 100.0):
+            said = EngineSignals(EngineInfo("vllm"), requests_finished_total=4 * at_s)
+            stage.observed.page_read(PageReading(round(at_s * 1e9), 0, said))
+        assert stage.value("llmslo_demand_requests_per_second") == 4
+
+
+async def test_a_target_that_is_removed_before_its_sweep_starts_is_not_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prometheus is asked for alerts first, which takes a while."""
+    asked, removed = asyncio.Event(), asyncio.Event()
+
+    async def firing(*_: object) -> list[str]:
+        asked.set()
+        await removed.wait()
+        return []
+
+    monkeypatch.setattr(start_checks, "firing", firing)
+    async with behind_a_gateway(0) as (url, received), staged(url, prometheus="http://127.0.0.1:1") as stage:
+        stage.sweeps.start("t")
+        await asked.wait()
+        stage.remove()
+        removed.set()
+        await until(lambda: not stage.sweeps.under_way)
+        assert received == []
+        assert stage.left() == []
+
+
+class Claimed(Alone):
+    """A lease whose annotations say when the target was swept last."""
+
+    number = 0.0
+
+    def claimed(self, key: str) -> float:
+        return self.number
+
+
+async def test_a_claim_from_the_future_does_not_block_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts from when it was first seen."""
+    lease = Claimed()
+    async with running(SLOTS) as url, staged(url, "min_gap: 1h", leadership=lease) as stage:
+        unix_s, now_ns = stage.clock.unix_s(), stage.clock.now_ns()
+        lease.number = unix_s
+        with pytest.raises(Refused, match="another replica began"):
+            stage.sweeps.start("t", "schedule", unix_s - 1)
+        lease.number = unix_s + 86_400 * 365
+        with pytest.raises(Refused, match="min_gap"):
+            stage.sweeps.start("t", "schedule", unix_s)
+        monkeypatch.setattr(stage.clock, "now_ns", lambda: now_ns + 3_601 * 10**9)
+        stage.target_sweeps.check_start(StartRequest("schedule", unix_s))
+
+
+async def test_a_change_of_the_url_ends_the_sweep_and_hides_the_capacity(tmp_path: Path) -> None:
+    """A capacity holds for the URL at which it was found; back there it is shown again, with its time."""
+    async with running(SLOTS) as url, running(SLOTS) as other, staged(url, folder=tmp_path) as stage:
+        spec, moved = stage.target.spec, stage.target.spec.model_copy(update={"url": f"{other}/v1"})
+        found = replace(sweep(), id="one", target=replace(sweep().target, url=spec.url))
+        assert has_capacity(found)
+        await stage.target_sweeps.results.keep(found)
+        await stage.target_sweeps.recall()
+        capacity, at = "llmslo_capacity_requests_per_second", "llmslo_sweep_last_success_timestamp_seconds"
+        assert stage.families[capacity].children
+        stage.sweeps.start("t")
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        stage.reconfigure(moved)
+        await until(stage.is_swept)
+        assert not stage.families[capacity].children
+        assert not stage.families[at].children
+        assert stage.target_sweeps.last_capacity() is None
+        assert stage.sweeps.results("t")[0].stop_detail == "the target's url was changed"
+        stage.reconfigure(spec)
+        await until(lambda: stage.families[capacity].children)
+        assert stage.value(at) == found.ended_unix_s
+        assert stage.target_sweeps.last_capacity() == stage.sweeps.results("t")[1]
