@@ -43,6 +43,7 @@ check: install ## format, lint, types, layers, generated files unchanged
 	$(BIN)/pytest -q tests/test_layers.py
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/prober dashboards check
+	$(BIN)/python -m tools.dashboard_lint
 
 generated: install ## write the files that are generated from the code again
 	$(BIN)/python docs/generate.py

@@ -9,10 +9,11 @@ import yaml
 
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.config.load import ConfigError
-from prober.features.slo.rules import Options, as_operator, groups
+from prober.daemon.rules import as_operator, groups
+from prober.exposition.alerting import RuleOptions
 
 HEAD = "# Written by `prober rules`; change the configuration or the options and write it again.\n"
-DEFAULT = Options()
+DEFAULT = RuleOptions()
 
 
 class Format(StrEnum):
@@ -59,7 +60,7 @@ def rules(
     ]
     if problems:
         fail("\n".join(problems), ExitCode.FAILED)
-    options = Options(
+    options = RuleOptions(
         selector, _labels(label or []), runbook_url.rstrip("/"), dashboard_url.rstrip("/"), stateless_drift
     )
     found = groups(uses, options)

@@ -17,11 +17,10 @@ from prober.exposition.form import Form, wanted
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.experiments.report.svg_chart import STYLE
-from prober.features.slo.alerts import NAMES
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
-from prober.storage.watched_file import asset, runbook
+from prober.storage.watched_file import asset, runbooks
 from prober.web.access_control import AccessControl, origin_of
 from prober.web.api import Api
 from prober.web.host_name import host_name
@@ -184,9 +183,10 @@ class Site:
     async def runbook(self, request: web.Request) -> web.Response:
         """What an alert means, what to look at first, what to do."""
         name = request.match_info["alert"].removesuffix(".md")  # as the pages link to each other
-        text = runbook(name) if name in NAMES else None
-        if text is None:
-            return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(NAMES)}\n")
+        paths = runbooks()
+        if name not in paths:
+            return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(paths)}\n")
+        text = paths[name].read_text(encoding="utf-8")
         return web.Response(text=layout.runbook_page(name, text, self._stamp), content_type="text/html")
 
 

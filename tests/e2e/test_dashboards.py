@@ -22,15 +22,15 @@ from typing import Any
 import yaml
 from aiohttp import web
 
+from prober.daemon.dashboards import files
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.registry import registry
 from prober.exposition.families import Series, Value, page
 from prober.features.capacity import series as capacity_series
-from prober.features.grafana.dashboards import files
-from prober.features.grafana.dashboards.lint import expressions
 from prober.features.slo import series as slo_series
 from prober.probing import series as probe_series
 from tests.processes import free_port, get
+from tools.dashboard_lint.rules import expressions
 
 CONFIG = """
 slos:

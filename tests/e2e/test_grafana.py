@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from prober.features.grafana.dashboards import files
+from prober.daemon.dashboards import files
 from tests.features.grafana.grafana_server import LOGIN, PASSWORD, TOKEN, USER, Fault, Grafana, standing_in
 from tests.processes import Daemon, Mock, get, until
 
@@ -177,7 +177,7 @@ def test_the_daemon_keeps_dashboards_and_marks_events(
 def test_a_grafana_that_fails_is_a_series_and_a_line(
     grafana: Grafana, token: Path, mock: Mock, begin: Callable[[str], Daemon]
 ) -> None:
-    """Probing goes on; a mended one is visited after a reload; one that hangs does not hold up the end."""
+    """Probing continues; a reload synchronises with a repaired Grafana; one that hangs does not delay the shutdown."""
     grafana.faults["GET", "/api/health"] = Fault(200, LOGIN, "text/html")
     daemon = begin(config(mock, grafana, token))
     until(lambda: daemon.value("llmslo_grafana_sync_failures_total", what="dashboards") == 1, "the failure")
@@ -190,18 +190,18 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
     grafana.faults["GET", "/api/health"] = Fault(200, "{}", slow_s=60.0)
     asked = len(grafana.asked)
     get(daemon.url + "/-/reload", "POST")
-    until(lambda: len(grafana.asked) > asked, "the visit that hangs")
+    until(lambda: len(grafana.asked) > asked, "the synchronisation that hangs")
     (child,) = daemon.children()
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(25) == 0
     assert not Path(f"/proc/{child}").exists()
 
 
-def test_the_daemon_never_loads_the_client() -> None:
-    """It takes 25 MB: only a visit's own process has it."""
+def test_the_daemon_loads_neither_the_client_nor_the_dashboards() -> None:
+    """Only the process of a synchronisation loads them: the client takes 25 MB."""
     code = (
         "import sys, prober.daemon.app, prober.features.grafana.client.sync\n"
-        "print([name for name in ('grafana_client', 'niquests', 'urllib3') if name in sys.modules])"
+        "print([name for name in ('grafana_client', 'niquests', 'urllib3', 'prober.daemon.dashboards') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -64,13 +64,13 @@ class Grafana:
         event_log: EventLog,
         results: Callable[[str], Iterable[Result]],
         clock: Clock,
-        exclusive: Callable[[], bool] = lambda: True,
-        run_sync: Callable[[SyncRequest], Awaitable[SyncResult]] | None = None,
+        exclusive: Callable[[], bool],
+        run_sync: Callable[[SyncRequest], Awaitable[SyncResult]],
         *,
         first: bool = True,
     ) -> None:
         self._clock = clock
-        self._run_sync, self._first = run_sync or sync, first
+        self._run_sync, self._first = run_sync, first
         self._going: asyncio.Future[SyncResult] | None = None
         self._families, self._event_log, self._results, self._exclusive = families, event_log, results, exclusive
         self._spec: GrafanaSpec | None = None
@@ -212,8 +212,10 @@ def _shown(state: str) -> str:
     return state if state in grafana_series.GRAFANA_DASHBOARD_STATES else "current"
 
 
-async def sync(request: SyncRequest) -> SyncResult:
-    """Run one synchronisation in a process. Raises OSError, ValueError, TimeoutError; cancelling kills the process.
+async def sync(module: str, request: SyncRequest) -> SyncResult:
+    """Run one synchronisation in a process of `module`, which calls `client.sync.main`; cancelling kills the process.
+
+    Raises OSError, ValueError, TimeoutError.
 
     A thread starts the process: uvloop's subprocess start blocks the loop for 15 ms, this one for 0.5 ms.
     """
@@ -221,7 +223,7 @@ async def sync(request: SyncRequest) -> SyncResult:
     cancelled = threading.Event()
 
     def run() -> SyncResult:
-        command = [sys.executable, "-P", "-m", "prober.features.grafana.client.sync"]
+        command = [sys.executable, "-P", "-m", module]
         pipe = subprocess.PIPE
         # a new session: Ctrl-C reaches only the prober, which kills the process
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import trustme
 
+from prober.daemon.dashboards import files
 from prober.features.grafana.client.compare import difference, fingerprint, message_of, normal, same, sent
 from prober.features.grafana.client.marks import Mark, annotate, mark
 from prober.features.grafana.client.push import Report, State, Wish, push
 from prober.features.grafana.client.server import GrafanaError, Server
-from prober.features.grafana.dashboards import files
 from prober.measure.event import TargetEvent
 from tests.features.grafana.grafana_server import (
     LOGIN,

@@ -14,10 +14,12 @@ import pytest
 import yaml
 
 from prober.daemon.registry import ALL as ALL_SERIES
-from prober.features.slo.alerts import NAMES
+from prober.daemon.rules import example_rules, groups
+from prober.exposition.alerting import RuleOptions
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/rules.yaml"
+NAMES = sorted({rule["alert"] for rule in example_rules() if "alert" in rule})
 JOB = 'job="llm-slo-prober",instance="a"'
 PROBE = f'{JOB},target="llama",workload="probe"'
 GOLDEN = f'{JOB},target="llama",workload="golden"'
@@ -640,10 +642,9 @@ def test_every_alert_fires_when_it_should_and_only_then(
 def test_stateless_drift(promtool: Path, tmp_path: Path) -> None:
     """The PromQL-only rule fires for a p99 that rises by half and stays there, and not for an unchanged p99."""
     from prober.cli.rules import as_yaml
-    from prober.features.slo.rules import Options, groups
 
     rules = tmp_path / "rules.yaml"
-    rules.write_text(as_yaml({"groups": groups({}, Options(stateless_drift=True))}))
+    rules.write_text(as_yaml({"groups": groups({}, RuleOptions(stateless_drift=True))}))
     promtool_test(promtool, rules, STATELESS, tmp_path)
 
 

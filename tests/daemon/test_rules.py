@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "deploy/prober.yaml"
 
 

@@ -1,18 +1,18 @@
-"""Panels as values, and as Grafana's JSON. What is common to all stands here once: data source, no data that says so, legends.
+"""Panels of dashboards as values, and their JSON for Grafana.
 
-Only options that Grafana 10.4 knows, in the form it has them; `pluginVersion` tells later ones from where to migrate.
+Options are those of Grafana 10.4, in its form; `pluginVersion` tells later releases from which form to migrate.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 Json = dict[str, Any]
-Steps = tuple[tuple[float | None, str], ...]  # from this value on, this colour; the first from None
+Steps = tuple[tuple[float | None, str], ...]  # (lower bound, colour) in ascending order; the first bound is None
 SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
-WRITTEN_FOR = "10.4.0"
+GRAFANA_VERSION = "10.4.0"
 NO_DATA = "no data"
-EVENTS = "1m"  # of bars and cells: those that follow each other count no event twice, but for what a rate takes more than a step
+EVENT_INTERVAL = "1m"  # minimum width of bars and cells, so that neighbours do not count the same events
 GREEN, YELLOW, ORANGE, RED, GREY, BLUE = "green", "yellow", "orange", "red", "#808790", "blue"
 LOGARITHMIC = {"type": "log", "log": 10}
 PLAIN: Steps = ((None, GREEN),)
@@ -21,7 +21,12 @@ NEUTRAL: Steps = ((None, "text"),)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """legend: with {{label}}s; form: `time_series`, `table` (a row a series) or `heatmap`; instant: the end of the range only."""
+    """One query of a panel.
+
+    legend: may contain {{label}}.
+    instant: evaluated at the end of the range only.
+    form: `time_series`, `table` (one row per series) or `heatmap`.
+    """
 
     expr: str
     legend: str = ""
@@ -30,29 +35,40 @@ class Query:
 
 
 def as_steps(steps: Steps) -> list[Json]:
-    """Thresholds as Grafana has them."""
+    """JSON of thresholds."""
     return [{"value": value, "color": color} for value, color in steps]
 
 
 def now(expr: str, legend: str = "") -> Query:
-    """The value at the end of the range."""
+    """Query for the value at the end of the range."""
     return Query(expr, legend, instant=True)
 
 
 def row(expr: str) -> Query:
-    """The same as a table, its labels as columns."""
+    """Query for table rows at the end of the range; labels become columns."""
     return Query(expr, instant=True, form="table")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Panel:
-    """text: one sentence, what it means, and one, what bad looks like; custom: options of the fields that depend on `kind`."""
+    """One panel.
+
+    kind: type of the panel in Grafana.
+    text: description: what it shows, and what a bad value looks like.
+    width, height: cells of the grid, which has 24 columns.
+    low, high: bounds of the axis; None for automatic.
+    empty: text shown without data.
+    custom: field options of this kind.
+    repeat: variable for each of whose values Grafana repeats the panel; empty for none.
+    interval: shortest step of the queries; empty for Grafana's choice.
+    """
 
     kind: str
     title: str
     text: str
-    queries: Sequence[Query]
     unit: str
+    queries: Sequence[Query]
+    _: KW_ONLY
     width: int = 8
     height: int = 8
     steps: Steps = PLAIN
@@ -70,7 +86,7 @@ class Panel:
     interval: str = ""
 
     def as_json(self, number: int, x: int, y: int) -> Json:
-        """As a dashboard holds it, at its place on the grid of 24 columns."""
+        """JSON of the panel with the id `number` at (x, y) of the grid."""
         bounds = {"min": self.low, "max": self.high, "decimals": self.decimals}
         defaults: Json = {
             "unit": self.unit,
@@ -87,7 +103,7 @@ class Panel:
             "title": self.title,
             "description": self.text,
             "datasource": SOURCE,
-            "pluginVersion": WRITTEN_FOR,
+            "pluginVersion": GRAFANA_VERSION,
             "gridPos": {"x": x, "y": y, "w": self.width, "h": self.height},
             "targets": [_target(query, index) for index, query in enumerate(self.queries)],
             "fieldConfig": {"defaults": defaults, "overrides": list(self.overrides)},
@@ -112,7 +128,7 @@ def _target(query: Query, index: int) -> Json:
 
 
 def series(title: str, text: str, unit: str, *queries: Query, bars: bool = False, **more: Any) -> Panel:
-    """Lines over time; or stacked bars, for counts of events."""
+    """Lines over time, or stacked bars for counts of events."""
     custom: Json = {
         "drawStyle": "bars" if bars else "line",
         "lineWidth": 1,
@@ -128,21 +144,13 @@ def series(title: str, text: str, unit: str, *queries: Query, bars: bool = False
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
-    return Panel(
-        kind="timeseries",
-        title=title,
-        text=text,
-        unit=unit,
-        queries=queries,
-        custom=custom,
-        options=options,
-        interval=EVENTS if bars else "",
-        **{"low": 0, **more},
-    )
+    interval = EVENT_INTERVAL if bars else ""
+    defaults = {"custom": custom, "options": options, "interval": interval, "low": 0}
+    return Panel("timeseries", title, text, unit, queries, **{**defaults, **more})
 
 
 def stat(title: str, text: str, unit: str, *queries: Query, **more: Any) -> Panel:
-    """Large figures, coloured by their thresholds."""
+    """Large figures, coloured by thresholds. fill: what is coloured; text_mode: what is written."""
     options = {
         "colorMode": more.pop("fill", "value"),
         "graphMode": "none",
@@ -151,28 +159,20 @@ def stat(title: str, text: str, unit: str, *queries: Query, **more: Any) -> Pane
         "textMode": more.pop("text_mode", "auto"),
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
     }
-    return Panel(
-        kind="stat",
-        title=title,
-        text=text,
-        unit=unit,
-        queries=queries,
-        options=options,
-        **{"width": 4, "height": 4, "color": "thresholds", **more},
-    )
+    defaults = {"options": options, "width": 4, "height": 4, "color": "thresholds"}
+    return Panel("stat", title, text, unit, queries, **{**defaults, **more})
 
 
 def table(title: str, text: str, columns: Sequence["Column"], *queries: Query, sort: str = "", **more: Any) -> Panel:
-    """A row for each set of labels, a column for each query and label that is named; others are left out."""
+    """One row per label set, one column per entry of `columns`. hide: further sources, which are left out; sort: `-` descends."""
     names = {column.source: column.name for column in columns}
-    shown = [column.source for column in columns]
     transformations: list[Json] = [
         {"id": "merge", "options": {}},
         {
             "id": "organize",
             "options": {
                 "excludeByName": {"Time": True} | dict.fromkeys(more.pop("hide", ()), True),
-                "indexByName": {name: place for place, name in enumerate(shown)},
+                "indexByName": {name: place for place, name in enumerate(names)},
                 "renameByName": names,
             },
         },
@@ -183,23 +183,26 @@ def table(title: str, text: str, columns: Sequence["Column"], *queries: Query, s
         "footer": {"show": False, "reducer": ["sum"], "fields": ""},
         "sortBy": [{"displayName": sort.lstrip("-"), "desc": sort.startswith("-")}] if sort else [],
     }
-    return Panel(
-        kind="table",
-        title=title,
-        text=text,
-        unit=more.pop("unit", "short"),
-        queries=queries,
-        custom={"align": "auto", "cellOptions": {"type": "auto"}, "filterable": False},
-        options=options,
-        overrides=list({column.name: override for column in columns if (override := column.override())}.values()),
-        transformations=transformations,
-        **{"width": 24, "color": "thresholds", "steps": NEUTRAL, "decimals": None, **more},
-    )
+    defaults = {
+        "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": False},
+        "options": options,
+        "overrides": list({column.name: override for column in columns if (override := column.override())}.values()),
+        "transformations": transformations,
+        "width": 24,
+        "color": "thresholds",
+        "steps": NEUTRAL,
+    }
+    return Panel("table", title, text, "short", queries, **{**defaults, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """source: a label, or `Value #A` of the first query; steps: colours of the cell; link: address, with ${__value.text}."""
+    """One column of a table.
+
+    source: a label, or `Value #A` for the first query.
+    steps: colours of the cell.
+    link: URL; may contain ${__value.text}.
+    """
 
     source: str
     name: str
@@ -213,29 +216,24 @@ class Column:
     empty: str = ""
 
     def override(self) -> Json | None:
-        """What makes this column different, None: nothing."""
-        found: list[Json] = []
-        if self.unit:
-            found.append({"id": "unit", "value": self.unit})
-        if self.decimals is not None:
-            found.append({"id": "decimals", "value": self.decimals})
-        if self.steps:
-            found.append({"id": "thresholds", "value": {"mode": "absolute", "steps": as_steps(self.steps)}})
-        if self.empty:
-            found.append({"id": "noValue", "value": self.empty})
-        if self.steps or self.mappings:
-            found.append({"id": "mappings", "value": [*self.mappings, _absent(self.empty or NO_DATA)]})
-        if self.steps or self.mappings:
-            found.append({"id": "custom.cellOptions", "value": {"type": "color-background", "mode": "basic"}})
-        if self.width:
-            found.append({"id": "custom.width", "value": self.width})
-        if self.link:
-            found.append({"id": "links", "value": [{"title": self.link_title, "url": self.link}]})
-        return {"matcher": {"id": "byName", "options": self.name}, "properties": found} if found else None
+        """JSON of the options that differ from the table's defaults; None without any."""
+        is_coloured = bool(self.steps or self.mappings)
+        options: dict[str, Any] = {
+            "unit": self.unit,
+            "decimals": self.decimals,
+            "thresholds": {"mode": "absolute", "steps": as_steps(self.steps)} if self.steps else None,
+            "noValue": self.empty,
+            "mappings": [*self.mappings, _absent(self.empty or NO_DATA)] if is_coloured else None,
+            "custom.cellOptions": {"type": "color-background", "mode": "basic"} if is_coloured else None,
+            "custom.width": self.width or None,
+            "links": [{"title": self.link_title, "url": self.link}] if self.link else None,
+        }
+        chosen = [(name, value) for name, value in options.items() if value is not None and value != ""]
+        return _override("byName", self.name, chosen) if chosen else None
 
 
 def heatmap(title: str, text: str, *queries: Query, **more: Any) -> Panel:
-    """Counts by bucket over time, of classic buckets."""
+    """Counts per classic bucket over time."""
     options = {
         "calculate": False,
         "cellGap": 1,
@@ -257,19 +255,12 @@ def heatmap(title: str, text: str, *queries: Query, **more: Any) -> Panel:
         "cellValues": {"unit": "short", "decimals": 1},
     }
     return Panel(
-        kind="heatmap",
-        title=title,
-        text=text,
-        unit="s",
-        queries=queries,
-        options=options,
-        interval=EVENTS,
-        **{"width": 12, **more},
+        "heatmap", title, text, "s", queries, options=options, interval=EVENT_INTERVAL, **{"width": 12, **more}
     )
 
 
 def states(title: str, text: str, mappings: Sequence[Json], *queries: Query, **more: Any) -> Panel:
-    """A band a series, coloured by what it was when."""
+    """One band per series, coloured by state over time."""
     options = {
         "alignValue": "left",
         "mergeValues": True,
@@ -278,27 +269,25 @@ def states(title: str, text: str, mappings: Sequence[Json], *queries: Query, **m
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
         "tooltip": {"mode": "single", "sort": "none"},
     }
-    return Panel(
-        kind="state-timeline",
-        title=title,
-        text=text,
-        unit="none",
-        queries=queries,
-        mappings=mappings,
-        custom={"fillOpacity": 80, "lineWidth": 0},
-        options=options,
-        **{"width": 24, "color": "thresholds", "steps": NEUTRAL, **more},
-    )
+    defaults = {
+        "mappings": mappings,
+        "custom": {"fillOpacity": 80, "lineWidth": 0},
+        "options": options,
+        "width": 24,
+        "color": "thresholds",
+        "steps": NEUTRAL,
+    }
+    return Panel("state-timeline", title, text, "none", queries, **{**defaults, **more})
 
 
 def _absent(text: str) -> Json:
-    """Else a cell without a value has the colour of the first threshold."""
+    """Mapping of an absent value; without it the cell has the colour of the first threshold."""
     result = {"text": text, "color": "transparent", "index": 99}
     return {"type": "special", "options": {"match": "null+nan", "result": result}}
 
 
 def coloured(colors: dict[str, str]) -> list[Json]:
-    """A mapping of words to colours."""
+    """Mapping of texts to colours."""
     return [
         {
             "type": "value",
@@ -308,55 +297,59 @@ def coloured(colors: dict[str, str]) -> list[Json]:
 
 
 def words(*pairs: tuple[str, str]) -> list[Json]:
-    """A mapping of 0, 1, 2 … to words with their colours."""
+    """Mapping of 0, 1, 2 … to texts with their colours."""
     options = {str(place): {"text": text, "color": color, "index": place} for place, (text, color) in enumerate(pairs)}
     return [{"type": "value", "options": options}]
 
 
-def named(pattern: str, *properties: tuple[str, Any]) -> Json:
-    """An override for the series whose whole legend the pattern matches."""
+def _override(matcher: str, wanted: str, properties: Sequence[tuple[str, Any]]) -> Json:
     return {
-        "matcher": {"id": "byRegexp", "options": pattern},
+        "matcher": {"id": matcher, "options": wanted},
         "properties": [{"id": name, "value": value} for name, value in properties],
     }
 
 
+def named(pattern: str, *properties: tuple[str, Any]) -> Json:
+    """Override for series whose whole legend matches the regular expression."""
+    return _override("byRegexp", pattern, properties)
+
+
+def colored(pattern: str, color: str, *properties: tuple[str, Any]) -> Json:
+    """Override with a fixed colour."""
+    return named(pattern, ("color", {"mode": "fixed", "fixedColor": color}), *properties)
+
+
 def dashed(pattern: str, color: str = RED, *, in_legend: bool = False) -> Json:
-    """Limits: dashed, without fill. Not in the legend, where there are many of them that look alike. No color: each its own."""
-    return named(
-        pattern,
-        *([("color", {"mode": "fixed", "fixedColor": color})] if color else []),
+    """Override for limits: dashed lines without fill, by default not in the legend. An empty colour keeps the series' own."""
+    properties = (
         ("custom.lineStyle", {"fill": "dash", "dash": [8, 6]}),
         ("custom.fillOpacity", 0),
         ("custom.lineWidth", 1),
         ("custom.hideFrom", {"legend": not in_legend, "tooltip": False, "viz": False}),
     )
+    return colored(pattern, color, *properties) if color else named(pattern, *properties)
 
 
 def dotted(ref: str) -> Json:
-    """Where samples are too few: this query's series are grey dots on the line that they repeat, so that it keeps its colour."""
-    properties = {
-        "custom.lineStyle": {"fill": "dot", "dash": [2, 12]},
-        "custom.lineWidth": 3,
-        "custom.hideFrom": {"legend": True, "tooltip": False, "viz": False},
-        "color": {"mode": "fixed", "fixedColor": GREY},
-    }
-    return {
-        "matcher": {"id": "byFrameRefID", "options": ref},
-        "properties": [{"id": name, "value": value} for name, value in properties.items()],
-    }
+    """Override for the query `ref` of values with too few samples: grey dots over the line that they repeat."""
+    properties = (
+        ("custom.lineStyle", {"fill": "dot", "dash": [2, 12]}),
+        ("custom.lineWidth", 3),
+        ("custom.hideFrom", {"legend": True, "tooltip": False, "viz": False}),
+        ("color", {"mode": "fixed", "fixedColor": GREY}),
+    )
+    return _override("byFrameRefID", ref, properties)
 
 
 def band(lower: str, upper: str, color: str = BLUE) -> list[Json]:
-    """An interval: the space between two series is filled, their lines are thin."""
-    fixed = ("color", {"mode": "fixed", "fixedColor": color})
+    """Overrides for an interval: the area between two series is filled, without lines."""
     return [
-        named(lower, fixed, ("custom.lineWidth", 0), ("custom.fillOpacity", 0)),
-        named(upper, fixed, ("custom.lineWidth", 0), ("custom.fillOpacity", 20), ("custom.fillBelowTo", lower)),
+        colored(lower, color, ("custom.lineWidth", 0), ("custom.fillOpacity", 0)),
+        colored(upper, color, ("custom.lineWidth", 0), ("custom.fillOpacity", 20), ("custom.fillBelowTo", lower)),
     ]
 
 
 def on_the_right(pattern: str, unit: str) -> Json:
-    """An axis of its own, up to what there is; thresholds are of the other one."""
-    placed, unmarked = ("custom.axisPlacement", "right"), ("custom.thresholdsStyle", {"mode": "off"})
-    return named(pattern, placed, ("unit", unit), ("custom.fillOpacity", 0), ("max", None), unmarked)
+    """Override for series with an axis of their own, without maximum and thresholds."""
+    axis, unmarked = ("custom.axisPlacement", "right"), ("custom.thresholdsStyle", {"mode": "off"})
+    return named(pattern, axis, ("unit", unit), ("custom.fillOpacity", 0), ("max", None), unmarked)
