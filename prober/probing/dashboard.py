@@ -2,28 +2,7 @@
 
 from collections.abc import Sequence
 
-from prober.exposition.dashboards.panels import (
-    BLUE,
-    GREEN,
-    GREY,
-    NEUTRAL,
-    ORANGE,
-    RED,
-    Column,
-    Panel,
-    Query,
-    colored,
-    dashed,
-    dotted,
-    heatmap,
-    named,
-    now,
-    on_the_right,
-    row,
-    series,
-    stat,
-    table,
-)
+from prober.exposition.dashboards.panels import Column, Panel, Query, heatmap, now, row, series, stat, table
 from prober.exposition.dashboards.queries import (
     MIN_P99_SAMPLES,
     PROBES,
@@ -37,6 +16,19 @@ from prober.exposition.dashboards.queries import (
     quantile,
     samples,
     target_state,
+)
+from prober.exposition.dashboards.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    NEUTRAL,
+    ORANGE,
+    RED,
+    dashed,
+    dotted,
+    fixed_color,
+    named,
+    on_the_right,
 )
 from prober.exposition.dashboards.vocabulary import TARGET_STATES
 
@@ -218,8 +210,8 @@ def _client_and_engine() -> Panel:
         *quantiles("llmslo_engine_ttft_seconds", TARGET, "engine"),
         width=12,
         overrides=[
-            colored("client.*", BLUE),
-            colored("engine.*", ORANGE),
+            fixed_color("client.*", BLUE),
+            fixed_color("engine.*", ORANGE),
             named(".*p50", ("custom.lineStyle", {"fill": "dash", "dash": [4, 4]})),
         ],
     )

@@ -4,7 +4,7 @@ import json
 
 from prober.daemon.dashboards import overview, prober
 from prober.exposition.dashboards.board import Board, tagged_annotation
-from prober.exposition.dashboards.panels import Json
+from prober.exposition.dashboards.style import Json
 from prober.features.budget import dashboard as budget
 from prober.features.capacity import dashboard as capacity
 from prober.features.diagnosis import dashboard as diagnosis

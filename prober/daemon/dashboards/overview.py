@@ -1,28 +1,7 @@
 """Overview dashboard: state of all targets; alerts link to it."""
 
 from prober.exposition.dashboards.board import Board
-from prober.exposition.dashboards.panels import (
-    GREEN,
-    LOGARITHMIC,
-    ORANGE,
-    RED,
-    YELLOW,
-    Column,
-    Json,
-    Panel,
-    Query,
-    as_steps,
-    coloured,
-    dashed,
-    dotted,
-    named,
-    now,
-    row,
-    series,
-    stat,
-    states,
-    table,
-)
+from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, states, table
 from prober.exposition.dashboards.queries import (
     ALERTING,
     BUDGET_LEFT,
@@ -40,6 +19,19 @@ from prober.exposition.dashboards.queries import (
     samples,
     slo_state,
     target_state,
+)
+from prober.exposition.dashboards.style import (
+    GREEN,
+    LOGARITHMIC,
+    ORANGE,
+    RED,
+    YELLOW,
+    Json,
+    as_steps,
+    dashed,
+    dotted,
+    named,
+    text_mapping,
 )
 from prober.exposition.dashboards.vocabulary import (
     BUDGET_STEPS,
@@ -217,7 +209,7 @@ def _targets() -> Panel:
 
 def _firing() -> Panel:
     columns = [
-        Column(source="severity", name="Severity", mappings=coloured(SEVERITIES), width=85),
+        Column(source="severity", name="Severity", mappings=text_mapping(SEVERITIES), width=85),
         Column(source="alertname", name="Alert", width=230),
         target_column(empty="–"),
         Column(source="workload", name="Workload", width=90, empty="–"),

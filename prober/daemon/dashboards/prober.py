@@ -1,7 +1,8 @@
 """Panels of the prober itself."""
 
-from prober.exposition.dashboards.panels import NEUTRAL, RED, Panel, Query, now, series, stat
+from prober.exposition.dashboards.panels import Panel, Query, now, series, stat
 from prober.exposition.dashboards.queries import INSTANCE, PROBES, STEP, gauge, increase, quantile
+from prober.exposition.dashboards.style import NEUTRAL, RED
 from prober.exposition.dashboards.vocabulary import GOOD_AT_ONE, YES_NO
 
 MAX_LAG_S = 0.01  # default of max_send_lag

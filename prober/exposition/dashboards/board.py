@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from prober.exposition.dashboards.panels import SOURCE, Json, Panel
+from prober.exposition.dashboards.panels import SOURCE, Panel
+from prober.exposition.dashboards.style import Json
 
 TAG = "llm-slo-prober"
 COLUMNS = 24

@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-Json = dict[str, Any]
-Steps = tuple[tuple[float | None, str], ...]  # (lower bound, colour) in ascending order; the first bound is None
+from prober.exposition.dashboards.style import NEUTRAL, PLAIN, Json, Steps, absent, as_steps, override
+
 SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 GRAFANA_VERSION = "10.4.0"
 NO_DATA = "no data"
 EVENT_INTERVAL = "1m"  # minimum width of bars and cells, so that neighbours do not count the same events
-GREEN, YELLOW, ORANGE, RED, GREY, BLUE = "green", "yellow", "orange", "red", "#808790", "blue"
-LOGARITHMIC = {"type": "log", "log": 10}
-PLAIN: Steps = ((None, GREEN),)
-NEUTRAL: Steps = ((None, "text"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +28,6 @@ class Query:
     legend: str = ""
     instant: bool = False
     form: str = "time_series"
-
-
-def as_steps(steps: Steps) -> list[Json]:
-    """JSON of thresholds."""
-    return [{"value": value, "color": color} for value, color in steps]
 
 
 def now(expr: str, legend: str = "") -> Query:
@@ -163,6 +154,12 @@ def stat(title: str, text: str, unit: str, *queries: Query, **more: Any) -> Pane
     return Panel("stat", title, text, unit, queries, **{**defaults, **more})
 
 
+def counts(title: str, text: str, *queries: Query, **more: Any) -> Panel:
+    """Large figures, one per series, each with its name."""
+    defaults = {"steps": NEUTRAL, "decimals": 0, "text_mode": "value_and_name"}
+    return stat(title, text, "none", *queries, **{**defaults, **more})
+
+
 def table(title: str, text: str, columns: Sequence["Column"], *queries: Query, sort: str = "", **more: Any) -> Panel:
     """One row per label set, one column per entry of `columns`. hide: further sources, which are left out; sort: `-` descends."""
     names = {column.source: column.name for column in columns}
@@ -186,7 +183,7 @@ def table(title: str, text: str, columns: Sequence["Column"], *queries: Query, s
     defaults = {
         "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": False},
         "options": options,
-        "overrides": list({column.name: override for column in columns if (override := column.override())}.values()),
+        "overrides": list({column.name: override for column in columns if (override := column.as_override())}.values()),
         "transformations": transformations,
         "width": 24,
         "color": "thresholds",
@@ -215,7 +212,7 @@ class Column:
     link_title: str = ""
     empty: str = ""
 
-    def override(self) -> Json | None:
+    def as_override(self) -> Json | None:
         """JSON of the options that differ from the table's defaults; None without any."""
         is_coloured = bool(self.steps or self.mappings)
         options: dict[str, Any] = {
@@ -223,13 +220,13 @@ class Column:
             "decimals": self.decimals,
             "thresholds": {"mode": "absolute", "steps": as_steps(self.steps)} if self.steps else None,
             "noValue": self.empty,
-            "mappings": [*self.mappings, _absent(self.empty or NO_DATA)] if is_coloured else None,
+            "mappings": [*self.mappings, absent(self.empty or NO_DATA)] if is_coloured else None,
             "custom.cellOptions": {"type": "color-background", "mode": "basic"} if is_coloured else None,
             "custom.width": self.width or None,
             "links": [{"title": self.link_title, "url": self.link}] if self.link else None,
         }
         chosen = [(name, value) for name, value in options.items() if value is not None and value != ""]
-        return _override("byName", self.name, chosen) if chosen else None
+        return override("byName", self.name, chosen) if chosen else None
 
 
 def heatmap(title: str, text: str, *queries: Query, **more: Any) -> Panel:
@@ -278,78 +275,3 @@ def states(title: str, text: str, mappings: Sequence[Json], *queries: Query, **m
         "steps": NEUTRAL,
     }
     return Panel("state-timeline", title, text, "none", queries, **{**defaults, **more})
-
-
-def _absent(text: str) -> Json:
-    """Mapping of an absent value; without it the cell has the colour of the first threshold."""
-    result = {"text": text, "color": "transparent", "index": 99}
-    return {"type": "special", "options": {"match": "null+nan", "result": result}}
-
-
-def coloured(colors: dict[str, str]) -> list[Json]:
-    """Mapping of texts to colours."""
-    return [
-        {
-            "type": "value",
-            "options": {word: {"color": color, "index": place} for place, (word, color) in enumerate(colors.items())},
-        }
-    ]
-
-
-def words(*pairs: tuple[str, str]) -> list[Json]:
-    """Mapping of 0, 1, 2 … to texts with their colours."""
-    options = {str(place): {"text": text, "color": color, "index": place} for place, (text, color) in enumerate(pairs)}
-    return [{"type": "value", "options": options}]
-
-
-def _override(matcher: str, wanted: str, properties: Sequence[tuple[str, Any]]) -> Json:
-    return {
-        "matcher": {"id": matcher, "options": wanted},
-        "properties": [{"id": name, "value": value} for name, value in properties],
-    }
-
-
-def named(pattern: str, *properties: tuple[str, Any]) -> Json:
-    """Override for series whose whole legend matches the regular expression."""
-    return _override("byRegexp", pattern, properties)
-
-
-def colored(pattern: str, color: str, *properties: tuple[str, Any]) -> Json:
-    """Override with a fixed colour."""
-    return named(pattern, ("color", {"mode": "fixed", "fixedColor": color}), *properties)
-
-
-def dashed(pattern: str, color: str = RED, *, in_legend: bool = False) -> Json:
-    """Override for limits: dashed lines without fill, by default not in the legend. An empty colour keeps the series' own."""
-    properties = (
-        ("custom.lineStyle", {"fill": "dash", "dash": [8, 6]}),
-        ("custom.fillOpacity", 0),
-        ("custom.lineWidth", 1),
-        ("custom.hideFrom", {"legend": not in_legend, "tooltip": False, "viz": False}),
-    )
-    return colored(pattern, color, *properties) if color else named(pattern, *properties)
-
-
-def dotted(ref: str) -> Json:
-    """Override for the query `ref` of values with too few samples: grey dots over the line that they repeat."""
-    properties = (
-        ("custom.lineStyle", {"fill": "dot", "dash": [2, 12]}),
-        ("custom.lineWidth", 3),
-        ("custom.hideFrom", {"legend": True, "tooltip": False, "viz": False}),
-        ("color", {"mode": "fixed", "fixedColor": GREY}),
-    )
-    return _override("byFrameRefID", ref, properties)
-
-
-def band(lower: str, upper: str, color: str = BLUE) -> list[Json]:
-    """Overrides for an interval: the area between two series is filled, without lines."""
-    return [
-        colored(lower, color, ("custom.lineWidth", 0), ("custom.fillOpacity", 0)),
-        colored(upper, color, ("custom.lineWidth", 0), ("custom.fillOpacity", 20), ("custom.fillBelowTo", lower)),
-    ]
-
-
-def on_the_right(pattern: str, unit: str) -> Json:
-    """Override for series with an axis of their own, without maximum and thresholds."""
-    axis, unmarked = ("custom.axisPlacement", "right"), ("custom.thresholdsStyle", {"mode": "off"})
-    return named(pattern, axis, ("unit", unit), ("custom.fillOpacity", 0), ("max", None), unmarked)

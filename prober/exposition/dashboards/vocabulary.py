@@ -3,12 +3,15 @@
 from typing import Any
 
 from prober.exposition.dashboards.board import to_target
-from prober.exposition.dashboards.panels import GREEN, GREY, ORANGE, RED, YELLOW, Column, Steps, words
+from prober.exposition.dashboards.panels import Column
+from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, Steps, index_mapping
 
 # In the order of queries.target_state and queries.slo_state.
-TARGET_STATES = words(("ready", GREEN), ("pending", GREY), ("starting", YELLOW), ("draining", YELLOW), ("failing", RED))
-SLO_STATES = words(("met", GREEN), ("no data", GREY), ("missed", RED))
-YES_NO = words(("no", RED), ("yes", GREEN))
+TARGET_STATES = index_mapping(
+    ("ready", GREEN), ("pending", GREY), ("starting", YELLOW), ("draining", YELLOW), ("failing", RED)
+)
+SLO_STATES = index_mapping(("met", GREEN), ("no data", GREY), ("missed", RED))
+YES_NO = index_mapping(("no", RED), ("yes", GREEN))
 SEVERITIES = {"critical": RED, "warning": ORANGE, "info": GREY}
 GOOD_AT_ONE: Steps = ((None, RED), (1, GREEN))
 BUDGET_STEPS: Steps = ((None, RED), (0, ORANGE), (0.25, GREEN))

@@ -3,25 +3,20 @@
 from typing import Any
 
 from prober.exposition.dashboards.board import Board, annotation
-from prober.exposition.dashboards.panels import (
+from prober.exposition.dashboards.panels import Panel, Query, counts, now, row, series, stat
+from prober.exposition.dashboards.queries import TARGET, WHOLE_GPUS, gauge, increase, limit, rate
+from prober.exposition.dashboards.style import (
     BLUE,
     GREEN,
     NEUTRAL,
     ORANGE,
     YELLOW,
     Json,
-    Panel,
-    Query,
     band,
-    colored,
     dashed,
-    now,
+    fixed_color,
     on_the_right,
-    row,
-    series,
-    stat,
 )
-from prober.exposition.dashboards.queries import TARGET, WHOLE_GPUS, gauge, increase, limit, rate
 from prober.exposition.dashboards.vocabulary import HEADROOM_STEPS
 
 BOUNDS = ("lower", "estimate", "upper")
@@ -113,16 +108,12 @@ def _now() -> list[Panel]:
             width=5,
             empty="no forecast",
         ),
-        stat(
+        counts(
             "Instances for the peak of this range",
             "Instances of this target needed for the highest demand in this range, at the lower bound of its capacity and with 20% "
             "headroom, and their GPUs. Bad: more than there are. No data: no known capacity or demand, or no GPUs are read.",
-            "none",
             now(_needed(), "instances"),
             now(f"{_needed()} * count({WHOLE_GPUS})", "GPUs"),
-            steps=NEUTRAL,
-            text_mode="value_and_name",
-            decimals=0,
             width=5,
         ),
         stat(
@@ -149,7 +140,7 @@ def _bounded(title: str, text: str, unit: str, demand: Query, capacity: dict[str
         overrides=[
             *band("capacity, lower", "capacity, upper"),
             dashed("capacity, estimate", BLUE, in_legend=True),
-            colored("demand", ORANGE, ("custom.lineWidth", 2)),
+            fixed_color("demand", ORANGE, ("custom.lineWidth", 2)),
         ],
     )
 
@@ -306,17 +297,13 @@ def _ended() -> Panel:
     def of(name: str, by: str) -> str:
         return f"{increase(name, by, select=TARGET, window='$__range')} > 0"
 
-    return stat(
+    return counts(
         "Sweeps by result",
         "Sweeps that ended in this range, by verdict and by stop reason, and refused sweeps. "
         "Bad: void, failed, or refused repeatedly: the capacity becomes outdated.",
-        "none",
         now(of("llmslo_sweeps_total", "verdict"), "{{verdict}}"),
         now(of("llmslo_sweep_stops_total", "reason"), "stopped by {{reason}}"),
         now(of("llmslo_sweeps_refused_total", "reason"), "refused: {{reason}}"),
-        steps=NEUTRAL,
-        decimals=0,
-        text_mode="value_and_name",
         width=16,
         height=8,
         empty="no sweep ended or was refused in this range",

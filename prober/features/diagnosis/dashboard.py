@@ -1,7 +1,8 @@
 """Panels of the diagnosis."""
 
-from prober.exposition.dashboards.panels import GREEN, GREY, ORANGE, RED, YELLOW, Panel, Query, now, stat, states, words
+from prober.exposition.dashboards.panels import Panel, Query, now, stat, states
 from prober.exposition.dashboards.queries import TARGET, gauge
+from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, index_mapping
 
 
 def decode_speed() -> Panel:
@@ -23,7 +24,7 @@ def causes() -> Panel:
         "Likely cause",
         "Cause that the prober diagnoses while an SLO is breached or a latency has drifted. "
         "Bad: any. Unknown: the evidence does not identify a single cause.",
-        words(("no", GREY), ("unknown", YELLOW), ("likely", RED)),
+        index_mapping(("no", GREY), ("unknown", YELLOW), ("likely", RED)),
         Query(
             f'2 * (max by (regime) (llmslo_regime_active{{{TARGET},regime!="unknown"}}) > 0) or '
             f'max by (regime) (llmslo_regime_active{{{TARGET},regime="unknown"}}) > 0',

@@ -1,27 +1,18 @@
 """Panels of drift: latencies against their own baselines."""
 
 from prober.exposition.dashboards.board import annotation
-from prober.exposition.dashboards.panels import (
+from prober.exposition.dashboards.panels import Column, Panel, Query, counts, now, row, series, states, table
+from prober.exposition.dashboards.queries import PROBES, increase, judged
+from prober.exposition.dashboards.style import (
     GREEN,
     GREY,
-    NEUTRAL,
     ORANGE,
     RED,
     YELLOW,
-    Column,
-    Panel,
-    Query,
-    coloured,
+    index_mapping,
     named,
-    now,
-    row,
-    series,
-    stat,
-    states,
-    table,
-    words,
+    text_mapping,
 )
-from prober.exposition.dashboards.queries import PROBES, increase, judged
 from prober.exposition.dashboards.vocabulary import target_column
 
 SIGNAL = "target, workload, signal"
@@ -52,7 +43,7 @@ def baselines() -> Panel:
         target_column(),
         Column(source="workload", name="Workload"),
         Column(source="signal", name="Signal", width=80),
-        Column(source="phase", name="Baseline", width=100, mappings=coloured(PHASES)),
+        Column(source="phase", name="Baseline", width=100, mappings=text_mapping(PHASES)),
         Column(
             source="Value #B",
             name="Evidence",
@@ -109,7 +100,7 @@ def _active() -> Panel:
         "Drift over time",
         "Active drift of each latency by cause: regression is slower at the same load, load is a busier engine, "
         "unknown: the load is not known. Bad: regression. Grey: learning, not judged yet.",
-        words(("learning", GREY), ("none", GREEN), ("unknown", YELLOW), ("load", ORANGE), ("regression", RED)),
+        index_mapping(("learning", GREY), ("none", GREEN), ("unknown", YELLOW), ("load", ORANGE), ("regression", RED)),
         Query(
             f"max by ({SIGNAL}) ({codes} or {judged()} or 0 * llmslo_drift_evidence_ratio{{{PROBES}}})", LEGEND
         ),
@@ -144,15 +135,11 @@ def _shift() -> Panel:
 
 def _events() -> Panel:
     happened = increase("llmslo_drift_events_total", "signal, event", window="$__range")
-    return stat(
+    return counts(
         "Baseline events",
         "Events in this range: baselines learnt, alarms, recoveries, improvements and accepted drifts. "
         "Bad: improved and learnt repeatedly; the baseline then never settles.",
-        "none",
         now(f"{happened} > 0", "{{signal}} {{event}}"),
-        steps=NEUTRAL,
-        decimals=0,
-        text_mode="value_and_name",
         width=12,
         height=8,
         empty="no events in this range",

@@ -3,21 +3,9 @@
 from typing import Any
 
 from prober.exposition.dashboards.board import annotation
-from prober.exposition.dashboards.panels import (
-    GREEN,
-    NEUTRAL,
-    ORANGE,
-    RED,
-    Panel,
-    Query,
-    colored,
-    now,
-    on_the_right,
-    series,
-    stat,
-    words,
-)
+from prober.exposition.dashboards.panels import Panel, Query, now, series, stat
 from prober.exposition.dashboards.queries import STEP, TARGET, gauge, quantile, rate
+from prober.exposition.dashboards.style import GREEN, NEUTRAL, ORANGE, RED, fixed_color, index_mapping, on_the_right
 from prober.exposition.dashboards.vocabulary import GOOD_AT_ONE
 
 SIZE: dict[str, Any] = {"width": 12, "height": 7}
@@ -37,7 +25,7 @@ def identity() -> list[Panel]:
             "Whether the engine's metrics page can be read. Bad: no; the engine panels below then have no current data.",
             "none",
             now(gauge("llmslo_engine_up")),
-            mappings=words(("unreadable", RED), ("readable", GREEN)),
+            mappings=index_mapping(("unreadable", RED), ("readable", GREEN)),
             steps=GOOD_AT_ONE,
             fill="background",
         ),
@@ -76,7 +64,7 @@ def panels() -> list[Panel]:
             "short",
             Query(gauge("llmslo_engine_requests_running"), "running"),
             Query(gauge("llmslo_engine_requests_waiting"), "waiting"),
-            overrides=[colored("waiting", ORANGE)],
+            overrides=[fixed_color("waiting", ORANGE)],
             **SIZE,
         ),
         series(
@@ -100,7 +88,7 @@ def panels() -> list[Panel]:
             custom={"thresholdsStyle": {"mode": "dashed"}},
             overrides=[
                 on_the_right("preemptions", "ops"),
-                colored("preemptions", RED),
+                fixed_color("preemptions", RED),
             ],
             **SIZE,
         ),

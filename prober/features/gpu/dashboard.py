@@ -2,21 +2,9 @@
 
 from typing import Any
 
-from prober.exposition.dashboards.panels import (
-    GREEN,
-    NEUTRAL,
-    RED,
-    YELLOW,
-    Panel,
-    Query,
-    named,
-    now,
-    series,
-    stat,
-    states,
-    words,
-)
+from prober.exposition.dashboards.panels import Panel, Query, now, series, stat, states
 from prober.exposition.dashboards.queries import STEP, TARGET, WHOLE_GPUS, gauge, rate
+from prober.exposition.dashboards.style import GREEN, NEUTRAL, RED, YELLOW, index_mapping, named
 
 GPU = "target, gpu"
 SIZE: dict[str, Any] = {"width": 12, "height": 7, "empty": "no data: no GPU is read, or it does not report this"}
@@ -84,14 +72,14 @@ def panels() -> list[Panel]:
             "Throttling",
             "Whether the clock is limited, by GPU and reason; power_cap is normal under load. "
             "Bad: thermal, hardware or power_brake.",
-            words(("no", GREEN), ("throttled", RED)),
+            index_mapping(("no", GREEN), ("throttled", RED)),
             Query(
                 f'max by (gpu, reason) (llmslo_gpu_throttle_active{{{TARGET},reason=~"{FAULTS}"}})',
                 "GPU {{gpu}} {{reason}}",
             ),
             Query(f'max by (gpu) (llmslo_gpu_throttle_active{{{TARGET},reason="power_cap"}})', "GPU {{gpu}} power_cap"),
             overrides=[
-                named(".*power_cap", ("mappings", words(("no", GREEN), ("at its cap", YELLOW)))),
+                named(".*power_cap", ("mappings", index_mapping(("no", GREEN), ("at its cap", YELLOW)))),
             ],
             **SIZE,
         ),

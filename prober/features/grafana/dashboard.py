@@ -1,7 +1,8 @@
 """Panels of the synchronisation with Grafana."""
 
-from prober.exposition.dashboards.panels import NEUTRAL, Panel, Query, now, series, stat
+from prober.exposition.dashboards.panels import Panel, Query, counts, now, series, stat
 from prober.exposition.dashboards.queries import INSTANCE, gauge, increase
+from prober.exposition.dashboards.style import NEUTRAL
 
 SIZE = {"width": 8, "height": 6}
 
@@ -10,15 +11,11 @@ def panels() -> list[Panel]:
     """State of the dashboards, last and failed synchronisations."""
     success = f"max by (what) (llmslo_grafana_sync_last_success_timestamp_seconds{{{INSTANCE}}} > 0)"
     return [
-        stat(
+        counts(
             "Dashboards in Grafana",
             "Dashboards in Grafana by state. Bad: failed; edited ones are not updated by new releases. "
             "No data: the prober is not configured to write dashboards.",
-            "none",
             now(f"{gauge('llmslo_grafana_dashboards', 'state', select=INSTANCE)} > 0", "{{state}}"),
-            steps=NEUTRAL,
-            decimals=0,
-            text_mode="value_and_name",
             **SIZE,
         ),
         stat(

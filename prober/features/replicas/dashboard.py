@@ -1,7 +1,8 @@
 """Panels of shards and leases."""
 
-from prober.exposition.dashboards.panels import GREEN, GREY, NEUTRAL, Panel, Query, now, series, stat, states, words
+from prober.exposition.dashboards.panels import Panel, Query, now, series, stat, states
 from prober.exposition.dashboards.queries import INSTANCE, STEP, gauge, increase
+from prober.exposition.dashboards.style import GREEN, GREY, NEUTRAL, index_mapping
 
 
 def panels() -> list[Panel]:
@@ -24,7 +25,7 @@ def panels() -> list[Panel]:
             "Lease",
             "The replica that holds the lease may sweep and write to Grafana. Bad: no holder for longer than the lease duration. "
             "No data: no lease is configured.",
-            words(("waiting", GREY), ("holder", GREEN)),
+            index_mapping(("waiting", GREY), ("holder", GREEN)),
             Query(gauge("llmslo_lease_held", "instance", select=INSTANCE), "{{instance}}"),
             width=8,
             empty="no lease is configured",

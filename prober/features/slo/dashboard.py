@@ -1,24 +1,9 @@
 """Error budget dashboard: remaining budget, burn rates, and where bad events come from."""
 
 from prober.exposition.dashboards.board import Board
-from prober.exposition.dashboards.panels import (
-    GREEN,
-    ORANGE,
-    RED,
-    YELLOW,
-    Column,
-    Panel,
-    Query,
-    coloured,
-    dashed,
-    now,
-    row,
-    series,
-    stat,
-    states,
-    table,
-)
+from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, states, table
 from prober.exposition.dashboards.queries import BUDGET_LEFT, FIRING, PROBES, RECORDED, increase, slo_state
+from prober.exposition.dashboards.style import GREEN, ORANGE, RED, YELLOW, dashed, text_mapping
 from prober.exposition.dashboards.vocabulary import BUDGET_STEPS, SEVERITIES, SLO_STATES, target_column
 from prober.measure.burn_rate_windows import WORKBOOK_PAIRS
 
@@ -175,7 +160,7 @@ def _fastest() -> Panel:
 def _firing() -> Panel:
     columns = [
         target_column(empty="–"),
-        Column(source="severity", name="Severity", mappings=coloured(SEVERITIES), width=85),
+        Column(source="severity", name="Severity", mappings=text_mapping(SEVERITIES), width=85),
         Column(source="alertname", name="Alert", width=190),
         Column(source="workload", name="Workload", width=90, empty="–"),
         Column(source="slo", name="SLO", width=80, empty="–"),
