@@ -66,9 +66,9 @@ def test_check_names_missing_outdated_and_foreign_files(tmp_path: Path) -> None:
     (tmp_path / "new/mine.json").write_text("{}")
     done = cli("check", "--output", tmp_path / "new")
     assert done.returncode == 1
-    assert "overview.json is not what is generated" in done.stderr
+    assert "overview.json is out of date" in done.stderr
     assert "slo.json is missing; `prober dashboards write" in done.stderr
-    assert "mine.json is none of the generated dashboards" in done.stderr
+    assert "mine.json is not a generated dashboard" in done.stderr
     cli("write", "--output", tmp_path / "new")
     assert cli("check", "--output", tmp_path / "new").stderr.count("\n") == 1
 

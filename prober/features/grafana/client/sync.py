@@ -53,7 +53,7 @@ class SyncResult:
 def parse_request(text: str) -> SyncRequest:
     """Parse the JSON of a request."""
     read: dict[str, Any] = json.loads(text)
-    marks = tuple(Mark(each["time_ms"], each["end_ms"], tuple(each["tags"]), each["text"]) for each in read["marks"])
+    marks = tuple(Mark(mark["time_ms"], mark["end_ms"], tuple(mark["tags"]), mark["text"]) for mark in read["marks"])
     return SyncRequest(GrafanaSpec(**read["spec"]), read["dashboards"], marks)
 
 
@@ -63,7 +63,7 @@ def parse_result(text: str) -> SyncResult:
         read: dict[str, Any] = json.loads(text)
         dashboards = read["dashboards"]
         return SyncResult(
-            None if dashboards is None else [tuple(each) for each in dashboards], read["marks"], read["failures"]
+            None if dashboards is None else [tuple(state) for state in dashboards], read["marks"], read["failures"]
         )
     except (KeyError, TypeError) as problem:
         raise ValueError(f"the result of the synchronisation process has an unexpected form: {problem!r}") from None
@@ -72,7 +72,7 @@ def parse_result(text: str) -> SyncResult:
 def sync(request: SyncRequest, dashboards: Callable[[], Iterable[Json]]) -> SyncResult:
     """Run the synchronisation; a failed task does not stop the others. dashboards: builds the documents."""
     from prober.features.grafana.client.marks import annotate
-    from prober.features.grafana.client.push import Wish, push
+    from prober.features.grafana.client.push import PushOptions, push
     from prober.features.grafana.client.server import GrafanaError, Server
     from prober.storage.watched_file import Secret
 
@@ -90,17 +90,17 @@ def sync(request: SyncRequest, dashboards: Callable[[], Iterable[Json]]) -> Sync
     with Server(spec.url, token, ca_file=tls.ca_file, insecure=tls.insecure_skip_verify, pair=pair) as server:
         if "dashboards" in tasks:
             try:
-                report = push(server, dashboards(), Wish(spec.folder, spec.datasource))
-                states = [(each.title, each.state, each.detail) for each in report.dashboards]
-                failed = [each.detail for each in report.dashboards if each.state == "failed"]
+                report = push(server, dashboards(), PushOptions(spec.folder, spec.datasource))
+                states = [(result.title, result.state, result.detail) for result in report.dashboards]
+                failed = [result.detail for result in report.dashboards if result.state == "failed"]
                 failures |= {"dashboards": failed[0]} if failed else {}
-            except GrafanaError as refusal:
-                failures["dashboards"] = str(refusal)
+            except GrafanaError as error:
+                failures["dashboards"] = str(error)
         if "annotations" in tasks:
             try:
                 marks = annotate(server, list(request.marks))
-            except GrafanaError as refusal:
-                failures["annotations"] = str(refusal)
+            except GrafanaError as error:
+                failures["annotations"] = str(error)
     return SyncResult(states, marks, failures)
 
 
