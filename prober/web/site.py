@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest as text_page
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_page
 
 from prober.exposition import protobuf
-from prober.exposition.families import Family, Registry, Series, page
+from prober.exposition.families import AnySeries, Family, Registry, Series, page
 from prober.exposition.form import Form, wanted
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
@@ -196,7 +196,7 @@ def _families(registry: CollectorRegistry) -> list[Family]:
     for metric in registry.collect():
         for sample in metric.samples:
             if metric.type in ("counter", "gauge") and not sample.name.endswith("_created"):
-                declared = Series(sample.name, metric.type, metric.documentation, tuple(sample.labels))
+                declared: AnySeries = Series(sample.name, metric.type, metric.documentation, tuple(sample.labels))
                 family = found.setdefault(sample.name, Family(declared))
                 family.value(*sample.labels.values()).value = sample.value
     return list(found.values())

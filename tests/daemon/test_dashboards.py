@@ -14,7 +14,7 @@ from prober.daemon.dashboards import files
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import example_rules
 from prober.exposition.dashboards.board import UIDS
-from prober.exposition.families import Series
+from prober.exposition.families import AnySeries
 from tests.daemon.promtool import check_expressions
 from tools.dashboard_lint.promql import parse
 from tools.dashboard_lint.rules import expressions, labels_of_series, problems
@@ -120,7 +120,7 @@ def test_links_of_alerts_lead_to_dashboards() -> None:
 
 
 @pytest.mark.parametrize("declared", ALL_SERIES, ids=lambda declared: declared.name)
-def test_every_series_is_shown(declared: Series) -> None:
+def test_every_series_is_shown(declared: AnySeries) -> None:
     """On a dashboard, by itself or in a recorded series, or NOT_SHOWN has the reason."""
     text = " ".join(FILES.values())
     recorded = (ROOT / "deploy/prometheus/rules.yaml").read_text()

@@ -12,7 +12,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from prober.exposition.dashboards.board import TAG, UIDS
-from prober.exposition.families import Series
+from prober.exposition.families import AnySeries
 from tools.dashboard_lint.promql import Expression, InvalidExpression, Selector, parse
 from tools.dashboard_lint.schema import DASHBOARD
 
@@ -34,7 +34,7 @@ MIN_DESCRIPTION_WORDS = 6
 _VALIDATOR = Draft202012Validator(DASHBOARD)
 
 
-def labels_of_series(series: Iterable[Series], rules: Iterable[Json]) -> SeriesLabels:
+def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> SeriesLabels:
     """Labels of every series that a query may name: declared in `series`, recorded by `rules`, or of Prometheus itself."""
     labels_of: dict[str, frozenset[str]] = {"ALERTS": ADDED_LABELS | {"target", "workload"} | SCRAPE_LABELS}
     for declared in series:

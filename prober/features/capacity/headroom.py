@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from prober.exposition.families import Registry, Series
+from prober.exposition.families import AnySeries, Registry
 from prober.features.capacity import series as capacity_series
 from prober.features.capacity.forecast import Peaks, forecast, peaks_of
 from prober.measure.engine_signals import PageReading
@@ -336,7 +336,7 @@ class Headroom:
                 self._set(capacity_series.HEADROOM, free, name, unit, bound)
                 load.free[unit] = replace(load.free.get(unit, FreeCapacity()), **{bound: free})
 
-    def _set(self, declared: Series, value: float | None, *labels: str) -> None:
+    def _set(self, declared: AnySeries, value: float | None, *labels: str) -> None:
         if value is None:
             self._families[declared.name].children.pop(labels, None)
         else:

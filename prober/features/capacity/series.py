@@ -1,6 +1,6 @@
 """Series of sweeps, capacity, demand and headroom."""
 
-from prober.exposition.families import Series, counter, gauge
+from prober.exposition.families import AnySeries, Series, counter, gauge
 
 CAPACITY = gauge(
     "llmslo_capacity_requests_per_second",
@@ -73,4 +73,4 @@ SWEEP_REFUSALS = (
     *("over_budget", "not_recorded"),
 )
 
-ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -117,7 +117,7 @@ class TargetEngine(TargetObserver):
             if histogram is None:
                 registry.show(declared, None, name)
             else:
-                child = registry.family(declared).histogram(histogram.bounds, name)
+                child = registry.histogram(declared, histogram.bounds, name)
                 child.take_over(histogram.counts, histogram.sum or 0.0)
         info = signals.info if signals else None
         labels = (name, info.engine, info.version or "", info.model or "") if info else None

@@ -99,7 +99,7 @@ class Grafana:
             return
         for task, wanted in ((self._dashboards, spec.dashboards), (self._annotations, spec.annotations)):
             if wanted:
-                self._families[grafana_series.GRAFANA_FAILURES.name].value(task.name)
+                self._families.value(grafana_series.GRAFANA_FAILURES, task.name)
         self._configured.set()
 
     async def run(self) -> None:
@@ -183,9 +183,9 @@ class Grafana:
         reason = result.failures.get(task.name)
         if reason is None:
             task.done(now_s + again_s)
-            self._families[grafana_series.GRAFANA_SUCCESS.name].value(task.name).value = self._clock.unix_s()
+            self._families.value(grafana_series.GRAFANA_SUCCESS, task.name).value = self._clock.unix_s()
             return True
-        self._families[grafana_series.GRAFANA_FAILURES.name].value(task.name).inc()
+        self._families.value(grafana_series.GRAFANA_FAILURES, task.name).inc()
         log.warning(
             "grafana: synchronisation of %s failed, next try in %g s: %s", task.name, task.failed(now_s), reason
         )
