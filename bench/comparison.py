@@ -1,11 +1,13 @@
 """The daemon's stamps beside the mock's."""
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from bench.stage import Stage
 
+T = TypeVar("T")
 Pair = tuple[dict[str, Any], dict[str, Any]]
 
 CONFIG = """
@@ -38,3 +40,22 @@ def itl_errors_ms(good: list[Pair]) -> Iterator[tuple[int, float]]:
         ours, theirs = probe["stamps_ns"]["content"], truth["writes"]
         for a, b, c, d in zip(ours, ours[1:], theirs, theirs[1:], strict=False):
             yield b, abs((b - a) - (d - c)) / 1e6
+
+
+def itl_errors_in_turns(
+    running: Stage, order: Sequence[T], rounds: int, period_s: float, act: Callable[[T], object]
+) -> list[list[float]]:
+    """ITL errors in ms by place in `order`, while `act` is called with the items in turn, one each `period_s`."""
+    begins: list[int] = []
+    for item in (*order,) * rounds:
+        begins.append(time.monotonic_ns())
+        act(item)
+        time.sleep(max(0.0, period_s - (time.monotonic_ns() - begins[-1]) / 1e9))
+    end = time.monotonic_ns()
+    time.sleep(1.5)
+    _, good = pairs(running, begins[0], end)
+    errors: list[list[float]] = [[] for _ in order]
+    for at, error in itl_errors_ms(good):
+        if begins[0] <= at < end:
+            errors[(bisect_right(begins, at) - 1) % len(order)].append(error)
+    return errors

@@ -10,14 +10,13 @@ Also the longest slice of processor time: the event loop runs between slices.
 import shutil
 import time
 import urllib.request
-from bisect import bisect_right
 from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from bench.comparison import CONFIG, itl_errors_ms, pairs
+from bench.comparison import CONFIG, itl_errors_in_turns
 from bench.report import goal, percentile, show
 from bench.stage import Stage, stage
 from prober.probing.history import SAMPLES, Samples
@@ -53,28 +52,20 @@ def measure() -> dict[str, Any]:
     with stage(config(RATE, 0.05), history=round(RATE * PERIOD_S * ROUNDS * len(ORDER) * 2)) as running:
         time.sleep(WARM_S)
         fetch(running, "/")  # the first fetch costs most
-        begins: list[int] = []
-        for read in ORDER * ROUNDS:
-            begins.append(time.monotonic_ns())
-            if read:
-                fetch(running, "/")
-                fetch(running, "/metrics")
-            time.sleep(max(0.0, PERIOD_S - (time.monotonic_ns() - begins[-1]) / 1e9))
-        end = time.monotonic_ns()
-        time.sleep(1.5)
-        _, good = pairs(running, begins[0], end)
-    split: list[list[float]] = [[] for _ in ORDER]
-    for at, error in itl_errors_ms(good):
-        if begins[0] <= at < end:
-            split[(bisect_right(begins, at) - 1) % len(ORDER)].append(error)
-    quiet, once, again, twice = split
+        errors = itl_errors_in_turns(running, ORDER, ROUNDS, PERIOD_S, lambda reads: _read(running) if reads else None)
+    quiet, once, again, twice = errors
     p99 = {"not_read": percentile(quiet + again, 0.99), "read": percentile(once + twice, 0.99)}
     return {
-        "gaps": sum(map(len, split)),
+        "gaps": sum(map(len, errors)),
         "itl_error_p99_ms": {name: round(value, 4) for name, value in p99.items()},
         "more_ms": round(p99["read"] - p99["not_read"], 4),
         "null_ms": round(percentile(again, 0.99) - percentile(quiet, 0.99), 4),
     }
+
+
+def _read(running: Stage) -> None:
+    fetch(running, "/")
+    fetch(running, "/metrics")
 
 
 def loads() -> dict[str, Any]:

@@ -11,11 +11,9 @@ random moments. The last part are two real daemons, of which the leader is cut o
 import argparse
 import asyncio
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing import Pool
 from pathlib import Path
 from random import Random
@@ -29,7 +27,7 @@ from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import KubernetesLease
 from prober.net.kubernetes import Api
 from prober.probing.shard import shard_of
-from tests.kubernetes.apiserver import ApiServer
+from tests.kubernetes.apiserver import ApiServer, in_thread
 from tests.processes import Daemon, Mock, asked, until
 
 TIMING = Timing()
@@ -117,31 +115,9 @@ async def _until(true: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-@contextmanager
-def api_server() -> Iterator[ApiServer]:
-    """The stand-in, in a thread with an event loop of its own."""
-    loop, found, over = asyncio.new_event_loop(), list[ApiServer](), threading.Event()
-
-    async def serve() -> None:
-        async with ApiServer() as server:
-            found.append(server)
-            while not over.is_set():  # noqa: ASYNC110 -- set by another thread
-                await asyncio.sleep(0.02)
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        until(lambda: found, "the API server")
-        yield found[0]
-    finally:
-        over.set()
-        thread.join(10)
-        loop.close()
-
-
 def daemons() -> dict[str, float]:
     """Seconds from the cut to the end of the sending, and until the other one holds the lease."""
-    with tempfile.TemporaryDirectory() as folder, api_server() as server:
+    with tempfile.TemporaryDirectory() as folder, in_thread() as server:
         place = Path(folder)
 
         def daemon(who: str, url: str) -> Daemon:

@@ -11,12 +11,11 @@ slices every stamp that is due is taken, so the longest is what a page can add t
 
 import time
 import urllib.request
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from bench.comparison import CONFIG, itl_errors_ms, pairs
+from bench.comparison import CONFIG, itl_errors_in_turns
 from bench.report import goal, percentile, show
 from bench.stage import Stage, stage
 from prober.config.load import load
@@ -45,20 +44,9 @@ def measure(silent: int) -> dict[str, Any]:
         time.sleep(3)
         for form in ORDER:
             _scrape(running, form)  # the first page of each form is the dearest
-        begins: list[int] = []
-        for form in ORDER * ROUNDS:
-            begins.append(time.monotonic_ns())
-            _scrape(running, form)
-            time.sleep(max(0.0, PERIOD_S - (time.monotonic_ns() - begins[-1]) / 1e9))
-        end = time.monotonic_ns()
+        errors = itl_errors_in_turns(running, ORDER, ROUNDS, PERIOD_S, lambda form: _scrape(running, form))
         lines = running.get("/metrics").count(b"\n")
-        time.sleep(1.5)
-        _, good = pairs(running, begins[0], end)
-    split: list[list[float]] = [[] for _ in ORDER]
-    for at, error in itl_errors_ms(good):
-        if begins[0] <= at < end:
-            split[(bisect_right(begins, at) - 1) % len(ORDER)].append(error)
-    quiet, text, again, proto = split
+    quiet, text, again, proto = errors
     return {
         "lines": lines,
         **{"none": _spread(quiet + again), "text": _spread(text), "protobuf": _spread(proto)},

@@ -1,16 +1,14 @@
 """Several probers as processes: one sweeps, targets are shared out, and who is stopped, killed or cut off is followed."""
 
-import asyncio
 import json
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.kubernetes.apiserver import ApiServer
+from tests.kubernetes.apiserver import in_thread
 from tests.kubernetes.leases import CA_FILE, REAL, TOKEN_FILE
 from tests.processes import Daemon, Mock, asked, get, until
 
@@ -39,27 +37,12 @@ def swept(truth: Path) -> list[int]:
 
 @pytest.fixture
 def api_server() -> Iterator[str]:
-    """A stand-in with a thread and an event loop of its own, or the real one."""
+    """URL of a stand-in, or of the real one."""
     if REAL:
         yield REAL
         return
-    loop, address, over = asyncio.new_event_loop(), list[str](), threading.Event()
-
-    async def serve() -> None:
-        async with ApiServer() as server:
-            address.append(server.url("test"))
-            while not over.is_set():  # noqa: ASYNC110 -- set by another thread
-                await asyncio.sleep(0.05)
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        until(lambda: address, "the API server")
-        yield address[0]
-    finally:
-        over.set()
-        thread.join(10)
-        loop.close()
+    with in_thread() as server:
+        yield server.url("test")
 
 
 def replica(folder: Path, mock: Mock, api_server: str, name: str) -> Daemon:

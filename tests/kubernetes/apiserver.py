@@ -14,9 +14,11 @@ import asyncio
 import base64
 import json
 import re
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -501,3 +503,25 @@ def _field(text: str) -> Callable[[Json], bool]:
         return bool((document.get(block) or {}).get(key, "") == found[3]) != (found[2] == "!=")
 
     return fits
+
+
+@contextmanager
+def in_thread() -> Iterator[ApiServer]:
+    """A server in a thread with its own event loop."""
+    loop, started, stopping = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    server = ApiServer()
+
+    async def serve() -> None:
+        async with server:
+            started.set()
+            await stopping.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert started.wait(60), "the API server did not start"
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join(10)
+        loop.close()
