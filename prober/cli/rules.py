@@ -8,6 +8,7 @@ import typer
 import yaml
 
 from prober.cli.exit_codes import ExitCode, exit_on, fail
+from prober.cli.options import ConfigFile
 from prober.config.load import ConfigError
 from prober.daemon.rules import as_operator, groups
 from prober.exposition.alerting import RuleOptions
@@ -24,7 +25,7 @@ class Format(StrEnum):
 
 
 def rules(
-    config_file: Annotated[str, typer.Option("--config.file", help="YAML configuration.")] = "prober.yaml",
+    config_file: ConfigFile = "prober.yaml",
     form: Annotated[
         Format, typer.Option("--format", help="prometheus: a rule file; operator: a PrometheusRule.")
     ] = Format.PROMETHEUS,

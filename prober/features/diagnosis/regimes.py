@@ -224,6 +224,7 @@ UTILIZATION_RATIO = _growth("GPU utilization against the baseline", lambda windo
 
 SLOWER_FIRST_TOKEN = (Clue(TTFT_GROWTH, at_least=GROWN),)
 
+# Regimes are rows of a table: clues that several of them need stay in each row.
 REGIMES: tuple[Regime, ...] = (
     Regime(
         name="prober_late",
