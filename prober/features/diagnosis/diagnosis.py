@@ -72,7 +72,7 @@ class Diagnosis:
         lines += [f"  not measured: {', '.join(self.missing)}"] if self.missing else []
         lines += [f"  also considered: {other.regime}: {other.why}" for other in self.runners_up]
         lines.append(f"next: {self.next_measurement}")
-        lines += [f"- {do}{f' ({knob})' if knob else ''}; the price: {trades}" for do, trades, _, knob in self.advice]
+        lines += [f"- {do}{f' ({knob})' if knob else ''}; trade-off: {trades}" for do, trades, _, knob in self.advice]
         return "\n".join(lines)
 
 
