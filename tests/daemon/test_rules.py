@@ -27,7 +27,7 @@ def test_the_committed_rules_are_up_to_date() -> None:
     assert rules("--output", str(committed), "--check").returncode == 0
     stale = rules("--output", str(committed), "--check", "--label", "team=a")
     assert stale.returncode == 1
-    assert f"{committed} differs from what {EXAMPLE} makes" in stale.stderr
+    assert f"{committed} is out of date with {EXAMPLE}" in stale.stderr
 
 
 def test_the_operator_format_holds_the_same_groups() -> None:

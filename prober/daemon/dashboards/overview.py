@@ -241,53 +241,56 @@ def _history() -> Panel:
 
 
 def _latency() -> list[Panel]:
-    found = []
-    for signal, name, what in (
-        ("ttft", "TTFT", "99th percentile of the time to first token"),
-        ("itl", "ITL", "99th percentile of the time between tokens"),
-    ):
-        histogram = f"llmslo_{signal}_seconds"
-        p99 = quantile(0.99, histogram)
-        enough = f"{samples(histogram)} >= {MIN_P99_SAMPLES}"
-        found.append(
-            series(
-                f"{name} p99 by target",
-                f"{what} of the slowest workload over the selected window, on a logarithmic axis. Grey dots: fewer than 1,000 "
-                "samples. Bad: above the dashed limit of the SLO, or rising.",
-                "s",
-                Query(f"max by (target) ({p99})", "{{target}}"),
-                Query(f"max by (target) ({p99} unless {enough})", "{{target}}, few samples"),
-                Query(limit(signal, "target"), "limit of {{target}}"),
-                width=12,
-                low=None,
-                custom={"scaleDistribution": LOGARITHMIC, "lineWidth": 2},
-                empty="",  # else its axis shows that for ticks without a label
-                overrides=[dashed("limit of .*"), dotted("B")],
-            )
-        )
+    return [
+        _p99("ttft", "TTFT", "99th percentile of the time to first token"),
+        _p99("itl", "ITL", "99th percentile of the time between tokens"),
+        _burn_rate(),
+        _states(),
+    ]
+
+
+def _p99(signal: str, name: str, description: str) -> Panel:
+    histogram = f"llmslo_{signal}_seconds"
+    p99 = quantile(0.99, histogram)
+    enough = f"{samples(histogram)} >= {MIN_P99_SAMPLES}"
+    return series(
+        f"{name} p99 by target",
+        f"{description} of the slowest workload over the selected window, on a logarithmic axis. Grey dots: fewer than 1,000 "
+        "samples. Bad: above the dashed limit of the SLO, or rising.",
+        "s",
+        Query(f"max by (target) ({p99})", "{{target}}"),
+        Query(f"max by (target) ({p99} unless {enough})", "{{target}}, few samples"),
+        Query(limit(signal, "target"), "limit of {{target}}"),
+        width=12,
+        low=None,
+        custom={"scaleDistribution": LOGARITHMIC, "lineWidth": 2},
+        empty="",  # else its axis shows that for ticks without a label
+        overrides=[dashed("limit of .*"), dotted("B")],
+    )
+
+
+def _burn_rate() -> Panel:
     bad = increase("llmslo_slo_bad_events_total", "target, slo", window=WINDOW)
     events = increase("llmslo_slo_events_total", "target, slo", window=WINDOW)
     allowed = f"(1 - max by (target, slo) (llmslo_slo_objective_ratio{{{PROBES}}}))"
-    found.append(
-        series(
-            "Burn rate of the worst SLO",
-            "Burn rate of each target's worst SLO over the selected window; from exact counters, not buckets. "
-            "Bad: above 1, dashed: the budget does not last for the SLO window.",
-            "none",
-            Query(f"max by (target) ({bad} / ({events} > 0) / {allowed})", "{{target}}"),
-            steps=((None, "transparent"), (1, RED)),
-            custom={"thresholdsStyle": {"mode": "dashed"}, "axisSoftMax": 1.5},
-            decimals=1,
-            width=12,
-        )
+    return series(
+        "Burn rate of the worst SLO",
+        "Burn rate of each target's worst SLO over the selected window; from exact counters, not buckets. "
+        "Bad: above 1, dashed: the budget does not last for the SLO window.",
+        "none",
+        Query(f"max by (target) ({bad} / ({events} > 0) / {allowed})", "{{target}}"),
+        steps=((None, "transparent"), (1, RED)),
+        custom={"thresholdsStyle": {"mode": "dashed"}, "axisSoftMax": 1.5},
+        decimals=1,
+        width=12,
     )
-    found.append(
-        states(
-            "State of the targets",
-            "State of each target, from its probes and the engine's health page. Bad: red, failing.",
-            TARGET_STATES,
-            Query(target_state(), "{{target}}"),
-            width=12,
-        )
+
+
+def _states() -> Panel:
+    return states(
+        "State of the targets",
+        "State of each target, from its probes and the engine's health page. Bad: red, failing.",
+        TARGET_STATES,
+        Query(target_state(), "{{target}}"),
+        width=12,
     )
-    return found
