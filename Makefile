@@ -36,7 +36,7 @@ test: install ## every test; fetches Prometheus, kubectl and Helm when they are 
 	test -d $(TOOLS)/helm4 || PYTHON=$(BIN)/python tools/helm.sh $(TOOLS) || true; \
 	tools/test.sh $(BIN)/pytest $(ARGS)
 
-check: install ## format, lint, types, layers, generated files unchanged
+check: install ## format, lint, types, layers, generated files unchanged, dashboards
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
