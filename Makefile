@@ -36,13 +36,14 @@ test: install ## every test; fetches Prometheus, kubectl and Helm when they are 
 	test -d $(TOOLS)/helm4 || PYTHON=$(BIN)/python tools/helm.sh $(TOOLS) || true; \
 	tools/test.sh $(BIN)/pytest $(ARGS)
 
-check: install ## format, lint, types, layers, generated files unchanged
+check: install ## format, lint, types, layers, generated files unchanged, dashboards
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_layers.py
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/prober dashboards check
+	$(BIN)/python -m tools.dashboard_lint
 
 generated: install ## write the files that are generated from the code again
 	$(BIN)/python docs/generate.py

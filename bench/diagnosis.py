@@ -23,7 +23,7 @@ from typing import Any
 from bench.report import goal, show
 from prober.features.diagnosis.clues import Evidence, Name
 from prober.features.diagnosis.diagnosis import diagnose
-from prober.features.diagnosis.window import Hardware, Reading, seen
+from prober.features.diagnosis.window import Hardware, Reading, window_features
 from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
@@ -257,7 +257,7 @@ def evidence(case: Case, seed: int, missing: frozenset[str] = frozenset()) -> Ev
             readings = [(at, replace(signals, **bare)) for at, signals in readings]  # type: ignore[arg-type]
         gone = "gpu" in missing
         kept = [each for each in window.probes if "warm" not in missing or not each.workload.endswith("_warm")]
-        sides.append(seen(kept, readings, () if gone else window.devices, None if gone else window.hardware))
+        sides.append(window_features(kept, readings, () if gone else window.devices, None if gone else window.hardware))
     for name, slack in (("ttft", case.ttft_slack), ("tpot", case.tpot_slack)):
         before, now = (
             sorted(value for probe in window.probes if (value := getattr(probe.timeline, f"{name}_s")) is not None)

@@ -67,6 +67,11 @@ def measure() -> dict[str, Any]:
     }
 
 
+def _read(running: Stage) -> None:
+    fetch(running, "/")
+    fetch(running, "/metrics")
+
+
 def loads() -> dict[str, Any]:
     """Load times in a real browser with an empty cache, from navigation to the end of the load event, and all bytes."""
     times, sizes = list[float](), list[tuple[int, int]]()

@@ -11,7 +11,8 @@ from prober.cli.rules import HEAD, as_yaml
 from prober.config.schema import document, json_schema
 from prober.daemon.app import read_config
 from prober.daemon.registry import ALL as ALL_SERIES
-from prober.features.slo.rules import Options, as_operator, groups
+from prober.daemon.rules import as_operator, groups
+from prober.exposition.alerting import RuleOptions
 from prober.measure.engine_signals import EngineTable
 from prober.measure.engines import DIALECTS, TABLES
 from prober.web.api import openapi
@@ -125,7 +126,7 @@ def files() -> dict[Path, str]:
         ),
         (DEPLOY / "compose/prober.yaml", DEPLOY / "compose/rules.yaml", None),
     ):
-        found = groups(read_config(str(config)).uses(), Options())
+        found = groups(read_config(str(config)).uses(), RuleOptions())
         wanted[rules] = HEAD + as_yaml({"groups": found})
         if operators:
             wanted[operators] = HEAD + as_yaml(as_operator(found))

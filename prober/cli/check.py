@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from prober.cli.exit_codes import ExitCode, exit_on, fail
+from prober.cli.options import ConfigFile
 from prober.config.configuration import Configuration
 from prober.config.load import ConfigError
 from prober.config.target import TargetSpec
@@ -23,7 +24,7 @@ NAMED = 10  # shards
 
 
 def check(
-    config_file: Annotated[str, typer.Option("--config.file", help="YAML configuration.")] = "prober.yaml",
+    config_file: ConfigFile = "prober.yaml",
     web_config_file: Annotated[
         str | None, typer.Option("--web.config.file", help="Also check this file with TLS and passwords of the pages.")
     ] = None,

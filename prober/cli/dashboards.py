@@ -13,7 +13,7 @@ import typer
 from prober.cli.exit_codes import ExitCode, fail
 
 if TYPE_CHECKING:
-    from prober.features.grafana.client.push import Pushed
+    from prober.features.grafana.client.push import PushResult
     from prober.features.grafana.client.server import Credential
 
 FOLDER = "LLM SLO prober"
@@ -52,7 +52,7 @@ def dashboards(
     ] = False,
 ) -> None:
     """Write, check or push the Grafana dashboards. check and push exit with 1 and print what is wrong."""
-    from prober.features.grafana.dashboards import files
+    from prober.daemon.dashboards import files
 
     wanted = files()
     if action is Action.WRITE:
@@ -63,34 +63,22 @@ def dashboards(
     if action is Action.PUSH:
         place = _place(config_file, url, token_file, user, password_file, ca_file, folder, datasource)
         sys.exit(_push(place, [json.loads(text) for text in wanted.values()], dry_run=dry_run, force=force))
-    said = [*_differing(output, wanted), *_wrong(wanted)]
-    if said:
-        fail("\n".join(said), ExitCode.FAILED)
+    differing = _differing(output, wanted)
+    if differing:
+        fail("\n".join(differing), ExitCode.FAILED)
 
 
 def _differing(folder: Path, wanted: dict[str, str]) -> list[str]:
     """Messages on files that are missing, outdated or not generated."""
-    found = []
+    problems = []
     for name, text in wanted.items():
         path = folder / name
         if not path.exists():
-            found.append(f"{path} is missing; `prober dashboards write --output {folder}` writes it")
+            problems.append(f"{path} is missing; `prober dashboards write --output {folder}` writes it")
         elif path.read_text(encoding="utf-8") != text:
-            found.append(
-                f"{path} is not what is generated; `prober dashboards write --output {folder}` writes it again"
-            )
+            problems.append(f"{path} is out of date; `prober dashboards write --output {folder}` writes it again")
     others = sorted(path for path in folder.glob("*.json") if path.name not in wanted)
-    return found + [f"{path} is none of the generated dashboards" for path in others]
-
-
-def _wrong(wanted: dict[str, str]) -> list[str]:
-    """Lint errors of the generated dashboards."""
-    from prober.daemon.registry import ALL
-    from prober.features.grafana.dashboards.lint import known, problems
-    from prober.features.slo.rules import example_rules
-
-    series_known = known(ALL, example_rules())
-    return [f"{name}: {said}" for name, text in wanted.items() for said in problems(json.loads(text), series_known)]
+    return problems + [f"{path} is not a generated dashboard" for path in others]
 
 
 # --- push
@@ -129,16 +117,16 @@ def _place(
 
         try:
             spec = read_config(config_file).grafana
-        except ConfigError as problem:
-            _end(str(problem), code=ExitCode.FAILED)
+        except ConfigError as error:
+            _end(str(error), code=ExitCode.FAILED)
         if spec is None and not url:
             _end(f"--config.file {config_file}: has no `grafana:`; add one with its `url`, or give --url")
     if not url and spec is None:
         _end("--url: needed, such as https://grafana.example.org, or a --config.file with a `grafana:`")
-    if url and (wrong := url_problem(url)):
-        _end(f"--url: {wrong}")
-    elsewhere = bool(url) and spec is not None and url.rstrip("/") != spec.url
-    known = None if elsewhere else spec  # a token is for one Grafana
+    if url and (problem := url_problem(url)):
+        _end(f"--url: {problem}")
+    is_other_grafana = bool(url) and spec is not None and url.rstrip("/") != spec.url
+    known = None if is_other_grafana else spec  # a token is for one Grafana
     tls = known.tls if known else None
     return _Place(
         url or (spec.url if spec else ""),
@@ -165,7 +153,7 @@ def _credential(token_file: str, user: str, password_file: str) -> "Credential":
             _end(f"--token-file {secret.problem.removeprefix('auth.bearer_token_file ')}", code=ExitCode.FAILED)
         return token
     token = os.environ.get("GRAFANA_TOKEN", "").strip()
-    if not token or not token.isascii() or any(letter.isspace() for letter in token):
+    if not token or not token.isascii() or any(character.isspace() for character in token):
         _end("no token: give --token-file, or one without blanks in the environment's GRAFANA_TOKEN")
     return token
 
@@ -173,17 +161,17 @@ def _credential(token_file: str, user: str, password_file: str) -> "Credential":
 def _password(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as problem:
-        _end(f"--password-file {path}: {problem}", code=ExitCode.FAILED)
+    except (OSError, UnicodeDecodeError) as error:
+        _end(f"--password-file {path}: {error}", code=ExitCode.FAILED)
 
 
 def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
-    """FAILED if a dashboard is not as it should be, CHANGES_PENDING if a dry run would change something."""
+    """Push and print the results. FAILED if a dashboard was not replaced, CHANGES_PENDING if a dry run would change something."""
     from prober.features.grafana.client import MISSING, available
 
     if not available():
         _end(MISSING)
-    from prober.features.grafana.client.push import SENT, Wish, push
+    from prober.features.grafana.client.push import SENT, PushOptions, push
     from prober.features.grafana.client.server import GrafanaError, Server
     from prober.net.address import refuse_link_local
 
@@ -192,25 +180,26 @@ def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, forc
         with Server(
             place.url, place.credential, ca_file=place.ca_file, insecure=place.insecure, pair=place.pair
         ) as server:
-            report = push(server, documents, Wish(place.folder, place.datasource, force, dry_run))
-    except GrafanaError as refusal:
-        _end(str(refusal), code=ExitCode.FAILED)
-    print("\n".join(report.said))
-    for each in report.dashboards:
-        shown = each.difference if dry_run or each.state == "edited" else ()
-        lines = [_line(each, dry_run), *(f"    {line}" for line in shown)]
-        print("\n".join(lines), file=sys.stderr if each in report.left else sys.stdout)
-    if report.left:
+            report = push(server, documents, PushOptions(place.folder, place.datasource, force, dry_run))
+    except GrafanaError as error:
+        _end(str(error), code=ExitCode.FAILED)
+    print("\n".join(report.notes))
+    for result in report.dashboards:
+        difference = result.difference if dry_run or result.state == "edited" else ()
+        lines = [_line(result, dry_run), *(f"    {line}" for line in difference)]
+        print("\n".join(lines), file=sys.stderr if result in report.not_replaced else sys.stdout)
+    if report.not_replaced:
         return ExitCode.FAILED
-    return (
-        ExitCode.CHANGES_PENDING if dry_run and any(each.state in SENT for each in report.dashboards) else ExitCode.OK
-    )
+    is_pending = dry_run and any(result.state in SENT for result in report.dashboards)
+    return ExitCode.CHANGES_PENDING if is_pending else ExitCode.OK
 
 
-def _line(pushed: "Pushed", dry_run: bool) -> str:
-    said = "as it should be" if pushed.state == "same" else pushed.state
-    would = "would be " if dry_run and pushed.state in ("made", "updated", "overwritten") else ""
-    return f"{pushed.title} (/d/{pushed.uid}): {would}{said}" + (f": {pushed.detail}" if pushed.detail else "")
+def _line(result: "PushResult", dry_run: bool) -> str:
+    from prober.features.grafana.client.push import SENT
+
+    would_be = "would be " if dry_run and result.state in SENT else ""
+    detail = f": {result.detail}" if result.detail else ""
+    return f"{result.title} (/d/{result.uid}): {would_be}{result.state}{detail}"
 
 
 def _end(message: str, code: ExitCode = ExitCode.WRONG_CALL) -> NoReturn:

@@ -105,7 +105,7 @@ async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult],
         results: list[ProbeResult] = []
         for phase in PHASES:
             if not quiet:
-                print(f"{phase.probes} × {phase.workload.name}: {phase.tells}", file=sys.stderr, flush=True)
+                print(f"{phase.probes} × {phase.workload.name}: {phase.purpose}", file=sys.stderr, flush=True)
             drawer = RequestGenerator(phase.workload, rng)
             for _ in range(phase.probes):
                 result = await run_probe(target_, drawer, clock.now_ns() + 50_000_000)

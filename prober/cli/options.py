@@ -23,6 +23,7 @@ from prober.workload.workloads import BUILT_IN
 
 T = TypeVar("T")
 Url = Annotated[str, typer.Argument(help="Base URL, such as http://localhost:8000.")]
+ConfigFile = Annotated[str, typer.Option("--config.file", help="YAML configuration.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 MetricsUrl = Annotated[str, typer.Option(help="URL of the engine's metrics page; auto: find it; none: do not read it.")]
 BuiltIn = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(BUILT_IN)}.")]

@@ -8,11 +8,13 @@ import typer
 import yaml
 
 from prober.cli.exit_codes import ExitCode, exit_on, fail
+from prober.cli.options import ConfigFile
 from prober.config.load import ConfigError
-from prober.features.slo.rules import Options, as_operator, groups
+from prober.daemon.rules import as_operator, groups
+from prober.exposition.alerting import RuleOptions
 
 HEAD = "# Written by `prober rules`; change the configuration or the options and write it again.\n"
-DEFAULT = Options()
+DEFAULT = RuleOptions()
 
 
 class Format(StrEnum):
@@ -23,7 +25,7 @@ class Format(StrEnum):
 
 
 def rules(
-    config_file: Annotated[str, typer.Option("--config.file", help="YAML configuration.")] = "prober.yaml",
+    config_file: ConfigFile = "prober.yaml",
     form: Annotated[
         Format, typer.Option("--format", help="prometheus: a rule file; operator: a PrometheusRule.")
     ] = Format.PROMETHEUS,
@@ -59,27 +61,28 @@ def rules(
     ]
     if problems:
         fail("\n".join(problems), ExitCode.FAILED)
-    options = Options(
+    options = RuleOptions(
         selector, _labels(label or []), runbook_url.rstrip("/"), dashboard_url.rstrip("/"), stateless_drift
     )
-    found = groups(uses, options)
-    text = HEAD + as_yaml(as_operator(found) if form is Format.OPERATOR else {"groups": found})
+    rule_groups = groups(uses, options)
+    document = as_operator(rule_groups) if form is Format.OPERATOR else {"groups": rule_groups}
+    text = HEAD + as_yaml(document)
     if output is None:
         print(text, end="")
     elif not compare:
         output.write_text(text, encoding="utf-8")
     elif not output.exists() or output.read_text(encoding="utf-8") != text:
-        fail(f"{output} differs from what {config_file} makes; write it again without --check", ExitCode.FAILED)
+        fail(f"{output} is out of date with {config_file}; write it again without --check", ExitCode.FAILED)
 
 
 def _labels(pairs: list[str]) -> tuple[tuple[str, str], ...]:
-    found = []
+    labels = []
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             fail(f"--label {pair!r}: write NAME=VALUE, such as team=inference", ExitCode.WRONG_CALL)
-        found.append((name, value))
-    return tuple(found)
+        labels.append((name, value))
+    return tuple(labels)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -13,6 +13,7 @@ import typer
 import uvloop
 
 from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.options import ConfigFile
 from prober.config.load import ConfigError
 from prober.config.units import duration
 from prober.probing.shard import Shard
@@ -37,7 +38,7 @@ class Format(StrEnum):
 
 
 def run(
-    config_file: Annotated[str, typer.Option("--config.file", help="YAML configuration.")] = "prober.yaml",
+    config_file: ConfigFile = "prober.yaml",
     listen_address: Annotated[str, typer.Option("--web.listen-address", help="host:port or :port.")] = ":9742",
     external_url: Annotated[str, typer.Option("--web.external-url", help="URL at which users reach the prober.")] = "",
     route_prefix: Annotated[str, typer.Option("--web.route-prefix", help="Path prefix of all pages.")] = "",

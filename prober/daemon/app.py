@@ -11,6 +11,7 @@ import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.features.gpu.monitor import GpuMonitor
 from prober.features.grafana.client import MISSING, available
-from prober.features.grafana.sync import Grafana
+from prober.features.grafana.sync import Grafana, sync
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import Wanted, leadership
 from prober.features.replicas.lease_store import remote
@@ -235,6 +236,7 @@ class App:
             self._sweeps.results,
             clock,
             lambda: leading.held() is not None,
+            partial(sync, "prober.daemon.grafana_sync"),
             first=shard.index == 0,
         )
         leading.listen(self._grafana.lost, lambda: None)

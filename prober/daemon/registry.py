@@ -1,7 +1,7 @@
 """All series of the prober, in the order in which /metrics and the documentation list them."""
 
 from prober.daemon import series as own_series
-from prober.exposition.families import Family, Registry, Series
+from prober.exposition.families import AnySeries, Family, Registry
 from prober.features.budget import series as budget_series
 from prober.features.capacity import series as capacity_series
 from prober.features.diagnosis import series as diagnosis_series
@@ -14,7 +14,7 @@ from prober.features.replicas import series as replicas_series
 from prober.features.slo import series as slo_series
 from prober.probing import series as probe_series
 
-ALL: tuple[Series, ...] = (
+ALL: tuple[AnySeries, ...] = (
     *probe_series.ALL,
     *slo_series.ALL,
     *budget_series.ALL,

@@ -1,6 +1,6 @@
 """Series of the prober itself."""
 
-from prober.exposition.families import Series, counter, gauge, histogram
+from prober.exposition.families import AnySeries, Series, counter, gauge, histogram
 
 BUILD_INFO = gauge("llmslo_build_info", "1; the version is a label.", "version")
 RELOAD_OK = gauge("llmslo_config_last_reload_successful", "1 if the latest reload was taken over.")
@@ -12,4 +12,4 @@ TRUSTED = gauge(
     "0 if over 5 minutes over 1% of probes were invalid, loop lag p99 passed max_send_lag, or a due time was missed.",
 )
 
-ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

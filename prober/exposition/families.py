@@ -1,8 +1,8 @@
-"""Counters, gauges and histograms whose text is cheap to write again and again.
+"""Counters, gauges and histograms whose text is cheap to write repeatedly.
 
-Why not a library's: recording 128 values a probe costs a library's linear bucket search 0.5 ms, and its text writer holds the
-event loop for 7 µs a line, which a prober pays for in wrong stamps. Here a value costs a bisection, the constant part of each
-line is made once, and a child whose values did not change keeps its text.
+A metrics library is not used: its linear search for buckets takes 0.5 ms for the 128 values of a probe, and its text writer blocks
+the event loop for 7 µs per line, which distorts timestamps. Here a value costs a bisection, the constant part of each line is
+built once, and a child without new values keeps its text.
 """
 
 import math
@@ -11,33 +11,41 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any, Generic, TypeVarTuple
 
 from prober.exposition.exponential import Exponential
 
 Labels = tuple[str, ...]
+Names = TypeVarTuple("Names")
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """Declaration of one family. `kind` is counter, gauge or histogram; `name` of a counter ends in `_total`."""
+class Series(Generic[*Names]):
+    """Declaration of one family. `kind` is counter, gauge or histogram; `name` of a counter ends in `_total`.
+
+    Names: a `str` for each label, so that a wrong number of label values is a type error.
+    """
 
     name: str
     kind: str
     help: str
-    labels: tuple[str, ...] = ()
+    labels: tuple[Any, ...] = ()
 
 
-def counter(name: str, help_: str, *labels: str) -> Series:
+AnySeries = Series[*tuple[Any, ...]]
+
+
+def counter(name: str, help_: str, *labels: *Names) -> Series[*Names]:
     """A counter; `name` ends in `_total`."""
     return Series(name, "counter", help_, labels)
 
 
-def gauge(name: str, help_: str, *labels: str) -> Series:
+def gauge(name: str, help_: str, *labels: *Names) -> Series[*Names]:
     """A gauge."""
     return Series(name, "gauge", help_, labels)
 
 
-def histogram(name: str, help_: str, *labels: str) -> Series:
+def histogram(name: str, help_: str, *labels: *Names) -> Series[*Names]:
     """A histogram."""
     return Series(name, "histogram", help_, labels)
 
@@ -58,34 +66,34 @@ def number(value: float) -> str:
 
 @lru_cache(maxsize=256)
 def _ends(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    """What a bucket's line has behind the labels of its histogram: the same for all histograms with these bounds."""
+    """Text after the labels in each bucket's line; shared by all histograms with these bounds."""
     return tuple(f'le="{number(bound)}"}} ' for bound in (*bounds, math.inf))
 
 
 class Value:
-    """One counter or gauge. `packed_labels`: its labels as protobuf, once that page was asked for."""
+    """One counter or gauge. packed_labels: labels as protobuf, after that page was first requested."""
 
     __slots__ = ("_line", "packed_labels", "value")
 
-    def __init__(self, series: Series, labels: Labels) -> None:
+    def __init__(self, series: AnySeries, labels: Labels) -> None:
         self._line = f"{series.name}{label_text(series.labels, labels)} "
         self.value = 0.0
         self.packed_labels: bytes | None = None
 
     def inc(self, amount: float = 1.0) -> None:
-        """Add to it."""
+        """Increase the value."""
         self.value += amount
 
     def text(self, exemplars: bool) -> str:
-        """Its line."""
+        """Line of the text format."""
         return f"{self._line}{number(self.value)}\n"
 
 
 class Histogram:
-    """Counts between bounds, and their sum. A value that is no finite number is refused.
+    """Counts per bucket, and the sum of the values.
 
-    `native`: the same observations in exponential buckets, for the protobuf page only; None for what another program counted.
-    `packed`: all of it as protobuf, until it changes; `packed_labels`: what does not change.
+    native: the same observations in exponential buckets, for the protobuf page; None for a histogram taken over from another program.
+    packed: the histogram as protobuf until it changes. packed_labels: the part that does not change.
     """
 
     __slots__ = (
@@ -93,7 +101,7 @@ class Histogram:
         *("bounds", "counts", "exemplars", "native", "packed", "packed_labels", "sum"),
     )
 
-    def __init__(self, series: Series, labels: Labels, bounds: tuple[float, ...]) -> None:
+    def __init__(self, series: AnySeries, labels: Labels, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
@@ -108,10 +116,10 @@ class Histogram:
         self._text: dict[bool, str] = {}
 
     def observe(self, *values: float) -> None:
-        """Count values. Raises ValueError, and counts none, for NaN and infinities, which would poison the sum for ever."""
+        """Count values. Raises ValueError and counts none if one is NaN or infinite, which would make the sum useless."""
         total = sum(values)
         if not math.isfinite(total):
-            raise ValueError(f"{self._sum_line.strip()}: {values} are not all observations")
+            raise ValueError(f"{self._sum_line.strip()}: {values} are not all finite")
         bounds, counts = self.bounds, self.counts
         for value in values:
             counts[bisect_left(bounds, value)] += 1
@@ -122,20 +130,20 @@ class Histogram:
         self._text.clear()
 
     def take_over(self, upto: Sequence[float], total: float) -> None:
-        """Be what another program's histogram says: observations up to each bound, then of all, and their sum."""
+        """Take over another program's histogram. upto: cumulative counts per bound, then of all; total: sum of the values."""
         self.counts = [round(b - a) for a, b in pairwise((0.0, *upto))]
         self.sum = total
         self.native = self.packed = None
         self._text.clear()
 
     def exemplar(self, value: float, request_id: str, unix_s: float) -> None:
-        """Remember which request the latest value of this bucket was."""
+        """Store the request id of the latest value in its bucket."""
         self.exemplars[bisect_left(self.bounds, value)] = (request_id, value, unix_s)
         self.packed = None
         self._text.pop(True, None)
 
     def text(self, exemplars: bool) -> str:
-        """Its lines, with exemplars if asked for."""
+        """Lines of the text format."""
         cached = self._text.get(exemplars)
         if cached is None:
             cached = self._text[exemplars] = self._write(exemplars)
@@ -156,14 +164,14 @@ class Histogram:
 
 @dataclass(slots=True)
 class Family:
-    """A declared series and its children by label values. A removed child is gone: nothing can be added to it by name."""
+    """A declared series and its children by label values."""
 
-    series: Series
+    series: AnySeries
     children: dict[Labels, Value | Histogram] = field(default_factory=dict)
-    _by_first: dict[str, tuple[Labels, ...]] = field(default_factory=dict, repr=False)  # removed ones may be among them
+    _by_first: dict[str, tuple[Labels, ...]] = field(default_factory=dict, repr=False)  # may include removed ones
 
     def value(self, *labels: str) -> Value:
-        """The counter or gauge with these labels, made at 0 on first use."""
+        """The counter or gauge with these labels, created at 0 on first use."""
         child = self.children.get(labels)
         if child is None:
             child = self.children[labels] = Value(self.series, labels)
@@ -172,7 +180,7 @@ class Family:
         return child
 
     def histogram(self, bounds: tuple[float, ...], *labels: str) -> Histogram:
-        """The histogram with these labels; it starts anew only if its bounds have changed."""
+        """The histogram with these labels; created anew if its bounds have changed."""
         child = self.children.get(labels)
         if not isinstance(child, Histogram) or child.bounds != bounds:
             child = self.children[labels] = Histogram(self.series, labels, bounds)
@@ -180,7 +188,7 @@ class Family:
         return child
 
     def of(self, *first: str) -> list[Labels]:
-        """Labels of the children whose first values are these, without a look at the others."""
+        """Labels of the children that begin with these values; does not iterate over the others."""
         known = tuple(labels for labels in self._by_first.get(first[0], ()) if labels in self.children)
         if known:
             self._by_first[first[0]] = known
@@ -204,13 +212,13 @@ class Family:
         return head
 
     def unit(self) -> str:
-        """What the name ends with, if it is a unit that is worth telling; else nothing."""
+        """Unit at the end of the name for the UNIT line; empty without one."""
         unit = self.series.name.removesuffix("_total").rsplit("_", 1)[-1]
         return unit if unit in ("seconds", "ratio", "dollars") else ""
 
 
 def page(families: list[Family], *, openmetrics: bool, lines: int = 400) -> Iterator[bytes]:
-    """The page in pieces of about `lines` lines, so that the writer can let other work run between them. No `# EOF`."""
+    """The page in pieces of about `lines` lines, so that other tasks can run between them; without `# EOF`."""
     piece: list[str] = []
     size = 0
     for family in families:
@@ -227,29 +235,39 @@ def page(families: list[Family], *, openmetrics: bool, lines: int = 400) -> Iter
 
 
 class Registry(dict[str, Family]):
-    """All families by name. The first label of a series of a target is `target`, the second, where there is one, `workload`."""
+    """All families by name. Series of a target have `target` as first label; those of a workload `workload` as second."""
 
-    def family(self, declared: Series) -> Family:
+    def family(self, declared: AnySeries) -> Family:
         """The family of a declaration."""
         return self[declared.name]
 
-    def value(self, declared: Series, *labels: str) -> Value:
-        """A counter or gauge, made at 0 on first use."""
-        return self[declared.name].value(*labels)
+    def value(self, declared: Series[*Names], *labels: *Names) -> Value:
+        """A counter or gauge, created at 0 on first use."""
+        values: tuple[Any, ...] = labels
+        return self[declared.name].value(*values)
 
-    def show(self, declared: Series, value: float | None, *labels: str) -> None:
-        """Set a gauge, or take it away where the value is not known."""
+    def histogram(self, declared: Series[*Names], bounds: tuple[float, ...], *labels: *Names) -> Histogram:
+        """A histogram; created anew if its bounds have changed."""
+        values: tuple[Any, ...] = labels
+        return self[declared.name].histogram(bounds, *values)
+
+    def show(self, declared: Series[*Names], value: float | None, *labels: *Names) -> None:
+        """Set a gauge; remove it if the value is None."""
+        values: tuple[Any, ...] = labels
         if value is None:
-            self[declared.name].children.pop(labels, None)
+            self[declared.name].children.pop(values, None)
         else:
-            self[declared.name].value(*labels).value = value
+            self[declared.name].value(*values).value = value
 
-    def show_one(self, declared: Series, chosen: str | None, choices: Iterable[str], *labels: str) -> None:
-        """Set the gauge of the chosen one of several states to 1 and the others to 0; the state is the last label."""
+    def show_one(
+        self, declared: Series[*Names, str], chosen: str | None, choices: Iterable[str], *labels: *Names
+    ) -> None:
+        """Set the gauge of the chosen state to 1 and those of the other states to 0; the state is the last label."""
+        values: tuple[Any, ...] = labels
         for choice in choices:
-            self[declared.name].value(*labels, choice).value = float(choice == chosen)
+            self[declared.name].value(*values, choice).value = float(choice == chosen)
 
-    def keep(self, declared: Series, kept: Collection[Labels], *first: str) -> None:
+    def keep(self, declared: Series[*Names], kept: Collection[tuple[*Names]], *first: str) -> None:
         """Remove the children whose first labels are `first`, except those in `kept`."""
         family = self[declared.name]
         for labels in family.of(*first) if family.children else ():

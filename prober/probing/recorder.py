@@ -131,7 +131,7 @@ class TargetProbes(TargetObserver):
             for phase in series.PHASES:
                 seconds = getattr(connection, f"{phase}_s")
                 if seconds is not None:
-                    self._registry.family(series.CONNECT).histogram(COARSE, self._name, phase).observe(seconds)
+                    self._registry.histogram(series.CONNECT, COARSE, self._name, phase).observe(seconds)
         for kind, left in result.rate_limit.items():
             self._registry.show(series.RATE_LIMIT, left, self._name, kind)
         if result.cert_expiry_unix_s is not None:
@@ -165,5 +165,5 @@ class TargetProbes(TargetObserver):
         for declared in always:
             self._histogram(declared, workload)
 
-    def _histogram(self, declared: Series, workload: str) -> Histogram:
-        return self._registry.family(declared).histogram(self._bounds[workload][declared.name], self._name, workload)
+    def _histogram(self, declared: Series[str, str], workload: str) -> Histogram:
+        return self._registry.histogram(declared, self._bounds[workload][declared.name], self._name, workload)

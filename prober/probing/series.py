@@ -1,6 +1,6 @@
 """Series of the probes."""
 
-from prober.exposition.families import Series, counter, gauge, histogram
+from prober.exposition.families import AnySeries, Series, counter, gauge, histogram
 from prober.measure.target_state import TargetState
 
 _PROBE = ("target", "workload")
@@ -42,4 +42,4 @@ STATES = tuple(state.value for state in TargetState)
 PHASES = ("dns", "tcp", "proxy", "tls")
 TOKEN_KINDS = ("prompt", "completion", "cached")
 
-ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

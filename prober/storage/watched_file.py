@@ -43,15 +43,11 @@ class WatchedFile:
         return "gone"
 
 
-def runbook(name: str) -> str | None:
-    """Runbook of an alert as Markdown, from the installed package or a checkout; None if it does not exist."""
+def runbooks() -> dict[str, Path]:
+    """Markdown file of each alert's runbook by the name of the alert, from the installed package or a checkout."""
     here = Path(__file__).parents[1]
-    for folder in (here / "runbooks", here.parent / "deploy" / "runbooks"):
-        try:
-            return (folder / f"{name}.md").read_text(encoding="utf-8")
-        except OSError:
-            continue
-    return None
+    folders = (here / "runbooks", here.parent / "deploy" / "runbooks")
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("LLM*.md"))}
 
 
 def asset(name: str) -> bytes:

@@ -12,15 +12,14 @@ from prometheus_client.exposition import generate_latest as text_page
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_page
 
 from prober.exposition import protobuf
-from prober.exposition.families import Family, Registry, Series, page
+from prober.exposition.families import AnySeries, Family, Registry, Series, page
 from prober.exposition.form import Form, wanted
 from prober.features.capacity.monitor import Sweeps
 from prober.features.experiments.report.svg_chart import STYLE
-from prober.features.slo.alerts import NAMES
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
-from prober.storage.watched_file import asset, runbook
+from prober.storage.watched_file import asset, runbooks
 from prober.web.access_control import AccessControl, origin_of
 from prober.web.api import Api
 from prober.web.host_name import host_name
@@ -185,9 +184,10 @@ class Site:
     async def runbook(self, request: web.Request) -> web.Response:
         """What an alert means, what to look at first, what to do."""
         name = request.match_info["alert"].removesuffix(".md")  # as the pages link to each other
-        text = runbook(name) if name in NAMES else None
-        if text is None:
-            return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(NAMES)}\n")
+        paths = runbooks()
+        if name not in paths:
+            return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(paths)}\n")
+        text = paths[name].read_text(encoding="utf-8")
         return web.Response(text=layout.runbook_page(name, text, self._stamp), content_type="text/html")
 
 
@@ -197,7 +197,7 @@ def _families(registry: CollectorRegistry) -> list[Family]:
     for metric in registry.collect():
         for sample in metric.samples:
             if metric.type in ("counter", "gauge") and not sample.name.endswith("_created"):
-                declared = Series(sample.name, metric.type, metric.documentation, tuple(sample.labels))
+                declared: AnySeries = Series(sample.name, metric.type, metric.documentation, tuple(sample.labels))
                 family = found.setdefault(sample.name, Family(declared))
                 family.value(*sample.labels.values()).value = sample.value
     return list(found.values())

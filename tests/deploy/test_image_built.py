@@ -217,8 +217,11 @@ def _read(path: Path) -> str:
 
 
 def test_what_it_starts_it_waits_for(running: Pair) -> None:
-    """A visit to Grafana and a sweep's estimate are processes: none stays behind as a zombie, none is killed for want of memory."""
-    until(lambda: running.value("llmslo_grafana_sync_failures_total") >= 1, "a visit to a Grafana that is not there")
+    """A synchronisation with Grafana and a sweep's estimate are processes: none becomes a zombie, none is killed for lack of memory."""
+    until(
+        lambda: running.value("llmslo_grafana_sync_failures_total") >= 1,
+        "a synchronisation with a Grafana that does not exist",
+    )
     ask = (
         "import urllib.request as u;"
         "print(u.urlopen(u.Request('http://127.0.0.1:9742/api/v1/sweeps?target=one', method='POST')).status)"

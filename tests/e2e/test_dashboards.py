@@ -22,15 +22,15 @@ from typing import Any
 import yaml
 from aiohttp import web
 
+from prober.daemon.dashboards import files
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.registry import registry
-from prober.exposition.families import Series, Value, page
+from prober.exposition.families import AnySeries, Value, page
 from prober.features.capacity import series as capacity_series
-from prober.features.grafana.dashboards import files
-from prober.features.grafana.dashboards.lint import expressions
 from prober.features.slo import series as slo_series
 from prober.probing import series as probe_series
 from tests.processes import free_port, get
+from tools.dashboard_lint.rules import expressions
 
 CONFIG = """
 slos:
@@ -135,7 +135,7 @@ class Page:
                 else:
                     self._families[declared.name].value(*labels).value = self._value(declared, values)
 
-    def _value(self, declared: Series, values: tuple[str, ...]) -> float:
+    def _value(self, declared: AnySeries, values: tuple[str, ...]) -> float:
         if declared.name.endswith("_timestamp_seconds"):
             return time.time() + 86_400
         if declared is slo_series.SLO_OBJECTIVE:

@@ -1,4 +1,4 @@
-"""`prober dashboards push` and the daemon's sync as people run them, each a process of its own, against the stand-in."""
+"""`prober dashboards push` and the daemon's synchronisation as processes, against the stand-in."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from prober.features.grafana.dashboards import files
+from prober.daemon.dashboards import files
 from tests.features.grafana.grafana_server import LOGIN, PASSWORD, TOKEN, USER, Fault, Grafana, standing_in
 from tests.processes import Daemon, Mock, get, until
 
@@ -21,8 +21,8 @@ COUNT = len(files())
 
 @pytest.fixture
 def grafana() -> Iterator[Grafana]:
-    with standing_in(Grafana()) as found:
-        yield found
+    with standing_in(Grafana()) as server:
+        yield server
 
 
 @pytest.fixture
@@ -42,22 +42,22 @@ def cli(*words: object, environment: dict[str, str] | None = None) -> subprocess
 
 
 def test_push_again_edit_and_force(grafana: Grafana, token: Path) -> None:
-    """Exit codes and words as a pipeline wants them: 0 done, 3 a dry run would change something, 1 something was left alone."""
+    """Exit codes and texts for a pipeline: 0 done, 5 a dry run would change something, 1 a dashboard was left alone."""
     where = ("--url", grafana.url, "--token-file", token)
     dry = cli(*where, "--dry-run")
     assert (dry.returncode, grafana.writes) == (5, [])
-    assert dry.stdout.count("would be made") == COUNT + 1
+    assert dry.stdout.count("would be created") == COUNT + 1
     first = cli(*where)
     assert (first.returncode, first.stderr) == (0, "")
-    assert "LLM SLO / Overview (/d/llm-slo): made" in first.stdout
+    assert "LLM SLO / Overview (/d/llm-slo): created" in first.stdout
     grafana.asked.clear()
     again = cli(*where)
-    assert (again.returncode, again.stdout.count("as it should be"), grafana.writes) == (0, COUNT, [])
+    assert (again.returncode, again.stdout.count(": unchanged"), grafana.writes) == (0, COUNT, [])
     assert cli(*where, "--dry-run").returncode == 0
     grafana.edit("llm-slo", title="Mine")
     left = cli(*where)
     assert left.returncode == 1
-    assert "LLM SLO / Overview (/d/llm-slo): edited: somebody else has saved it since" in left.stderr
+    assert "LLM SLO / Overview (/d/llm-slo): edited: somebody else saved it since" in left.stderr
     assert '- "title": "Mine"' in left.stderr
     assert grafana.dashboards["llm-slo"].document["title"] == "Mine"
     assert cli(*where, "--force", "--dry-run").returncode == 5
@@ -66,8 +66,8 @@ def test_push_again_edit_and_force(grafana: Grafana, token: Path) -> None:
     assert grafana.dashboards["llm-slo"].document["title"] == "LLM SLO / Overview"
 
 
-def test_what_keeps_it_out_is_said(grafana: Grafana, token: Path, tmp_path: Path) -> None:
-    """One line each, with the address, never with the token."""
+def test_a_refusal_is_explained(grafana: Grafana, token: Path, tmp_path: Path) -> None:
+    """One line with the address, without the token."""
     wrong = tmp_path / "wrong"
     wrong.write_text("glsa_wrong")
     done = cli("--url", grafana.url, "--token-file", wrong)
@@ -78,12 +78,12 @@ def test_what_keeps_it_out_is_said(grafana: Grafana, token: Path, tmp_path: Path
     grafana.faults["GET", "/api/health"] = Fault(200, LOGIN, "text/html")
     done = cli("--url", grafana.url, "--token-file", token)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "is a login or a proxy in between?" in done.stderr
+    assert "check for a login or a proxy in between" in done.stderr
     assert cli("--url", grafana.url, "--token-file", tmp_path / "none").returncode == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "--url: needed"),
         (("--url", "grafana:3000", "--token-file", "x"), "is not an http or https URL"),
@@ -92,18 +92,18 @@ def test_what_keeps_it_out_is_said(grafana: Grafana, token: Path, tmp_path: Path
         (("--url", "http://grafana:3000", "--user", "admin"), "--user and --password-file go together"),
     ],
 )
-def test_a_wrong_call_is_said(words: tuple[str, ...], said: str) -> None:
-    """With exit code 2, and nothing of a secret."""
+def test_a_wrong_call_is_an_error(words: tuple[str, ...], message: str) -> None:
+    """With exit code 2 and without secrets."""
     done = cli(*words)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "secret" not in done.stderr
 
 
 def test_a_token_from_the_environment_a_password_and_a_configuration(
     grafana: Grafana, token: Path, tmp_path: Path
 ) -> None:
-    """Three other ways in; what the command line says goes before the configuration, whose token is for its own address only."""
+    """The command line takes precedence over the configuration, whose token is used for its own address only."""
     assert cli("--url", grafana.url, environment={"GRAFANA_TOKEN": TOKEN}).returncode == 0
     password = tmp_path / "password"
     password.write_text(PASSWORD + "\n")
@@ -117,7 +117,7 @@ def test_a_token_from_the_environment_a_password_and_a_configuration(
     )
     grafana.dashboards.clear()
     assert cli("--config.file", config).returncode == 0
-    assert {each.folder_uid for each in grafana.dashboards.values()} == {"models"}
+    assert {dashboard.folder_uid for dashboard in grafana.dashboards.values()} == {"models"}
     assert cli("--config.file", config, "--url", "http://127.0.0.1:1").returncode == 2
     config.write_text("targets: [{name: one, url: 'http://127.0.0.1:1'}]\n")
     assert "has no `grafana:`" in cli("--config.file", config).stderr
@@ -177,12 +177,12 @@ def test_the_daemon_keeps_dashboards_and_marks_events(
 def test_a_grafana_that_fails_is_a_series_and_a_line(
     grafana: Grafana, token: Path, mock: Mock, begin: Callable[[str], Daemon]
 ) -> None:
-    """Probing goes on; a mended one is visited after a reload; one that hangs does not hold up the end."""
+    """Probing continues; a reload synchronises with a repaired Grafana; one that hangs does not delay the shutdown."""
     grafana.faults["GET", "/api/health"] = Fault(200, LOGIN, "text/html")
     daemon = begin(config(mock, grafana, token))
     until(lambda: daemon.value("llmslo_grafana_sync_failures_total", what="dashboards") == 1, "the failure")
     until(lambda: "synchronisation of dashboards failed, next try in 30 s" in daemon.log.read_text(), "the line")
-    assert "is a login or a proxy in between?" in daemon.log.read_text()
+    assert "check for a login or a proxy in between" in daemon.log.read_text()
     until(lambda: daemon.value("llmslo_probes_total", target="one") >= 3, "probes")
     grafana.faults.clear()
     get(daemon.url + "/-/reload", "POST")
@@ -190,18 +190,18 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
     grafana.faults["GET", "/api/health"] = Fault(200, "{}", slow_s=60.0)
     asked = len(grafana.asked)
     get(daemon.url + "/-/reload", "POST")
-    until(lambda: len(grafana.asked) > asked, "the visit that hangs")
+    until(lambda: len(grafana.asked) > asked, "the synchronisation that hangs")
     (child,) = daemon.children()
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(25) == 0
     assert not Path(f"/proc/{child}").exists()
 
 
-def test_the_daemon_never_loads_the_client() -> None:
-    """It takes 25 MB: only a visit's own process has it."""
+def test_the_daemon_loads_neither_the_client_nor_the_dashboards() -> None:
+    """Only the process of a synchronisation loads them: the client takes 25 MB."""
     code = (
         "import sys, prober.daemon.app, prober.features.grafana.client.sync\n"
-        "print([name for name in ('grafana_client', 'niquests', 'urllib3') if name in sys.modules])"
+        "print([name for name in ('grafana_client', 'niquests', 'urllib3', 'prober.daemon.dashboards') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

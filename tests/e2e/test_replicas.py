@@ -37,7 +37,7 @@ def swept(truth: Path) -> list[int]:
 
 @pytest.fixture
 def api_server() -> Iterator[str]:
-    """A stand-in with a thread and an event loop of its own, or the real one."""
+    """URL of a stand-in, or of the real one."""
     if REAL:
         yield REAL
         return

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import absent
+from tests.faults.conftest import absent_if_impossible
 from tests.faults.endpoint import Endpoint
-from tests.faults.rig import Impossible, config, seen, slow_samples
+from tests.faults.rig import config, seen, slow_samples
 from tests.faults.wall import own_wall_clock
 from tests.processes import Daemon, until
 
@@ -15,11 +15,8 @@ from tests.processes import Daemon, until
 @pytest.fixture
 def wall(tmp_path: Path) -> Iterator[Path]:
     """A file with the seconds by which the clock on the wall is set for every process started meanwhile; no other clock is."""
-    try:
-        with own_wall_clock(tmp_path) as found:
-            yield found
-    except Impossible as why:
-        absent(str(why))
+    with absent_if_impossible(), own_wall_clock(tmp_path) as file:
+        yield file
 
 
 def shown_unix_s(daemon: Daemon) -> float:

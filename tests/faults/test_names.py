@@ -7,21 +7,18 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.conftest import absent
+from tests.faults.conftest import absent_if_impossible
 from tests.faults.endpoint import Endpoint
 from tests.faults.names import NAME, NXDOMAIN, SERVFAIL, Resolver, certified, own_names
-from tests.faults.rig import Impossible, config, probes, recovered, seen
+from tests.faults.rig import config, probes, recovered, seen
 from tests.processes import Daemon, until
 
 
 @pytest.fixture
 def resolver(tmp_path: Path) -> Iterator[Resolver]:
     """The daemon started meanwhile asks it and nobody else."""
-    try:
-        with own_names(tmp_path) as found:
-            yield found
-    except Impossible as why:
-        absent(str(why))
+    with absent_if_impossible(), own_names(tmp_path) as names:
+        yield names
 
 
 def test_a_name_that_flaps_is_dns_and_one_that_moves_is_followed(tmp_path: Path, resolver: Resolver) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from prober.storage.store import FILE_NAME
-from tests.conftest import absent
+from tests.faults.conftest import absent_if_impossible
 from tests.faults.disks import allow, empty, fill, real_disk, refuse, repair, small_disk, turn_read_only
 from tests.faults.endpoint import HEAD, Endpoint, Writer, event, well
 from tests.faults.rig import (
@@ -146,21 +146,18 @@ def unkept(daemon: Daemon) -> None:
 def test_a_full_disk_stops_no_probe_and_is_told(endpoint: Endpoint, tmp_path: Path) -> None:
     """Writes fail and are counted; with room again everything is kept again; a start on a full disk probes as well."""
     text = config(f"http://127.0.0.1:{endpoint.port}", more=f"budget: {{tokens_per_day: {LIMIT}}}")
-    try:
-        with small_disk(tmp_path) as disk:
-            with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
-                until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes")
-                fill(disk)
-                unkept(daemon)
-                daemon.kill()
-            with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
-                until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes after a start on a full disk")
-                empty(disk)
-                until(lambda: KEPT_AGAIN in daemon.log.read_text(), "the disk to be used again")
-                assert daemon.stop() == 0
-            assert rows(disk) >= {"budget", "drift"}
-    except Impossible as why:
-        absent(str(why))
+    with absent_if_impossible(), small_disk(tmp_path) as disk:
+        with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
+            until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes")
+            fill(disk)
+            unkept(daemon)
+            daemon.kill()
+        with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
+            until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes after a start on a full disk")
+            empty(disk)
+            until(lambda: KEPT_AGAIN in daemon.log.read_text(), "the disk to be used again")
+            assert daemon.stop() == 0
+        assert rows(disk) >= {"budget", "drift"}
 
 
 def test_a_disk_that_turns_read_only_stops_no_probe_and_loses_nothing(endpoint: Endpoint, tmp_path: Path) -> None:

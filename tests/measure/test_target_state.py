@@ -1,6 +1,7 @@
 """States of a target."""
 
 from prober.features.grafana.dashboards.queries import STATES
+
 from prober.measure.target_state import TargetState
 
 

@@ -194,7 +194,7 @@ def test_every_threshold_is_a_bound(thresholds: list[float]) -> None:
 def test_what_is_no_number_never_poisons_a_sum(value: float) -> None:
     """NaN and infinity are refused, and nothing of their batch is counted."""
     histogram = Histogram(Series("x_seconds", "histogram", "x"), (), (1.0,))
-    with pytest.raises(ValueError, match="not all observations"):
+    with pytest.raises(ValueError, match="not all finite"):
         histogram.observe(0.5, value)
     assert (histogram.sum, sum(histogram.counts)) == (0.0, 0)
 

@@ -174,7 +174,7 @@ async def test_who_means_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (refused.outcome, "allow_link_local" in refused.detail) == (Outcome.REJECTED, True)
 
 
-def test_the_process_that_visits_grafana_refuses_them_in_its_library_too() -> None:
+def test_the_grafana_process_refuses_them_in_its_library_too() -> None:
     """Whatever opens the socket: at `connect`, after the name is resolved."""
     code = (
         "import socket\nfrom prober.net.address import Forbidden, refuse_link_local\nrefuse_link_local()\n"

@@ -90,3 +90,19 @@ async def test_a_large_page_is_compressed_and_lets_others_run(accept: str) -> No
     assert answer.headers["Content-Encoding"] == "gzip"
     assert zipped[:10_000] == body[:10_000]
     assert len(cast(bytes, answer.body)) < len(body) / 4
+
+
+@pytest.mark.parametrize("name", ["LLMProberDown", "LLMProberDown.md"])
+async def test_a_runbook_is_served_by_the_name_of_its_alert(name: str) -> None:
+    """With and without `.md`, as runbooks link to each other."""
+    answer = await site(0).runbook(make_mocked_request("GET", f"/runbooks/{name}", match_info={"alert": name}))
+    assert (answer.status, answer.content_type) == (200, "text/html")
+    assert "What it means" in (answer.text or "")
+
+
+@pytest.mark.parametrize("name", ["none", "README", "../runbooks/LLMProberDown", ""])
+async def test_only_runbooks_of_alerts_are_served(name: str) -> None:
+    """Any other name, paths included, is answered with 404 and the list of alerts."""
+    answer = await site(0).runbook(make_mocked_request("GET", "/runbooks/x", match_info={"alert": name}))
+    assert answer.status == 404
+    assert "LLMErrorBudgetBurn" in (answer.text or "")

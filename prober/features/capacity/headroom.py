@@ -167,8 +167,10 @@ class TargetDemand(TargetObserver):
         if self._is_gone:
             return
         self._capacities = tuple(capacities)
-        for declared in (series.CAPACITY, series.CAPACITY_TOKENS, series.CAPACITY_SHAPE, series.HEADROOM):
-            self._registry.keep(declared, (), self.name)
+        self._registry.keep(series.CAPACITY, (), self.name)
+        self._registry.keep(series.CAPACITY_TOKENS, (), self.name)
+        self._registry.keep(series.CAPACITY_SHAPE, (), self.name)
+        self._registry.keep(series.HEADROOM, (), self.name)
         for capacity in capacities:
             for bound in BOUNDS:
                 self._registry.show(series.CAPACITY, getattr(capacity, bound), self.name, capacity.slo, bound)

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from prober.exposition.families import Series, counter, gauge
+from prober.exposition.families import AnySeries, Series, counter, gauge
 from prober.features.capacity.refusal import RefusalReason
 
 CAPACITY = gauge(
@@ -74,4 +74,4 @@ SWEEP_PERIOD = gauge(
 SWEEP_VERDICTS = ("found", "not_reached", "below_lowest", "not_enough_data", "void", "failed")
 SWEEP_REFUSALS: tuple[str, ...] = get_args(RefusalReason)
 
-ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

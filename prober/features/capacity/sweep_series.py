@@ -70,8 +70,9 @@ class SweepSeries:
 
     def _stages(self, result: Result) -> None:
         registry, name = self._registry, self._name
-        for declared in (series.SWEEP_STAGE_RATE, series.SWEEP_STAGE_TOKENS, series.SWEEP_STAGE_LATENCY):
-            registry.keep(declared, (), name)
+        registry.keep(series.SWEEP_STAGE_RATE, (), name)
+        registry.keep(series.SWEEP_STAGE_TOKENS, (), name)
+        registry.keep(series.SWEEP_STAGE_LATENCY, (), name)
         for index, stage in enumerate(result.stages):
             label = f"{index:02d}"
             total_per_s = (stage.rate_per_s or 0.0) + (stage.demand_per_s or 0.0)

@@ -1,1 +1,1 @@
-"""The likely cause of a breach, with its evidence, or `unknown`."""
+"""Diagnosis: the likely cause of a breach, with its evidence, or `unknown`."""

@@ -89,7 +89,7 @@ class Evidence:
 
 
 class Value(NamedTuple):
-    """A figure's value, and what it was made of, for the reader."""
+    """Value of a figure. detail: the numbers behind it, for people."""
 
     value: float
     detail: str = ""
@@ -97,7 +97,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Something that evidence tells; None where it does not."""
+    """A number computed from evidence. of: the computation; None if not measured."""
 
     name: str
     unit: str
@@ -106,20 +106,25 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Clue:
-    """A figure and the bounds that make it tell."""
+    """A figure within bounds."""
 
     figure: Figure
     at_least: float = -math.inf
     at_most: float = math.inf
 
     def holds(self, evidence: Evidence) -> bool | None:
-        """None: not measured."""
-        found = self.figure.of(evidence)
-        return None if found is None else self.at_least <= found.value <= self.at_most
+        """Whether the figure is within the bounds; None if it was not measured."""
+        measured = self.figure.of(evidence)
+        return None if measured is None else self.at_least <= measured.value <= self.at_most
 
 
 class Advice(NamedTuple):
-    """Something to do, the engine's own knob for it where it is known, and what it costs."""
+    """One action.
+
+    trades: what it costs.
+    lever: key of `knobs.KNOBS`.
+    knob: the engine's own flag for it, if known.
+    """
 
     do: str
     trades: str
@@ -129,9 +134,12 @@ class Advice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
-    """needs: of each line one clue must hold, the first line is the symptom; supports: may; contradicts: none may
+    """A cause of slowness.
 
-    explains: regimes that it can bring about
+    needs: one clue of each line must hold; the first line is the symptom.
+    supports: clues that may hold.
+    contradicts: clues of which none may hold.
+    explains: regimes that can be its consequence.
     """
 
     name: Name

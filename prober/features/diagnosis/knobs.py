@@ -1,8 +1,8 @@
-"""Levers by the engines' own names: what to turn for what `regimes` advises.
+"""Flags of the engines for the levers that `regimes` advises.
 
-From the engines' own documentation of their server's arguments; a lever that is not certain is left out, and then named
-without a flag. Engines that pass another's flags on in their own way (Dynamo, NIM, Ray) have none here. TensorRT-LLM's with a
-dot or without dashes stand in its YAML of options.
+From the engines' documentation of their server arguments. A lever whose flag is not certain is left out; its advice then names no
+flag. Engines that pass flags on to another engine (Dynamo, NIM, Ray) have none. Names of TensorRT-LLM with a dot or without dashes
+are keys of its YAML options.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""The phase matrix: a few probes of each shape, one at a time, that tell prefill, decode and prefix cache apart.
+"""The phase matrix: a few probes of each shape, one at a time, that separate prefill, decode and prefix cache.
 
-One at a time means that nothing of what is seen is the prober's own load; whatever waits, waits for others.
+With one probe at a time the prober adds no load of its own: a probe that waits, waits for other requests.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from prober.features.diagnosis.clues import Evidence
-from prober.features.diagnosis.window import WARM, Hardware, Reading, seen
+from prober.features.diagnosis.window import WARM, Hardware, Reading, window_features
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.workload.shapes import Fixed
@@ -17,23 +17,25 @@ from prober.workload.workloads import Prefix, Workload
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """So many probes of a workload; tells: what they are for."""
+    """Number of probes of a workload. purpose: for people."""
 
     workload: Workload
     probes: int
-    tells: str
+    purpose: str
 
 
-SHORT = Phase(Workload("short", Fixed(256), Fixed(16)), 20, "the least a first token costs")
+SHORT = Phase(Workload("short", Fixed(256), Fixed(16)), 20, "minimum TTFT")
 PREFILL = Phase(Workload("prefill", Fixed(2048), Fixed(16)), 22, "long prefill")
-SHARED = Phase(Workload(f"prefill{WARM}", Fixed(2048), Fixed(16), Prefix(1536, 1.0)), 22, "the same, prefix warm")
+SHARED = Phase(
+    Workload(f"prefill{WARM}", Fixed(2048), Fixed(16), Prefix(1536, 1.0)), 22, "long prefill with a warm prefix"
+)
 DECODE = Phase(Workload("decode", Fixed(256), Fixed(256)), 6, "long decode")
 PHASES = (SHORT, PREFILL, SHARED, DECODE)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one kind of probe came to: medians in seconds; None where there is none. answered: of so many sent."""
+    """Medians of one kind of probe, in seconds; None without any. answered: number out of `sent`."""
 
     kind: str
     answered: int
@@ -44,22 +46,22 @@ class Row:
 
 
 def rows(results: Sequence[ProbeResult]) -> list[Row]:
-    """By kind of probe, in the order they were first sent."""
-    found: list[Row] = []
-    for kind in dict.fromkeys(each.workload for each in results):
-        sent = [each for each in results if each.workload == kind]
-        good = [each for each in sent if each.outcome in ANSWERED]
-        found.append(
+    """One row per kind of probe, in the order in which they were first sent."""
+    table: list[Row] = []
+    for kind in dict.fromkeys(probe.workload for probe in results):
+        sent = [probe for probe in results if probe.workload == kind]
+        good = [probe for probe in sent if probe.outcome in ANSWERED]
+        table.append(
             Row(
                 kind,
                 len(good),
                 len(sent),
-                _median(each.timeline.usage.prompt_tokens if each.timeline.usage else None for each in good),
-                _median(each.timeline.ttft_s for each in good),
-                _median(each.timeline.tpot_s for each in good),
+                _median(probe.timeline.usage.prompt_tokens if probe.timeline.usage else None for probe in good),
+                _median(probe.timeline.ttft_s for probe in good),
+                _median(probe.timeline.tpot_s for probe in good),
             )
         )
-    return found
+    return table
 
 
 def evidence(
@@ -69,19 +71,19 @@ def evidence(
     breached: Mapping[str, float],
     engine: str | None,
 ) -> Evidence:
-    """What the matrix shows: TTFT of long prompts, what a prompt token costs, decode of long answers, the page all the time.
+    """Evidence from the matrix: TTFT of long prompts, cost of a prompt token, decoding of long answers, and the page throughout.
 
-    breached: signal to threshold in s of what is suffered from; without a baseline it is what parts are measured by.
+    breached: threshold in s by signal; as there is no baseline, parts of a latency are compared with it.
     """
 
-    def of(*phases: Phase) -> list[ProbeResult]:
+    def results_of(*phases: Phase) -> list[ProbeResult]:
         names = [phase.workload.name for phase in phases]
-        return [each for each in results if each.workload in names]
+        return [probe for probe in results if probe.workload in names]
 
-    answers = seen(of(DECODE), readings, hardware=hardware)
+    answers = window_features(results_of(DECODE), readings, hardware=hardware)
     now = replace(
-        seen(of(PREFILL, SHARED), readings),
-        ttft_per_prompt_token_s=seen(of(SHORT, PREFILL)).ttft_per_prompt_token_s,
+        window_features(results_of(PREFILL, SHARED), readings),
+        ttft_per_prompt_token_s=window_features(results_of(SHORT, PREFILL)).ttft_per_prompt_token_s,
         itl_s=answers.itl_s,
         tpot_s=answers.tpot_s,
         step_s=answers.step_s,
@@ -91,5 +93,5 @@ def evidence(
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
+    known = [value for value in values if value is not None]
     return median(known) if known else None

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from prober.exposition.families import Series, gauge
+from prober.exposition.families import AnySeries, Series, gauge
 from prober.features.diagnosis.clues import Name
 
 REGIME = gauge(
@@ -18,4 +18,4 @@ BOUND_RATIO = gauge(
 )
 REGIMES: tuple[str, ...] = get_args(Name)
 
-ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

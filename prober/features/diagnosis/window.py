@@ -1,9 +1,9 @@
-"""A window of probes, of readings of the engine's page and of GPU readings, as what was `WindowFeatures`.
+"""Features of a window of probes, readings of the engine's page, and GPU readings.
 
-    before = seen(baseline_probes, baseline_readings)
-    now = seen(probes, readings, devices, hardware=Hardware(model, 3.35e12))
+    before = window_features(baseline_probes, baseline_readings)
+    now = window_features(probes, readings, devices, hardware=Hardware(model, 3.35e12))
 
-Works on what is at hand: without probes, readings or devices their figures are absent. Costs milliseconds for 2,000 probes.
+Features whose input is missing are absent. 2,000 probes take milliseconds.
 """
 
 from bisect import bisect_left
@@ -23,50 +23,50 @@ from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, quantiles
 Reading = tuple[float, EngineSignals]
 
 QS = (0.5, 0.9, 0.99)
-APART = 1.5  # the long third of prompts against the short one: closer, and no slope can be told from noise
-ALIKE = 0.1  # prompts whose lengths differ by no more of their own are of like length
-MOST_GAPS = 4_000  # ITLs that are looked at, from evenly spaced probes: sorting them is most of what a window costs
-WARM = "_warm"  # the end of the name of a workload's series of warm prompts, as `Workload.series` has it
+MIN_LENGTH_RATIO = 1.5  # of the long third of prompts to the short one; below it the slope is noise
+MAX_LENGTH_DIFFERENCE = 0.1  # between prompts of similar length, as a share of the length
+MAX_GAPS = 4_000  # ITLs that are used, from evenly spaced probes: sorting them takes most of the time
+WARM = "_warm"  # suffix of the name of a workload's series of warm prompts, see `Workload.series`
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What the engine decodes with: see `roofline`. gpus: those that share the weights."""
+    """Hardware that the engine decodes on, see `bandwidth_bound`. gpus: number that share the weights."""
 
     model: DecodeModel
     memory_bandwidth_bytes_per_s: float
     gpus: int = 1
 
 
-def seen(
+def window_features(
     probes: Sequence[ProbeResult],
     readings: Sequence[Reading] = (),
     devices: Sequence[Sequence[GpuReading]] = (),
     hardware: Hardware | None = None,
 ) -> WindowFeatures:
-    """What a window shows.
+    """Features of one window.
 
-    probes: of one workload, its series of warm prompts among them: percentiles of different shapes are never pooled
-    readings: (seconds of one clock, the page as read) in the order of time; devices: a reading of all GPUs each. Of the probes
-    those answered properly count for latencies, warm-ups and cold prompts that were cached left out; invalid ones count for
-    `late_ratio`.
+    probes: of one workload, including its series of warm prompts; percentiles of different shapes are never pooled. Latencies use
+        answered probes without warm-ups and without cold prompts that were cached; `late_ratio` uses invalid ones too.
+    readings: (seconds of one clock, signals of the page) in the order of time.
+    devices: readings of all GPUs.
     """
-    good = [each for each in probes if each.outcome in ANSWERED and not each.warm_up and not each.cached]
-    ttfts = [(each, ttft) for each in good if (ttft := each.timeline.ttft_s) is not None]
-    plain = [(each, ttft) for each, ttft in ttfts if not each.workload.endswith(WARM)] or ttfts
-    lengths = [(length, ttft) for each, ttft in plain if (length := _prompt_tokens(each))]
-    gaps, whole = _gaps(good)
-    step_s = _step_s(gaps) if whole else None
+    good = [probe for probe in probes if probe.outcome in ANSWERED and not probe.warm_up and not probe.cached]
+    ttfts = [(probe, ttft) for probe in good if (ttft := probe.timeline.ttft_s) is not None]
+    cold = [(probe, ttft) for probe, ttft in ttfts if not probe.workload.endswith(WARM)] or ttfts
+    lengths = [(length, ttft) for probe, ttft in cold if (length := _prompt_tokens(probe))]
+    gaps, are_single_tokens = _gaps(good)
+    step_s = _step_s(gaps) if are_single_tokens else None
     cold_s, warm_s = _cold_and_warm(ttfts)
     context = _context_tokens(readings)
     running = _mean(s.requests_running for _, s in readings)
-    found = _page(readings)
+    page = _page(readings)
     return WindowFeatures(
-        ttft_s=_figures([ttft for _, ttft in plain]),
+        ttft_s=_figures([ttft for _, ttft in cold]),
         itl_s=_figures(gaps),
-        tpot_s=_figures([tpot for each in good if (tpot := each.timeline.tpot_s) is not None]),
-        send_lag_s=_figures([lag for each in probes if (lag := each.timeline.send_lag_s) is not None]),
-        ttft_mean_s=fmean(ttft for _, ttft in plain) if len(plain) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None,
+        tpot_s=_figures([tpot for probe in good if (tpot := probe.timeline.tpot_s) is not None]),
+        send_lag_s=_figures([lag for probe in probes if (lag := probe.timeline.send_lag_s) is not None]),
+        ttft_mean_s=fmean(ttft for _, ttft in cold) if len(cold) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None,
         step_s=step_s,
         ttft_per_prompt_token_s=per_prompt_token(lengths),
         prompt_tokens=median(length for length, _ in lengths) if lengths else None,
@@ -77,11 +77,11 @@ def seen(
         running=running,
         waiting=_mean(s.requests_waiting for _, s in readings),
         kv_usage_ratio=_high(s.kv_cache_usage_ratio_max for _, s in readings),
-        preemptions_per_s=found.preemptions_per_s,
-        generated_tokens_per_s=found.generated_tokens_per_s,
-        computed_prompt_tokens_per_s=found.computed_prompt_tokens_per_s,
-        prefix_hit_tokens_per_s=found.prefix_hit_tokens_per_s,
-        prefix_hit_ratio=found.prefix_hit_ratio,
+        preemptions_per_s=page.preemptions_per_s,
+        generated_tokens_per_s=page.generated_tokens_per_s,
+        computed_prompt_tokens_per_s=page.computed_prompt_tokens_per_s,
+        prefix_hit_tokens_per_s=page.prefix_hit_tokens_per_s,
+        prefix_hit_ratio=page.prefix_hit_ratio,
         engine_ttft_s=_observed_mean(readings, lambda s: s.ttft_seconds),
         engine_itl_s=_observed_mean(readings, lambda s: s.itl_seconds or s.tpot_seconds),
         engine_queue_s=_observed_mean(readings, lambda s: s.queue_seconds),
@@ -95,25 +95,25 @@ def seen(
 
 
 def per_prompt_token(samples: Sequence[tuple[float, float]]) -> float | None:
-    """Seconds of TTFT a prompt token costs, of (prompt tokens, TTFT in s); None where the lengths are too much alike.
+    """Seconds of TTFT per prompt token from (prompt tokens, TTFT in s); None if the lengths are too similar.
 
     The slope between the medians of the shortest and the longest third (Tukey's resistant line, Exploratory Data Analysis,
-    1977, chapter 5): a few requests that had to wait do not turn it.
+    1977, chapter 5), which a few requests that had to wait do not change.
     """
     ordered = sorted(samples)
     third = len(ordered) // 3
     if third < 5:
         return None
     low, high = ordered[:third], ordered[-third:]
-    near, far = (median(length for length, _ in part) for part in (low, high))
-    if far < APART * near:
+    short, long = (median(length for length, _ in part) for part in (low, high))
+    if long < MIN_LENGTH_RATIO * short:
         return None
-    return (median(ttft for _, ttft in high) - median(ttft for _, ttft in low)) / (far - near)
+    return (median(ttft for _, ttft in high) - median(ttft for _, ttft in low)) / (long - short)
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What the counters of the page did in the window."""
+    """Features from the counters of the page."""
 
     preemptions_per_s: float | None
     generated_tokens_per_s: float | None
@@ -140,33 +140,33 @@ def _figures(samples: Sequence[float]) -> Figures:
 
 
 def _prompt_tokens(probe: ProbeResult) -> int:
-    """As the server counts them, else as asked for; 0 if neither is known."""
+    """As counted by the server, else as requested; 0 if neither is known."""
     usage = probe.timeline.usage
     return (usage.prompt_tokens if usage else None) or probe.requested_prompt_tokens
 
 
 def _gaps(probes: Sequence[ProbeResult]) -> tuple[list[float], bool]:
-    """ITLs of evenly spaced probes, and whether each is of one token: chunks of several make steps that are none."""
-    total = sum(max(0, len(each.timeline.content_ns) - 1) for each in probes)
-    stride = -(-total // MOST_GAPS) or 1
+    """(ITLs of evenly spaced probes, whether chunks are single tokens and ITLs are therefore decode steps)."""
+    total = sum(max(0, len(probe.timeline.content_ns) - 1) for probe in probes)
+    stride = -(-total // MAX_GAPS) or 1
     gaps: list[float] = []
     chunks = tokens = 0
-    for each in probes[::stride]:
-        gaps += each.timeline.itls_s
-        usage = each.timeline.usage
+    for probe in probes[::stride]:
+        gaps += probe.timeline.itls_s
+        usage = probe.timeline.usage
         if usage and usage.completion_tokens:
-            chunks += len(each.timeline.content_ns)
+            chunks += len(probe.timeline.content_ns)
             tokens += usage.completion_tokens
     return gaps, 0.95 * tokens <= chunks
 
 
 def _step_s(gaps: Sequence[float]) -> float | None:
-    """The lower quartile: prefills, preemptions and slow steps of others stand above it."""
+    """Lower quartile, which excludes prefills, preemptions and steps slowed by other requests."""
     return (sorted(gaps)[len(gaps) // 4] or None) if len(gaps) >= MIN_SAMPLES_BY_QUANTILE[0.9] else None
 
 
 def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float | None, float | None]:
-    """Median TTFT of cold and of warm prompts: each warm one beside the cold one of its workload nearest in length."""
+    """Median TTFT of cold and of warm prompts; each warm prompt is paired with the cold one of its workload nearest in length."""
     series: dict[str, list[tuple[int, float]]] = {}
     for probe, ttft in ttfts:
         if length := _prompt_tokens(probe):
@@ -176,8 +176,8 @@ def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float | 
         cold = sorted(series.get(name.removesuffix(WARM), ())) if name.endswith(WARM) else []
         for length, ttft in warm if cold else ():
             place = bisect_left(cold, (length, 0.0))
-            near = min(cold[max(0, place - 1) : place + 1], key=lambda each: abs(each[0] - length))
-            if abs(near[0] - length) <= ALIKE * length:
+            near = min(cold[max(0, place - 1) : place + 1], key=lambda sample: abs(sample[0] - length))
+            if abs(near[0] - length) <= MAX_LENGTH_DIFFERENCE * length:
                 pairs.append((near[1], ttft))
     if len(pairs) < MIN_SAMPLES_BY_QUANTILE[0.5]:
         return None, None
@@ -185,33 +185,33 @@ def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float | 
 
 
 def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
-    """Median set-up of a connection, from its start to ready."""
+    """Median time to set up a connection."""
     spans = [
         (connection.ready_ns - connection.start_ns) / 1e9
-        for each in probes
-        if (connection := each.timeline.connection) is not None and connection.ready_ns is not None
+        for probe in probes
+        if (connection := probe.timeline.connection) is not None and connection.ready_ns is not None
     ]
     return median(spans) if len(spans) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
 def _late_ratio(probes: Sequence[ProbeResult]) -> float | None:
-    late = sum(each.outcome is Outcome.INVALID for each in probes)
+    late = sum(probe.outcome is Outcome.INVALID for probe in probes)
     return late / len(probes) if len(probes) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
+    known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
 def _high(values: Iterable[float | None]) -> float | None:
-    """The 90th percentile of readings."""
-    known = sorted(each for each in values if each is not None)
+    """90th percentile."""
+    known = sorted(value for value in values if value is not None)
     return known[-1 - len(known) // 10] if known else None
 
 
 def _increment(values: Sequence[float]) -> float:
-    """What a counter grew by; a fall is a new start, and what was counted since is left out."""
+    """Increase of a counter; a fall is a restart, and what was counted between it and the next reading is left out."""
     return sum(max(0.0, after - before) for before, after in pairwise(values))
 
 
@@ -223,19 +223,21 @@ def _rate(readings: Sequence[Reading], of: Callable[[EngineSignals], float | Non
 
 
 def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], EngineHistogram | None]) -> float | None:
-    """Mean of the observations that an engine's histogram gained."""
+    """Mean of the observations that were added to a histogram of the engine."""
     known = [
-        (each.counts[-1], each.sum) for _, signals in readings if (each := of(signals)) is not None and each.counts
+        (histogram.counts[-1], histogram.sum)
+        for _, signals in readings
+        if (histogram := of(signals)) is not None and histogram.counts
     ]
     sums = [total for _, total in known if total is not None]
     if len(sums) != len(known):
         return None
-    count = _increment([each for each, _ in known])
+    count = _increment([number for number, _ in known])
     return _increment(sums) / count if count else None
 
 
 def _context_tokens(readings: Sequence[Reading]) -> float | None:
-    """Mean tokens in the KV cache that running requests hold."""
+    """Mean tokens of running requests in the KV cache."""
     return _mean(
         s.kv_cache_usage_ratio_mean * s.kv_cache_capacity_tokens
         for _, s in readings
@@ -246,7 +248,7 @@ def _context_tokens(readings: Sequence[Reading]) -> float | None:
 def _over_bound(
     hardware: Hardware | None, step_s: float | None, context: float | None, running: float | None
 ) -> float | None:
-    """None without the context of the batch: a bound that leaves it out makes a full batch look slow."""
+    """Decode speed over the bandwidth bound; None without the context of the batch, which the bound depends on."""
     if hardware is None or not step_s or context is None or running is None:
         return None
     per_s = decode_bound_tokens_per_s(

@@ -1,6 +1,6 @@
 """Series of discovery."""
 
-from prober.exposition.families import Series, counter, gauge
+from prober.exposition.families import AnySeries, Series, counter, gauge
 
 DISCOVERY_TARGETS = gauge(
     "llmslo_discovery_targets", "Targets that were found and are probed, over all shards.", "discovery"
@@ -17,4 +17,4 @@ DISCOVERY_UP = gauge(
 DISCOVERY_FAILURES = counter("llmslo_discovery_failures_total", "Failed reads of the source.", "discovery")
 DISCOVERY_REFUSALS = ("duplicate", "limit", "unfit")
 
-ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

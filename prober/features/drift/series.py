@@ -1,6 +1,6 @@
 """Series of drift."""
 
-from prober.exposition.families import Series, counter, gauge
+from prober.exposition.families import AnySeries, Series, counter, gauge
 
 _PROBE = ("target", "workload")
 _SIGNAL = (*_PROBE, "signal")
@@ -25,4 +25,4 @@ DRIFT_CAUSES = ("regression", "load", "unknown")
 DRIFT_PHASES = ("learning", "provisional", "settled")
 DRIFT_EVENT_KINDS = ("learnt", "alarm", "recovered", "improved", "accepted")
 
-ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

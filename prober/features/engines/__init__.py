@@ -1,1 +1,1 @@
-"""The metrics page of an engine, in one vocabulary for all engines."""
+"""Metrics pages of engines, read into one vocabulary."""

@@ -1,4 +1,4 @@
-"""The engine of each target: its page is read while the target is probed, and shown as series."""
+"""Reads the metrics page of each target's engine while the target is probed, and exports its signals as series."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class EngineMonitor:
-    """The engines of all targets. saved: facts of their engines by the targets' keys, as `states` gave them to an earlier process."""
+    """Engines of all targets. saved: facts of engines by key of the target, from `states` of an earlier process."""
 
     def __init__(self, registry: Registry, events: EventLog, saved: Mapping[str, bytes]) -> None:
         self.registry, self.events = registry, events
@@ -46,7 +46,7 @@ class EngineMonitor:
         self._targets: dict[str, TargetEngine] = {}  # by key
 
     def observe(self, observed: ObservedTarget) -> "TargetEngine":
-        """The engine of one target; under another name it is the same engine."""
+        """Observe the engine of one target; a renamed target keeps its engine."""
         key = observed.target.spec.key
         before = self._targets.get(key)
         if before is None:
@@ -57,19 +57,19 @@ class EngineMonitor:
         return observer
 
     def forget(self, target: "TargetEngine") -> None:
-        """A target is gone, unless it has another observer by now."""
+        """Forget a removed target, unless it has a new observer."""
         if self._targets.get(target.key) is target:
             del self._targets[target.key]
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(key of the target, facts of its engine), so that a change over a restart of the prober is seen."""
+        """(key of the target, facts of its engine), to recognise changes across restarts of the prober."""
         for key, target in list(self._targets.items()):
             if target.continuity.identity.facts:
                 yield key, json.dumps(target.continuity.identity.facts).encode()
 
 
 class TargetEngine(TargetObserver):
-    """The engine of one target. What its page does not say has no series."""
+    """Engine of one target. Signals that its page lacks have no series."""
 
     def __init__(self, monitor: EngineMonitor, observed: ObservedTarget, continuity: Continuity) -> None:
         self.key, self.continuity = observed.target.spec.key, continuity
@@ -117,7 +117,7 @@ class TargetEngine(TargetObserver):
             if histogram is None:
                 registry.show(declared, None, name)
             else:
-                child = registry.family(declared).histogram(histogram.bounds, name)
+                child = registry.histogram(declared, histogram.bounds, name)
                 child.take_over(histogram.counts, histogram.sum or 0.0)
         info = signals.info if signals else None
         labels = (name, info.engine, info.version or "", info.model or "") if info else None

@@ -1,7 +1,7 @@
-"""Reads the engine's own metrics page on a schedule of its own.
+"""Reads the metrics page of an engine on its own schedule.
 
-Parsing and reading are cut into slices, so that no stamp waits for a page. A page that cannot be read any more is reported as such
-after a few readings, so that no KV usage of an hour ago is shown as current.
+Parsing and reading run in slices, so that they do not delay timestamps. After a few failed readings the page is reported as
+unreadable, so that old values are not shown as current.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from prober.probing.target import Target
 
 FACTS_EVERY_NS = 600 * 10**9
 STALE_READINGS = 3
-GAP_READINGS = 1.5  # intervals between two readings: at more than that one is missing
-HELD_UP_S = 1.0
+GAP_INTERVALS = 1.5  # between two readings, from which one is missing
+MAX_LATE_S = 1.0  # lateness of the prober from which a failed reading does not count
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,9 @@ log = logging.getLogger(__name__)
 class PageReader:
     """Reads the page of one target's engine.
 
-    spec: where the page is and how often it is read; `name` gives the label of the target, for the log
-    continuity: what earlier readings of the same page came to; None: these are the first
+    spec: address and interval.
+    name: returns the label of the target, for the log.
+    continuity: state after earlier readings of the same page; None if there are none.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class PageReader:
         continuity: Continuity | None = None,
     ) -> None:
         self._target, self._spec, self._clock, self._listener, self._name = target, spec, clock, listener, name
-        self._parser = Parser()  # all names, until it is known whose page this is
+        self._parser = Parser()  # all names until the engine is known
         self._table: EngineTable | None = None
         self._tries = 0
         self._continuity = continuity or Continuity()
@@ -60,34 +61,34 @@ class PageReader:
         self._logged: set[str] = set()
 
     async def run(self) -> None:
-        """Read until cancelled, or until it is known that this engine has no page."""
+        """Read until cancelled, or until the engine is known to have no page."""
         due = self._clock.now_ns()
         while await self.read():
             due = max(due + round(self._spec.interval * 1e9), self._clock.now_ns())
             await self._clock.sleep_until(due)
 
     async def read(self) -> bool:
-        """Read once; False if it is known that this engine has no page."""
+        """Read once; False if the engine is known to have no page."""
         begun_ns = self._clock.now_ns()
         try:
             if not await self._once():
                 if self._read_ns is not None:
                     self._listener.page_read(None)
                 return False
-        except Unreadable as problem:
-            if self._clock.late_s(begun_ns) > HELD_UP_S:
-                return True  # the prober was stopped meanwhile, which says nothing of the page
+        except Unreadable as error:
+            if self._clock.late_s(begun_ns) > MAX_LATE_S:
+                return True  # the prober was stopped meanwhile: not a fault of the page
             self._tries += 1
-            self._log_once(f"the engine's page cannot be read: {problem}")
+            self._log_once(f"the engine's page cannot be read: {error}")
         stale_ns = STALE_READINGS * round(self._spec.interval * 1e9)
         if self._read_ns is None or self._clock.now_ns() - self._read_ns > stale_ns:
             self._listener.page_read(None)
         return True
 
     async def _once(self) -> bool:
-        """One reading; False if there is no page to come back for."""
+        """Read once; False if the engine has no page. Raises Unreadable."""
         if self._spec.url is None and self._target.identity is None and self._target.spec.engine is None:
-            return True  # where its page is will be known with the engine
+            return True  # the address of the page depends on the engine
         known = self._candidates()
         if known and not any(table.paths for table in known):
             self._log_once(f"{known[0].engine} has no page of its own: {known[0].note or 'nothing is read'}")
@@ -96,7 +97,7 @@ class PageReader:
         fetched = await self._get(self._url(known))
         page = await self._sliced(self._parser.slices(fetched.body))
         table = self._table = self._recognise(page, known)
-        await self._know(table, at_ns)
+        await self._read_facts(table, at_ns)
         started = fetched.headers.get(table.start_time_header or "")
         reading = await self._sliced(
             in_slices(
@@ -118,22 +119,22 @@ class PageReader:
         return True
 
     def _recognise(self, page: Page, known: tuple[EngineTable, ...]) -> EngineTable:
-        """Whose page this is: each time, as an upgrade may change its names. Raises Unreadable."""
+        """Table of the page, chosen at each reading because an upgrade may change names. Raises Unreadable."""
         if self._table is not None:
             known = tables(self._table.engine)
-        found = recognise(page, known) or (recognise(page, TABLES) if self._table is None else None)
-        if found is None:
+        table = recognise(page, known) or (recognise(page, TABLES) if self._table is None else None)
+        if table is None:
             self._table, self._parser = None, Parser()
             hint = f"; {known[0].needs}" if known and known[0].needs else ""
-            raise Unreadable(f"{shown(self._url(known))}: a page of no engine that is known{hint}")
-        if found != self._table:
-            self._parser = Parser(wanted(tables(found.engine)))
-            if found.note:
-                self._log_once(f"{found.engine}: {found.note}")
-        return found
+            raise Unreadable(f"{shown(self._url(known))}: the page is of no known engine{hint}")
+        if table != self._table:
+            self._parser = Parser(wanted(tables(table.engine)))
+            if table.note:
+                self._log_once(f"{table.engine}: {table.note}")
+        return table
 
     def _take(self, signals: EngineSignals, page: Page, at_ns: int) -> None:
-        if self._read_ns is None or at_ns - self._read_ns > GAP_READINGS * self._spec.interval * 1e9:
+        if self._read_ns is None or at_ns - self._read_ns > GAP_INTERVALS * self._spec.interval * 1e9:
             self._continuity.gap()
         continued = self._continuity.take(signals)
         if continued.refused:
@@ -151,12 +152,12 @@ class PageReader:
         self._listener.page_read(PageReading(at_ns, self._continuity.epoch, continued.signals))
 
     def _candidates(self) -> tuple[EngineTable, ...]:
-        """The tables of the engine as far as it is known."""
+        """Tables of the engine; empty if it is unknown."""
         identity = self._target.identity
         return tables(identity.dialect.name if identity else self._target.spec.engine or "")
 
     def _url(self, known: tuple[EngineTable, ...]) -> str:
-        """Where its page is: as configured, or the next place where this engine may have it."""
+        """Configured address, else the next address where this engine may have its page."""
         if self._spec.url is not None:
             return self._spec.url
         table = self._table or next((table for table in known if table.paths), None)
@@ -169,8 +170,8 @@ class PageReader:
         host = endpoint.authority if port is None else f"{endpoint.host}:{port}"
         return f"{endpoint.scheme}://{host}{endpoint.base_path.removesuffix('/v1')}"
 
-    async def _know(self, table: EngineTable, now_ns: int) -> None:
-        """Version, model and the like from the engine's JSON answers, now and then."""
+    async def _read_facts(self, table: EngineTable, now_ns: int) -> None:
+        """Read version, model and other facts from the engine's JSON endpoints, every FACTS_EVERY_NS."""
         if self._facts_ns is not None and now_ns - self._facts_ns < FACTS_EVERY_NS:
             return
         self._facts_ns = now_ns
@@ -179,13 +180,13 @@ class PageReader:
             try:
                 answers[path] = orjson.loads((await self._get(self._root() + path)).body)
             except (Unreadable, ValueError):
-                continue  # not every server has every page; what is not told is not known
+                continue  # not every server has every endpoint
         self._facts = facts(table, answers)
 
     async def _get(self, url: str) -> Fetched:
         endpoint = self._target.endpoint
         headers = dict(endpoint.headers) if urlsplit(url).hostname == endpoint.host.lower() else {}
-        if self._ours(url) and (token := endpoint.token()):
+        if self._is_target(url) and (token := endpoint.token()):
             headers["Authorization"] = f"Bearer {token}"  # for the target's own server only
         timeout_s = min(4.0, self._spec.interval)
         return await fetch(
@@ -197,8 +198,8 @@ class PageReader:
             allow_link_local=endpoint.allow_link_local,
         )
 
-    def _ours(self, url: str) -> bool:
-        """On the target's own server, which may see its token: the same scheme, host and port."""
+    def _is_target(self, url: str) -> bool:
+        """Whether the URL has scheme, host and port of the target, whose token may be sent there."""
         return urlsplit(url)[:2] == urlsplit(self._root())[:2]
 
     async def _sliced(self, slices: Generator[None, None, T]) -> T:
@@ -206,12 +207,12 @@ class PageReader:
             try:
                 next(slices)
             except StopIteration as done:
-                found: T = done.value
-                return found
+                result: T = done.value
+                return result
             await asyncio.sleep(0)
 
     def _log_once(self, text: str) -> None:
-        """Once."""
+        """Log a message once."""
         text = self._target.endpoint.redactor.redact(text)
         if text not in self._logged:
             self._logged.add(text)

@@ -1,7 +1,4 @@
-"""A page and a table into signals.
-
-Pages come from a parser as samples by name; everything here is arithmetic on them.
-"""
+"""Signals of a parsed metrics page, by the table of its engine."""
 
 import math
 import re
@@ -36,7 +33,7 @@ class Sample(Protocol):
 
     @property
     def value(self) -> float:
-        """The value as the page has it."""
+        """Value on the page."""
 
 
 class Page(Protocol):
@@ -48,12 +45,12 @@ class Page(Protocol):
 
     @property
     def eof(self) -> bool:
-        """It ended as OpenMetrics does."""
+        """Whether it ends with the `# EOF` of OpenMetrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A signal that this release should have and the page has not. names: what it was looked for under."""
+    """A signal that this release should have and the page lacks. names: of the series that would give it."""
 
     signal: str
     names: tuple[str, ...]
@@ -61,22 +58,22 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one page says. missing: to be reported once by name; the caller remembers what it has said."""
+    """Signals of one page, and expected signals that it lacks."""
 
     signals: EngineSignals
     missing: tuple[Missing, ...] = ()
 
 
 def recognise(page: Page, tables: Iterable[EngineTable]) -> EngineTable | None:
-    """The first of `tables` whose shape the page has; None if none fits.
+    """First of `tables` whose shape fits the page; None if none fits.
 
-    The page must have been parsed with all its names, or with the `wanted` ones of all these tables.
+    The page must have been parsed with all names, or at least with those of `wanted(tables)`.
     """
     return next((table for table in tables if _fits(page, table)), None)
 
 
 def wanted(tables: Iterable[EngineTable]) -> frozenset[str]:
-    """Every sample name that reading with these tables, and telling them apart, looks at."""
+    """Sample names that are needed to read these tables and to recognise them."""
     names: set[str] = set()
     for table in tables:
         names |= {metric for metric, _ in table.flags}
@@ -88,7 +85,7 @@ def wanted(tables: Iterable[EngineTable]) -> frozenset[str]:
 
 
 def metrics(source: Source) -> tuple[str, ...]:
-    """The sample names behind a source."""
+    """Sample names of a source."""
     match source:
         case SampleSource(metric=metric) | LabelProductSource(metric=metric):
             return (metric,)
@@ -111,11 +108,11 @@ def read(
     model: str | None = None,
     start_time_seconds: float | None = None,
 ) -> Reading:
-    """The signals of a page.
+    """Signals of a page.
 
-    version: the engine's, where known; without it every name is tried, and only what all releases have is missed
-    model: where some series of the page carry it, series of other models are left out
-    start_time_seconds: of the process, where a header tells it and the page does not
+    version: of the engine; without it every name is tried, and only signals of all releases can be missing.
+    model: if series of the page have this model as a label, series of other models are left out.
+    start_time_seconds: of the process, from a header; used if the page has none.
     """
     slices = in_slices(page, table, version=version, model=model, start_time_seconds=start_time_seconds)
     while True:
@@ -134,51 +131,51 @@ def in_slices(
     model: str | None = None,
     start_time_seconds: float | None = None,
 ) -> Generator[None, None, Reading]:
-    """The same, a signal at a time; other work may run between them. Returns the reading at the end."""
+    """`read` in slices of one signal, so that other tasks can run between them. Returns the reading."""
     view = _View(page.samples, table, model)
     release = release_of(version)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for signal, sources in table.signals.items():
         yield
         value = _first(view, _in_order(sources, release))
         if value is not None:
-            found[signal] = value
+            values[signal] = value
     if start_time_seconds is not None:
-        found.setdefault("start_time_seconds", start_time_seconds)
-    missing = tuple(_missing(table, found, release))
+        values.setdefault("start_time_seconds", start_time_seconds)
+    missing = tuple(_missing(table, values, release))
     info = EngineInfo(table.engine, version, view.model_name(model), view.flags())
-    return Reading(EngineSignals(info, ranks=view.ranks(), **found), missing)
+    return Reading(EngineSignals(info, ranks=view.ranks(), **values), missing)
 
 
 def facts(table: EngineTable, answers: Mapping[str, object]) -> dict[str, str]:
-    """What JSON answers by path tell, by what it says (`version`, `model`, …); the first path that tells it wins."""
-    told: dict[str, str] = {}
+    """Facts by name (`version`, `model`, …) from JSON responses by path; the first response with a fact wins."""
+    values: dict[str, str] = {}
     for fact in table.facts:
-        at = answers.get(fact.path)
+        value = answers.get(fact.path)
         for step in fact.json_path:
-            at = _inside(at, step)
-        if isinstance(at, str | int | float) and at != "":
-            told.setdefault(fact.name, str(at))
-    return told
+            value = _item(value, step)
+        if isinstance(value, str | int | float) and value != "":
+            values.setdefault(fact.name, str(value))
+    return values
 
 
 def release_of(version: str | None) -> tuple[int, ...] | None:
-    """The numbers of a release, to compare: `v0.8.5.post1` is (0, 8, 5), `b10488-1a2b3c4` is (10488,).
+    """Numbers of a release for comparisons: `v0.8.5.post1` is (0, 8, 5), `b10488-1a2b3c4` is (10488,).
 
-    None for what is no release: `0.1.dev1+gabc` says nothing of what it contains.
+    None for text that identifies no release, such as `0.1.dev1+gabc`.
     """
-    found = re.match(r"[vb]?(\d+(?:\.\d+)*)", version or "")
-    if found is None or "dev" in (version or ""):
+    match = re.match(r"[vb]?(\d+(?:\.\d+)*)", version or "")
+    if match is None or "dev" in (version or ""):
         return None
-    return tuple(int(part) for part in found[1].split("."))
+    return tuple(int(part) for part in match[1].split("."))
 
 
-def _inside(at: object, step: str | int) -> object:
-    match at, step:
+def _item(container: object, key: str | int) -> object:
+    match container, key:
         case dict(), str():
-            return at.get(step)
+            return container.get(key)
         case list(), int():
-            return at[step] if step < len(at) else None
+            return container[key] if key < len(container) else None
     return None
 
 
@@ -190,21 +187,21 @@ def _fits(page: Page, table: EngineTable) -> bool:
         return True
     prefixed = [samples for name, samples in page.samples.items() if name.startswith(shape.prefixes)]
 
-    def carried(label: str) -> bool:
+    def has_label(label: str) -> bool:
         return any(label in sample.labels for samples in prefixed for sample in samples)
 
-    if not prefixed or (shape.with_label is not None and not carried(shape.with_label)):
+    if not prefixed or (shape.with_label is not None and not has_label(shape.with_label)):
         return False
-    return shape.without_label is None or not carried(shape.without_label)
+    return shape.without_label is None or not has_label(shape.without_label)
 
 
 def _in_order(sources: Sequence[Source], release: tuple[int, ...] | None) -> list[Source]:
-    """Those of this release first; the others after them, since a build may differ from its number."""
+    """Sources of this release first, then the others, because a build may differ from its number."""
     return sorted(sources, key=lambda source: not _applies(source, release))
 
 
 def _applies(source: Source, release: tuple[int, ...] | None) -> bool:
-    """Whether the release has it; of an unknown release only what has not been removed since is certain."""
+    """Whether the release has the source. An unknown release has those that were never removed."""
     if release is None:
         return source.until is None
     since, until = release_of(source.since), release_of(source.until)
@@ -217,22 +214,22 @@ def _padded(release: tuple[int, ...]) -> tuple[int, ...]:
     return (*release, 0, 0, 0, 0)[:4]
 
 
-def _missing(table: EngineTable, found: Mapping[str, Any], release: tuple[int, ...] | None) -> Iterator[Missing]:
-    """What should be there. Of a lazy engine, counters and histograms only once it has worked.
+def _missing(table: EngineTable, values: Mapping[str, Any], release: tuple[int, ...] | None) -> Iterator[Missing]:
+    """Expected signals without a value. A lazy engine has counters and histograms only after its first request.
 
-    Of an unknown release, only signals that every release has under one name or another.
+    For an unknown release only signals that every release has are expected.
     """
-    worked = any(found.get(counter, 0.0) > 0.0 for counter in COUNTER_SIGNALS)
+    worked = any(values.get(counter, 0.0) > 0.0 for counter in COUNTER_SIGNALS)
     for signal, sources in table.signals.items():
-        if signal in found or (
+        if signal in values or (
             table.lazy and not worked and (signal in COUNTER_SIGNALS or signal in HISTOGRAM_SIGNALS)
         ):
             continue
         if release is None:
-            due = sources if any(source.since is None for source in sources) else ()
+            expected = sources if any(source.since is None for source in sources) else ()
         else:
-            due = tuple(source for source in sources if _applies(source, release))
-        names = tuple(_shown(source) for source in due if source.expected)
+            expected = tuple(source for source in sources if _applies(source, release))
+        names = tuple(_shown(source) for source in expected if source.expected)
         if names:
             yield Missing(signal, names)
 
@@ -244,20 +241,20 @@ def _shown(source: Source) -> str:
 
 
 class _View:
-    """The series of a page that count: of one model, and one of those that say the same."""
+    """Series of a page for one model, without duplicates."""
 
     def __init__(self, samples: Mapping[str, Sequence[Sample]], table: EngineTable, model: str | None) -> None:
         self._samples = samples
         self._table = table
         self._models: set[str] = set()
-        self._foreign: set[int] = set()  # label mappings of other models, by identity: the parser shares equal ones
+        self._other_models: set[int] = set()  # ids of label mappings, which the parser shares
         if table.model_labels:
-            self._sort_out(model.casefold() if model is not None else None)
+            self._find_models(model.casefold() if model is not None else None)
 
     def series(self, metric: str, where: Mapping[str, tuple[str, ...]]) -> list[Sample]:
         chosen = list(self._samples.get(metric, ()))
-        if self._foreign:
-            chosen = [sample for sample in chosen if id(sample.labels) not in self._foreign]
+        if self._other_models:
+            chosen = [sample for sample in chosen if id(sample.labels) not in self._other_models]
         for label, values in where.items():
             chosen = [sample for sample in chosen if sample.labels.get(label, values[0]) in values]
         copies = self._table.duplicate_labels
@@ -277,22 +274,22 @@ class _View:
                     return len(series)
         return None
 
-    def model_name(self, asked: str | None) -> str | None:
-        """The one model of the page; the one asked for where there are several or none."""
+    def model_name(self, requested: str | None) -> str | None:
+        """Model of the page if it has exactly one, else `requested`."""
         names = self._models - {"", "undefined", "None"}
-        return next(iter(names)) if len(names) == 1 else asked
+        return next(iter(names)) if len(names) == 1 else requested
 
     def flags(self) -> dict[str, str]:
-        found: dict[str, set[str]] = {}
+        values_by_label: dict[str, set[str]] = {}
         for metric, labels in self._table.flags:
             for sample in self._samples.get(metric, ()):
                 for label in labels:
                     if label in sample.labels:
-                        found.setdefault(label, set()).add(sample.labels[label])
-        return {label: "|".join(sorted(values)) for label, values in found.items()}
+                        values_by_label.setdefault(label, set()).add(sample.labels[label])
+        return {label: "|".join(sorted(values)) for label, values in values_by_label.items()}
 
-    def _sort_out(self, wanted_model: str | None) -> None:
-        """Find the models of the page, and, if the one asked for is among them, the series of the others."""
+    def _find_models(self, wanted_model: str | None) -> None:
+        """Find the models of the page and, if the wanted one is among them, the series of the others."""
         by_mapping: dict[int, set[str]] = {}
         labels = self._table.model_labels
         for metric in wanted((self._table,)) & self._samples.keys():
@@ -303,7 +300,7 @@ class _View:
                     self._models |= named
         folded = {at: {name.casefold() for name in named} for at, named in by_mapping.items()}
         if any(wanted_model in named for named in folded.values()):  # Dynamo writes it in lower case on some series
-            self._foreign = {at for at, named in folded.items() if named and wanted_model not in named}
+            self._other_models = {at for at, named in folded.items() if named and wanted_model not in named}
 
 
 def _rank(text: str) -> tuple[int, str]:
@@ -340,8 +337,8 @@ def _evaluate(view: _View, source: Source) -> float | EngineHistogram | None:
 
 def _value(view: _View, source: SampleSource) -> float | None:
     values = [sample.value for sample in view.series(source.metric, source.where) if math.isfinite(sample.value)]
-    together = _together(values, source.aggregation)
-    return None if together is None else max(0.0, together * source.scale + source.offset)
+    total = _aggregate(values, source.aggregation)
+    return None if total is None else max(0.0, total * source.scale + source.offset)
 
 
 def _label_product(view: _View, source: LabelProductSource) -> float | None:
@@ -349,18 +346,18 @@ def _label_product(view: _View, source: LabelProductSource) -> float | None:
     for sample in view.series(source.metric, {}):
         try:
             value = math.prod(float(sample.labels[label]) for label in source.labels)
-        except (KeyError, ValueError):  # vLLM writes None for what it does not know
+        except (KeyError, ValueError):  # vLLM writes None for unknown values
             return None
         if not math.isfinite(value):
             return None
         values.append(value)
-    return _together(values, source.aggregation)
+    return _aggregate(values, source.aggregation)
 
 
-def _together(values: Sequence[float], over: Aggregation) -> float | None:
+def _aggregate(values: Sequence[float], aggregation: Aggregation) -> float | None:
     if not values:
         return None
-    match over:
+    match aggregation:
         case Aggregation.SUM:
             return math.fsum(values)
         case Aggregation.MAX:
@@ -372,7 +369,7 @@ def _together(values: Sequence[float], over: Aggregation) -> float | None:
 
 
 def _histogram(view: _View, source: HistogramSource) -> EngineHistogram | None:
-    """Ranks added up. Only bounds that all of them have can be added; the others are left out."""
+    """Sum over ranks. Bounds that not all ranks have are left out."""
     buckets: dict[float, list[float]] = {}
     for sample in view.series(f"{source.family}_bucket", source.where):
         try:

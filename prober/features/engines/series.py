@@ -1,6 +1,6 @@
 """Series of the engines' own pages."""
 
-from prober.exposition.families import Series, counter, gauge, histogram
+from prober.exposition.families import AnySeries, Series, counter, gauge, histogram
 
 ENGINE_UP = gauge("llmslo_engine_up", "1 while the engine's metrics page can be read.", "target")
 ENGINE_INFO = gauge(
@@ -38,4 +38,4 @@ ENGINE_CHANGES = counter(
 )
 ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart")
 
-ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from prober.config.target import TargetSpec
-from prober.exposition.families import Registry, Series
+from prober.exposition.families import AnySeries, Registry
 from prober.features.gpu import series
 from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
@@ -15,7 +15,7 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 
 READ_EVERY_S = 5.0
 STALE_S = 3 * READ_EVERY_S
-_VALUES: tuple[tuple[Series, str] | tuple[Series, str, str], ...] = (
+_VALUES: tuple[tuple[AnySeries, str] | tuple[AnySeries, str, str], ...] = (
     (series.GPU_UTILIZATION, "utilization_ratio"),
     (series.GPU_MEMORY_USED, "memory_used_bytes"),
     (series.GPU_MEMORY_TOTAL, "memory_total_bytes"),
@@ -124,7 +124,7 @@ class TargetGpus(TargetObserver):
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         shown: dict[str, set[tuple[str, ...]]] = {}
 
-        def show(declared: Series, value: float | None, device: GpuReading, *more: str) -> None:
+        def show(declared: AnySeries, value: float | None, device: GpuReading, *more: str) -> None:
             if value is not None:
                 labels = (self._name, device.device_id, *more)
                 self._registry.show(declared, value, *labels)

@@ -1,1 +1,1 @@
-"""Dashboards for Grafana, and the synchronisation of dashboards and annotations."""
+"""Synchronisation of dashboards and annotations with Grafana."""

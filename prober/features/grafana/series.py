@@ -1,6 +1,6 @@
 """Series of the synchronisation with Grafana."""
 
-from prober.exposition.families import Series, counter, gauge
+from prober.exposition.families import AnySeries, Series, counter, gauge
 
 GRAFANA_FAILURES = counter(
     "llmslo_grafana_sync_failures_total", "Failed synchronisations with Grafana, of dashboards or annotations.", "what"
@@ -17,4 +17,4 @@ GRAFANA_DASHBOARDS = gauge(
 )
 GRAFANA_DASHBOARD_STATES = ("current", "edited", "provisioned", "failed")
 
-ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

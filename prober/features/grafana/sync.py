@@ -13,7 +13,7 @@ from itertools import takewhile
 from prober.config.grafana import GrafanaSpec
 from prober.exposition.families import Registry
 from prober.features.grafana import series as grafana_series
-from prober.features.grafana.client.marks import Mark, mark
+from prober.features.grafana.client.marks import Mark, mark_of
 from prober.features.grafana.client.sync import SyncRequest, SyncResult, parse_result
 from prober.measure.event import TargetEvent
 from prober.net.clock import Clock
@@ -64,21 +64,21 @@ class Grafana:
         event_log: EventLog,
         results: Callable[[str], Iterable[Result]],
         clock: Clock,
-        exclusive: Callable[[], bool] = lambda: True,
-        run_sync: Callable[[SyncRequest], Awaitable[SyncResult]] | None = None,
+        exclusive: Callable[[], bool],
+        run_sync: Callable[[SyncRequest], Awaitable[SyncResult]],
         *,
         first: bool = True,
     ) -> None:
         self._clock = clock
-        self._run_sync, self._first = run_sync or sync, first
-        self._going: asyncio.Future[SyncResult] | None = None
+        self._run_sync, self._first = run_sync, first
+        self._running: asyncio.Future[SyncResult] | None = None
         self._families, self._event_log, self._results, self._exclusive = families, event_log, results, exclusive
         self._spec: GrafanaSpec | None = None
         self._configured = asyncio.Event()
         self._dashboards, self._annotations = _PeriodicTask("dashboards"), _PeriodicTask("annotations")
         self._last: TargetEvent | None = None
         self._marks: deque[Mark] = deque(maxlen=MAX_PENDING_MARKS)
-        self._made_s: deque[float] = deque()
+        self._created_s: deque[float] = deque()
         self._reported: object = None
 
     def configure(self, spec: GrafanaSpec | None) -> None:
@@ -99,7 +99,7 @@ class Grafana:
             return
         for task, wanted in ((self._dashboards, spec.dashboards), (self._annotations, spec.annotations)):
             if wanted:
-                self._families[grafana_series.GRAFANA_FAILURES.name].value(task.name)
+                self._families.value(grafana_series.GRAFANA_FAILURES, task.name)
         self._configured.set()
 
     async def run(self) -> None:
@@ -126,20 +126,22 @@ class Grafana:
         new = list(takewhile(lambda event: event is not self._last, events))
         self._last = events[0] if events else None
         if spec.annotations:
-            self._marks.extend(mark(each, self._began(each)) for each in reversed(new) if each.kind not in NOT_MARKED)
+            self._marks.extend(
+                mark_of(event, self._began(event)) for event in reversed(new) if event.kind not in NOT_MARKED
+            )
 
     def _began(self, event: TargetEvent) -> float | None:
         """Start of the sweep of an event, Unix seconds; None for other events."""
         if event.kind != "sweep":
             return None
         results = self._results(event.target)
-        return next((each.started_unix_s for each in results if each.ended_unix_s == event.unix_s), None)
+        return next((sweep.started_unix_s for sweep in results if sweep.ended_unix_s == event.unix_s), None)
 
     def _marks_within_limit(self, now_s: float) -> tuple[Mark, ...]:
         """Marks that may be created now, at most MAX_MARKS_PER_HOUR."""
-        while self._made_s and now_s - self._made_s[0] > 3600:
-            self._made_s.popleft()
-        return tuple(self._marks)[: MAX_MARKS_PER_HOUR - len(self._made_s)]
+        while self._created_s and now_s - self._created_s[0] > 3600:
+            self._created_s.popleft()
+        return tuple(self._marks)[: MAX_MARKS_PER_HOUR - len(self._created_s)]
 
     def _writes(self) -> bool:
         if self._exclusive():
@@ -149,24 +151,24 @@ class Grafana:
 
     def lost(self) -> None:
         """The lease is lost: cancel a running synchronisation."""
-        if self._going is not None:
-            self._going.cancel()
+        if self._running is not None:
+            self._running.cancel()
 
     async def _sync(self, request: SyncRequest, now_s: float) -> None:
         task_before = self._dashboards
-        going = self._going = asyncio.ensure_future(self._run_sync(request))
+        running = self._running = asyncio.ensure_future(self._run_sync(request))
         try:
-            await asyncio.wait([going])
+            await asyncio.wait([running])
         finally:
-            going.cancel()
-            self._going = None
-        if going.cancelled():
+            running.cancel()
+            self._running = None
+        if running.cancelled():
             return
         try:
-            result = going.result()
-        except (OSError, ValueError, TimeoutError) as problem:
-            why = f"synchronisation with {request.spec.url} failed: {str(problem) or type(problem).__name__}"
-            result = SyncResult(failures=dict.fromkeys((self._dashboards.name, self._annotations.name), why))
+            result = running.result()
+        except (OSError, ValueError, TimeoutError) as error:
+            reason = f"synchronisation with {request.spec.url} failed: {str(error) or type(error).__name__}"
+            result = SyncResult(failures=dict.fromkeys((self._dashboards.name, self._annotations.name), reason))
         if self._dashboards is not task_before:
             return  # reloaded meanwhile; the new configuration runs next
         if request.dashboards:
@@ -178,42 +180,46 @@ class Grafana:
 
     def _record(self, task: _PeriodicTask, result: SyncResult, now_s: float, again_s: float) -> bool:
         """Record the result of a task in series and log; return whether it succeeded."""
-        why = result.failures.get(task.name)
-        if why is None:
+        reason = result.failures.get(task.name)
+        if reason is None:
             task.done(now_s + again_s)
-            self._families[grafana_series.GRAFANA_SUCCESS.name].value(task.name).value = self._clock.unix_s()
+            self._families.value(grafana_series.GRAFANA_SUCCESS, task.name).value = self._clock.unix_s()
             return True
-        self._families[grafana_series.GRAFANA_FAILURES.name].value(task.name).inc()
-        log.warning("grafana: synchronisation of %s failed, next try in %g s: %s", task.name, task.failed(now_s), why)
+        self._families.value(grafana_series.GRAFANA_FAILURES, task.name).inc()
+        log.warning(
+            "grafana: synchronisation of %s failed, next try in %g s: %s", task.name, task.failed(now_s), reason
+        )
         return False
 
     def _marks_created(self, marks: Iterable[Mark], now_s: float) -> None:
-        for each in marks:
-            self._made_s.append(now_s)
-            if self._marks and self._marks[0] is each:  # it may have been dropped as the oldest
+        for mark in marks:
+            self._created_s.append(now_s)
+            if self._marks and self._marks[0] is mark:  # it may have been dropped as the oldest
                 self._marks.popleft()
 
     def _report(self, dashboards: list[tuple[str, str, str]]) -> None:
         counts = self._families[grafana_series.GRAFANA_DASHBOARDS.name]
         for state in grafana_series.GRAFANA_DASHBOARD_STATES:
-            counts.value(state).value = float(sum(_shown(found) == state for _, found, _ in dashboards))
-        left = [(title, state, detail) for title, state, detail in dashboards if _shown(state) != "current"]
+            counts.value(state).value = float(sum(_label(result) == state for _, result, _ in dashboards))
+        not_replaced = [(title, state, detail) for title, state, detail in dashboards if _label(state) != "current"]
         for title, state, _ in dashboards:
-            if state in ("made", "updated"):
+            if state in ("created", "updated"):
                 log.info("grafana: dashboard %r %s", title, state)
-        if left != self._reported:
-            for title, state, detail in left:
+        if not_replaced != self._reported:
+            for title, state, detail in not_replaced:
                 log.warning("grafana: dashboard %r not replaced (%s): %s", title, state, detail)
-        self._reported = left
+        self._reported = not_replaced
 
 
-def _shown(state: str) -> str:
+def _label(state: str) -> str:
     """Value of the `state` label for the state of a dashboard."""
     return state if state in grafana_series.GRAFANA_DASHBOARD_STATES else "current"
 
 
-async def sync(request: SyncRequest) -> SyncResult:
-    """Run one synchronisation in a process. Raises OSError, ValueError, TimeoutError; cancelling kills the process.
+async def sync(module: str, request: SyncRequest) -> SyncResult:
+    """Run one synchronisation in a process of `module`, which calls `client.sync.main`; cancelling kills the process.
+
+    Raises OSError, ValueError, TimeoutError.
 
     A thread starts the process: uvloop's subprocess start blocks the loop for 15 ms, this one for 0.5 ms.
     """
@@ -221,7 +227,7 @@ async def sync(request: SyncRequest) -> SyncResult:
     cancelled = threading.Event()
 
     def run() -> SyncResult:
-        command = [sys.executable, "-P", "-m", "prober.features.grafana.client.sync"]
+        command = [sys.executable, "-P", "-m", module]
         pipe = subprocess.PIPE
         # a new session: Ctrl-C reaches only the prober, which kills the process
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:

@@ -1,6 +1,6 @@
 """Series of shards and leases."""
 
-from prober.exposition.families import Series, counter, gauge
+from prober.exposition.families import AnySeries, Series, counter, gauge
 
 LEASE_HELD = gauge(
     "llmslo_lease_held",
@@ -16,4 +16,4 @@ SHARD_INFO = gauge(
 )
 SHARDS = gauge("llmslo_shards", "Number of shards, as known to this replica.")
 
-ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

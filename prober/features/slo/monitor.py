@@ -20,7 +20,7 @@ class SloMonitor:
         self._targets: dict[str, TargetSlos] = {}
 
     def observe(self, observed: NamedSpec) -> "TargetSlos":
-        """The SLOs of one target. One that takes over the name of a target that still ends goes on with its counts."""
+        """Observe the SLOs of one target. One that takes over the name of a target that still ends goes on with its counts."""
         observer = TargetSlos(self._registry, observed, self._forget, self._targets.get(observed.name))
         self._targets[observed.name] = observer
         return observer
@@ -62,7 +62,7 @@ class TargetSlos(TargetObserver):
             key = stream.workload, slo.name
             count = before.get(key)
             if count is None or count.slo != slo:
-                # Another threshold or signal judges something else: its events must not be added to the old ones.
+                # Events of another threshold or signal must not be added to the old ones.
                 count = _Count(slo, stream)
             count.stream = stream
             self._counts[key] = count
@@ -72,14 +72,14 @@ class TargetSlos(TargetObserver):
         for (workload, slo_name), count in self._counts.items():
             if workload != result.workload:
                 continue
-            seen, bad = count_events(count.slo, result)
-            if seen:
+            events, bad = count_events(count.slo, result)
+            if events:
                 count.events, count.bad, count.last_ns = (
-                    count.events + seen,
+                    count.events + events,
                     count.bad + bad,
                     result.timeline.intended_ns,
                 )
-                self._registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(seen)
+                self._registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)
                 self._registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
 
     def removed(self) -> None:
@@ -92,14 +92,14 @@ class TargetSlos(TargetObserver):
             yield slo_status(count.slo, count.stream, count.events, count.bad, trusted=trusted, quiet_s=quiet_s)
 
     def _declare(self, unchanged: set[tuple[str, str]]) -> None:
-        """Counters at 0, objective and threshold as configured; what judges something else now begins again."""
+        """Export objective and threshold as configured, and counters; counters of changed SLOs start again at 0."""
         registry, name = self._registry, self.name
-        kept = {(name, *key) for key in unchanged}
+        counters = {(name, *key) for key in unchanged}
         for counter in (series.SLO_EVENTS, series.SLO_BAD_EVENTS):
-            registry.keep(counter, kept, name)
-        kept_gauges = {(name, *key, self._counts[key].slo.signal) for key in unchanged}
+            registry.keep(counter, counters, name)
+        gauges = {(name, *key, self._counts[key].slo.signal) for key in unchanged}
         for gauge in (series.SLO_OBJECTIVE, series.SLO_THRESHOLD):
-            registry.keep(gauge, kept_gauges, name)
+            registry.keep(gauge, gauges, name)
         for (workload, slo_name), count in self._counts.items():
             labels = name, workload, slo_name
             registry.value(series.SLO_EVENTS, *labels)

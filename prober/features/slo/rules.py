@@ -1,17 +1,13 @@
-"""Recording rules and alerts, built from the declaration that also drives the run-time counters.
+"""Recording rules and alerts of the SLOs, from the declaration that also drives the run-time counters.
 
 Ratios are ratios of sums over all replicas of the prober, never means of ratios. Without events there is no ratio, so an SLO
 without data is neither met nor missed. Burn-rate windows: prober.measure.burn_rate_windows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
-from urllib.parse import quote
 
-from prober.features.slo import alerts
-from prober.features.slo.alerts import Alert, likely_cause_template
+from prober.exposition.alerting import Alert, Rule, RuleOptions, escaped, likely_cause_template
 from prober.features.slo.firing import guard, percentile_events, percentile_window, silence_s
 from prober.measure.burn_rate_windows import Pair, pairs, promql
 from prober.measure.objective import JudgedStream, Slo, format_percent
@@ -29,24 +25,8 @@ SIGNAL_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of `prober rules`.
-
-    selector: label matchers of the prober's series.
-    labels: added to every alert.
-    runbook_url, dashboard_url: bases without a trailing slash.
-    """
-
-    selector: str = 'job="llm-slo-prober"'
-    labels: tuple[tuple[str, str], ...] = ()
-    runbook_url: str = "http://llm-slo-prober:9742/runbooks"
-    dashboard_url: str = "http://grafana:3000"
-    stateless_drift: bool = False
-
-
-def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: Options) -> list[dict[str, Any]]:
-    """All rule groups, in the format of Prometheus rule files."""
+def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> list[Rule]:
+    """Two rule groups per SLO, in the format of Prometheus rule files."""
     slo_groups = []
     for slo, streams in uses.items():
         windows = sorted({window for pair in pairs(slo.window_s) for window in (pair.short_s, pair.long_s)})
@@ -58,55 +38,21 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: Options) -> list
             if percentile[0] not in windows:
                 rules.append(_ratio(slo, percentile[0], options))
         rules += [_count(slo, window, options) for window in sorted(counted)]
-        rules += [_alert(_burn(slo, pair, streams, options), options) for pair in pairs(slo.window_s)]
-        if percentile:
-            rules.append(_alert(_percentile(slo, *percentile, options), options))
-        rules.append(_alert(_no_data(slo, streams, options), options))
+        rules += [alert.as_rule(options) for alert in _alerts(slo, streams, percentile, options)]
         slo_groups.append({"name": f"llm-slo-{slo.name}", "rules": rules})
         # Over the whole SLO window: expensive to evaluate and slow to change.
         budget = [_budget(slo, options), *_states(slo, streams, options)]
         slo_groups.append({"name": f"llm-slo-{slo.name}-budget", "interval": "5m", "rules": budget})
-    common = [_alert(alert, options) for alert in alerts.prober_alerts(options.selector)]
-    common += [_alert(alert, options) for alert in alerts.drift_alerts(options.selector)]
-    common += [_alert(alert, options) for alert in alerts.engine_alerts(options.selector)]
-    common += [_alert(alert, options) for alert in alerts.capacity_alerts(options.selector)]
-    common += _per_gpu(options)
-    if options.stateless_drift:
-        common.append(_alert(alerts.stateless_drift_alert(options.selector), options))
-    return [*slo_groups, {"name": "llm-slo-prober", "rules": common}]
+    return slo_groups
 
 
-def as_operator(rule_groups: list[dict[str, Any]], name: str = "llm-slo-prober") -> dict[str, Any]:
-    """The groups as a PrometheusRule of the Prometheus operator."""
-    return {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": name}},
-        "spec": {"groups": rule_groups},
-    }
-
-
-def _per_gpu(options: Options) -> list[dict[str, Any]]:
-    """Tokens, energy and cost per GPU. Replicas of the prober see the same engine, so max, not sum."""
-    tokens = f"max by (target) (rate(llmslo_engine_generation_tokens_total{{{options.selector}}}[5m]))"
-    no_partitions = ',gpu!~".+:.+"'  # a partition is listed in addition to its GPU
-    gpus = " or ".join(
-        f"count by (target) (group by (target, gpu) (llmslo_gpu_info{{{options.selector}{more}}}))"
-        for more in (no_partitions, "")
-    )
-    price = f"max by (target) (llmslo_gpu_price_dollars_per_hour{{{options.selector}}})"
-    power = f"max by (target, gpu) (rate(llmslo_gpu_energy_joules_total{{{options.selector}}}[5m]))"
-    return [
-        {"record": "target:llmslo_engine_generation_tokens_per_gpu:rate5m", "expr": f"{tokens}\n/\n({gpus})\n"},
-        {
-            "record": "target:llmslo_gpu_energy_joules_per_1k_tokens:rate5m",
-            "expr": f"1000 * sum by (target) ({power})\n/\n({tokens} > 0)\n",
-        },
-        {
-            "record": "target:llmslo_gpu_cost_dollars_per_1k_tokens:rate5m",
-            "expr": f"1000 / 3600 * {price} * ({gpus})\n/\n({tokens} > 0)\n",
-        },
-    ]
+def _alerts(
+    slo: Slo, streams: Sequence[JudgedStream], percentile: tuple[int, int] | None, options: RuleOptions
+) -> Iterator[Alert]:
+    yield from (_burn(slo, pair, streams, options) for pair in pairs(slo.window_s))
+    if percentile:
+        yield _percentile(slo, *percentile, options)
+    yield _no_data(slo, streams, options)
 
 
 def _ratio_name(window_s: int, slo: Slo) -> str:
@@ -117,11 +63,11 @@ def _count_name(window_s: int, slo: Slo) -> str:
     return f'{LEVEL}:llmslo_slo_events:increase{promql(window_s)}{{slo="{slo.name}"}}'
 
 
-def _selected(series: str, slo: Slo, options: Options) -> str:
+def _selected(series: str, slo: Slo, options: RuleOptions) -> str:
     return f'{series}{{{options.selector},slo="{slo.name}"}}'
 
 
-def _ratio(slo: Slo, window_s: int, options: Options) -> dict[str, Any]:
+def _ratio(slo: Slo, window_s: int, options: RuleOptions) -> Rule:
     window = promql(window_s)
     bad, events = (_selected(f"llmslo_slo_{kind}_total", slo, options) for kind in ("bad_events", "events"))
     return {
@@ -131,7 +77,7 @@ def _ratio(slo: Slo, window_s: int, options: Options) -> dict[str, Any]:
     }
 
 
-def _count(slo: Slo, window_s: int, options: Options) -> dict[str, Any]:
+def _count(slo: Slo, window_s: int, options: RuleOptions) -> Rule:
     window = promql(window_s)
     events = _selected("llmslo_slo_events_total", slo, options)
     return {
@@ -141,7 +87,7 @@ def _count(slo: Slo, window_s: int, options: Options) -> dict[str, Any]:
     }
 
 
-def _budget(slo: Slo, options: Options) -> dict[str, Any]:
+def _budget(slo: Slo, options: RuleOptions) -> Rule:
     window = promql(slo.window_s)
     bad, events = (_selected(f"llmslo_slo_{kind}_total", slo, options) for kind in ("bad_events", "events"))
     ratio = f"sum by ({GROUP_LABELS}) (increase({bad}[{window}]))\n  /\n  (sum by ({GROUP_LABELS}) (increase({events}[{window}])) > 0)"
@@ -152,7 +98,7 @@ def _budget(slo: Slo, options: Options) -> dict[str, Any]:
     }
 
 
-def _states(slo: Slo, uses: Sequence[JudgedStream], options: Options) -> Iterator[dict[str, Any]]:
+def _states(slo: Slo, uses: Sequence[JudgedStream], options: RuleOptions) -> Iterator[Rule]:
     """met, missed or no_data: exactly one is 1. A prober with llmslo_trusted 0 gives no data."""
     record = f"{LEVEL}:llmslo_slo_state:window"
     left = f'{LEVEL}:llmslo_slo_error_budget_remaining:ratio{{slo="{slo.name}"}}'
@@ -173,7 +119,7 @@ def _states(slo: Slo, uses: Sequence[JudgedStream], options: Options) -> Iterato
         }
 
 
-def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: Options) -> Alert:
+def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: RuleOptions) -> Alert:
     share = pair.burn * slo.error_budget_ratio
     long, short = promql(pair.long_s), promql(pair.short_s)
     tests = (
@@ -181,7 +127,7 @@ def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: Options) 
         f"{_ratio_name(pair.short_s, slo)} > {_number(share)}",
         f"{_count_name(pair.long_s, slo)} >= {guard(slo, pair, uses)}",
     )
-    known = _count_name(pair.long_s, slo).replace("}", ",target=%q,workload=%q}").replace('"', '\\"')
+    known = escaped(_count_name(pair.long_s, slo).replace("}", ",target=%q,workload=%q}"))
     allowed_s = _number(
         slo.error_budget_ratio * round(slo.window_s)
     )  # how long a whole budget lasts if every event is bad
@@ -205,7 +151,7 @@ def _faster(burn: Decimal) -> str:
     return "faster than it allows" if burn == 1 else f"over {burn} times as fast as it allows"
 
 
-def _percentile(slo: Slo, window_s: int, events: int, options: Options) -> Alert:
+def _percentile(slo: Slo, window_s: int, events: int, options: RuleOptions) -> Alert:
     window = promql(window_s)
     return Alert(
         "LLMPercentileSLOBreach",
@@ -221,7 +167,7 @@ def _percentile(slo: Slo, window_s: int, events: int, options: Options) -> Alert
     )
 
 
-def _no_data(slo: Slo, uses: Sequence[JudgedStream], options: Options) -> Alert:
+def _no_data(slo: Slo, uses: Sequence[JudgedStream], options: RuleOptions) -> Alert:
     window = promql(silence_s(uses))
     objective = _selected("llmslo_slo_objective_ratio", slo, options)
     events = _selected("llmslo_slo_events_total", slo, options)
@@ -251,31 +197,5 @@ def judged(slo: Slo) -> str:
     return f"{SIGNAL_NAMES[slo.signal]} up to {slo.threshold_s * 1e3:g}ms"
 
 
-def _alert(alert: Alert, options: Options) -> dict[str, Any]:
-    path = (
-        "/d/llm-slo?var-target={{ $labels.target | urlquery }}" if "$labels.target" in alert.summary else "/d/llm-slo"
-    )
-    return {
-        "alert": alert.name,
-        "expr": alert.expr,
-        **({"for": alert.wait_for} if alert.wait_for else {}),
-        **({"keep_firing_for": alert.keep_firing_for} if alert.keep_firing_for else {}),
-        "labels": {"severity": alert.severity, **dict(alert.labels), **dict(options.labels)},
-        "annotations": {
-            "summary": alert.summary,
-            "description": alert.description,
-            "runbook_url": f"{options.runbook_url}/{quote(alert.name)}",
-            "dashboard_url": f"{options.dashboard_url}{path}",
-        },
-    }
-
-
 def _number(value: Decimal) -> str:
     return f"{value.normalize():f}"
-
-
-def example_rules() -> Iterator[dict[str, Any]]:
-    """The rules of one SLO: every name that rules record, with its labels."""
-    slo = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 30 * 86_400.0)
-    for group in groups({slo: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, Options()):
-        yield from group["rules"]

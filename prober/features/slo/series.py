@@ -1,6 +1,6 @@
 """Series of the SLOs."""
 
-from prober.exposition.families import Series, counter, gauge
+from prober.exposition.families import AnySeries, Series, counter, gauge
 
 _PROBE = ("target", "workload")
 SLO_EVENTS = counter("llmslo_slo_events_total", "Events that the SLO judges.", *_PROBE, "slo")
@@ -17,4 +17,4 @@ SLO_THRESHOLD = gauge(
     "llmslo_slo_threshold_seconds", "Declared latency up to which an event is good.", *_PROBE, "slo", "signal"
 )
 
-ALL: tuple[Series, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
+ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

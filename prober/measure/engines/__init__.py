@@ -1,4 +1,7 @@
-"""The engines this prober knows, one file each: data only."""
+"""The engines that the prober knows, one file each: data only.
+
+Entries that are equal in several files stay in each of them, because engines change independently.
+"""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import EngineTable

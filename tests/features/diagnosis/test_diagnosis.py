@@ -1,4 +1,4 @@
-"""A regime is named from its evidence, or none is: a wrong name costs more than none."""
+"""Diagnosis: each regime from its evidence, and `unknown` where the evidence does not identify one."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -106,110 +106,112 @@ BREACHES: dict[str, dict[str, Any]] = {
 }
 
 
-def named(now: WindowFeatures, before: WindowFeatures = HEALTHY, **breached: float) -> Diagnosis:
+def diagnosed(now: WindowFeatures, before: WindowFeatures = HEALTHY, **breached: float) -> Diagnosis:
     return diagnose(Evidence(now, before, breached, "vllm"))
 
 
 @pytest.mark.parametrize("regime", BREACHES)
-def test_each_regime_is_named_with_its_evidence(regime: str) -> None:
-    """The evidence that it leaves behind names it; what was needed is shown, with advice and the next measurement."""
-    found = named(replace(HEALTHY, **BREACHES[regime]))
-    assert found.regime == regime, found.text()
-    assert any(each.role == "needed" for each in found.evidence)
-    assert found.advice
-    assert found.next_measurement in found.text()
+def test_each_regime_is_diagnosed_with_its_evidence(regime: str) -> None:
+    """Its typical evidence gives the regime, its needs as findings, advice and the next measurement."""
+    diagnosis = diagnosed(replace(HEALTHY, **BREACHES[regime]))
+    assert diagnosis.regime == regime, diagnosis.text()
+    assert any(finding.role == "needed" for finding in diagnosis.evidence)
+    assert diagnosis.advice
+    assert diagnosis.next_measurement in diagnosis.text()
 
 
-def test_health_is_no_regime() -> None:
-    """Nothing has changed: `unknown`, and nothing is missing."""
-    found = named(HEALTHY)
-    assert (found.regime, found.evidence, found.missing, found.advice) == ("unknown", (), (), ())
+def test_a_healthy_window_is_unknown() -> None:
+    """No change: `unknown`, without missing figures."""
+    diagnosis = diagnosed(HEALTHY)
+    assert (diagnosis.regime, diagnosis.evidence, diagnosis.missing, diagnosis.advice) == ("unknown", (), (), ())
 
 
-def test_nothing_seen_is_unknown() -> None:
-    """Without any evidence nothing is named."""
+def test_no_evidence_is_unknown() -> None:
+    """A window without features gives `unknown`."""
     assert diagnose(Evidence(WindowFeatures())).regime == "unknown"
 
 
 @pytest.mark.parametrize("regime", BREACHES)
-def test_no_evidence_taken_away_makes_another_name(regime: str) -> None:
-    """Each single figure left out of either window, or of both: the same name or `unknown`."""
+def test_missing_figures_never_give_another_regime(regime: str) -> None:
+    """With any single figure missing in one window or both: the same regime or `unknown`."""
     now = replace(HEALTHY, **BREACHES[regime])
-    for each in fields(WindowFeatures):
-        nothing: Any = () if isinstance(getattr(HEALTHY, each.name), tuple) else None
+    for feature in fields(WindowFeatures):
+        nothing: Any = () if isinstance(getattr(HEALTHY, feature.name), tuple) else None
         for a, b in ((True, False), (False, True), (True, True)):
-            seen_now = replace(now, **{each.name: nothing}) if a else now
-            before = replace(HEALTHY, **{each.name: nothing}) if b else HEALTHY
-            assert named(seen_now, before).regime in (regime, "unknown"), f"without {each.name}"
+            without = replace(now, **{feature.name: nothing}) if a else now
+            before = replace(HEALTHY, **{feature.name: nothing}) if b else HEALTHY
+            assert diagnosed(without, before).regime in (regime, "unknown"), f"without {feature.name}"
 
 
 @pytest.mark.parametrize("regime", BREACHES)
-def test_too_few_samples_count_as_none(regime: str) -> None:
-    """A median of 19 probes names nothing that rests on it."""
+def test_quantiles_without_enough_samples_are_not_used(regime: str) -> None:
+    """A median of 19 probes is not evidence."""
     changes = dict(BREACHES[regime])
     for name in ("ttft_s", "itl_s", "tpot_s", "send_lag_s"):
-        changes[name] = tuple(replace(each, count=19) for each in changes.get(name, getattr(HEALTHY, name)))
-    found = named(replace(HEALTHY, **changes))
-    assert found.regime in (regime, "unknown")
-    assert not any(each.figure == "growth of the TTFT" for each in found.evidence)
+        changes[name] = tuple(replace(figure, count=19) for figure in changes.get(name, getattr(HEALTHY, name)))
+    diagnosis = diagnosed(replace(HEALTHY, **changes))
+    assert diagnosis.regime in (regime, "unknown")
+    assert not any(finding.figure == "TTFT growth" for finding in diagnosis.evidence)
 
 
-def test_without_the_engines_page_a_slow_first_token_has_no_name() -> None:
-    """Queueing, prefill and a slow front look alike to probes: what would tell is named as missing."""
+def test_a_slow_first_token_without_the_engines_page_is_unknown() -> None:
+    """Queueing, prefill and a slow frontend look alike to probes: the figures that separate them are listed as missing."""
     page: dict[str, Any] = dict.fromkeys(("engine_ttft_s", "engine_itl_s", "engine_queue_s", "waiting", "running"))
-    found = named(replace(HEALTHY, **{**BREACHES["queueing"], **page}), replace(HEALTHY, **page))
-    assert found.regime == "unknown"
-    assert "more requests waiting" in found.missing
-    assert found.text().count("more requests waiting") == 1, "three of them may be, and all lack it"
-    assert "measure:" in found.text()
+    diagnosis = diagnosed(replace(HEALTHY, **{**BREACHES["queueing"], **page}), replace(HEALTHY, **page))
+    assert diagnosis.regime == "unknown"
+    assert "increase of requests waiting" in diagnosis.missing
+    assert diagnosis.text().count("increase of requests waiting") == 1, "three regimes are possible, and all lack it"
+    assert "measure what is missing" in diagnosis.text()
 
 
 @pytest.mark.parametrize("regime", BREACHES)
-def test_a_figure_is_told_once(regime: str) -> None:
-    """What is needed is not told again as what supports; shares are told in percent."""
-    found = named(replace(HEALTHY, **BREACHES[regime])).evidence
-    assert len({each.figure for each in found}) == len(found)
-    assert all(each.amount.endswith("%") for each in found if each.unit == "ratio")
+def test_a_figure_is_listed_once(regime: str) -> None:
+    """A need is not repeated as a support; shares are printed in percent."""
+    diagnosis = diagnosed(replace(HEALTHY, **BREACHES[regime])).evidence
+    assert len({finding.figure for finding in diagnosis}) == len(diagnosis)
+    assert all(finding.amount.endswith("%") for finding in diagnosis if finding.unit == "ratio")
 
 
-def test_a_slow_front_of_the_engine_is_unknown() -> None:
-    """A constant delay that the engine sees itself is no prompt, no queue, no network."""
-    assert named(replace(HEALTHY, **SLOWER_ENGINE)).regime == "unknown"
+def test_a_slow_frontend_of_the_engine_is_unknown() -> None:
+    """A constant delay in the engine's own TTFT is neither prefill nor queue nor network."""
+    assert diagnosed(replace(HEALTHY, **SLOWER_ENGINE)).regime == "unknown"
 
 
 def test_a_long_tail_of_decode_steps_is_unknown() -> None:
-    """Plain steps are as they were, a few are slow: nothing known here does that."""
+    """Plain steps are unchanged and a few are slow: no regime has this effect."""
     assert (
-        named(replace(HEALTHY, itl_s=quantiles(0.010, 0.040, 0.100), tpot_s=quantiles(0.013)), tpot=0.012).regime
+        diagnosed(replace(HEALTHY, itl_s=quantiles(0.010, 0.040, 0.100), tpot_s=quantiles(0.013)), tpot=0.012).regime
         == "unknown"
     )
 
 
-def test_two_that_do_not_explain_each_other_are_unknown() -> None:
-    """A full cache and lost prefixes can each bring about the other: both are runners-up, both measurements are advised."""
-    found = named(replace(HEALTHY, **{**BREACHES["prefix_miss"], **BREACHES["cache_pressure"]}))
-    assert found.regime == "unknown"
-    assert {each.regime for each in found.runners_up if each.why == "fits as well"} == {
+def test_two_regimes_that_do_not_explain_each_other_are_unknown() -> None:
+    """A full cache and lost prefixes can cause each other: both are runners-up, with both measurements."""
+    diagnosis = diagnosed(replace(HEALTHY, **{**BREACHES["prefix_miss"], **BREACHES["cache_pressure"]}))
+    assert diagnosis.regime == "unknown"
+    assert {other.regime for other in diagnosis.runners_up if other.why == "fits as well"} == {
         "cache_pressure",
         "prefix_miss",
     }
-    assert "warm probes" in found.next_measurement
+    assert "warm and cold probes" in diagnosis.next_measurement
 
 
 def test_a_consequence_is_a_runner_up() -> None:
-    """Requests wait because prompts are computed again: that is named, and queueing follows from it."""
-    found = named(replace(HEALTHY, **{**BREACHES["prefix_miss"], "waiting": 6.0, "engine_queue_s": 0.200}))
-    assert found.regime == "prefix_miss"
-    assert ("queueing", "follows from prefix_miss") in found.runners_up
+    """Requests wait because prompts are computed again: prefix_miss, with queueing as its consequence."""
+    diagnosis = diagnosed(replace(HEALTHY, **{**BREACHES["prefix_miss"], "waiting": 6.0, "engine_queue_s": 0.200}))
+    assert diagnosis.regime == "prefix_miss"
+    assert ("queueing", "follows from prefix_miss") in diagnosis.runners_up
 
 
-def test_what_contradicts_is_told() -> None:
-    """Steps that slow no more than the work grows are no fault of theirs; the runner-up says what spoke against it."""
+def test_a_contradiction_is_the_reason_of_a_runner_up() -> None:
+    """Steps that slow down no more than the work grows contradict decode_far_from_bound."""
     slow = replace(HEALTHY, **{**BREACHES["decode_far_from_bound"], "step_s": 0.015})
-    assert named(replace(slow, generated_tokens_per_s=500.0)).regime == "decode_far_from_bound"
-    found = named(replace(slow, generated_tokens_per_s=600.0))
-    assert found.regime == "unknown"
-    assert any("[contradicts]" in each.why for each in found.runners_up if each.regime == "decode_far_from_bound")
+    assert diagnosed(replace(slow, generated_tokens_per_s=500.0)).regime == "decode_far_from_bound"
+    diagnosis = diagnosed(replace(slow, generated_tokens_per_s=600.0))
+    assert diagnosis.regime == "unknown"
+    assert any(
+        "[contradicts]" in other.why for other in diagnosis.runners_up if other.regime == "decode_far_from_bound"
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,30 +219,30 @@ def test_what_contradicts_is_told() -> None:
     [(0.9, "memory_bound_decode"), (0.4, "decode_far_from_bound"), (0.68, "unknown"), (1.6, "unknown")],
 )
 def test_steps_that_were_always_too_slow_for_the_slo(over_bound: float, regime: str) -> None:
-    """Without a baseline, steps over the SLO are judged by the bound; between near and far, and above it, not at all."""
-    found = named(replace(HEALTHY, over_bound=over_bound), WindowFeatures(), tpot=0.008)
-    assert found.regime == regime
+    """Without a baseline, steps over the SLO are judged by the bound: near, far, and unknown between and above."""
+    diagnosis = diagnosed(replace(HEALTHY, over_bound=over_bound), WindowFeatures(), tpot=0.008)
+    assert diagnosis.regime == regime
 
 
 def test_prompts_that_were_always_too_long_for_the_slo() -> None:
-    """The cost of the median prompt above the threshold names prefill without a baseline; an SLO it keeps does not."""
+    """Without a baseline, a median prompt cost above the SLO's threshold gives prefill_bound; below it does not."""
     long = replace(HEALTHY, prompt_tokens=4_000.0, ttft_s=quantiles(0.45))
-    assert named(long, WindowFeatures(), ttft=0.3).regime == "prefill_bound"
-    assert named(long, WindowFeatures(), ttft=0.5).regime == "unknown"
-    assert named(long, WindowFeatures()).regime == "unknown"
+    assert diagnosed(long, WindowFeatures(), ttft=0.3).regime == "prefill_bound"
+    assert diagnosed(long, WindowFeatures(), ttft=0.5).regime == "unknown"
+    assert diagnosed(long, WindowFeatures()).regime == "unknown"
 
 
-def test_a_late_prober_beside_a_slower_engine_is_not_blamed() -> None:
-    """The engine says itself that it is slower: that is not the prober's doing."""
+def test_a_late_prober_beside_a_slower_engine_is_not_the_cause() -> None:
+    """The engine's own TTFT has grown, which a late prober cannot cause."""
     both = replace(HEALTHY, **{**BREACHES["queueing"], **BREACHES["prober_late"], "engine_ttft_s": 0.400})
-    assert named(both).regime in ("queueing", "unknown")
+    assert diagnosed(both).regime in ("queueing", "unknown")
 
 
-def test_advice_names_the_engines_own_knobs() -> None:
+def test_advice_has_the_engines_own_flags() -> None:
     """vLLM's flags for vLLM, SGLang's for SGLang; an engine without known flags gets the advice alone."""
     now = replace(HEALTHY, **BREACHES["cache_pressure"])
     knobs = {
-        engine: {each.knob for each in diagnose(Evidence(now, HEALTHY, engine=engine)).advice}
+        engine: {action.knob for action in diagnose(Evidence(now, HEALTHY, engine=engine)).advice}
         for engine in ("vllm", "sglang", "ollama", None)
     }
     assert "--gpu-memory-utilization" in knobs["vllm"]
@@ -249,14 +251,14 @@ def test_advice_names_the_engines_own_knobs() -> None:
 
 
 def test_every_lever_is_one_that_an_engine_has() -> None:
-    """Engines are those of the tables of metrics; a lever of the advice is spelt as the knobs spell it."""
-    levers = {str(lever) for each in KNOBS.values() for lever in each}
+    """Levers of the advice are keys of KNOBS, and its engines have a table of metrics."""
+    levers = {str(lever) for flags in KNOBS.values() for lever in flags}
     assert {advice.lever for regime in REGIMES for advice in regime.advice} - {None} <= levers
     assert set(KNOBS) <= {table.engine for table in TABLES}
 
 
-def test_the_document_names_every_regime() -> None:
-    """docs/methods.md knows all of them."""
+def test_every_regime_is_documented() -> None:
+    """docs/methods.md names all of them."""
     text = (Path(__file__).parents[3] / "docs/methods.md").read_text()
     assert all(f"`{regime.name}`" in text for regime in REGIMES)
     assert "`unknown`" in text

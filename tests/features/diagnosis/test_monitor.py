@@ -1,4 +1,4 @@
-"""Trouble is explained while it lasts, against what was usual before it."""
+"""The diagnosis of a target: only while it is in trouble, compared with its usual windows."""
 
 import asyncio
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.monitor import (
-    BURN,
+    BREACH_BURN_RATE,
     EVALUATE_EVERY_S,
-    FEWEST,
+    MIN_PROBES,
     WINDOW_S,
     DiagnosisMonitor,
     TargetDiagnosis,
@@ -51,7 +51,7 @@ def spec(text: str = TEXT) -> TargetSpec:
     return load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
 
 
-class Told:
+class Scene:
     """A target seen every 5 s of virtual time by a prober, its engine's page and the GPU reader."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Told:
         self.target = observed(spec(), self.monitor, clock=self.clock)
         self.rng, self.now_s, self.queued = Random(1), 0.0, (0.0, 0.0)
 
-    def pass_(
+    def run_for(
         self,
         seconds: float,
         ttft_s: float,
@@ -92,8 +92,8 @@ class Told:
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        found = self.target.find(TargetDiagnosis)
-        return found.diagnosis if found else None
+        target = self.target.find(TargetDiagnosis)
+        return target.diagnosis if target else None
 
     def probe(self, ttft_s: float, itl_s: float) -> ProbeResult:
         due = round(self.now_s * 1e9)
@@ -111,90 +111,90 @@ class Told:
         return child.value if isinstance(child, Value) else None
 
 
-def test_a_breach_is_explained_while_it_lasts() -> None:
-    """Nothing while all is well; the queue once requests wait, with its evidence and the engine's knob; nothing after it."""
-    told = Told()
-    told.pass_(3 * WINDOW_S, 0.1, 0.0, 0.0)
-    assert told.regimes() == set()
-    assert told.diagnosis is None
-    told.pass_(WINDOW_S, 0.1, 0.6, 5.0)
-    assert told.regimes() == {"queueing"}
-    verdict = told.diagnosis
+def test_a_breach_is_diagnosed_while_it_lasts() -> None:
+    """No diagnosis before; queueing while requests wait, with evidence and the engine's flag; none afterwards."""
+    scene = Scene()
+    scene.run_for(3 * WINDOW_S, 0.1, 0.0, 0.0)
+    assert scene.regimes() == set()
+    assert scene.diagnosis is None
+    scene.run_for(WINDOW_S, 0.1, 0.6, 5.0)
+    assert scene.regimes() == {"queueing"}
+    verdict = scene.diagnosis
     assert verdict is not None
     assert any("waiting" in finding.figure for finding in verdict.evidence)
     assert "--max-num-seqs" in verdict.text()
-    assert [event.kind for event in told.events.latest("t")] == ["diagnosis"] * len(told.events.latest("t"))
-    assert told.events.latest("t")[0].text.startswith("queueing: ")
-    told.pass_(2 * WINDOW_S, 0.1, 0.0, 0.0)
-    assert told.regimes() == set()
-    assert told.diagnosis is None
+    assert [event.kind for event in scene.events.latest("t")] == ["diagnosis"] * len(scene.events.latest("t"))
+    assert scene.events.latest("t")[0].text.startswith("queueing: ")
+    scene.run_for(2 * WINDOW_S, 0.1, 0.0, 0.0)
+    assert scene.regimes() == set()
+    assert scene.diagnosis is None
 
 
-def test_too_few_bad_probes_are_no_breach() -> None:
-    """Two in a window, or a share that the budget allows three times over, are not looked into."""
-    told = Told()
-    told.pass_(WINDOW_S, 0.1, 0.0, 0.0)
-    told.pass_(10, 0.5, 0.0, 0.0)
-    assert told.diagnosis is None
-    assert 120 * 0.05 * BURN > 10
-    told.pass_(40, 0.5, 0.0, 0.0)
-    assert told.diagnosis is None
-    told.pass_(60, 0.5, 0.0, 0.0)
-    assert told.diagnosis is not None
+def test_too_few_bad_probes_are_not_a_breach() -> None:
+    """Two bad probes in a window, or up to three times the share of the budget, give no diagnosis."""
+    scene = Scene()
+    scene.run_for(WINDOW_S, 0.1, 0.0, 0.0)
+    scene.run_for(10, 0.5, 0.0, 0.0)
+    assert scene.diagnosis is None
+    assert 120 * 0.05 * BREACH_BURN_RATE > 10
+    scene.run_for(40, 0.5, 0.0, 0.0)
+    assert scene.diagnosis is None
+    scene.run_for(60, 0.5, 0.0, 0.0)
+    assert scene.diagnosis is not None
 
 
-def test_what_fails_is_not_slow() -> None:
-    """Refused or answered 503, nothing is known of its speed; what times out, or answers again too slowly, is explained."""
-    told = Told()
-    told.pass_(WINDOW_S, 0.1, 0.0, 0.0)
-    told.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.HTTP_5XX)
-    assert told.diagnosis is None
-    assert told.events.latest("t") == []
-    told.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.TIMEOUT_FIRST_TOKEN)
-    assert told.diagnosis is not None
-    late = Told()
-    late.pass_(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.CONNECT_REFUSED)
-    late.pass_(WINDOW_S, 0.1, 0.6, 5.0)
+def test_failures_are_not_slowness() -> None:
+    """Refused connections and 503 give no diagnosis; timeouts and slow answers do."""
+    scene = Scene()
+    scene.run_for(WINDOW_S, 0.1, 0.0, 0.0)
+    scene.run_for(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.HTTP_5XX)
+    assert scene.diagnosis is None
+    assert scene.events.latest("t") == []
+    scene.run_for(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.TIMEOUT_FIRST_TOKEN)
+    assert scene.diagnosis is not None
+    late = Scene()
+    late.run_for(WINDOW_S, 0.1, 0.0, 0.0, outcome=Outcome.CONNECT_REFUSED)
+    late.run_for(WINDOW_S, 0.1, 0.6, 5.0)
     assert late.diagnosis is not None
 
 
-def test_the_speed_of_decode_stands_beside_what_the_memory_allows() -> None:
-    """3.35 TB/s over 16 GB of weights and 30,000 tokens of context of 128 KiB; absent where the GPU is not known."""
-    told = Told()
-    told.pass_(WINDOW_S + 5 * FEWEST, 0.1, 0.0, 0.0, itl_s=0.008)
-    ratio = told.bound()
+def test_decode_speed_is_compared_with_the_bandwidth_bound() -> None:
+    """3.35 TB/s over 16 GB of weights and 30,000 tokens of context of 128 KiB; another GPU has another bound."""
+    scene = Scene()
+    scene.run_for(WINDOW_S + 5 * MIN_PROBES, 0.1, 0.0, 0.0, itl_s=0.008)
+    ratio = scene.bound()
     assert ratio is not None
     assert abs(ratio - (16e9 + 30_000 * 131_072) / 3.35e12 / 0.008) < 0.01
-    elsewhere = Told()
+    elsewhere = Scene()
     reconfigured(elsewhere.target, spec(TEXT.replace("131072}", "131072, gpu: NVIDIA L4}")))
-    elsewhere.pass_(WINDOW_S + 5 * FEWEST, 0.1, 0.0, 0.0, itl_s=0.1)
+    elsewhere.run_for(WINDOW_S + 5 * MIN_PROBES, 0.1, 0.0, 0.0, itl_s=0.1)
     slow = elsewhere.bound()
     assert slow is not None
     assert abs(slow - (16e9 + 30_000 * 131_072) / 0.3e12 / 0.1) < 0.01
 
 
-def test_a_warm_half_that_recovers_leaves_the_drift_of_the_cold_one() -> None:
-    """Both halves are diagnosed together, and either alone is reason enough."""
-    told = Told()
-    told.pass_(3 * WINDOW_S, 0.1, 0.0, 0.0)
-    told.target.drifted("probe", "ttft", active=True)
-    told.target.drifted("probe_warm", "ttft", active=True)
-    told.target.drifted("probe_warm", "ttft", active=False)
-    told.evaluate()
-    assert told.diagnosis is not None
-    told.target.drifted("probe", "ttft", active=False)
-    told.evaluate()
-    assert told.diagnosis is None
+def test_drift_of_either_series_of_a_workload_is_diagnosed() -> None:
+    """Cold and warm prompts are diagnosed together, as long as one of them drifts."""
+    scene = Scene()
+    scene.run_for(3 * WINDOW_S, 0.1, 0.0, 0.0)
+    scene.target.drifted("probe", "ttft", active=True)
+    scene.target.drifted("probe_warm", "ttft", active=True)
+    scene.target.drifted("probe_warm", "ttft", active=False)
+    scene.evaluate()
+    assert scene.diagnosis is not None
+    scene.target.drifted("probe", "ttft", active=False)
+    scene.evaluate()
+    assert scene.diagnosis is None
 
 
-def test_a_target_that_is_gone_is_forgotten() -> None:
-    """It is evaluated no more."""
-    told = Told()
-    told.pass_(WINDOW_S, 0.1, 0.6, 5.0)
-    assert told.diagnosis is not None
-    told.target.removed()
-    assert told.target.find(TargetDiagnosis) is None
-    assert not told.monitor._targets
+def test_a_removed_target_is_not_evaluated() -> None:
+    """The monitor drops it."""
+    scene = Scene()
+    scene.run_for(WINDOW_S, 0.1, 0.6, 5.0)
+    assert scene.diagnosis is not None
+    scene.target.removed()
+    assert scene.target.find(TargetDiagnosis) is None
+    assert not scene.monitor._targets
 
 
 @pytest.mark.virtual_time

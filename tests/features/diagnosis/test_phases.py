@@ -1,4 +1,4 @@
-"""What a few probes of each shape say."""
+"""The phase matrix: rows, and evidence without a baseline."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def matrix(token_s: float, warm_s: float, itl_s: float) -> list[ProbeResult]:
 
 def page(queue_s: float, running: float = 1.0) -> list[Reading]:
     """Two readings, ten requests between them."""
-    found = []
+    readings = []
     for count in (0.0, 10.0):
         queue = EngineHistogram((1.0,), (count, count), count * queue_s)
         signals = EngineSignals(
@@ -43,12 +43,12 @@ def page(queue_s: float, running: float = 1.0) -> list[Reading]:
             kv_cache_capacity_tokens=100_000.0,
             queue_seconds=queue,
         )
-        found.append((count, signals))
-    return found
+        readings.append((count, signals))
+    return readings
 
 
-def test_rows_tell_what_each_kind_came_to() -> None:
-    """Medians of those answered, of so many sent; cold and warm apart."""
+def test_one_row_per_kind_of_probe() -> None:
+    """Medians of the answered probes and the number sent; cold and warm prompts are separate."""
     results = [*matrix(1e-4, 0.07, 0.01), probe(SHORT, 9.0, 0.01, Outcome.RESET)]
     short, cold, warm, decode = rows(results)
     assert (short.kind, short.answered, short.sent) == ("short", 20, 21)
@@ -60,8 +60,8 @@ def test_rows_tell_what_each_kind_came_to() -> None:
     assert decode.tpot_s == pytest.approx(0.01)
 
 
-def test_the_cost_of_a_prompt_is_the_slope_between_short_and_long() -> None:
-    """Not the fixed part of a first token; cold against warm stands beside it."""
+def test_the_prompt_cost_is_the_slope_between_short_and_long() -> None:
+    """It excludes the fixed part of TTFT; cold and warm TTFT are separate features."""
     now = evidence(matrix(1e-4, 0.07, 0.01), (), None, {}, None).now
     assert now.ttft_per_prompt_token_s == pytest.approx(1e-4)
     assert now.ttft_cold_s == pytest.approx(0.2248)
@@ -69,8 +69,8 @@ def test_the_cost_of_a_prompt_is_the_slope_between_short_and_long() -> None:
     assert now.step_s == pytest.approx(0.01)
 
 
-def test_what_is_missed_is_explained_without_a_baseline() -> None:
-    """A long prefill breaches its threshold alone; slow steps far from the bound theirs; nothing is missed, nothing named."""
+def test_a_missed_threshold_is_diagnosed_without_a_baseline() -> None:
+    """A prefill over the TTFT threshold, and steps over the TPOT threshold far from the bound; without a missed threshold unknown."""
     hardware = Hardware(DecodeModel(8e9, 2.0, 131_072), 2e12)
     slow_prompts = evidence(matrix(2e-4, 0.1, 0.01), page(0.001), hardware, {"ttft": 0.3}, "vllm")
     assert diagnose(slow_prompts).regime == "prefill_bound"

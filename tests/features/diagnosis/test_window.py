@@ -1,4 +1,4 @@
-"""A window of probes, readings and devices becomes what was seen: absent is None, never 0."""
+"""Features of a window of probes, readings and GPUs: what was not measured is None, never 0."""
 
 import time
 from dataclasses import fields, replace
@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from prober.features.diagnosis.clues import WindowFeatures
-from prober.features.diagnosis.window import Hardware, Reading, per_prompt_token, seen
+from prober.features.diagnosis.window import Hardware, Reading, per_prompt_token, window_features
 from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals, without_buckets
@@ -41,26 +41,26 @@ def probe(
     return ProbeResult("t", workload, "id", 0.0, Outcome.OK, "", timeline)
 
 
-def estimate(found: WindowFeatures, name: str, q: float) -> float:
-    return next(float(each.estimate) for each in getattr(found, name) if each.q == q)
+def estimate(features: WindowFeatures, name: str, q: float) -> float:
+    return next(float(quantile.estimate) for quantile in getattr(features, name) if quantile.q == q)
 
 
-def test_nothing_in_nothing_seen() -> None:
-    """Without probes, readings and devices every figure is absent."""
-    empty = seen([])
-    assert all(getattr(empty, each.name) in (None, ()) for each in fields(WindowFeatures))
+def test_an_empty_window_has_no_features() -> None:
+    """Without probes, readings and devices every feature is absent."""
+    empty = window_features([])
+    assert all(getattr(empty, field.name) in (None, ()) for field in fields(WindowFeatures))
     assert empty == WindowFeatures()
 
 
-def test_what_a_page_does_not_say_is_absent() -> None:
-    """Readings of an engine that tells nothing leave every figure absent; one reading has no increment."""
-    assert seen([], [(0.0, PAGE), (5.0, PAGE)]) == WindowFeatures()
-    once = seen([], [(0.0, replace(PAGE, preemptions_total=3.0, requests_waiting=0.0))])
+def test_signals_that_a_page_lacks_are_absent() -> None:
+    """Readings without signals give no features; one reading has no increment."""
+    assert window_features([], [(0.0, PAGE), (5.0, PAGE)]) == WindowFeatures()
+    once = window_features([], [(0.0, replace(PAGE, preemptions_total=3.0, requests_waiting=0.0))])
     assert (once.preemptions_per_s, once.waiting) == (None, 0.0)
 
 
-def test_latencies_are_those_of_proper_probes() -> None:
-    """Failed, invalid, warm-up and cached probes leave the latencies alone; invalid ones are late."""
+def test_latencies_are_of_answered_probes() -> None:
+    """Failed, invalid, warm-up and cached probes are excluded; invalid ones count as late."""
     good = [probe(ttft_ms=50) for _ in range(30)]
     odd = [
         replace(probe(ttft_ms=9_000), outcome=Outcome.INVALID),
@@ -68,46 +68,46 @@ def test_latencies_are_those_of_proper_probes() -> None:
         replace(probe(ttft_ms=9_000), warm_up=True),
         replace(probe(ttft_ms=9_000), cached=True),
     ]
-    found = seen(good + odd)
-    assert found.ttft_s[-1].count == 30
-    assert estimate(found, "ttft_s", 0.99) == 0.05
-    assert found.ttft_mean_s == pytest.approx(0.05)
-    assert found.late_ratio == pytest.approx(1 / 34)
+    features = window_features(good + odd)
+    assert features.ttft_s[-1].count == 30
+    assert estimate(features, "ttft_s", 0.99) == 0.05
+    assert features.ttft_mean_s == pytest.approx(0.05)
+    assert features.late_ratio == pytest.approx(1 / 34)
 
 
-def test_few_probes_give_no_figure() -> None:
-    """Below twenty probes there is no mean, no share of late ones, no connect time; quantiles say that they are not enough."""
-    found = seen([probe() for _ in range(19)])
-    assert (found.ttft_mean_s, found.late_ratio, found.connect_s) == (None, None, None)
-    assert not any(each.has_enough_samples for each in found.ttft_s)
-    assert seen([probe() for _ in range(20)]).connect_s == pytest.approx(0.003)
+def test_too_few_probes_give_no_features() -> None:
+    """Below twenty probes there is no mean, late ratio or connect time; quantiles are marked as without enough samples."""
+    features = window_features([probe() for _ in range(19)])
+    assert (features.ttft_mean_s, features.late_ratio, features.connect_s) == (None, None, None)
+    assert not any(quantile.has_enough_samples for quantile in features.ttft_s)
+    assert window_features([probe() for _ in range(20)]).connect_s == pytest.approx(0.003)
 
 
-def test_a_step_is_one_without_a_prefill_beside_it() -> None:
-    """Long gaps in half of the tokens do not move it; chunks of several tokens, and gaps of nothing, give none."""
-    assert seen([probe(step_ms=10), probe(step_ms=90)] * 10).step_s == pytest.approx(0.010)
+def test_the_decode_step_excludes_concurrent_prefills() -> None:
+    """Long gaps in half of the tokens do not change it; chunks of several tokens and gaps of zero give none."""
+    assert window_features([probe(step_ms=10), probe(step_ms=90)] * 10).step_s == pytest.approx(0.010)
     merged = [replace(p, timeline=replace(p.timeline, usage=Usage(100, 40))) for p in [probe()] * 20]
-    assert seen(merged).step_s is None
-    assert seen([probe(step_ms=0)] * 20).step_s is None
-    assert seen([probe()] * 5).step_s is None
+    assert window_features(merged).step_s is None
+    assert window_features([probe(step_ms=0)] * 20).step_s is None
+    assert window_features([probe()] * 5).step_s is None
 
 
-def test_cold_and_warm_are_compared_at_like_lengths() -> None:
-    """Each warm prompt stands beside a cold one of its length; where lengths differ, nothing is said."""
+def test_cold_and_warm_prompts_are_compared_at_similar_lengths() -> None:
+    """Each warm prompt is paired with a cold one of similar length; without such pairs both are absent."""
     cold = [probe(ttft_ms=n / 10, prompt=n) for n in range(100, 4_000, 20)]
     warm = [probe(ttft_ms=20, prompt=n, workload="w_warm") for n in range(1_000, 2_000, 25)]
-    found = seen(cold + warm)
-    assert found.ttft_cold_s == pytest.approx(0.149, abs=0.003)
-    assert found.ttft_warm_s == pytest.approx(0.020)
-    assert len(cold) == found.ttft_s[0].count, "percentiles of cold and warm prompts are never pooled"
+    features = window_features(cold + warm)
+    assert features.ttft_cold_s == pytest.approx(0.149, abs=0.003)
+    assert features.ttft_warm_s == pytest.approx(0.020)
+    assert len(cold) == features.ttft_s[0].count, "percentiles of cold and warm prompts are never pooled"
     far = [probe(ttft_ms=20, prompt=9_000, workload="w_warm")] * 40
-    assert seen(cold + far).ttft_warm_s is None
+    assert window_features(cold + far).ttft_warm_s is None
     other = [probe(ttft_ms=20, prompt=1_000, workload="v_warm")] * 40
-    assert seen(cold + other).ttft_warm_s is None
+    assert window_features(cold + other).ttft_warm_s is None
 
 
 def test_the_cost_of_a_prompt_token() -> None:
-    """The slope stands a few that had to wait; lengths that are alike give none."""
+    """A few probes that had to wait do not change the slope; similar lengths give none."""
     samples = [(n, 0.020 + 0.0001 * n) for n in range(100, 400, 5)]
     assert per_prompt_token(samples) == pytest.approx(0.0001)
     waited = [(n, ttft + (5.0 if i % 10 == 0 else 0.0)) for i, (n, ttft) in enumerate(samples)]
@@ -116,74 +116,74 @@ def test_the_cost_of_a_prompt_token() -> None:
     assert per_prompt_token(samples[:14]) is None
 
 
-def test_counters_are_increments_and_a_restart_is_no_fall() -> None:
-    """Rates are of the window; what a counter lost at a restart is not subtracted, and what it had before does not count."""
+def test_counters_become_rates_across_restarts() -> None:
+    """A fall at a restart is not subtracted, and the value before the window does not count."""
     counts = [1_000.0, 1_050.0, 10.0, 60.0]
     readings: list[Reading] = [
         (100.0 + 5 * i, replace(PAGE, prompt_tokens_total=n, prefix_cache_hits_tokens_total=n / 2, preemptions_total=n))
         for i, n in enumerate(counts)
     ]
-    found = seen([], readings)
-    assert found.preemptions_per_s == pytest.approx(100 / 15)
-    assert found.computed_prompt_tokens_per_s == pytest.approx(50 / 15)
-    assert found.prefix_hit_ratio is None, "tokens looked up are not known"
+    features = window_features([], readings)
+    assert features.preemptions_per_s == pytest.approx(100 / 15)
+    assert features.computed_prompt_tokens_per_s == pytest.approx(50 / 15)
+    assert features.prefix_hit_ratio is None, "tokens looked up are not known"
 
 
 def test_one_bucket_is_enough() -> None:
-    """What is kept of readings without their buckets shows the same."""
+    """Readings without buckets give the same features."""
     grows = EngineHistogram((0.1, 1.0), (2.0, 5.0, 9.0), 4.0), EngineHistogram((0.1, 1.0), (3.0, 9.0, 19.0), 9.0)
     readings = [
-        (5.0 * at, replace(PAGE, requests_running=2.0, ttft_seconds=each, itl_seconds=each, queue_seconds=each))
-        for at, each in enumerate(grows)
+        (5.0 * at, replace(PAGE, requests_running=2.0, ttft_seconds=h, itl_seconds=h, queue_seconds=h))
+        for at, h in enumerate(grows)
     ]
-    found = seen([], [(at, without_buckets(signals)) for at, signals in readings])
-    assert found == seen([], readings)
-    assert found.engine_ttft_s == found.engine_itl_s == found.engine_queue_s == 0.5
+    features = window_features([], [(at, without_buckets(signals)) for at, signals in readings])
+    assert features == window_features([], readings)
+    assert features.engine_ttft_s == features.engine_itl_s == features.engine_queue_s == 0.5
 
 
-def test_an_engine_that_looks_nothing_up_has_no_hit_ratio() -> None:
-    """No look-ups in the window is absent, not a ratio of 0."""
+def test_without_lookups_there_is_no_hit_ratio() -> None:
+    """Absent, not 0."""
     page = replace(PAGE, prefix_cache_hits_tokens_total=5.0, prefix_cache_queries_tokens_total=9.0)
-    assert seen([], [(0.0, page), (5.0, page)]).prefix_hit_ratio is None
+    assert window_features([], [(0.0, page), (5.0, page)]).prefix_hit_ratio is None
     more = replace(page, prefix_cache_hits_tokens_total=6.0, prefix_cache_queries_tokens_total=13.0)
-    assert seen([], [(0.0, page), (5.0, more)]).prefix_hit_ratio == 0.25
+    assert window_features([], [(0.0, page), (5.0, more)]).prefix_hit_ratio == 0.25
 
 
-def test_means_of_the_engines_histograms_are_of_the_window() -> None:
-    """(sum after − before) ÷ (count after − before); none without observations or without a sum; TPOT where ITL is not told."""
+def test_means_of_the_engines_histograms_cover_the_window() -> None:
+    """(sum after − before) ÷ (count after − before); none without observations or without a sum; TPOT if there is no ITL."""
 
-    def told(count: float, total: float | None) -> EngineSignals:
-        each = EngineHistogram((0.1,), (count / 2, count), total)
-        return replace(PAGE, ttft_seconds=each, tpot_seconds=each)
+    def page(count: float, total: float | None) -> EngineSignals:
+        histogram = EngineHistogram((0.1,), (count / 2, count), total)
+        return replace(PAGE, ttft_seconds=histogram, tpot_seconds=histogram)
 
-    found = seen([], [(0.0, told(10, 100.0)), (5.0, told(14, 102.0))])
-    assert (found.engine_ttft_s, found.engine_itl_s, found.engine_queue_s) == (0.5, 0.5, None)
-    assert seen([], [(0.0, told(10, 100.0)), (5.0, told(10, 100.0))]).engine_ttft_s is None
-    assert seen([], [(0.0, told(10, None)), (5.0, told(14, None))]).engine_ttft_s is None
+    features = window_features([], [(0.0, page(10, 100.0)), (5.0, page(14, 102.0))])
+    assert (features.engine_ttft_s, features.engine_itl_s, features.engine_queue_s) == (0.5, 0.5, None)
+    assert window_features([], [(0.0, page(10, 100.0)), (5.0, page(10, 100.0))]).engine_ttft_s is None
+    assert window_features([], [(0.0, page(10, None)), (5.0, page(14, None))]).engine_ttft_s is None
 
 
-def test_gauges_are_means_and_the_cache_its_90th_percentile() -> None:
+def test_gauges_are_means_and_kv_usage_is_its_90th_percentile() -> None:
     """Nine readings of ten at 0.5 and one at 1 are 0.5; two at 1 are 1."""
     readings = [(5.0 * i, replace(PAGE, requests_waiting=float(i), kv_cache_usage_ratio_max=0.5)) for i in range(10)]
     readings[9] = (45.0, replace(readings[9][1], kv_cache_usage_ratio_max=1.0))
-    assert (seen([], readings).waiting, seen([], readings).kv_usage_ratio) == (4.5, 0.5)
+    assert (window_features([], readings).waiting, window_features([], readings).kv_usage_ratio) == (4.5, 0.5)
     readings[8] = (40.0, replace(readings[8][1], kv_cache_usage_ratio_max=1.0))
-    assert seen([], readings).kv_usage_ratio == 1.0
+    assert window_features([], readings).kv_usage_ratio == 1.0
 
 
-def test_gpus_are_means_and_idle_reasons_are_none() -> None:
-    """A reading without reasons is free, one whose reasons are not told does not count."""
+def test_gpu_features_are_means() -> None:
+    """A reading without throttle reasons counts as not throttled; one with unknown reasons does not count."""
 
     def card(throttled: frozenset[ThrottleReason] | None) -> list[GpuReading]:
         return [GpuReading(0, "u", "n", sm_clock_hertz=1e9, throttled=throttled)]
 
-    found = seen([], (), [card(frozenset()), card(frozenset({ThrottleReason.THERMAL})), card(None)])
-    assert (found.gpu_throttled_ratio, found.gpu_clock_hertz, found.gpu_utilization_ratio) == (0.5, 1e9, None)
-    assert seen([], (), [card(None)]).gpu_throttled_ratio is None
+    features = window_features([], (), [card(frozenset()), card(frozenset({ThrottleReason.THERMAL})), card(None)])
+    assert (features.gpu_throttled_ratio, features.gpu_clock_hertz, features.gpu_utilization_ratio) == (0.5, 1e9, None)
+    assert window_features([], (), [card(None)]).gpu_throttled_ratio is None
 
 
 def test_the_bound_needs_the_context_of_the_batch() -> None:
-    """16 GB at 2 TB/s and 16,000 tokens of 125 kB: 9 ms a step, so 10 ms is 0.9 of it; without the context none is told."""
+    """16 GB at 2 TB/s and 16,000 tokens of 125 kB: 9 ms a step, so 10 ms is 0.9 of it; absent without the context."""
     hardware = Hardware(DecodeModel(8e9, 2, 125_000), 2e12)
     page = replace(
         PAGE,
@@ -193,16 +193,18 @@ def test_the_bound_needs_the_context_of_the_batch() -> None:
         kv_cache_capacity_tokens=160_000.0,
     )
     probes = [probe(step_ms=10)] * 20
-    assert seen(probes, [(0.0, page)], (), hardware).over_bound == pytest.approx(0.9)
-    assert seen(probes, [(0.0, replace(page, kv_cache_capacity_tokens=None))], (), hardware).over_bound is None
-    assert seen(probes, [(0.0, page)]).over_bound is None
-    assert seen([], [(0.0, page)], (), hardware).over_bound is None
+    assert window_features(probes, [(0.0, page)], (), hardware).over_bound == pytest.approx(0.9)
+    assert (
+        window_features(probes, [(0.0, replace(page, kv_cache_capacity_tokens=None))], (), hardware).over_bound is None
+    )
+    assert window_features(probes, [(0.0, page)]).over_bound is None
+    assert window_features([], [(0.0, page)], (), hardware).over_bound is None
 
 
-def test_two_thousand_probes_cost_little() -> None:
-    """The daemon does this beside its stamps: well below a second for 2,000 probes of 48 tokens and an hour of readings."""
+def test_two_thousand_probes_are_fast() -> None:
+    """It runs in the daemon's event loop: well below a second for 2,000 probes of 48 tokens and an hour of readings."""
     probes = [probe(ttft_ms=50 + i % 7, tokens=48, prompt=100 + i % 300) for i in range(2_000)]
     readings = [(5.0 * i, replace(PAGE, prompt_tokens_total=float(i))) for i in range(720)]
     begin = time.process_time()
-    seen(probes, readings)
+    window_features(probes, readings)
     assert time.process_time() - begin < 0.5

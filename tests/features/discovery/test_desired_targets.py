@@ -11,7 +11,7 @@ from prober.config.configuration import Configuration
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
-from prober.exposition.families import Registry, Series, Value
+from prober.exposition.families import AnySeries, Registry, Value
 from prober.features.discovery import series as discovery_series
 from prober.features.discovery.desired_targets import DesiredTargets
 from prober.measure.engines import DIALECTS
@@ -40,7 +40,7 @@ class Followed:
     def now(self) -> dict[str, str]:
         return {spec.key: spec.url.removeprefix("http://").removesuffix("/v1") for spec in self.lists[-1]}
 
-    def value(self, declared: Series, *labels: str) -> float:
+    def value(self, declared: AnySeries, *labels: str) -> float:
         found = self.families[declared.name].children[labels]
         assert isinstance(found, Value)
         return found.value

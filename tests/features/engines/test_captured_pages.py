@@ -1,4 +1,4 @@
-"""Every engine's page, release by release: the signals beside each page in tests/pages are what is read from it.
+"""Pages of every engine and release in tests/pages, with the expected signals beside each.
 
 Pages named with a full release of vLLM 0.32, llama.cpp and LiteLLM were captured from running servers; the others are small
 ones with the names and labels of their release.
@@ -14,18 +14,8 @@ import pytest
 
 from prober.exposition.parse import Parser
 from prober.features.engines.page_reading import facts, metrics, read, recognise, release_of, wanted
-from prober.measure.engine_signals import (
-    EngineHistogram,
-    EngineSignals,
-    EngineTable,
-    HistogramSource,
-    LabelProductSource,
-    ProductSource,
-    RatioSource,
-    SampleSource,
-    Source,
-    SumSource,
-)
+from prober.measure import engine_signals
+from prober.measure.engine_signals import EngineHistogram, EngineSignals, EngineTable, Source
 from prober.measure.engines import DIALECTS, TABLES, tables
 
 PAGES = Path(__file__).parents[2] / "pages"
@@ -33,16 +23,16 @@ FIELDS = {field.name for field in fields(EngineSignals)} - {"info"}
 NAMES = sorted(path.stem for path in PAGES.glob("*.prom"))
 
 
-def said(signals: EngineSignals) -> dict[str, Any]:
-    """What is not None, as the expectation writes it."""
-    found: dict[str, Any] = {}
+def present(signals: EngineSignals) -> dict[str, Any]:
+    """Signals that are not None, in the form of the expected files."""
+    values: dict[str, Any] = {}
     for name in FIELDS:
         value = getattr(signals, name)
         if isinstance(value, EngineHistogram):
-            found[name] = {"bounds": list(value.bounds), "counts": list(value.counts), "sum": pytest.approx(value.sum)}
+            values[name] = {"bounds": list(value.bounds), "counts": list(value.counts), "sum": pytest.approx(value.sum)}
         elif value is not None:
-            found[name] = pytest.approx(value)
-    return found
+            values[name] = pytest.approx(value)
+    return values
 
 
 def page_of(name: str, keep: frozenset[str] | None = None) -> Any:
@@ -50,8 +40,8 @@ def page_of(name: str, keep: frozenset[str] | None = None) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_says_what_stands_beside_it(name: str) -> None:
-    """Each page is recognised by its shape, and all its signals, its model, its flags and what it lacks are as expected."""
+def test_a_page_gives_the_expected_reading(name: str) -> None:
+    """It is recognised by its shape; signals, model, flags and missing signals are as expected."""
     expected = json.loads((PAGES / f"{name}.json").read_text())
     table = recognise(page_of(name), TABLES)
     assert table is not None
@@ -60,7 +50,7 @@ def test_a_page_says_what_stands_beside_it(name: str) -> None:
     page = page_of(name, wanted([table]))
     assert page.broken == 0
     reading = read(page, table, version=expected["version"], model=expected["model"])
-    assert said(reading.signals) == expected["signals"]
+    assert present(reading.signals) == expected["signals"]
     assert [name for missing in reading.missing for name in missing.names] == expected["missing"]
     assert (reading.signals.info.engine, reading.signals.info.version) == (expected["engine"], expected["version"])
     assert reading.signals.info.model == expected["model"]
@@ -68,17 +58,17 @@ def test_a_page_says_what_stands_beside_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_unknown_release_reads_the_same(name: str) -> None:
-    """Without the version every name is tried: the signals are the same."""
+def test_without_the_version_the_signals_are_the_same(name: str) -> None:
+    """Every name is tried then."""
     expected = json.loads((PAGES / f"{name}.json").read_text())
     page = page_of(name)
     table = recognise(page, TABLES)
     assert table is not None
-    assert said(read(page, table, model=expected["model"]).signals) == expected["signals"]
+    assert present(read(page, table, model=expected["model"]).signals) == expected["signals"]
 
 
-def test_every_table_with_a_page_has_one_here() -> None:
-    """No table is without a page that it is tested on."""
+def test_every_table_is_tested_on_a_page() -> None:
+    """Every table of an engine with a page has one in tests/pages."""
     tested = {id(recognise(page_of(name), TABLES)) for name in NAMES}
     untested = [table for table in TABLES if table.paths and id(table) not in tested]
     # NIM 2.x has vLLM's page; SGLang under Ray has SGLang's with another prefix: both below.
@@ -86,7 +76,7 @@ def test_every_table_with_a_page_has_one_here() -> None:
 
 
 def test_nim_2_is_read_by_its_own_table_from_a_page_like_vllms() -> None:
-    """Told that the engine is NIM, the page of 2.x gives all signals and no other release's names are missed."""
+    """With `engine: nim` the page of 2.x gives all signals, and no names of other releases are missing."""
     page = page_of("vllm_0.32.0_under_load")
     table = recognise(page, tables("nim"))
     assert table is not None
@@ -103,29 +93,29 @@ def test_sglang_under_ray_is_sglang_with_another_prefix() -> None:
     assert table is not None
     assert table.engine == "ray"
     expected = json.loads((PAGES / "sglang_0.5.23.json").read_text())["signals"]
-    assert said(read(page, table).signals) == expected
+    assert present(read(page, table).signals) == expected
 
 
 def parts(source: Source) -> list[tuple[str, Any]]:
-    """Names a source reads, with the labels it keeps to and how it adds them up."""
+    """Names of a source with labels and aggregation."""
     match source:
-        case SampleSource():
+        case engine_signals.SampleSource():
             return [(source.metric, (sorted(source.where.items()), source.aggregation))]
-        case LabelProductSource():
+        case engine_signals.LabelProductSource():
             return [(source.metric, source.labels)]
-        case HistogramSource():
+        case engine_signals.HistogramSource():
             return [(source.family, sorted(source.where.items()))]
-        case SumSource():
+        case engine_signals.SumSource():
             return [part for value in (source.required, *source.optional) for part in parts(value)]
-        case ProductSource():
+        case engine_signals.ProductSource():
             return [part for value in source.factors for part in parts(value)]
-        case RatioSource():
+        case engine_signals.RatioSource():
             return [*parts(source.part), *parts(source.whole)]
     raise TypeError(source)
 
 
 def overlap(one: Source, other: Source) -> bool:
-    """Whether some release has both."""
+    """Whether a release has both sources."""
     first = max(release_of(source.since) or (0,) for source in (one, other))
     last = min(release_of(source.until) or (10**9,) for source in (one, other))
     return first < last
@@ -133,7 +123,7 @@ def overlap(one: Source, other: Source) -> bool:
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.engine}-{table.shape and table.shape.prefixes}")
 def test_no_table_names_a_metric_twice_for_one_release(table: EngineTable) -> None:
-    """A signal reads no series twice, whether in one source or in two that apply to the same release."""
+    """Neither in one source nor in two sources of the same release."""
     for signal, sources in table.signals.items():
         assert signal in FIELDS
         for source in sources:
@@ -146,8 +136,8 @@ def test_no_table_names_a_metric_twice_for_one_release(table: EngineTable) -> No
                 assert parts(one)[0] != parts(other)[0], signal
 
 
-def test_an_engine_without_a_page_says_so() -> None:
-    """Ollama, TabbyAPI and transformers serve have no path to ask, no signals, and a sentence for the log."""
+def test_engines_without_a_page() -> None:
+    """Ollama, TabbyAPI and transformers serve have no path, no signals, and a note for the log."""
     without = {table.engine for table in TABLES if not table.paths}
     assert without == {"ollama", "tabbyapi", "transformers"}
     for engine in without:
@@ -158,18 +148,18 @@ def test_an_engine_without_a_page_says_so() -> None:
 
 
 def test_every_engine_with_a_dialect_has_a_table() -> None:
-    """But for plain OpenAI, of which nothing is known."""
+    """Except plain OpenAI."""
     assert {name for name in DIALECTS if not tables(name)} == {"openai"}
 
 
-def test_a_page_of_something_else_is_nobodys() -> None:
-    """A Python process's own figures, or a GPU exporter's, are no engine's."""
+def test_a_page_of_another_program_is_not_recognised() -> None:
+    """Such as a Python process or a GPU exporter."""
     page = Parser().parse(b'process_start_time_seconds 1.7e9\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 3\n')
     assert recognise(page, TABLES) is None
 
 
-def test_facts_come_from_the_first_answer_that_tells_them() -> None:
-    """Version, context and capacity are found in the engines' own JSON; answers of another shape tell nothing."""
+def test_facts_come_from_the_first_response_that_has_them() -> None:
+    """Version, context and capacity from JSON; responses of another form give no facts."""
     (sglang,) = tables("sglang")
     answers = {
         "/get_server_info": {"version": "0.5.2"},

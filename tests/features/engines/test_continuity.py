@@ -1,4 +1,4 @@
-"""Successive readings as one story."""
+"""Continuous totals from successive readings."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.features.engines.continuity import STEADY, Continuity, ContinuousReading
+from prober.features.engines.continuity import STEADY_READINGS, Continuity, ContinuousReading
 from prober.measure.engine_signals import COUNTER_SIGNALS, EngineChange, EngineHistogram, EngineInfo, EngineSignals
 
 INFO = EngineInfo("vllm", "1.0", "tiny", {"dtype": "auto"})
@@ -29,7 +29,7 @@ def signals(
     )
 
 
-def told(continuity: Continuity, *readings: EngineSignals) -> list[ContinuousReading]:
+def take_all(continuity: Continuity, *readings: EngineSignals) -> list[ContinuousReading]:
     return [continuity.take(reading) for reading in readings]
 
 
@@ -37,19 +37,19 @@ def tokens(story: list[ContinuousReading]) -> list[float | None]:
     return [None if step.signals is None else step.signals.generation_tokens_total for step in story]
 
 
-def test_counters_pass_through_while_nothing_happens() -> None:
-    """The first reading stands as it is, and later ones too; gauges are never touched."""
-    story = told(Continuity(), *(signals(float(n), requests_running=3.0 - n) for n in range(3)))
+def test_counters_are_unchanged_without_a_restart() -> None:
+    """Without restarts readings are unchanged; gauges are never changed."""
+    story = take_all(Continuity(), *(signals(float(n), requests_running=3.0 - n) for n in range(3)))
     assert tokens(story) == [0.0, 1.0, 2.0]
     assert [step.signals and step.signals.requests_running for step in story] == [3.0, 2.0, 1.0]
     assert not any(step.restarted or step.changes or step.refused for step in story)
 
 
 @pytest.mark.parametrize("starts", [(None, None), (100.0, 200.0)])
-def test_counters_go_on_over_a_restart(starts: tuple[float | None, float | None]) -> None:
-    """The reading at which they fall adds nothing, the next one says restart and adds what was counted since it."""
+def test_counters_continue_after_a_restart(starts: tuple[float | None, float | None]) -> None:
+    """The reading at which they fall adds nothing; the next one reports the restart and adds the counts since then."""
     before, after = starts
-    story = told(
+    story = take_all(
         Continuity(),
         signals(100.0, start=before),
         signals(7.0, start=after),
@@ -64,16 +64,16 @@ def test_counters_go_on_over_a_restart(starts: tuple[float | None, float | None]
     assert last.requests_finished_total == 12.0
 
 
-def test_a_restart_is_seen_by_start_time_though_counters_have_grown_past_it() -> None:
-    """A young engine's few tokens are soon passed by its successor's."""
-    story = told(Continuity(), signals(5.0, start=1.0), signals(50.0, start=9.0), signals(60.0, start=9.0))
+def test_a_restart_is_recognised_by_start_time_if_counters_do_not_fall() -> None:
+    """The new process may already have counted more than the old one."""
+    story = take_all(Continuity(), signals(5.0, start=1.0), signals(50.0, start=9.0), signals(60.0, start=9.0))
     assert tokens(story) == [5.0, 5.0, 65.0]
     assert story[-1].restarted
 
 
-def test_a_restart_is_seen_by_uptime() -> None:
-    """Where a page tells only that."""
-    story = told(
+def test_a_restart_is_recognised_by_uptime() -> None:
+    """If the page has no start time."""
+    story = take_all(
         Continuity(),
         signals(5.0, uptime_seconds=500.0),
         signals(6.0, uptime_seconds=2.0),
@@ -83,18 +83,18 @@ def test_a_restart_is_seen_by_uptime() -> None:
     assert tokens(story) == [5.0, 5.0, 11.0]
 
 
-def test_a_restarted_engine_that_idles() -> None:
-    """Counters at 0, or not there until the first request, are no reason to forget what was counted."""
-    story = told(Continuity(), signals(100.0), signals(0.0), signals(0.0), signals(3.0))
+def test_an_idle_engine_after_a_restart() -> None:
+    """Counters at 0, or absent until the first request, keep the earlier totals."""
+    story = take_all(Continuity(), signals(100.0), signals(0.0), signals(0.0), signals(3.0))
     assert tokens(story) == [100.0, 100.0, 100.0, 103.0]
-    story = told(Continuity(), signals(100.0), signals(None), signals(None), signals(3.0), signals(4.0))
+    story = take_all(Continuity(), signals(100.0), signals(None), signals(None), signals(3.0), signals(4.0))
     assert tokens(story) == [100.0, None, None, 100.0, 104.0]
     assert [step.restarted for step in story] == [False] * 4 + [True]
 
 
-def test_one_counter_that_falls_is_no_restart() -> None:
-    """Of several counters one fell: it is held level, and the others go on."""
-    story = told(
+def test_a_single_falling_counter_is_not_a_restart() -> None:
+    """Its total is held; the others continue."""
+    story = take_all(
         Continuity(),
         signals(100.0, preemptions_total=5.0, prompt_tokens_total=50.0),
         signals(101.0, preemptions_total=4.0, prompt_tokens_total=51.0),
@@ -105,17 +105,17 @@ def test_one_counter_that_falls_is_no_restart() -> None:
     assert tokens(story) == [100.0, 101.0, 102.0]
 
 
-def test_a_rank_that_leaves_takes_nothing_back() -> None:
-    """Fewer ranks count less together: the totals are held level, nothing is counted twice, and it is no restart."""
-    story = told(Continuity(), signals(100.0, ranks=2), signals(60.0, ranks=1), signals(65.0, ranks=1))
+def test_totals_are_held_when_a_rank_leaves() -> None:
+    """Fewer ranks have a lower sum: totals are held, nothing is counted twice, and no restart is reported."""
+    story = take_all(Continuity(), signals(100.0, ranks=2), signals(60.0, ranks=1), signals(65.0, ranks=1))
     assert tokens(story) == [100.0, 100.0, 105.0]
     assert not any(step.restarted for step in story)
 
 
-def test_a_histogram_with_new_bounds_starts_anew() -> None:
-    """Old counts cannot be added to other buckets."""
+def test_a_histogram_with_new_bounds_starts_again() -> None:
+    """Old counts cannot be added to different buckets."""
     continuity = Continuity()
-    told(continuity, signals(100.0), signals(1.0))
+    take_all(continuity, signals(100.0), signals(1.0))
     new = EngineHistogram((0.5,), (1.0, 2.0), 1.0)
     step = continuity.take(signals(2.0, ttft_seconds=new))
     assert step.signals is not None
@@ -124,22 +124,22 @@ def test_a_histogram_with_new_bounds_starts_anew() -> None:
 
 
 def test_two_pods_behind_one_address_by_start_time() -> None:
-    """As soon as a start time comes back the page is refused; what was shown is never counted twice."""
+    """The page is refused when a start time goes back; nothing is counted twice."""
     first = [signals(1000.0 + n, start=100.0) for n in range(6)]
     second = [signals(500.0 + n, start=200.0) for n in range(6)]
-    story = told(Continuity(), *(reading for pair in zip(first, second, strict=True) for reading in pair))
+    story = take_all(Continuity(), *(reading for pair in zip(first, second, strict=True) for reading in pair))
     assert tokens(story)[:2] == [1000.0, 1000.0]
     assert tokens(story)[2:] == [None] * 10
     assert story[2].refused is not None
-    assert "a different engine's each time" in story[2].refused
+    assert "several engines answer in turn" in story[2].refused
     assert not any(step.restarted for step in story)
 
 
 def test_two_pods_behind_one_address_by_their_counters() -> None:
-    """Without start times, falling again and again tells it, and until then no total has grown by the other's."""
+    """Without start times repeated falls are the sign; until then no total includes the other engine's counts."""
     first = [signals(1000.0 + n) for n in range(10)]
     second = [signals(500.0 + n) for n in range(10)]
-    story = told(Continuity(), *(reading for pair in zip(first, second, strict=True) for reading in pair))
+    story = take_all(Continuity(), *(reading for pair in zip(first, second, strict=True) for reading in pair))
     shown = [value for value in tokens(story) if value is not None]
     assert max(shown) <= 1009.0
     assert story[-1].refused is not None
@@ -147,31 +147,33 @@ def test_two_pods_behind_one_address_by_their_counters() -> None:
     assert tokens(story)[6:] == [None] * 14
 
 
-def test_a_page_that_has_become_one_engine_s_is_believed_again() -> None:
-    """After enough readings of one line the totals go on from where they stood."""
+def test_a_page_of_one_engine_is_accepted_again() -> None:
+    """After STEADY_READINGS readings the totals continue from their last values."""
     continuity = Continuity()
-    story = told(continuity, signals(1000.0, start=100.0), signals(500.0, start=200.0), signals(1001.0, start=100.0))
+    story = take_all(
+        continuity, signals(1000.0, start=100.0), signals(500.0, start=200.0), signals(1001.0, start=100.0)
+    )
     assert story[-1].refused is not None
-    story = told(continuity, *(signals(1001.0 + n, start=100.0) for n in range(1, STEADY + 3)))
-    assert [step.refused is None for step in story] == [False] * (STEADY - 1) + [True] * 3
+    story = take_all(continuity, *(signals(1001.0 + n, start=100.0) for n in range(1, STEADY_READINGS + 3)))
+    assert [step.refused is None for step in story] == [False] * (STEADY_READINGS - 1) + [True] * 3
     assert tokens(story)[-3:] == [1000.0, 1001.0, 1002.0]
 
 
-def test_a_few_restarts_far_apart_are_restarts() -> None:
+def test_rare_restarts_are_accepted() -> None:
     """An engine that restarts each quarter of an hour is not refused."""
     continuity, story = Continuity(), []
     for _ in range(5):
-        story += told(continuity, *(signals(float(n)) for n in range(1, 180)))
+        story += take_all(continuity, *(signals(float(n)) for n in range(1, 180)))
     assert sum(step.restarted for step in story) == 4
     assert not any(step.refused for step in story)
     assert tokens(story)[-1] == 5 * 179.0
 
 
-def test_changes_are_told_with_old_and_new() -> None:
-    """Version, model and flags, once each, when the restart that brought them is sure; finding one out is no change."""
+def test_changes_have_old_and_new_value() -> None:
+    """Version, model and flags, each once, when the restart is confirmed; a fact that becomes known is not a change."""
     new = EngineInfo("vllm", "1.1", "tiny", {"dtype": "fp8", "block": "16"})
     unknown = replace(INFO, version=None)
-    story = told(
+    story = take_all(
         Continuity(),
         signals(1.0, start=1.0, info=unknown),
         signals(2.0, start=1.0),
@@ -184,15 +186,17 @@ def test_changes_are_told_with_old_and_new() -> None:
 
 
 def test_a_model_swapped_without_a_restart_is_a_change() -> None:
-    """Through silence too: what is not told in between is remembered."""
+    """Also if readings in between lack the model."""
     silent, other = replace(INFO, model=None), replace(INFO, model="big")
-    story = told(Continuity(), *(signals(float(n), info=info) for n, info in enumerate((INFO, silent, other, other))))
+    story = take_all(
+        Continuity(), *(signals(float(n), info=info) for n, info in enumerate((INFO, silent, other, other)))
+    )
     assert [step.changes for step in story] == [(), (), (EngineChange("model", "tiny", "big"),), ()]
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2), st.sampled_from([None, 1.0, 2.0, 3.0])), max_size=60))
 def test_no_total_ever_falls(readings: list[tuple[int, int, float | None]]) -> None:
-    """Whatever a page says in whatever order."""
+    """For any sequence of readings."""
     continuity = Continuity()
     highest: dict[str, float] = {}
     for count, ranks, start in readings:
@@ -208,16 +212,16 @@ def test_no_total_ever_falls(readings: list[tuple[int, int, float | None]]) -> N
 
 
 def epochs(*readings: EngineSignals) -> list[int]:
-    """The epoch at each reading."""
-    continuity, found = Continuity(), []
+    """Epoch after each reading."""
+    continuity, numbers = Continuity(), []
     for reading in readings:
         continuity.take(reading)
-        found.append(continuity.epoch)
-    return found
+        numbers.append(continuity.epoch)
+    return numbers
 
 
-def test_totals_are_of_one_epoch_while_they_say_what_the_engine_did() -> None:
-    """Idle or busy, with counters that come later: nothing begins anew."""
+def test_the_epoch_is_constant_without_restarts() -> None:
+    """Idle or busy, also with counters that appear later."""
     assert (
         epochs(signals(None), signals(1.0), signals(1.0), signals(50.0), signals(60.0, preemptions_total=3.0))
         == [0] * 5
@@ -236,19 +240,19 @@ def test_totals_are_of_one_epoch_while_they_say_what_the_engine_did() -> None:
         (signals(1000.0, start=100.0), signals(500.0, start=200.0), signals(1001.0, start=100.0)),  # two pods
     ],
 )
-def test_totals_that_do_not_say_it_begin_an_epoch(readings: tuple[EngineSignals, ...]) -> None:
-    """The difference over a restart, a rank or another engine is nobody's rate."""
-    found = epochs(*readings)
-    assert found[0] < found[1]
+def test_a_discontinuity_begins_an_epoch(readings: tuple[EngineSignals, ...]) -> None:
+    """After a restart, a change of ranks or another engine, differences are not rates."""
+    numbers = epochs(*readings)
+    assert numbers[0] < numbers[1]
 
 
-def test_the_reading_that_makes_a_restart_sure_adds_more_than_its_own() -> None:
-    """All that was counted since the restart is in it, so it begins another epoch than the doubtful one before."""
+def test_the_reading_that_confirms_a_restart_begins_an_epoch() -> None:
+    """It contains all counts since the restart."""
     assert epochs(signals(100.0), signals(7.0), signals(9.0), signals(20.0)) == [0, 1, 2, 2]
 
 
-def test_after_missing_readings_only_a_start_time_says_that_nothing_happened() -> None:
-    """A counter may have grown past the old one in another process; an uptime too."""
+def test_after_missing_readings_only_the_start_time_proves_continuity() -> None:
+    """Counters and uptime of a new process may exceed the old ones."""
     for more, goes_on in (({"start": 1.0}, True), ({}, False), ({"uptime_seconds": 500.0}, False)):
         continuity = Continuity()
         continuity.take(signals(100.0, **more))

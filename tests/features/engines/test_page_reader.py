@@ -48,13 +48,13 @@ class Engine:
         self.asked.append(request.headers.get("Authorization", ""))
         return web.Response(status=self.status, text=self.text % ((self.count,) * self.text.count("%d")))
 
-    async def told(self, _: web.Request) -> web.Response:
+    async def version_page(self, _: web.Request) -> web.Response:
         return web.json_response({"version": self.version})
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[int]:
         app = web.Application()
-        app.add_routes([web.get("/metrics", self.page), web.get("/version", self.told)])
+        app.add_routes([web.get("/metrics", self.page), web.get("/version", self.version_page)])
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -79,7 +79,7 @@ class Heard:
 
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 -- what is waited for has no event
+        while not true():  # noqa: ASYNC110 -- the condition has no event
             await asyncio.sleep(0.005)
 
 
@@ -88,10 +88,10 @@ async def reading(
     url: str, heard: Heard, **spec: object
 ) -> AsyncIterator[tuple[PageReader, Clock, asyncio.Task[None]]]:
     text = f"targets: [{{name: t, url: '{url}'}}]"
-    found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
+    loaded = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
     clock = VirtualClock()
-    target = Target(found.model_copy(update=spec), clock)
-    target.identity = Identity("m", DIALECTS["vllm"], "/v1") if found.engine is None and not spec else None
+    target = Target(loaded.model_copy(update=spec), clock)
+    target.identity = Identity("m", DIALECTS["vllm"], "/v1") if loaded.engine is None and not spec else None
     page = PageReader(target, MetricsSpec.model_construct(url=None, interval=0.02), clock, heard, lambda: "t")
     task = asyncio.create_task(page.run())
     try:
@@ -102,8 +102,8 @@ async def reading(
         clock.close()
 
 
-async def test_what_the_engine_says_is_heard_and_is_the_load_of_a_moment() -> None:
-    """Signals with version, and running + waiting at the reading before a moment; before the first there is none."""
+async def test_signals_reach_the_listener_and_give_the_load() -> None:
+    """Signals with version; the load is running + waiting of the last reading before a time, absent before the first."""
     engine, heard = Engine(), Heard()
     async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard) as (_page, _clock, _):
         await until(lambda: heard.now is not None)
@@ -112,8 +112,8 @@ async def test_what_the_engine_says_is_heard_and_is_the_load_of_a_moment() -> No
         assert (heard.now.kv_cache_usage_ratio_max, heard.now.info.version) == (0.25, "0.32.0")
 
 
-async def test_a_page_that_ends_leaves_nothing_shown_as_current() -> None:
-    """After a few readings without an answer there is no value, and no load; it comes back by itself."""
+async def test_an_unreadable_page_has_no_current_values() -> None:
+    """After STALE_READINGS without a response there are no signals and no load; they return with the page."""
     engine, heard = Engine(), Heard()
     async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard) as (_page, _clock, _):
         await until(lambda: heard.now is not None)
@@ -123,8 +123,8 @@ async def test_a_page_that_ends_leaves_nothing_shown_as_current() -> None:
         await until(lambda: heard.now is not None)
 
 
-async def test_a_restart_is_told_and_no_counter_falls() -> None:
-    """What was counted before it is kept; another version is a change."""
+async def test_a_restart_is_reported_and_no_counter_falls() -> None:
+    """Earlier counts stay in the totals; another version is a change."""
     engine, heard = Engine(), Heard()
     async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard):
         await until(lambda: heard.now is not None)
@@ -136,8 +136,8 @@ async def test_a_restart_is_told_and_no_counter_falls() -> None:
         assert heard.now.info.version == "0.33.0"
 
 
-async def test_an_upgrade_that_renames_everything_is_followed() -> None:
-    """The page of another generation of the same engine is known for what it is at the next reading."""
+async def test_an_upgrade_that_renames_all_series_is_recognised() -> None:
+    """The next reading uses the table of the new generation."""
     engine, heard = Engine(), Heard()
     async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard):
         await until(lambda: heard.now is not None)
@@ -145,8 +145,8 @@ async def test_an_upgrade_that_renames_everything_is_followed() -> None:
         await until(lambda: heard.now is not None and heard.now.kv_cache_usage_ratio_max == 0.75)
 
 
-async def test_another_path_is_tried_and_the_server_s_own_answers_fill_what_the_page_lacks() -> None:
-    """LiteLLM's page moved; SGLang tells its capacity beside its page."""
+async def test_other_paths_are_tried_and_json_endpoints_complete_the_page() -> None:
+    """LiteLLM's page moved; SGLang has its capacity in a JSON endpoint."""
     asked: list[str] = []
 
     async def page(request: web.Request) -> web.Response:
@@ -176,8 +176,8 @@ async def test_another_path_is_tried_and_the_server_s_own_answers_fill_what_the_
     assert "/metrics/" in asked
 
 
-async def test_an_engine_without_a_page_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """It is said once, and nothing is asked."""
+async def test_an_engine_without_a_page_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once, and nothing is requested."""
     heard = Heard()
     async with reading("http://127.0.0.1:1", heard, engine="ollama") as (_, _clock, task):
         async with asyncio.timeout(5):
@@ -186,12 +186,12 @@ async def test_an_engine_without_a_page_costs_nothing(caplog: pytest.LogCaptureF
     assert caplog.text.count("has no page of its own") == 1
 
 
-async def test_a_page_of_no_known_engine_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """With its address, once."""
+async def test_a_page_of_an_unknown_engine_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, with its address."""
     engine, heard = Engine(), Heard()
     engine.text = "other_thing 1\n"
     async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard):
-        await until(lambda: "a page of no engine that is known" in caplog.text)
+        await until(lambda: "the page is of no known engine" in caplog.text)
         await asyncio.sleep(0.1)
     assert heard.now is None
-    assert caplog.text.count("a page of no engine that is known") == 1
+    assert caplog.text.count("the page is of no known engine") == 1

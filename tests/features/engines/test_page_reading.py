@@ -35,7 +35,7 @@ class Lines:
 
 
 def page(**samples: list[One] | float) -> Lines:
-    return Lines({name: found if isinstance(found, list) else [One(found)] for name, found in samples.items()})
+    return Lines({name: values if isinstance(values, list) else [One(values)] for name, values in samples.items()})
 
 
 def table(*sources: Source, signal: str = "requests_waiting", **more: Any) -> EngineTable:
@@ -53,22 +53,22 @@ RANKS = [One(1.0, {"rank": "0"}), One(3.0, {"rank": "1"}), One(float("nan"), {"r
     ("over", "value"),
     [(Aggregation.SUM, 4.0), (Aggregation.MAX, 3.0), (Aggregation.MEAN, 2.0), (Aggregation.FIRST, 1.0)],
 )
-def test_ranks_become_one_value(over: Aggregation, value: float) -> None:
-    """Each way of taking ranks together; a rank that says NaN says nothing."""
+def test_ranks_are_aggregated(over: Aggregation, value: float) -> None:
+    """By each kind of aggregation; NaN of a rank is ignored."""
     assert waiting(page(a=RANKS), SampleSource("a", over)) == value
     assert waiting(page(a=[One(float("inf"))]), SampleSource("a", over)) is None
 
 
-def test_labels_choose_series_and_a_series_without_the_label_passes() -> None:
-    """A label that older releases do not have keeps nobody out."""
+def test_labels_select_series() -> None:
+    """Series without the label, as in older releases, are selected too."""
     split = page(a=[One(1.0, {"reason": "capacity"}), One(5.0, {"reason": "deferred"})])
     assert waiting(split, SampleSource("a", where={"reason": ("capacity",)})) == 1.0
     assert waiting(page(a=7.0), SampleSource("a", where={"reason": ("capacity",)})) == 7.0
     assert waiting(split, SampleSource("a", where={"reason": ("other",)})) is None
 
 
-def test_absent_is_none_and_never_zero() -> None:
-    """No expression makes up a value for what the page does not say."""
+def test_an_absent_value_is_none() -> None:
+    """Never 0, for every kind of source."""
     a, b = SampleSource("a"), SampleSource("b")
     only_a, only_b = page(a=2.0), page(b=0.0)
     assert waiting(only_b, a) is None
@@ -79,8 +79,8 @@ def test_absent_is_none_and_never_zero() -> None:
     assert waiting(page(a=[]), a) is None
 
 
-def test_units_and_what_counts_itself() -> None:
-    """A scale turns the page's unit into ours; an offset takes out the scrape itself, and nothing is below 0."""
+def test_scale_and_offset() -> None:
+    """A scale converts the unit; an offset excludes the scrape itself; no value is below 0."""
     assert waiting(page(a=1500.0), SampleSource("a", scale=0.001)) == 1.5
     assert waiting(page(a=1.0), SampleSource("a", offset=-1.0)) == 0.0
     assert waiting(page(a=0.0), SampleSource("a", offset=-1.0)) == 0.0
@@ -96,13 +96,13 @@ def test_units_and_what_counts_itself() -> None:
     ],
 )
 def test_numbers_in_labels(labels: dict[str, str], value: float | None) -> None:
-    """Two ranks' capacities are added; what is no number is not guessed."""
+    """Capacities of two ranks are added; text that is not a number gives no value."""
     info = page(info=[One(1.0, {**labels, "engine": str(rank)}) for rank in range(2)])
     assert waiting(info, LabelProductSource("info", ("blocks", "size"))) == value
 
 
-def test_series_that_say_the_same_count_once() -> None:
-    """Tensor-parallel ranks that report the same scheduler are one, whatever order they come in; data-parallel ones are two."""
+def test_duplicate_series_count_once() -> None:
+    """Tensor-parallel ranks report the same scheduler and count once, in any order; data-parallel ranks count each."""
     series = [
         One(5.0, {"tp": "10", "dp": "0"}),
         One(4.0, {"tp": "2", "dp": "0"}),
@@ -114,7 +114,7 @@ def test_series_that_say_the_same_count_once() -> None:
 
 
 def test_histograms_of_ranks_are_added() -> None:
-    """Bounds sorted, only those that all have, counts never falling, unit turned into seconds; no total, no histogram."""
+    """Bounds are sorted and common to all ranks, counts are monotonic, the unit is seconds; without a total there is no histogram."""
 
     def bucket(le: str, value: float, rank: str) -> One:
         return One(value, {"le": le, "rank": rank})
@@ -122,11 +122,11 @@ def test_histograms_of_ranks_are_added() -> None:
     both = [bucket("+Inf", 9, "0"), bucket("100", 2, "0"), bucket("500", 1, "0")]
     both += [bucket("100", 1, "1"), bucket("500.0", 4, "1"), bucket("+Inf", 4, "1"), bucket("200", 3, "1")]
     both += [One(1.0, {"le": "x"}), One(1.0, {})]
-    found = read(
+    reading = read(
         Lines({"h_bucket": both, "h_sum": [One(3000.0)]}),
         table(HistogramSource("h", scale=0.001), signal="ttft_seconds"),
     )
-    assert found.signals.ttft_seconds == EngineHistogram((0.1, 0.5), (3.0, 5.0, 13.0), 3.0)
+    assert reading.signals.ttft_seconds == EngineHistogram((0.1, 0.5), (3.0, 5.0, 13.0), 3.0)
     without = Lines({"h_bucket": [bucket("100", 1, "0")], "h_sum": [One(1.0)]})
     assert read(without, table(HistogramSource("h"), signal="ttft_seconds")).signals.ttft_seconds is None
 
@@ -145,16 +145,16 @@ RENAMED = (SampleSource("new", since="2.0"), SampleSource("old", until="3.0"))
         ("nightly", ("new", "old")),
     ],
 )
-def test_what_a_release_should_have_is_missed_by_name(version: str | None, missed: tuple[str, ...]) -> None:
-    """Only names of that release; and nothing is missed if one of them is there."""
+def test_signals_that_a_release_should_have_are_missing_by_name(version: str | None, missed: tuple[str, ...]) -> None:
+    """Names are those of the release; nothing is missing if one of them is present."""
     reading = read(page(other=1.0), table(*RENAMED), version=version)
     assert [missing.names for missing in reading.missing] == [missed]
     assert reading.missing[0].signal == "requests_waiting"
     assert read(page(old=1.0), table(*RENAMED), version=version).missing == ()
 
 
-def test_what_need_not_be_there_is_not_missed() -> None:
-    """Signals of later releases, those behind a switch, and, of an unknown release, those that not every release has."""
+def test_optional_signals_are_not_missing() -> None:
+    """Signals of later releases, optional ones, and, for an unknown release, those that not every release has."""
     later = table(SampleSource("a", since="2.0"))
     assert read(page(), later, version="1.9").missing == ()
     assert read(page(), later).missing == ()
@@ -162,8 +162,8 @@ def test_what_need_not_be_there_is_not_missed() -> None:
     assert read(page(), table(SampleSource("a", expected=False)), version="2.0").missing == ()
 
 
-def test_a_lazy_engine_lacks_counters_only_once_it_has_worked() -> None:
-    """Counters and histograms that come with the first request are not missed before it; gauges always are."""
+def test_a_lazy_engine_has_counters_after_its_first_request() -> None:
+    """Counters and histograms are not missing before it; gauges are."""
     signals: dict[str, tuple[Source, ...]] = {
         "requests_running": (SampleSource("running"),),
         "prompt_tokens_total": (SampleSource("prompt"),),
@@ -177,16 +177,16 @@ def test_a_lazy_engine_lacks_counters_only_once_it_has_worked() -> None:
     assert [missing.signal for missing in late.missing] == ["prompt_tokens_total", "ttft_seconds"]
 
 
-def test_the_release_decides_between_names_and_a_build_may_differ() -> None:
-    """Where both names are present the release's own is read; the other one if only that is there."""
+def test_the_release_selects_the_name() -> None:
+    """If both names are present, that of the release is read; otherwise the one that is present."""
     both = page(new=1.0, old=2.0)
     assert read(both, table(*RENAMED), version="1.0").signals.requests_waiting == 2.0
     assert read(both, table(*RENAMED), version="2.0").signals.requests_waiting == 1.0
     assert read(page(old=2.0), table(*RENAMED), version="4.0").signals.requests_waiting == 2.0
 
 
-def test_only_the_target_s_model_counts() -> None:
-    """Series of other models are left out if the page knows the model, in whatever case; else all count."""
+def test_series_of_other_models_are_left_out() -> None:
+    """If the page has the model, ignoring case; otherwise all series count."""
     series = page(
         a=[One(1.0, {"model": "org/tiny"}), One(2.0, {"model": "other"}), One(4.0)], b=[One(8.0, {"model": "x"})]
     )
@@ -198,22 +198,22 @@ def test_only_the_target_s_model_counts() -> None:
     assert read(page(a=[One(1.0, {"model": "undefined"})]), models).signals.info.model is None
 
 
-def test_flags_of_ranks_that_differ_are_shown_together() -> None:
-    """Only the labels that are settings."""
+def test_different_flags_of_ranks_are_joined() -> None:
+    """Only labels that are settings."""
     info = page(info=[One(1.0, {"block": "16", "n": "1"}), One(1.0, {"block": "32", "n": "2"})])
     reading = read(info, table(SampleSource("a"), flags=(("info", ("block", "absent")),)))
     assert reading.signals.info.flags == {"block": "16|32"}
 
 
 def test_the_start_time_may_come_from_a_header() -> None:
-    """The page's own is preferred."""
+    """That of the page takes precedence."""
     start = table(SampleSource("start"), signal="start_time_seconds")
     assert read(page(), start, start_time_seconds=5.0).signals.start_time_seconds == 5.0
     assert read(page(start=6.0), start, start_time_seconds=5.0).signals.start_time_seconds == 6.0
 
 
-def test_reading_can_be_interrupted() -> None:
-    """A slice a signal, and the same reading."""
+def test_reading_in_slices() -> None:
+    """One slice per signal, with the same result."""
     many = EngineTable(
         engine="x", signals={"requests_running": (SampleSource("a"),), "requests_waiting": (SampleSource("b"),)}
     )
@@ -224,8 +224,8 @@ def test_reading_can_be_interrupted() -> None:
     assert stop.value.value == read(page(a=1.0, b=2.0), many)
 
 
-def test_a_shape_is_a_prefix_with_or_without_a_label_or_a_set_of_names() -> None:
-    """The first table that fits wins; OpenMetrics' end can tell two apart."""
+def test_pages_are_recognised_by_prefix_label_or_names() -> None:
+    """The first table that fits is used; the end of OpenMetrics can separate two."""
 
     def shaped(engine: str, **shape: Any) -> EngineTable:
         return EngineTable(engine=engine, shape=PageShape(**shape))
@@ -239,8 +239,8 @@ def test_a_shape_is_a_prefix_with_or_without_a_label_or_a_set_of_names() -> None
     )
 
     def engine(lines: Lines) -> str | None:
-        found = recognise(lines, tables)
-        return found.engine if found else None
+        table = recognise(lines, tables)
+        return table.engine if table else None
 
     ranked = {"v:info": [One(1.0)], "v:a": [One(1.0, {"engine": "0"})]}
     assert engine(Lines(ranked)) == "ranked"

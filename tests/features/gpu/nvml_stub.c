@@ -168,17 +168,15 @@ int nvmlDeviceGetMemoryInfo_v2(device *on, memory_values_v2 *memory) {
     return OK;
 }
 
-int nvmlDeviceGetPowerUsage(device *on, unsigned *milliwatts) {
-    WHOLE("GetPowerUsage", on);
-    *milliwatts = 250500 + 1000 * (unsigned)on->gpu;
-    return OK;
-}
+/* A getter of one number of a whole GPU. */
+#define GETTER(name, type, number) \
+    int nvmlDevice##name(device *on, type *out) { WHOLE(#name, on); *out = (type)(number); return OK; }
 
-int nvmlDeviceGetTotalEnergyConsumption(device *on, u64 *millijoules) {
-    WHOLE("GetTotalEnergyConsumption", on);
-    *millijoules = 5000000000500 + (u64)on->gpu * 1000;
-    return OK;
-}
+GETTER(GetPowerUsage, unsigned, 250500 + 1000 * on->gpu)
+GETTER(GetTotalEnergyConsumption, u64, 5000000000500 + 1000 * on->gpu)
+GETTER(GetCurrentClocksEventReasons, u64, of("reasons", on->gpu, 1))
+GETTER(GetCurrentClocksThrottleReasons, u64, 0x80)
+GETTER(GetMaxMigDeviceCount, unsigned, SLOTS)
 
 int nvmlDeviceGetTemperatureV(device *on, temperature_value *temperature) {
     WHOLE("GetTemperatureV", on);
@@ -197,18 +195,6 @@ int nvmlDeviceGetTemperature(device *on, unsigned sensor, unsigned *celsius) {
 int nvmlDeviceGetClockInfo(device *on, unsigned which, unsigned *megahertz) {
     WHOLE("GetClockInfo", on);
     *megahertz = which == 1 ? 1410 + (unsigned)on->gpu : 1;
-    return OK;
-}
-
-int nvmlDeviceGetCurrentClocksEventReasons(device *on, u64 *reasons) {
-    WHOLE("GetCurrentClocksEventReasons", on);
-    *reasons = (u64)of("reasons", on->gpu, 1);
-    return OK;
-}
-
-int nvmlDeviceGetCurrentClocksThrottleReasons(device *on, u64 *reasons) {
-    WHOLE("GetCurrentClocksThrottleReasons", on);
-    *reasons = 0x80;
     return OK;
 }
 
@@ -241,8 +227,6 @@ int nvmlDeviceGetMigMode(device *on, unsigned *now, unsigned *next) {
     *now = *next = (unsigned)of("mig", on->gpu, 0);
     return OK;
 }
-
-int nvmlDeviceGetMaxMigDeviceCount(device *on, unsigned *number) { WHOLE("GetMaxMigDeviceCount", on); *number = SLOTS; return OK; }
 
 static long instance_in(int gpu, int slot) {
     char key[32];

@@ -1,4 +1,4 @@
-"""A stand-in for Grafana, as its HTTP API is documented: just the calls that the prober makes, each body checked strictly.
+"""A stand-in for Grafana after the documentation of its HTTP API: only the calls that the prober makes, with strict checks of bodies.
 
 What is not in the documentation of a call is refused with 400, and so is a token that is not the one. It keeps dashboards with
 their versions, folders, data sources and annotations, and can be told to fail in the ways that servers and proxies do.
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An answer instead of the right one, `times` times (None: always) after `after` right ones; lost: it is done, and no answer."""
+    """A faulty response, `times` times (None: always) after `after` correct ones. lost: the request is executed, without a response."""
 
     status: int = 500
     body: str = '{"message": "Internal server error"}'
@@ -59,8 +59,12 @@ class Asked:
 
 @dataclass
 class Grafana:
-    """What it holds, what it was asked, and how it fails. old: as Grafana 10 answers; migrates: dashboards change as it keeps
-    them; hides: what is not there is 403 instead of 404, as some releases say of a uid outside a token's scope."""
+    """Stored objects, received requests, and faults.
+
+    old: answer as Grafana 10.
+    migrates: change dashboards when storing them.
+    hides: answer 403 instead of 404 for what does not exist, as some releases do for a uid outside the token's scope.
+    """
 
     sources: list[Json] = field(default_factory=lambda: [dict(PROMETHEUS), dict(LOKI)])
     folders: dict[str, Json] = field(default_factory=dict)
@@ -76,16 +80,16 @@ class Grafana:
 
     @property
     def writes(self) -> list[Asked]:
-        """Requests that would have changed something."""
+        """Requests that change something."""
         return [each for each in self.asked if each.method != "GET"]
 
     def edit(self, uid: str, message: str = "", **changes: Any) -> None:
-        """Somebody saves a dashboard in the browser."""
+        """Save a dashboard as a browser does."""
         kept = self.dashboards[uid]
         self._keep(uid, {**kept.document, **changes}, kept.folder_uid, message, "jane")
 
     def restore(self, uid: str, version: int) -> None:
-        """Somebody restores an old version."""
+        """Restore an old version as a browser does."""
         found = next(each for each in self.dashboards[uid].versions if each["version"] == version)
         kept = self.dashboards[uid]
         self._keep(uid, deepcopy(found["data"]), kept.folder_uid, f"Restored from version {version}", "jane")
@@ -114,7 +118,7 @@ class Grafana:
     # --- the documented calls; each gives status and body
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
-        """What the API says."""
+        """Response of the API."""
         match method, path.strip("/").split("/"):
             case "GET", ["api", "health"]:
                 return 200, {"commit": "abc", "database": "ok", "version": "10.4.2" if self.old else "12.1.0"}
@@ -245,7 +249,7 @@ class Grafana:
         return 200, {"message": "Annotation added", "id": number}
 
     def fault(self, method: str, path: str) -> Fault | None:
-        """How this request fails, if it does."""
+        """Fault of this request; None for none."""
         for (wanted, beginning), fault in self.faults.items():
             if wanted == method and path.startswith(beginning):
                 count = self._counts[wanted, beginning] = self._counts.get((wanted, beginning), 0) + 1
@@ -255,7 +259,7 @@ class Grafana:
 
 
 def _flaw(body: Any, fields: dict[str, type], needed: tuple[str, ...]) -> str:
-    """What a body has wrong: a field that is not documented or of another type; null is absent, as it is in Go."""
+    """Problem of a body: a field that is undocumented or has another type; null counts as absent, as in Go."""
     if not isinstance(body, dict):
         return "bad request data"
     given = {key: value for key, value in body.items() if value is not None}
@@ -319,12 +323,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def handle(self) -> None:
-        """A client that breaks off, or does not trust us, is nothing to tell."""
+        """Ignore clients that disconnect or do not trust the certificate."""
         with suppress(ConnectionError, ssl.SSLError):
             super().handle()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager

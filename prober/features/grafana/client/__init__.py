@@ -1,4 +1,4 @@
-"""Grafana over its HTTP API: dashboards pushed, events marked. Only `server` imports the client library, which is large."""
+"""Client of Grafana's HTTP API: push of dashboards, annotations. Only `server` imports the client library, which is large."""
 
 from importlib.util import find_spec
 
@@ -6,5 +6,5 @@ MISSING = "the library grafana-client is not installed: pip install 'llm-slo-pro
 
 
 def available() -> bool:
-    """Whether the client library is installed; it is an extra, as most probers never write to a Grafana."""
+    """Whether the client library is installed; it is an extra of the package."""
     return find_spec("grafana_client") is not None

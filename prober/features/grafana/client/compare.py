@@ -1,4 +1,4 @@
-"""Is a dashboard in Grafana the one that would be sent, and whose is it?"""
+"""Comparison of a dashboard in Grafana with the generated one, and the fingerprint of who saved it."""
 
 import difflib
 import hashlib
@@ -10,63 +10,69 @@ from prober import __version__
 
 Json = dict[str, Any]
 
-_BY_GRAFANA = frozenset(("id", "version", "iteration"))
+_ASSIGNED_BY_GRAFANA = frozenset(("id", "version", "iteration"))
 _MESSAGE = re.compile(r"^llm-slo-prober \S+ ([0-9a-f]{16})$")
-_LINES = 40
-_LONG = 160
+_MAX_DIFF_LINES = 40
+_MAX_LINE_CHARS = 160
 
 
 def fingerprint(document: Json) -> str:
-    """16 hexadecimal digits of what would be sent, the same for the same dashboard."""
-    text = json.dumps(_without(document), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """16 hexadecimal digits of a hash of the dashboard."""
+    text = json.dumps(_without_assigned(document), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def message_of(document: Json) -> str:
-    """For the version's entry in the dashboard's history: says who saved it, and what.
+    """Version message for the history of the dashboard, with the fingerprint.
 
-    A save by anybody else makes a version with a message of its own, or with none, so that the newest message tells whether a
-    dashboard is still as it was sent. A mark inside the dashboard would be copied by every such save; and what the dashboard
-    holds need not stay what was sent, since newer releases bring it up to their own schema.
+    A save by anybody else creates a version with another message or none, so the newest message shows whether the dashboard was
+    edited. A mark inside the dashboard would be copied by such a save, and its content may change without an edit, because newer
+    releases of Grafana migrate it to their own schema.
     """
     return f"llm-slo-prober {__version__} {fingerprint(document)}"
 
 
-def sent(message: str | None) -> str | None:
-    """The fingerprint in a message of ours, None in anybody else's."""
-    found = _MESSAGE.match(message or "")
-    return found[1] if found else None
+def fingerprint_in(message: str | None) -> str | None:
+    """Fingerprint in a version message of the prober; None in any other message."""
+    match = _MESSAGE.match(message or "")
+    return match[1] if match else None
 
 
-def same(held: Json, wanted: Json) -> bool:
-    """Nothing that a reader could see differs."""
-    return normal(held) == normal(wanted)
+def same(present: Json, generated: Json) -> bool:
+    """Whether the dashboards are equal after normalisation."""
+    return normalized(present) == normalized(generated)
 
 
-def normal(document: Json) -> Json:
-    """Without what Grafana numbers, adds empty, or has on every dashboard by itself."""
-    found = _full(_without(document))
-    annotations = found.get("annotations", {}).get("list", [])
-    own = [each for each in annotations if not each.get("builtIn")]
-    rest = {key: value for key, value in found.items() if key != "annotations"}
+def normalized(document: Json) -> Json:
+    """The dashboard without numbers that Grafana assigns, empty values and built-in annotations."""
+    parts = _without_empty(_without_assigned(document))
+    annotations = parts.get("annotations", {}).get("list", [])
+    own = [annotation for annotation in annotations if not annotation.get("builtIn")]
+    rest = {key: value for key, value in parts.items() if key != "annotations"}
     return rest | ({"annotations": {"list": own}} if own else {})
 
 
-def difference(held: Json, wanted: Json) -> list[str]:
-    """A unified diff, cut where it gets long."""
-    one, two = (json.dumps(normal(each), indent=1, sort_keys=True, ensure_ascii=False) for each in (held, wanted))
+def difference(present: Json, generated: Json) -> list[str]:
+    """Unified diff, limited to _MAX_DIFF_LINES lines of _MAX_LINE_CHARS characters."""
+    one, two = (
+        json.dumps(normalized(document), indent=1, sort_keys=True, ensure_ascii=False)
+        for document in (present, generated)
+    )
     lines = list(difflib.unified_diff(one.splitlines(), two.splitlines(), "in Grafana", "to be sent", lineterm="", n=2))
-    cut = [line if len(line) <= _LONG else line[: _LONG - 1] + "…" for line in lines[:_LINES]]
-    return cut + ([f"… {len(lines) - _LINES} lines more"] if len(lines) > _LINES else [])
+    shown = [
+        line if len(line) <= _MAX_LINE_CHARS else line[: _MAX_LINE_CHARS - 1] + "…" for line in lines[:_MAX_DIFF_LINES]
+    ]
+    hidden = len(lines) - len(shown)
+    return shown + ([f"… {hidden} lines more"] if hidden else [])
 
 
-def _without(document: Json) -> Json:
-    return {key: value for key, value in document.items() if key not in _BY_GRAFANA}
+def _without_assigned(document: Json) -> Json:
+    return {key: value for key, value in document.items() if key not in _ASSIGNED_BY_GRAFANA}
 
 
-def _full(value: Any) -> Any:
-    """Without keys whose value says nothing."""
+def _without_empty(value: Any) -> Any:
+    """`value` without keys that are null, false or empty."""
     if isinstance(value, dict):
-        parts = ((key, _full(each)) for key, each in value.items())
-        return {key: each for key, each in parts if each is not None and each is not False and each not in ("", [], {})}
-    return [_full(each) for each in value] if isinstance(value, list) else value
+        parts = {key: _without_empty(part) for key, part in value.items()}
+        return {key: part for key, part in parts.items() if part not in (None, "", [], {}) and part is not False}
+    return [_without_empty(part) for part in value] if isinstance(value, list) else value

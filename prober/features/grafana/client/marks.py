@@ -1,4 +1,4 @@
-"""Events as annotations of the whole organisation, each once."""
+"""Events as annotations of the organisation; each event once."""
 
 import html
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from prober.features.grafana.client.server import Server
 
 TAG = "llm-slo-prober"
-_LONGEST_TAG = 100  # characters that Grafana's table of tags holds
+_MAX_TAG_CHARS = 100  # size of the column in Grafana's table of tags
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment or a span. times: milliseconds since 1970; end_ms: None for a moment."""
+    """One annotation. Times are Unix milliseconds; end_ms: None for a point in time."""
 
     time_ms: int
     end_ms: int | None
@@ -23,26 +23,28 @@ class Mark:
     text: str
 
 
-def mark(event: TargetEvent, began_unix_s: float | None = None) -> Mark:
-    """An event as Grafana shows it; began_unix_s makes it a span that ends with the event. The text is HTML there."""
+def mark_of(event: TargetEvent, began_unix_s: float | None = None) -> Mark:
+    """Annotation of an event. began_unix_s: start of a span that ends with the event. The text is HTML."""
     end_ms = round(event.unix_s * 1e3)
     time_ms = end_ms if began_unix_s is None else round(began_unix_s * 1e3)
     text = html.escape(f"{event.target}: {event.text}", quote=False)
-    return Mark(time_ms, None if began_unix_s is None else end_ms, (TAG, event.target[:_LONGEST_TAG], event.kind), text)
+    return Mark(
+        time_ms, None if began_unix_s is None else end_ms, (TAG, event.target[:_MAX_TAG_CHARS], event.kind), text
+    )
 
 
 def annotate(server: "Server", marks: list[Mark]) -> int:
-    """Make those that are not there yet, oldest first, and say how many; what is there is known by its time and text.
+    """Create the annotations that do not exist yet, oldest first; return their number. Existing ones are recognised by time and text.
 
-    Raises GrafanaError: those before are made, and are found again by the next try.
+    Raises GrafanaError. Annotations that were created before the error are recognised by the next call.
     """
     if not marks:
         return 0
-    begin = min(each.time_ms for each in marks)
-    end = max(each.end_ms or each.time_ms for each in marks)
-    there = {(each.get("time"), each.get("text")) for each in server.annotations(begin - 1, end + 1, TAG)}
-    wanted = {(each.time_ms, each.text): each for each in sorted(marks, key=lambda each: each.time_ms)}
-    new = [each for key, each in wanted.items() if key not in there]
-    for each in new:
-        server.annotate(each.time_ms, each.end_ms, list(each.tags), each.text)
+    begin = min(mark.time_ms for mark in marks)
+    end = max(mark.end_ms or mark.time_ms for mark in marks)
+    existing = {(old.get("time"), old.get("text")) for old in server.annotations(begin - 1, end + 1, TAG)}
+    by_key = {(mark.time_ms, mark.text): mark for mark in sorted(marks, key=lambda mark: mark.time_ms)}
+    new = [mark for key, mark in by_key.items() if key not in existing]
+    for mark in new:
+        server.annotate(mark.time_ms, mark.end_ms, list(mark.tags), mark.text)
     return len(new)

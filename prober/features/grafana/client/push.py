@@ -1,25 +1,24 @@
-"""The dashboards into one Grafana: what is missing is made, what is old is replaced, what people edited is left alone."""
+"""Push of the dashboards to one Grafana: missing ones are created, outdated ones replaced, edited ones left alone."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from prober.features.grafana.client.compare import difference, fingerprint, message_of, same, sent
-from prober.features.grafana.client.server import GrafanaError, Held, Server
-from prober.features.grafana.client.sources import beginning_with, choose
+from prober.features.grafana.client.compare import difference, fingerprint, fingerprint_in, message_of, same
+from prober.features.grafana.client.server import ExistingDashboard, GrafanaError, Server
+from prober.features.grafana.client.sources import choose, with_source
 
-# as it should be; or what was done (with a dry run: would be); or why nothing was
-State = Literal["same", "made", "updated", "overwritten", "edited", "provisioned", "failed"]
-SENT: frozenset[State] = frozenset(("made", "updated", "overwritten"))
-LEFT: frozenset[State] = frozenset(("edited", "provisioned", "failed"))
-_MEANWHILE = "somebody saved it meanwhile, or there is one that the token may not see"
+State = Literal["unchanged", "created", "updated", "overwritten", "edited", "provisioned", "failed"]
+SENT: frozenset[State] = frozenset(("created", "updated", "overwritten"))  # in a dry run: would be sent
+NOT_REPLACED: frozenset[State] = frozenset(("edited", "provisioned", "failed"))
+_CONFLICT = "somebody saved it at the same time, or it exists and the token may not read it"
 _UID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """How to push. folder: title or uid; datasource: name or uid, None to leave it to Grafana."""
+class PushOptions:
+    """Options of a push. folder: title or uid; datasource: name or uid, None for Grafana's choice."""
 
     folder: str
     datasource: str | None = None
@@ -28,8 +27,8 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
-    """What became of one dashboard. detail: why it was left; difference: unified, of what is there and what is wanted."""
+class PushResult:
+    """Result for one dashboard. detail: why it was not replaced; difference: unified diff to the dashboard in Grafana."""
 
     uid: str
     title: str
@@ -40,102 +39,102 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of all. said: on folder and data source."""
+    """Results of all dashboards. notes: on Grafana, data source and folder."""
 
-    dashboards: tuple[Pushed, ...]
-    said: tuple[str, ...]
+    dashboards: tuple[PushResult, ...]
+    notes: tuple[str, ...]
 
     @property
-    def left(self) -> list[Pushed]:
-        """Those that are not as they should be."""
-        return [each for each in self.dashboards if each.state in LEFT]
+    def not_replaced(self) -> list[PushResult]:
+        """Dashboards that differ and were not replaced."""
+        return [result for result in self.dashboards if result.state in NOT_REPLACED]
 
 
-def push(server: Server, documents: Iterable[dict[str, Any]], wish: Wish) -> Report:
-    """Make Grafana hold the dashboards. One that fails does not keep back the others, unless nobody answers.
+def push(server: Server, documents: Iterable[dict[str, Any]], options: PushOptions) -> Report:
+    """Create missing dashboards, replace outdated ones and leave edited ones alone.
 
-    Raises GrafanaError where nothing can be pushed at all: no Grafana, no valid token, no data source.
+    A dashboard that fails does not affect the others, unless Grafana does not answer or refuses the token. Raises GrafanaError if no
+    dashboard can be pushed: no Grafana, no valid token, no data source.
     """
     version = server.version()
-    source, said = choose(server, wish.datasource)
-    pushing = _Pushing(server, wish)
-    found: list[Pushed] = []
-    lost = ""
+    source, source_note = choose(server, options.datasource)
+    pusher = _Pusher(server, options)
+    results: list[PushResult] = []
+    unavailable = ""
     for document in documents:
-        wanted = beginning_with(document, source)
+        generated = with_source(document, source)
         try:
-            if lost:
-                raise GrafanaError(lost)
-            found.append(pushing.one(wanted))
-        except GrafanaError as refusal:
-            found.append(Pushed(wanted["uid"], wanted["title"], "failed", str(refusal)))
-            if refusal.status in (0, 401) and not lost:
-                lost = f"not tried: {refusal}"
+            if unavailable:
+                raise GrafanaError(unavailable)
+            results.append(pusher.push(generated))
+        except GrafanaError as error:
+            results.append(PushResult(generated["uid"], generated["title"], "failed", str(error)))
+            if error.status in (0, 401) and not unavailable:
+                unavailable = f"not tried: {error}"
     about = f"{server.url}: Grafana {version}".rstrip()
-    return Report(tuple(found), (about, said, *pushing.said))
+    return Report(tuple(results), (about, source_note, *pusher.notes))
 
 
-class _Pushing:
-    """One run. The folder is looked for when the first dashboard needs it."""
+class _Pusher:
+    """One push of several dashboards. The folder is looked up when the first dashboard needs it."""
 
-    def __init__(self, server: Server, wish: Wish) -> None:
-        self.said: list[str] = []
-        self._server, self._wish = server, wish
+    def __init__(self, server: Server, options: PushOptions) -> None:
+        self.notes: list[str] = []
+        self._server, self._options = server, options
         self._folder_uid: str | None = None
 
-    def one(self, wanted: dict[str, Any]) -> Pushed:
-        """One dashboard. Raises GrafanaError."""
-        held = self._server.dashboard(wanted["uid"])
-        if held is None:
-            return self._send(wanted, None, "made")
-        message = self._server.latest_message(wanted["uid"])
-        if sent(message) == fingerprint(wanted) or same(held.document, wanted):
-            return Pushed(wanted["uid"], wanted["title"], "same")
-        if held.provisioned:
-            return self._left(wanted, held, "provisioned", "Grafana reads it from a file; change it there")
-        if sent(message) is not None:
-            return self._send(wanted, held, "updated")
-        if self._wish.force:
-            return self._send(wanted, held, "overwritten")
-        whose = (
-            "who saved it last cannot be read" if message is None else "somebody else has saved it since, or made it"
-        )
-        return self._left(wanted, held, "edited", f"{whose}; left alone, --force overwrites it")
+    def push(self, generated: dict[str, Any]) -> PushResult:
+        """Push one dashboard. Raises GrafanaError."""
+        present = self._server.dashboard(generated["uid"])
+        if present is None:
+            return self._send(generated, None, "created")
+        message = self._server.latest_message(generated["uid"])
+        if fingerprint_in(message) == fingerprint(generated) or same(present.document, generated):
+            return PushResult(generated["uid"], generated["title"], "unchanged")
+        if present.provisioned:
+            return self._leave(generated, present, "provisioned", "Grafana reads it from a file; change it there")
+        if fingerprint_in(message) is not None:
+            return self._send(generated, present, "updated")
+        if self._options.force:
+            return self._send(generated, present, "overwritten")
+        reason = "its history cannot be read" if message is None else "somebody else saved it since, or created it"
+        return self._leave(generated, present, "edited", f"{reason}; left alone, --force overwrites it")
 
-    def _left(self, wanted: dict[str, Any], held: Held, state: State, why: str) -> Pushed:
-        return Pushed(wanted["uid"], wanted["title"], state, why, tuple(difference(held.document, wanted)))
+    def _leave(self, generated: dict[str, Any], present: ExistingDashboard, state: State, reason: str) -> PushResult:
+        differs = tuple(difference(present.document, generated))
+        return PushResult(generated["uid"], generated["title"], state, reason, differs)
 
-    def _send(self, wanted: dict[str, Any], held: Held | None, state: State) -> Pushed:
-        differs = tuple(difference(held.document, wanted)) if held is not None else ()
-        moves = held is None or held.folder_uid is None or self._wish.force
-        folder = self._folder() if moves or held is None else held.folder_uid or ""
-        if not self._wish.dry_run:
+    def _send(self, generated: dict[str, Any], present: ExistingDashboard | None, state: State) -> PushResult:
+        differs = tuple(difference(present.document, generated)) if present is not None else ()
+        moves = present is None or present.folder_uid is None or self._options.force
+        folder = self._folder() if moves or present is None else present.folder_uid or ""
+        if not self._options.dry_run:
             try:
                 self._server.save(
-                    wanted,
+                    generated,
                     folder_uid=folder,
-                    message=message_of(wanted),
+                    message=message_of(generated),
                     overwrite=state == "overwritten",
-                    version=held.version if held is not None else None,
+                    version=present.version if present is not None else None,
                 )
-            except GrafanaError as refusal:
-                return self._unsaved(wanted, refusal)
-        return Pushed(wanted["uid"], wanted["title"], state, difference=differs)
+            except GrafanaError as error:
+                return self._not_saved(generated, error)
+        return PushResult(generated["uid"], generated["title"], state, difference=differs)
 
-    def _unsaved(self, wanted: dict[str, Any], refusal: GrafanaError) -> Pushed:
-        if "provisioned" in str(refusal):
-            return Pushed(wanted["uid"], wanted["title"], "provisioned", str(refusal))
-        if refusal.status in (409, 412):
-            return Pushed(wanted["uid"], wanted["title"], "edited", f"{refusal}: {_MEANWHILE}")
-        raise refusal
+    def _not_saved(self, generated: dict[str, Any], error: GrafanaError) -> PushResult:
+        if "provisioned" in str(error):
+            return PushResult(generated["uid"], generated["title"], "provisioned", str(error))
+        if error.status in (409, 412):
+            return PushResult(generated["uid"], generated["title"], "edited", f"{error}: {_CONFLICT}")
+        raise error
 
     def _folder(self) -> str:
-        """The folder's uid: by uid, by title, else a new one whose uid comes from its title, so that it is found if renamed."""
+        """uid of the folder: by uid, by title, else of a new folder with a uid from its title, by which it is found when renamed."""
         if self._folder_uid is None:
-            self._folder_uid = self._found(self._wish.folder) or self._made(self._wish.folder)
+            self._folder_uid = self._find_folder(self._options.folder) or self._create_folder(self._options.folder)
         return self._folder_uid
 
-    def _found(self, folder: str) -> str | None:
+    def _find_folder(self, folder: str) -> str | None:
         title = self._server.folder(folder) if _UID.fullmatch(folder) else None
         uid = folder
         if title is None and (uid := self._server.folders().get(folder, "")):
@@ -145,14 +144,16 @@ class _Pushing:
             title = self._server.folder(uid)
         if title is None:
             return None
-        self.said.append(f"folder: {title!r} (uid {uid})")
+        self.notes.append(f"folder: {title!r} (uid {uid})")
         return uid
 
-    def _made(self, title: str) -> str:
+    def _create_folder(self, title: str) -> str:
         uid = _uid(title)
-        if not self._wish.dry_run:
-            self._server.make_folder(uid, title)
-        self.said.append(f"folder: {title!r} (uid {uid}), {'would be made' if self._wish.dry_run else 'made'}")
+        if not self._options.dry_run:
+            self._server.create_folder(uid, title)
+        self.notes.append(
+            f"folder: {title!r} (uid {uid}), {'would be created' if self._options.dry_run else 'created'}"
+        )
         return uid
 
 

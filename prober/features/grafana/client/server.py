@@ -1,9 +1,8 @@
-"""One Grafana, asked over its HTTP API through the library grafana-client. Every call is listed in docs/guides/dashboards.md.
+"""HTTP API of one Grafana through the library grafana-client. docs/guides/dashboards.md lists every call.
 
-Of the library's own session three things are changed: redirects are refused (a proxy's login page is one, and a token has no
-business elsewhere), QUIC is never tried, and certificates are not looked up at their authority (a closed network has no way
-to it). Two of its methods are gone round: `health.check` asks for what only a signed-in browser needs, and
-`get_dashboard_versions` writes its limit into the body of a GET.
+Three settings of the library's session are changed: redirects are refused (a login page of a proxy is one, and the token must not be
+sent elsewhere), QUIC is off, and certificate revocation is not checked over the network (a closed network cannot). Two of its methods
+are not used: `health.check` requests a page for signed-in browsers, and `get_dashboard_versions` sends its limit in the body of a GET.
 """
 
 from collections.abc import Callable
@@ -18,18 +17,17 @@ from grafana_client.client import GrafanaException, GrafanaTimeoutError
 from prober import __version__
 
 TIMEOUT_S = 15.0
-AGENT = f"llm-slo-prober/{__version__}"
-_TOLD = 300  # characters of Grafana's own words that are passed on
-_HISTORY = 10
-_ANNOTATIONS = 1_000
+USER_AGENT = f"llm-slo-prober/{__version__}"
+_MAX_MESSAGE_CHARS = 300  # of Grafana's error message
+_MAX_VERSIONS = 10
+_MAX_ANNOTATIONS = 1_000
 
 T = TypeVar("T")
-Credential = str | tuple[str, str]  # a service account's token, or user and password
+Credential = str | tuple[str, str]  # token of a service account, or user and password
 
 
 class GrafanaError(Exception):
-    """Grafana did not do it. The message has the address, what was asked and what to do, never the token; status: of HTTP,
-    0 without an answer."""
+    """A call failed. The message has address, call and remedy, never the token. status: of HTTP; 0 without a response."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -47,8 +45,8 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A dashboard as Grafana has it. folder_uid: empty for the root; None where the answer does not say."""
+class ExistingDashboard:
+    """A dashboard in Grafana. folder_uid: empty for the root; None if the response has none."""
 
     document: dict[str, Any]
     version: int
@@ -57,7 +55,7 @@ class Held:
 
 
 class Server:
-    """Calls of one Grafana; each raises GrafanaError. `with` closes its connections."""
+    """Calls to one Grafana. Every method raises GrafanaError. `with` closes the connections."""
 
     def __init__(
         self,
@@ -69,8 +67,12 @@ class Server:
         pair: tuple[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """url: base address. ca_file: certificate authorities instead of the system's; insecure: any certificate is taken;
-        pair: files of our own certificate and its key."""
+        """Configure the client; nothing is sent.
+
+        ca_file: certificate authorities instead of those of the system.
+        insecure: accept any certificate.
+        pair: files of the client certificate and its key.
+        """
         parts = urlsplit(url)
         path = parts.path.strip("/")
         host = parts.hostname or ""
@@ -87,7 +89,7 @@ class Server:
             timeout=timeout_s,
         )
         session = niquests.Session(disable_http3=True, revocation_configuration=None)
-        session.headers["User-Agent"] = AGENT
+        session.headers["User-Agent"] = USER_AGENT
         session.headers["Accept-Encoding"] = "identity"
         session.cert = pair
         session.max_redirects = 0
@@ -100,76 +102,82 @@ class Server:
         self._api.client.s.close()
 
     def version(self) -> str:
-        """Its version, "" where it keeps that to itself."""
-        told = self._ask("GET /api/health", lambda: self._api.client.GET("/health"), dict)
-        if "database" not in told:
+        """Version of Grafana; empty if it does not report one."""
+        health = self._call("GET /api/health", lambda: self._api.client.GET("/health"), dict)
+        if "database" not in health:
             raise GrafanaError(
-                f"{self.url}: what answers there is no Grafana; give its base address, with the path it is under"
+                f"{self.url}: the server is not a Grafana; give the base address of Grafana with its path"
             )
-        return str(told.get("version", ""))
+        return str(health.get("version", ""))
 
     def sources(self) -> list[Source]:
-        """Data sources that the token may see, by name."""
-        told = self._ask("GET /api/datasources", self._api.datasource.list_datasources, list, "datasources:read")
-        found = [Source(each["uid"], each["name"], each["type"], bool(each.get("isDefault"))) for each in told]
-        return sorted(found, key=lambda source: source.name)
+        """Data sources that the token may read, ordered by name."""
+        items = self._call("GET /api/datasources", self._api.datasource.list_datasources, list, "datasources:read")
+        sources = [Source(item["uid"], item["name"], item["type"], bool(item.get("isDefault"))) for item in items]
+        return sorted(sources, key=lambda source: source.name)
 
     def folder(self, uid: str) -> str | None:
-        """The title of a folder; None where it is not there, or not to be seen, which some releases do not tell apart."""
-        return self._seen(
-            lambda: self._ask(
+        """Title of a folder; None if it does not exist or may not be read, which some releases answer alike."""
+        return self._readable(
+            lambda: self._call(
                 f"GET /api/folders/{uid}", lambda: self._api.folder.get_folder(uid), dict, "folders:read"
             )["title"]
         )
 
     def folders(self) -> dict[str, str]:
-        """uid by title, of the folders that are in no other and that the token may see."""
-        told = self._seen(lambda: self._ask("GET /api/folders", self._api.folder.get_all_folders, list, "folders:read"))
-        return {each["title"]: each["uid"] for each in told or ()}
+        """uid by title of the top-level folders that the token may read."""
+        folders = self._readable(
+            lambda: self._call("GET /api/folders", self._api.folder.get_all_folders, list, "folders:read")
+        )
+        return {folder["title"]: folder["uid"] for folder in folders or ()}
 
-    def make_folder(self, uid: str, title: str) -> None:
-        """A new one at the root."""
-        self._ask("POST /api/folders", lambda: self._api.folder.create_folder(title, uid), dict, "folders:create")
+    def create_folder(self, uid: str, title: str) -> None:
+        """Create a top-level folder."""
+        self._call("POST /api/folders", lambda: self._api.folder.create_folder(title, uid), dict, "folders:create")
 
-    def dashboard(self, uid: str) -> Held | None:
-        """None where it is not there or not to be seen."""
-        told = self._seen(
-            lambda: self._ask(
+    def dashboard(self, uid: str) -> ExistingDashboard | None:
+        """A dashboard; None if it does not exist or may not be read."""
+        answer = self._readable(
+            lambda: self._call(
                 f"GET /api/dashboards/uid/{uid}",
                 lambda: self._api.dashboard.get_dashboard(uid),
                 dict,
                 "dashboards:read",
             )
         )
-        if told is None:
+        if answer is None:
             return None
-        document, meta = told.get("dashboard"), told.get("meta") or {}
+        document, meta = answer.get("dashboard"), answer.get("meta") or {}
         if not isinstance(document, dict):
-            raise GrafanaError(f"{self.url}: GET /api/dashboards/uid/{uid}: the answer has no dashboard in it")
-        return Held(
+            raise GrafanaError(f"{self.url}: GET /api/dashboards/uid/{uid}: the response has no dashboard")
+        return ExistingDashboard(
             document, int(document.get("version") or 0), meta.get("folderUid"), bool(meta.get("provisioned", False))
         )
 
     def latest_message(self, uid: str) -> str | None:
-        """What was written to the newest version of a dashboard as it was saved; None where the history is not to be had."""
-        path = f"/dashboards/uid/{uid}/versions?limit={_HISTORY}"
+        """Message of the newest version of a dashboard; None if the history may not be read."""
+        path = f"/dashboards/uid/{uid}/versions?limit={_MAX_VERSIONS}"
         try:
-            told = self._ask(f"GET /api{path}", lambda: self._api.client.GET(path), (dict, list), "dashboards:write")
-        except GrafanaError as refusal:
-            if refusal.status in (403, 404):
+            answer = self._call(f"GET /api{path}", lambda: self._api.client.GET(path), (dict, list), "dashboards:write")
+        except GrafanaError as error:
+            if error.status in (403, 404):
                 return None
             raise
-        versions = told.get("versions") or [] if isinstance(told, dict) else told  # a list before Grafana 11.6
+        versions = answer.get("versions") or [] if isinstance(answer, dict) else answer  # a list before Grafana 11.6
         if not versions:
             return None
-        newest = max(versions, key=lambda each: (each.get("version") or 0, each.get("id") or 0))
+        newest = max(versions, key=lambda version: (version.get("version") or 0, version.get("id") or 0))
         return str(newest.get("message") or "")
 
     def save(
         self, document: dict[str, Any], *, folder_uid: str, message: str, overwrite: bool, version: int | None
     ) -> None:
-        """Keep a dashboard. version: the one that is replaced; Grafana refuses with 412 if that is not the newest any more,
-        unless it is to overwrite. None: a new dashboard. folder_uid: "" for the root."""
+        """Save a dashboard.
+
+        folder_uid: empty for the root.
+        version: the version that is replaced; None for a new dashboard. Grafana answers 412 if it is no longer the newest one, unless
+            `overwrite`.
+        """
         body: dict[str, Any] = {
             "dashboard": {**document, "id": None, "version": version or 0},
             "message": message,
@@ -178,99 +186,97 @@ class Server:
         if folder_uid:
             body["folderUid"] = folder_uid
         needs = "dashboards:create and dashboards:write"
-        self._ask("POST /api/dashboards/db", lambda: self._api.dashboard.update_dashboard(body), dict, needs)
+        self._call("POST /api/dashboards/db", lambda: self._api.dashboard.update_dashboard(body), dict, needs)
 
     def annotations(self, from_ms: int, to_ms: int, tag: str) -> list[dict[str, Any]]:
-        """Those with the tag that touch the span."""
-        found: list[dict[str, Any]] = self._ask(
+        """Annotations with the tag that overlap the time range."""
+        annotations: list[dict[str, Any]] = self._call(
             "GET /api/annotations",
             lambda: self._api.annotations.find_annotations(
-                time_from=from_ms, time_to=to_ms, ann_type="annotation", tags=[tag], limit=_ANNOTATIONS
+                time_from=from_ms, time_to=to_ms, ann_type="annotation", tags=[tag], limit=_MAX_ANNOTATIONS
             ),
             list,
             "annotations:read",
         )
-        return found
+        return annotations
 
     def annotate(self, time_ms: int, end_ms: int | None, tags: list[str], text: str) -> None:
-        """Mark a moment or a span for the whole organisation, on no dashboard of its own."""
+        """Create an annotation of the organisation, without a dashboard; end_ms: None for a point in time."""
         needs = "annotations:create on annotations:type:organization"
-        self._ask(
+        self._call(
             "POST /api/annotations",
             lambda: self._api.annotations.add_annotation(time_from=time_ms, time_to=end_ms, tags=tags, text=text),
             dict,
             needs,
         )
 
-    def _seen(self, ask: Callable[[], T]) -> T | None:
+    def _readable(self, call: Callable[[], T]) -> T | None:
+        """Result of the call; None for 403 and 404."""
         try:
-            return ask()
-        except GrafanaError as refusal:
-            if refusal.status in (403, 404):
+            return call()
+        except GrafanaError as error:
+            if error.status in (403, 404):
                 return None
             raise
 
-    def _ask(self, what: str, call: Callable[[], Any], kind: type | tuple[type, ...], needs: str = "") -> Any:
-        """The answer of one call, which must be of `kind`. Raises GrafanaError."""
+    def _call(self, name: str, call: Callable[[], Any], kind: type | tuple[type, ...], needs: str = "") -> Any:
+        """Response of one call, of type `kind`. needs: permission, for the error message. Raises GrafanaError."""
         try:
             answer = call()
         except (GrafanaTimeoutError, niquests.exceptions.Timeout):
-            why = f"no answer within {self._timeout_s:g} s; is it overloaded, or the address wrong?"
-            raise self._refused(what, why) from None
-        except GrafanaException as problem:
-            status = problem.status_code
-            raise self._refused(what, _words(status, _own_words(problem.response), needs), status) from None
+            reason = f"no response within {self._timeout_s:g} s; Grafana is overloaded or the address is wrong"
+            raise self._error(name, reason) from None
+        except GrafanaException as error:
+            status = error.status_code
+            raise self._error(name, _explain(status, _message(error.response), needs), status) from None
         except niquests.exceptions.TooManyRedirects:
-            raise self._refused(
-                what, "answered by sending us elsewhere; give the final address, past any login"
-            ) from None
-        except niquests.exceptions.SSLError as problem:
-            why = f"no trust in its certificate: {_cause(problem)}; name the file of its authority"
-            raise self._refused(what, why) from None
+            raise self._error(name, "the response is a redirect; give the final address, behind any login") from None
+        except niquests.exceptions.SSLError as error:
+            reason = f"its certificate is not trusted: {_cause(error)}; give the file of its certificate authority"
+            raise self._error(name, reason) from None
         except niquests.exceptions.InvalidJSONError:
-            raise self._refused(what, "the answer is no JSON; is it Grafana's base address?") from None
-        except (niquests.exceptions.RequestException, OSError, ValueError) as problem:
-            raise self._refused(what, f"cannot be reached: {_cause(problem)}") from None
+            raise self._error(
+                name, "the response is not JSON; check that the address is Grafana's base address"
+            ) from None
+        except (niquests.exceptions.RequestException, OSError, ValueError) as error:
+            raise self._error(name, f"cannot be reached: {_cause(error)}") from None
         if not isinstance(answer, kind):
-            page = "a page for people" if isinstance(answer, str) else "something else"
-            raise self._refused(
-                what, f"answered with {page}, not with the API's JSON; is a login or a proxy in between?"
+            page = "a web page" if isinstance(answer, str) else "other data"
+            raise self._error(
+                name, f"the response is {page}, not JSON of the API; check for a login or a proxy in between"
             )
         return answer
 
-    def _refused(self, what: str, why: str, status: int = 0) -> GrafanaError:
-        said = f"{self.url}: {what}: {why}"
-        return GrafanaError(said.replace(self._secret, "…") if self._secret else said, status)
+    def _error(self, name: str, reason: str, status: int = 0) -> GrafanaError:
+        message = f"{self.url}: {name}: {reason}"
+        return GrafanaError(message.replace(self._secret, "…") if self._secret else message, status)
 
 
-def _own_words(response: object) -> str:
-    told = response.get("message") if isinstance(response, dict) else None
-    return _short(told) if told else ""
+def _message(response: object) -> str:
+    """Error message in a response of Grafana."""
+    message = response.get("message") if isinstance(response, dict) else None
+    return str(message)[:_MAX_MESSAGE_CHARS] if message else ""
 
 
-def _cause(problem: Exception) -> str:
-    """The innermost reason, without the objects that the library names around it."""
-    return _short(str(problem).rpartition(">: ")[2].rstrip("'\")")) or type(problem).__name__
+def _cause(error: Exception) -> str:
+    """Innermost reason, without the object names that the library puts around it."""
+    return str(error).rpartition(">: ")[2].rstrip("'\")")[:_MAX_MESSAGE_CHARS] or type(error).__name__
 
 
-def _short(told: object) -> str:
-    return str(told)[:_TOLD]
-
-
-def _words(status: int, own: str, needs: str) -> str:
-    """What a status means here and what to do; own: Grafana's own words, needs: the permission."""
-    said = f" ({own})" if own else ""
+def _explain(status: int, message: str, needs: str) -> str:
+    """Meaning of a status and the remedy. message: from Grafana; needs: permission."""
+    quoted = f" ({message})" if message else ""
     match status:
         case 401:
-            return f"HTTP 401{said}: the token is not valid, or not any more; make a new one for the service account"
+            return f"HTTP 401{quoted}: the token is not valid or has expired; create a new one for the service account"
         case 403:
-            wanted = f"; the role Editor has it, or give it {needs}" if needs else ""
-            return f"HTTP 403{said}: the token may not do this{wanted}"
+            permission = f"; the role Editor has the permission, or give it {needs}" if needs else ""
+            return f"HTTP 403{quoted}: the token may not do this{permission}"
         case 404:
-            return f"HTTP 404{said}: not there; is this Grafana's base address, with the path it is under?"
+            return f"HTTP 404{quoted}: not found; check that the address is Grafana's base address with its path"
         case 409 | 412:
-            return f"HTTP {status}{said}"
+            return f"HTTP {status}{quoted}"
         case _ if status >= 500:
-            return f"HTTP {status}{said}: Grafana, or a proxy before it, failed; its log says more"
+            return f"HTTP {status}{quoted}: Grafana or a proxy in front of it failed; see its log"
         case _:
-            return f"HTTP {status}{said}"
+            return f"HTTP {status}{quoted}"

@@ -1,15 +1,14 @@
-"""One synchronisation with Grafana, in a separate process.
+"""One synchronisation with Grafana, in a separate process; `main` is its entry point.
 
-`python -m prober.features.grafana.client.sync` reads a request from standard input and writes the result to standard output.
-
-The client library takes 25 MB and 0.2 s to import, and Python threads switch every 5 ms: in the prober's process it would
-distort the timestamps of running probes.
+The client library takes 25 MB and 0.2 s to import, building the dashboards takes 0.1 s, and Python threads switch every 5 ms: in the
+prober's process this would distort the timestamps of running probes.
 """
 
 import json
 import resource
 import signal
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +19,7 @@ from prober.net.address import refuse_link_local
 
 MEMORY_BYTES = 256 << 20
 PROCESS_TIMEOUT_S = 300
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class SyncResult:
 def parse_request(text: str) -> SyncRequest:
     """Parse the JSON of a request."""
     read: dict[str, Any] = json.loads(text)
-    marks = tuple(Mark(each["time_ms"], each["end_ms"], tuple(each["tags"]), each["text"]) for each in read["marks"])
+    marks = tuple(Mark(mark["time_ms"], mark["end_ms"], tuple(mark["tags"]), mark["text"]) for mark in read["marks"])
     return SyncRequest(GrafanaSpec(**read["spec"]), read["dashboards"], marks)
 
 
@@ -63,18 +63,17 @@ def parse_result(text: str) -> SyncResult:
         read: dict[str, Any] = json.loads(text)
         dashboards = read["dashboards"]
         return SyncResult(
-            None if dashboards is None else [tuple(each) for each in dashboards], read["marks"], read["failures"]
+            None if dashboards is None else [tuple(state) for state in dashboards], read["marks"], read["failures"]
         )
     except (KeyError, TypeError) as problem:
         raise ValueError(f"the result of the synchronisation process has an unexpected form: {problem!r}") from None
 
 
-def sync(request: SyncRequest) -> SyncResult:
-    """Run the synchronisation; a failed task does not stop the others."""
+def sync(request: SyncRequest, dashboards: Callable[[], Iterable[Json]]) -> SyncResult:
+    """Run the synchronisation; a failed task does not stop the others. dashboards: builds the documents."""
     from prober.features.grafana.client.marks import annotate
-    from prober.features.grafana.client.push import Wish, push
+    from prober.features.grafana.client.push import PushOptions, push
     from prober.features.grafana.client.server import GrafanaError, Server
-    from prober.features.grafana.dashboards import files
     from prober.storage.watched_file import Secret
 
     spec = request.spec
@@ -85,34 +84,29 @@ def sync(request: SyncRequest) -> SyncResult:
         return SyncResult(failures=dict.fromkeys(tasks, f"grafana.{secret.problem}"))
     tls = spec.tls or TlsSpec()
     failures: dict[str, str] = {}
-    dashboards: list[tuple[str, str, str]] | None = None
+    states: list[tuple[str, str, str]] | None = None
     marks = 0
     pair = (tls.cert_file, tls.key_file) if tls.cert_file and tls.key_file else None
     with Server(spec.url, token, ca_file=tls.ca_file, insecure=tls.insecure_skip_verify, pair=pair) as server:
         if "dashboards" in tasks:
             try:
-                documents = [json.loads(text) for text in files().values()]
-                report = push(server, documents, Wish(spec.folder, spec.datasource))
-                dashboards = [(each.title, each.state, each.detail) for each in report.dashboards]
-                failed = [each.detail for each in report.dashboards if each.state == "failed"]
+                report = push(server, dashboards(), PushOptions(spec.folder, spec.datasource))
+                states = [(result.title, result.state, result.detail) for result in report.dashboards]
+                failed = [result.detail for result in report.dashboards if result.state == "failed"]
                 failures |= {"dashboards": failed[0]} if failed else {}
-            except GrafanaError as refusal:
-                failures["dashboards"] = str(refusal)
+            except GrafanaError as error:
+                failures["dashboards"] = str(error)
         if "annotations" in tasks:
             try:
                 marks = annotate(server, list(request.marks))
-            except GrafanaError as refusal:
-                failures["annotations"] = str(refusal)
-    return SyncResult(dashboards, marks, failures)
+            except GrafanaError as error:
+                failures["annotations"] = str(error)
+    return SyncResult(states, marks, failures)
 
 
-def main() -> None:
+def main(dashboards: Callable[[], Iterable[Json]]) -> None:
     """Read the request from standard input and write the result to standard output, as JSON."""
     signal.alarm(PROCESS_TIMEOUT_S)
     refuse_link_local()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))  # limits a decompressed response
-    print(json.dumps(asdict(sync(parse_request(sys.stdin.read())))))  # noqa: T201 - read by the parent process
-
-
-if __name__ == "__main__":
-    main()
+    print(json.dumps(asdict(sync(parse_request(sys.stdin.read()), dashboards))))  # noqa: T201 - read by the parent process

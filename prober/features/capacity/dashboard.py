@@ -2,35 +2,35 @@
 
 from typing import Any
 
-from prober.features.grafana.dashboards.board import Board
-from prober.features.grafana.dashboards.panels import (
+from prober.exposition.dashboards.board import Board, annotation
+from prober.exposition.dashboards.panels import Panel, Query, counts, now, row, series, stat
+from prober.exposition.dashboards.queries import TARGET, WHOLE_GPUS, gauge, increase, limit, rate
+from prober.exposition.dashboards.style import (
     BLUE,
     GREEN,
     NEUTRAL,
     ORANGE,
-    RED,
     YELLOW,
     Json,
-    Panel,
-    Query,
     band,
     dashed,
-    named,
-    now,
+    fixed_color,
     on_the_right,
-    row,
-    series,
-    stat,
 )
-from prober.features.grafana.dashboards.queries import TARGET, WHOLE_GPUS, gauge, increase, limit, rate
+from prober.exposition.dashboards.vocabulary import HEADROOM_STEPS
 
 BOUNDS = ("lower", "estimate", "upper")
-KEPT_FREE = 0.2  # as `prober plan` has it, and the alert on headroom
-FREE = ((None, RED), (0.1, ORANGE), (0.3, GREEN))
+MIN_HEADROOM = 0.2  # default of `prober plan`, and the threshold of the alert
+ANNOTATION = annotation(
+    "Sweep",
+    "blue",
+    'max by (target) (llmslo_sweep_rate_per_second{target=~"$target"}) > 0',
+    "{{target}}: a sweep adds load",
+)
 
 
 def board() -> Board:
-    """The dashboard."""
+    """The dashboard `capacity`."""
     rows = {
         "": _now(),
         "Demand against capacity": [_requests(), _tokens(), _headroom(), _kv()],
@@ -42,16 +42,17 @@ def board() -> Board:
 
 
 def _free(bound: str) -> str:
+    """Free share of the capacity."""
     return f'min(llmslo_headroom_ratio{{{TARGET},bound="{bound}"}})'
 
 
 def _found(bound: str) -> str:
-    """Requests per second that every SLO allows, of the sweep's requests."""
+    """Capacity in the sweep's requests per second."""
     return f'min(llmslo_capacity_requests_per_second{{{TARGET},bound="{bound}"}})'
 
 
 def _capacity(bound: str) -> str:
-    """The same of production's requests."""
+    """Capacity in production's requests per second."""
     return f"{_found(bound)} * max(llmslo_capacity_shape_ratio{{{TARGET}}})"
 
 
@@ -60,17 +61,17 @@ def _capacity_tokens(bound: str) -> str:
 
 
 def _peak(demand: str) -> str:
-    """The highest demand in the range, but for a sweep and the five minutes over which demand is counted."""
+    """Highest demand in the range, without sweeps and the five minutes after them, over which demand is averaged."""
     swept = f"max_over_time((max(llmslo_sweep_rate_per_second{{{TARGET}}}))[6m:]) > 0"
     return f"max_over_time((max({demand}{{{TARGET}}}) unless {swept})[$__range:1m])"
 
 
 def _needed() -> str:
-    """As many of this target as the peak takes at the lower bound of its capacity, by requests or tokens, whichever is more."""
+    """Instances that the peak needs at the lower bound of the capacity, by requests or by tokens, whichever needs more."""
     requests = f"{_peak('llmslo_demand_requests_per_second')} / ({_capacity('lower')})"
     tokens = f"{_peak('llmslo_demand_tokens_per_second')} / {_capacity_tokens('lower')}"
     either = f'{requests} or label_replace({tokens}, "unit", "tokens", "", "")'
-    return f"ceil(max({either}) / {1 - KEPT_FREE:g})"
+    return f"ceil(max({either}) / {1 - MIN_HEADROOM:g})"
 
 
 def _now() -> list[Panel]:
@@ -81,7 +82,7 @@ def _now() -> list[Panel]:
             "Bad: the lower bound below 10%. No data: no sweep has found a capacity, or the demand is unknown.",
             "percentunit",
             *(now(_free(bound), name) for bound, name in zip(BOUNDS, ("at least", "estimate", "at most"), strict=True)),
-            steps=FREE,
+            steps=HEADROOM_STEPS,
             decimals=0,
             width=8,
         ),
@@ -107,16 +108,12 @@ def _now() -> list[Panel]:
             width=5,
             empty="no forecast",
         ),
-        stat(
+        counts(
             "Instances for the peak of this range",
             "Instances of this target needed for the highest demand in this range, at the lower bound of its capacity and with 20% "
             "headroom, and their GPUs. Bad: more than there are. No data: no known capacity or demand, or no GPUs are read.",
-            "none",
             now(_needed(), "instances"),
             now(f"{_needed()} * count({WHOLE_GPUS})", "GPUs"),
-            steps=NEUTRAL,
-            text_mode="value_and_name",
-            decimals=0,
             width=5,
         ),
         stat(
@@ -143,7 +140,7 @@ def _bounded(title: str, text: str, unit: str, demand: Query, capacity: dict[str
         overrides=[
             *band("capacity, lower", "capacity, upper"),
             dashed("capacity, estimate", BLUE, in_legend=True),
-            named("demand", ("color", {"mode": "fixed", "fixedColor": ORANGE}), ("custom.lineWidth", 2)),
+            fixed_color("demand", ORANGE, ("custom.lineWidth", 2)),
         ],
     )
 
@@ -194,9 +191,7 @@ def _kv() -> Panel:
         Query(gauge("llmslo_engine_kv_cache_capacity_tokens"), "total tokens"),
         high=1,
         width=12,
-        overrides=[
-            on_the_right("total tokens", "short"),
-        ],
+        overrides=[on_the_right("total tokens", "short")],
     )
 
 
@@ -215,7 +210,7 @@ def _knee() -> Panel:
 
 
 def _by_stage(*queries: str, names: tuple[str, ...]) -> tuple[list[Query], list[Json]]:
-    """Rate and values of each stage, in the order of the rates; of stages at the same rate the largest value."""
+    """Queries and transformations for the rate and values of each stage by ascending rate; equal rates show the largest value."""
     stages = [f"max by (stage) (llmslo_sweep_stage_rate_per_second{{{TARGET}}})", *queries]
     refs = [f"Value #{chr(ord('A') + place)}" for place in range(len(stages))]
     grouped: Json = {refs[0]: {"aggregations": [], "operation": "groupby"}}
@@ -235,13 +230,13 @@ def _trend(title: str, text: str, unit: str, queries: list[Query], transformatio
     options = dict(lines.options)
     custom = {**lines.custom, "showPoints": "always", "pointSize": 7, "lineWidth": 2}
     return Panel(
-        kind="trend", title=title, text=text, unit=unit, queries=queries, transformations=transformations,
+        "trend", title, text, unit, queries, transformations=transformations,
         options=options, custom=custom, low=0, empty="no sweep yet", **more,
     )  # fmt: skip
 
 
 def _curve(signal: str) -> Panel:
-    """Latency over the total rate."""
+    """Latency over the request rate."""
     name = {"ttft": "TTFT", "itl": "ITL"}[signal]
 
     def of(quantile: str) -> str:
@@ -302,17 +297,13 @@ def _ended() -> Panel:
     def of(name: str, by: str) -> str:
         return f"{increase(name, by, select=TARGET, window='$__range')} > 0"
 
-    return stat(
+    return counts(
         "Sweeps by result",
         "Sweeps that ended in this range, by verdict and by stop reason, and refused sweeps. "
         "Bad: void, failed, or refused repeatedly: the capacity becomes outdated.",
-        "none",
         now(of("llmslo_sweeps_total", "verdict"), "{{verdict}}"),
         now(of("llmslo_sweep_stops_total", "reason"), "stopped by {{reason}}"),
         now(of("llmslo_sweeps_refused_total", "reason"), "refused: {{reason}}"),
-        steps=NEUTRAL,
-        decimals=0,
-        text_mode="value_and_name",
         width=16,
         height=8,
         empty="no sweep ended or was refused in this range",

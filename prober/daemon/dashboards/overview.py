@@ -1,33 +1,12 @@
 """Overview dashboard: state of all targets; alerts link to it."""
 
-from prober.features.grafana.dashboards.board import Board, to_target
-from prober.features.grafana.dashboards.panels import (
-    GREEN,
-    GREY,
-    LOGARITHMIC,
-    ORANGE,
-    RED,
-    YELLOW,
-    Column,
-    Json,
-    Panel,
-    Query,
-    as_steps,
-    coloured,
-    dashed,
-    dotted,
-    named,
-    now,
-    row,
-    series,
-    stat,
-    states,
-    table,
-    words,
-)
-from prober.features.grafana.dashboards.queries import (
+from prober.exposition.dashboards.board import Board
+from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, states, table
+from prober.exposition.dashboards.queries import (
+    ALERTING,
     BUDGET_LEFT,
-    ENOUGH_P99,
+    FIRING,
+    MIN_P99_SAMPLES,
     PROBES,
     SLO_STATE,
     TARGET,
@@ -41,27 +20,43 @@ from prober.features.grafana.dashboards.queries import (
     slo_state,
     target_state,
 )
+from prober.exposition.dashboards.style import (
+    GREEN,
+    LOGARITHMIC,
+    ORANGE,
+    RED,
+    YELLOW,
+    Json,
+    as_steps,
+    dashed,
+    dotted,
+    named,
+    text_mapping,
+)
+from prober.exposition.dashboards.vocabulary import (
+    BUDGET_STEPS,
+    GOOD_AT_ONE,
+    HEADROOM_STEPS,
+    SEVERITIES,
+    SLO_STATES,
+    TARGET_STATES,
+    YES_NO,
+    target_column,
+)
 
-STATE_WORDS = words(("ready", GREEN), ("pending", GREY), ("starting", YELLOW), ("draining", YELLOW), ("failing", RED))
-SLO_WORDS = words(("met", GREEN), ("no data", GREY), ("missed", RED))
-SOME_ARE_BAD = ((None, GREEN), (1, RED))
-SOME_ARE_ODD = ((None, GREEN), (1, ORANGE))
-LEFT = ((None, RED), (0, ORANGE), (0.25, GREEN))
+ANY_IS_BAD = ((None, GREEN), (1, RED))
+ANY_IS_ODD = ((None, GREEN), (1, ORANGE))
 OF_LIMIT = ((None, GREEN), (0.8, YELLOW), (1, RED))
 TREND = ((None, "transparent"), (1.5, YELLOW))
 SLO_NAMES = (("met", "met"), ("no_data", "no data"), ("missed", "missed"))
-FEW = ((None, ORANGE), (ENOUGH_P99, "transparent"))
-FREE = ((None, RED), (0.1, ORANGE), (0.3, GREEN))
-ALERTING = f'alertname=~"LLM.+",alertstate="firing",{TARGET}'
-FIRING = f"ALERTS{{{ALERTING}}}"
+FEW = ((None, ORANGE), (MIN_P99_SAMPLES, "transparent"))
 ALERT = "severity, alertname, target, workload, slo, cause"  # one alert may fire over several windows
 RULES = f"0 * group({SLO_STATE}{{{TARGET}}})"
-SEVERITIES = {"critical": RED, "warning": ORANGE, "info": GREY}
 PROBER = 'ALERTS{alertname=~"LLMProber.+",alertstate="firing"}'
 
 
 def board() -> Board:
-    """The dashboard."""
+    """The dashboard `overview`."""
     rows = {
         "": _counts(),
         "Targets": [_targets(), _firing(), _history()],
@@ -81,7 +76,7 @@ def _counts() -> list[Panel]:
                 f'count(max by (target) (llmslo_target_state{{{TARGET},state="failing"}}) == 1) or '
                 f"0 * group(llmslo_target_state{{{TARGET}}})"
             ),
-            steps=SOME_ARE_BAD,
+            steps=ANY_IS_BAD,
             fill="background",
         ),
         stat(
@@ -97,8 +92,8 @@ def _counts() -> list[Panel]:
                 named(name, ("thresholds", {"mode": "absolute", "steps": as_steps(steps)}))
                 for name, steps in (
                     ("met", ((None, "text"), (1, GREEN))),
-                    ("no data", SOME_ARE_ODD),
-                    ("missed", SOME_ARE_BAD),
+                    ("no data", ANY_IS_ODD),
+                    ("missed", ANY_IS_BAD),
                 )
             ],
             fill="background",
@@ -113,7 +108,7 @@ def _counts() -> list[Panel]:
             now(f"count({_alerts('!=')}) or {RULES}", "others"),
             overrides=[
                 named(name, ("thresholds", {"mode": "absolute", "steps": as_steps(steps)}))
-                for name, steps in (("critical", SOME_ARE_BAD), ("others", SOME_ARE_ODD))
+                for name, steps in (("critical", ANY_IS_BAD), ("others", ANY_IS_ODD))
             ],
             fill="background",
         ),
@@ -126,7 +121,7 @@ def _counts() -> list[Panel]:
                 f"count(max by (target, workload, signal) (llmslo_drift_active{{{PROBES}}}) == 1) or "
                 f"0 * group({judged()})"
             ),
-            steps=SOME_ARE_ODD,
+            steps=ANY_IS_ODD,
             fill="background",
             empty="learning",
         ),
@@ -136,8 +131,8 @@ def _counts() -> list[Panel]:
             "Bad: no; latencies may include the prober's own delays.",
             "none",
             now('min(llmslo_trusted{instance!=""})'),
-            mappings=words(("no", RED), ("yes", GREEN)),
-            steps=((None, RED), (1, GREEN)),
+            mappings=YES_NO,
+            steps=GOOD_AT_ONE,
             fill="background",
         ),
     ]
@@ -181,10 +176,10 @@ def _targets() -> Panel:
     trend: Json = {"unit": "none", "steps": TREND, "width": 112, "decimals": 2, "empty": "–"}
     free: Json = {"unit": "percentunit", "width": 62, "decimals": 0}
     columns = [
-        Column(source="target", name="Target", link=to_target("target"), link_title="The target in detail", width=130),
-        Column(source="Value #A", name="State", mappings=STATE_WORDS, width=66),
-        Column(source="Value #B", name="SLOs", mappings=SLO_WORDS, width=66),
-        Column(source="Value #C", name="Budget", unit="percentunit", steps=LEFT, width=72, decimals=0),
+        target_column(width=130),
+        Column(source="Value #A", name="State", mappings=TARGET_STATES, width=66),
+        Column(source="Value #B", name="SLOs", mappings=SLO_STATES, width=66),
+        Column(source="Value #C", name="Budget", unit="percentunit", steps=BUDGET_STEPS, width=72, decimals=0),
         Column(source="Value #D", name="TTFT p99", unit="s", width=80),
         Column(source="Value #E", name="TTFT ÷ limit", **ratio),
         Column(source="Value #F", name="TTFT ÷ before", **trend),
@@ -192,11 +187,11 @@ def _targets() -> Panel:
         Column(source="Value #H", name="ITL ÷ limit", **ratio),
         Column(source="Value #I", name="ITL ÷ before", **trend),
         Column(source="Value #J", name="Samples", unit="none", steps=FEW, decimals=0, width=72),
-        Column(source="Value #K", name="Free ≥", steps=FREE, **free),
+        Column(source="Value #K", name="Free ≥", steps=HEADROOM_STEPS, **free),
         Column(source="Value #L", name="Free", **free, empty="–"),
         Column(source="Value #M", name="Free ≤", **free, empty="–"),
         Column(source="regime", name="Likely cause", width=150, empty="–"),
-        Column(source="Value #O", name="Alerts", unit="none", steps=SOME_ARE_BAD, width=58),
+        Column(source="Value #O", name="Alerts", unit="none", steps=ANY_IS_BAD, width=58),
     ]
     return table(
         "Targets",
@@ -214,9 +209,9 @@ def _targets() -> Panel:
 
 def _firing() -> Panel:
     columns = [
-        Column(source="severity", name="Severity", mappings=coloured(SEVERITIES), width=85),
+        Column(source="severity", name="Severity", mappings=text_mapping(SEVERITIES), width=85),
         Column(source="alertname", name="Alert", width=230),
-        Column(source="target", name="Target", link=to_target("target"), link_title="The target in detail", empty="–"),
+        target_column(empty="–"),
         Column(source="workload", name="Workload", width=90, empty="–"),
         Column(source="slo", name="SLO", width=80, empty="–"),
         Column(source="cause", name="Cause", width=90, empty="–"),
@@ -238,7 +233,7 @@ def _history() -> Panel:
     return states(
         "SLOs over time",
         "State of the worst SLO of each target. Bad: red, missed. Grey is no data: unknown.",
-        SLO_WORDS,
+        SLO_STATES,
         Query(slo_state("target"), "{{target}}"),
         width=10,
         height=8,
@@ -246,53 +241,56 @@ def _history() -> Panel:
 
 
 def _latency() -> list[Panel]:
-    found = []
-    for signal, name, what in (
-        ("ttft", "TTFT", "99th percentile of the time to first token"),
-        ("itl", "ITL", "99th percentile of the time between tokens"),
-    ):
-        histogram = f"llmslo_{signal}_seconds"
-        p99 = quantile(0.99, histogram)
-        enough = f"{samples(histogram)} >= {ENOUGH_P99}"
-        found.append(
-            series(
-                f"{name} p99 by target",
-                f"{what} of the slowest workload over the selected window, on a logarithmic axis. Grey dots: fewer than 1,000 "
-                "samples. Bad: above the dashed limit of the SLO, or rising.",
-                "s",
-                Query(f"max by (target) ({p99})", "{{target}}"),
-                Query(f"max by (target) ({p99} unless {enough})", "{{target}}, few samples"),
-                Query(limit(signal, "target"), "limit of {{target}}"),
-                width=12,
-                low=None,
-                custom={"scaleDistribution": LOGARITHMIC, "lineWidth": 2},
-                empty="",  # else its axis shows that for ticks without a label
-                overrides=[dashed("limit of .*"), dotted("B")],
-            )
-        )
+    return [
+        _p99("ttft", "TTFT", "99th percentile of the time to first token"),
+        _p99("itl", "ITL", "99th percentile of the time between tokens"),
+        _burn_rate(),
+        _states(),
+    ]
+
+
+def _p99(signal: str, name: str, description: str) -> Panel:
+    histogram = f"llmslo_{signal}_seconds"
+    p99 = quantile(0.99, histogram)
+    enough = f"{samples(histogram)} >= {MIN_P99_SAMPLES}"
+    return series(
+        f"{name} p99 by target",
+        f"{description} of the slowest workload over the selected window, on a logarithmic axis. Grey dots: fewer than 1,000 "
+        "samples. Bad: above the dashed limit of the SLO, or rising.",
+        "s",
+        Query(f"max by (target) ({p99})", "{{target}}"),
+        Query(f"max by (target) ({p99} unless {enough})", "{{target}}, few samples"),
+        Query(limit(signal, "target"), "limit of {{target}}"),
+        width=12,
+        low=None,
+        custom={"scaleDistribution": LOGARITHMIC, "lineWidth": 2},
+        empty="",  # else its axis shows that for ticks without a label
+        overrides=[dashed("limit of .*"), dotted("B")],
+    )
+
+
+def _burn_rate() -> Panel:
     bad = increase("llmslo_slo_bad_events_total", "target, slo", window=WINDOW)
     events = increase("llmslo_slo_events_total", "target, slo", window=WINDOW)
     allowed = f"(1 - max by (target, slo) (llmslo_slo_objective_ratio{{{PROBES}}}))"
-    found.append(
-        series(
-            "Burn rate of the worst SLO",
-            "Burn rate of each target's worst SLO over the selected window; from exact counters, not buckets. "
-            "Bad: above 1, dashed: the budget does not last for the SLO window.",
-            "none",
-            Query(f"max by (target) ({bad} / ({events} > 0) / {allowed})", "{{target}}"),
-            steps=((None, "transparent"), (1, RED)),
-            custom={"thresholdsStyle": {"mode": "dashed"}, "axisSoftMax": 1.5},
-            decimals=1,
-            width=12,
-        )
+    return series(
+        "Burn rate of the worst SLO",
+        "Burn rate of each target's worst SLO over the selected window; from exact counters, not buckets. "
+        "Bad: above 1, dashed: the budget does not last for the SLO window.",
+        "none",
+        Query(f"max by (target) ({bad} / ({events} > 0) / {allowed})", "{{target}}"),
+        steps=((None, "transparent"), (1, RED)),
+        custom={"thresholdsStyle": {"mode": "dashed"}, "axisSoftMax": 1.5},
+        decimals=1,
+        width=12,
     )
-    found.append(
-        states(
-            "State of the targets",
-            "State of each target, from its probes and the engine's health page. Bad: red, failing.",
-            STATE_WORDS,
-            Query(target_state(), "{{target}}"),
-            width=12,
-        )
+
+
+def _states() -> Panel:
+    return states(
+        "State of the targets",
+        "State of each target, from its probes and the engine's health page. Bad: red, failing.",
+        TARGET_STATES,
+        Query(target_state(), "{{target}}"),
+        width=12,
     )
-    return found

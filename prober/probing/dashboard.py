@@ -1,33 +1,12 @@
-"""Target dashboard: latency, failures and cost of one target."""
+"""Panels of the probes: latencies, failures, tokens and cost."""
 
 from collections.abc import Sequence
 
-from prober.features.grafana.dashboards.board import Board
-from prober.features.grafana.dashboards.overview import SLO_WORDS, STATE_WORDS
-from prober.features.grafana.dashboards.panels import (
-    BLUE,
-    GREEN,
-    GREY,
-    NEUTRAL,
-    ORANGE,
-    RED,
-    Column,
-    Panel,
-    Query,
-    dashed,
-    dotted,
-    heatmap,
-    named,
-    now,
-    row,
-    series,
-    stat,
-    table,
-)
-from prober.features.grafana.dashboards.queries import (
-    BUDGET_LEFT,
-    ENOUGH_P99,
+from prober.exposition.dashboards.panels import Column, Panel, Query, heatmap, now, row, series, stat, table
+from prober.exposition.dashboards.queries import (
+    MIN_P99_SAMPLES,
     PROBES,
+    STEP,
     TARGET,
     WINDOW,
     buckets,
@@ -36,9 +15,22 @@ from prober.features.grafana.dashboards.queries import (
     limit,
     quantile,
     samples,
-    slo_state,
     target_state,
 )
+from prober.exposition.dashboards.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    NEUTRAL,
+    ORANGE,
+    RED,
+    dashed,
+    dotted,
+    fixed_color,
+    named,
+    on_the_right,
+)
+from prober.exposition.dashboards.vocabulary import TARGET_STATES
 
 SIGNALS = {
     "ttft": ("TTFT", "Time to the first token"),
@@ -49,49 +41,24 @@ SIGNALS = {
 SPENT = "A day at the rate of the chosen window"
 
 
-def board() -> Board:
-    """The dashboard."""
-    rows = {
-        "": _now(),
-        "Latency: every probe": _heatmaps(),
-        "Latency: quantiles": [_quantiles(), *(_lines(signal) for signal in SIGNALS), _counts(), _answer()],
-        "On the way": [_connect(), _both_sides()],
-        "Failures": _failures(),
-        "Tokens and cost": _cost(),
-    }
-    text = "One target: latencies with the samples behind them, the way there, failures by reason, tokens and cost."
-    return Board("target", text, rows, one_target=True)
+def state() -> Panel:
+    """State of the target."""
+    return stat(
+        "State",
+        "What the target is now, by its probes and its engine's health page. Bad: failing.",
+        "none",
+        now(target_state()),
+        mappings=TARGET_STATES,
+        fill="background",
+    )
 
 
-def _now() -> list[Panel]:
+def outcomes() -> list[Panel]:
+    """Share of failures, latest cold start, end of the certificate."""
     failed, probes = (
         increase(f"llmslo_{name}_total", "target", window=WINDOW) for name in ("probe_failures", "probes")
     )
     return [
-        stat(
-            "State",
-            "What the target is now, by its probes and its engine's health page. Bad: failing.",
-            "none",
-            now(target_state()),
-            mappings=STATE_WORDS,
-            fill="background",
-        ),
-        stat(
-            "SLOs",
-            "The worst of its SLOs over their own windows. Bad: missed; no data means that nobody can say.",
-            "none",
-            now(slo_state("target")),
-            mappings=SLO_WORDS,
-            fill="background",
-        ),
-        stat(
-            "Budget left",
-            "The least error budget that is left. Bad: below 0, the SLO is missed.",
-            "percentunit",
-            now(f"min({BUDGET_LEFT}{{{PROBES}}})"),
-            steps=((None, RED), (0, ORANGE), (0.25, GREEN)),
-            decimals=0,
-        ),
         stat(
             "Probes that failed",
             "Share of the probes that failed by the target's doing over the chosen window. Bad: above what its SLO allows.",
@@ -118,7 +85,8 @@ def _now() -> list[Panel]:
     ]
 
 
-def _heatmaps() -> list[Panel]:
+def heatmaps() -> list[Panel]:
+    """TTFT and ITL of every probe."""
     return [
         heatmap(
             f"{SIGNALS[signal][0]} of $workload",
@@ -131,10 +99,15 @@ def _heatmaps() -> list[Panel]:
     ]
 
 
-def _quantiles() -> Panel:
+def latency() -> list[Panel]:
+    """Quantiles of each signal, with the samples behind them."""
+    return [_quantile_table(), *(_quantile_lines(signal) for signal in SIGNALS), _sample_counts(), _ttft_of_answer()]
+
+
+def _quantile_table() -> Panel:
     shares = (0.5, 0.9, 0.99)
-    asked = [row(quantile(q, f"llmslo_{signal}_seconds")) for signal in ("ttft", "tpot", "e2e") for q in shares]
-    counted = [row(samples(f"llmslo_{signal}_seconds")) for signal in ("ttft",)]
+    queries = [row(quantile(q, f"llmslo_{signal}_seconds")) for signal in ("ttft", "tpot", "e2e") for q in shares]
+    queries.append(row(samples("llmslo_ttft_seconds")))
     names = [f"{SIGNALS[signal][0]} p{q * 100:g}" for signal in ("ttft", "tpot", "e2e") for q in shares]
     columns = [Column(source="workload", name="Workload", width=140)]
     columns += [
@@ -149,7 +122,7 @@ def _quantiles() -> Panel:
             unit="none",
             decimals=0,
             width=98,
-            steps=((None, ORANGE), (ENOUGH_P99, "transparent")),
+            steps=((None, ORANGE), (MIN_P99_SAMPLES, "transparent")),
         )
     )
     return table(
@@ -157,21 +130,20 @@ def _quantiles() -> Panel:
         "Quantiles of each workload over the selected window, with the number of successful probes. "
         "Bad: orange, fewer than 1,000: too few for a p99.",
         columns,
-        *asked,
-        *counted,
+        *queries,
         hide=("target",),
         height=5,
         sort="Workload",
     )
 
 
-def _lines(signal: str) -> Panel:
-    name, what = SIGNALS[signal]
+def _quantile_lines(signal: str) -> Panel:
+    name, description = SIGNALS[signal]
     histogram = f"llmslo_{signal}_seconds"
-    p99, enough = quantile(0.99, histogram), f"{samples(histogram)} >= {ENOUGH_P99}"
+    p99, enough = quantile(0.99, histogram), f"{samples(histogram)} >= {MIN_P99_SAMPLES}"
     return series(
         name,
-        f"{what}: p50, p90 and p99 over the selected window. Grey dots: a p99 of fewer than 1,000 samples. "
+        f"{description}: p50, p90 and p99 over the selected window. Grey dots: a p99 of fewer than 1,000 samples. "
         "Bad: above the dashed limit of the SLO, or p99 rising away from p50.",
         "s",
         Query(quantile(0.5, histogram), "{{workload}} p50"),
@@ -185,19 +157,19 @@ def _lines(signal: str) -> Panel:
     )
 
 
-def _counts() -> Panel:
+def _sample_counts() -> Panel:
     return series(
         "Samples per quantile",
         "Successful probes of each workload in the selected window. Bad: below the dashed 1,000 that a p99 needs, or falling.",
         "short",
         Query(samples("llmslo_ttft_seconds"), "{{workload}}"),
-        Query(f"{ENOUGH_P99} * group(llmslo_target_state{{{TARGET}}})", "needed for p99"),
+        Query(f"{MIN_P99_SAMPLES} * group(llmslo_target_state{{{TARGET}}})", "needed for p99"),
         width=12,
         overrides=[dashed("needed.*", GREY, in_legend=True)],
     )
 
 
-def _answer() -> Panel:
+def _ttft_of_answer() -> Panel:
     histogram = "llmslo_ttft_answer_seconds"
     return series(
         "TTFT of the answer, after reasoning",
@@ -209,7 +181,12 @@ def _answer() -> Panel:
     )
 
 
-def _connect() -> Panel:
+def network() -> list[Panel]:
+    """Connect phases, and TTFT by client and by engine."""
+    return [_connect_phases(), _client_and_engine()]
+
+
+def _connect_phases() -> Panel:
     return series(
         "Connect phases, p90",
         "Time to set up the new connection of each probe, by phase; it counts in TTFT only if it takes longer than connect_lead. "
@@ -220,27 +197,28 @@ def _connect() -> Panel:
     )
 
 
-def _both_sides() -> Panel:
-    def side(histogram: str, select: str, who: str) -> Sequence[Query]:
-        return [Query(quantile(q, histogram, "target", select), f"{who} p{q * 100:g}") for q in (0.5, 0.99)]
+def _client_and_engine() -> Panel:
+    def quantiles(histogram: str, select: str, name: str) -> Sequence[Query]:
+        return [Query(quantile(q, histogram, "target", select), f"{name} p{q * 100:g}") for q in (0.5, 0.99)]
 
     return series(
         "TTFT by client and by engine",
         "TTFT of the probes beside the engine's own TTFT of all its requests. Bad: the client's grows and the engine's does not: "
         "look at the network, proxies or the engine's API server.",
         "s",
-        *side("llmslo_ttft_seconds", PROBES, "client"),
-        *side("llmslo_engine_ttft_seconds", TARGET, "engine"),
+        *quantiles("llmslo_ttft_seconds", PROBES, "client"),
+        *quantiles("llmslo_engine_ttft_seconds", TARGET, "engine"),
         width=12,
         overrides=[
-            named("client.*", ("color", {"mode": "fixed", "fixedColor": BLUE})),
-            named("engine.*", ("color", {"mode": "fixed", "fixedColor": ORANGE})),
+            fixed_color("client.*", BLUE),
+            fixed_color("engine.*", ORANGE),
             named(".*p50", ("custom.lineStyle", {"fill": "dash", "dash": [4, 4]})),
         ],
     )
 
 
-def _failures() -> list[Panel]:
+def failures() -> list[Panel]:
+    """Failures, excluded probes, wrong answers."""
     return [
         series(
             "Failures by reason",
@@ -285,7 +263,8 @@ def _failures() -> list[Panel]:
     ]
 
 
-def _cost() -> list[Panel]:
+def cost() -> list[Panel]:
+    """Tokens and dollars."""
     return [
         series(
             "Tokens of probing",
@@ -312,11 +291,67 @@ def _cost() -> list[Panel]:
             steps=NEUTRAL,
             height=8,
         ),
+    ]
+
+
+def latency_of_slowest() -> Panel:
+    """TTFT and ITL of the slowest workload."""
+    return series(
+        "TTFT and ITL of the probes",
+        "p50 and p90 of the probes of the slowest workload. Bad: above the dashed limits; "
+        "the panels below show what changed at the same time.",
+        "s",
+        Query(f"max({quantile(0.5, 'llmslo_ttft_seconds', window=STEP)})", "TTFT p50"),
+        Query(f"max({quantile(0.9, 'llmslo_ttft_seconds', window=STEP)})", "TTFT p90"),
+        Query(f"max({quantile(0.9, 'llmslo_itl_seconds', window=STEP)})", "ITL p90"),
+        Query(f"min({limit('ttft')})", "limit of TTFT"),
+        Query(f"min({limit('itl')})", "limit of ITL, right"),
+        width=24,
+        overrides=[
+            on_the_right("ITL.*", "s"),
+            dashed("limit of TTFT", in_legend=True),
+            on_the_right(".*, right", "s"),
+            dashed(".*, right", in_legend=True),
+        ],
+    )
+
+
+def schedule() -> list[Panel]:
+    """Rate of the probes, and probes that do not count."""
+    shed = increase("llmslo_probe_failures_total", "target, reason", ',reason="shed"')
+    return [
         series(
-            "Budgets and rate limits left",
-            "Remaining share of the 24-hour budgets. Bad: near 0; at 0 probes are not sent.",
-            "percentunit",
-            Query(f"min by (budget) (llmslo_budget_remaining_ratio{{{TARGET}}})", "{{budget}}"),
-            high=1,
+            "Probes per second",
+            "Due times of the schedule, without neutral probes. Bad: below the configured rate.",
+            "cps",
+            Query(
+                f"sum by (target, workload) (rate(llmslo_probes_total{{{PROBES}}}[{STEP}]))", "{{target}} {{workload}}"
+            ),
+            width=8,
+        ),
+        series(
+            "Excluded and shed probes",
+            "Probes excluded from the SLIs by reason, probes shed at max_in_flight (counted as failures), and cold probes that the "
+            "engine answered from its cache. Bad: invalid above 1%; shed: the target answers too slowly; rejected.",
+            "short",
+            Query(f"{increase('llmslo_probes_neutral_total', 'target, reason')} > 0", "{{target}} {{reason}}"),
+            Query(f"{shed} > 0", "{{target}} {{reason}}"),
+            Query(f"{increase('llmslo_probes_cached_total', 'target')} > 0", "{{target}} cached"),
+            Query(f"{increase('llmslo_usage_missing_total', 'target')} > 0", "{{target}} no token counts"),
+            bars=True,
+            width=8,
+            empty="none in this range",
         ),
     ]
+
+
+def rate_limits() -> Panel:
+    """Rate limits left."""
+    return series(
+        "Rate limits left",
+        "Remainder of the server's rate limits, from its headers. Bad: near 0. "
+        "No data: the server sends no such headers.",
+        "short",
+        Query(f"min by (target, kind) (llmslo_rate_limit_remaining{{{TARGET}}})", "{{target}} {{kind}}"),
+        width=12,
+    )

@@ -1,23 +1,10 @@
 """Error budget dashboard: remaining budget, burn rates, and where bad events come from."""
 
-from prober.features.grafana.dashboards.board import Board, to_target
-from prober.features.grafana.dashboards.overview import FIRING, LEFT, SEVERITIES, SLO_WORDS
-from prober.features.grafana.dashboards.panels import (
-    GREEN,
-    ORANGE,
-    RED,
-    YELLOW,
-    Column,
-    Panel,
-    Query,
-    coloured,
-    dashed,
-    row,
-    series,
-    states,
-    table,
-)
-from prober.features.grafana.dashboards.queries import BUDGET_LEFT, PROBES, RECORDED, increase, slo_state
+from prober.exposition.dashboards.board import Board
+from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, states, table
+from prober.exposition.dashboards.queries import BUDGET_LEFT, FIRING, PROBES, RECORDED, increase, slo_state
+from prober.exposition.dashboards.style import GREEN, ORANGE, RED, YELLOW, dashed, text_mapping
+from prober.exposition.dashboards.vocabulary import BUDGET_STEPS, SEVERITIES, SLO_STATES, target_column
 from prober.measure.burn_rate_windows import WORKBOOK_PAIRS
 
 SLOS = f'{PROBES},slo=~"$slo"'
@@ -29,7 +16,7 @@ BURNS = (
 
 
 def burn(by: str) -> str:
-    """Burn rates over all windows that the rules have, whatever the SLO's own: the largest of each set of labels."""
+    """Burn rates over every window that the rules record; the largest for each set of the labels `by`."""
     ratios = f'{{__name__=~"{RECORDED}_bad_events:ratio_rate.+",{SLOS}}}'
     named = f'label_replace({ratios}, "window", "$1", "__name__", ".+:ratio_rate(.+)")'
     allowed = f"(1 - max by ({LEVEL}) (llmslo_slo_objective_ratio{{{SLOS}}}))"
@@ -37,7 +24,7 @@ def burn(by: str) -> str:
 
 
 def board() -> Board:
-    """The dashboard."""
+    """The dashboard `slo`."""
     rows = {
         "": [_table(), _history(), _left()],
         "Burn rates": [_rates(), _fastest(), _firing()],
@@ -47,13 +34,35 @@ def board() -> Board:
     return Board("slo", text, rows, variables=("target", "workload", "slo", "window"))
 
 
+def stats() -> list[Panel]:
+    """Worst SLO and lowest budget of one target."""
+    return [
+        stat(
+            "SLOs",
+            "The worst of its SLOs over their own windows. Bad: missed; no data means that nobody can say.",
+            "none",
+            now(slo_state("target")),
+            mappings=SLO_STATES,
+            fill="background",
+        ),
+        stat(
+            "Budget left",
+            "The least error budget that is left. Bad: below 0, the SLO is missed.",
+            "percentunit",
+            now(f"min({BUDGET_LEFT}{{{PROBES}}})"),
+            steps=BUDGET_STEPS,
+            decimals=0,
+        ),
+    ]
+
+
 def _table() -> Panel:
     columns = [
-        Column(source="target", name="Target", link=to_target("target"), link_title="The target in detail"),
+        target_column(),
         Column(source="workload", name="Workload"),
         Column(source="slo", name="SLO"),
-        Column(source="Value #A", name="State", mappings=SLO_WORDS, width=90),
-        Column(source="Value #B", name="Budget left", unit="percentunit", steps=LEFT, width=110, decimals=1),
+        Column(source="Value #A", name="State", mappings=SLO_STATES, width=90),
+        Column(source="Value #B", name="Budget left", unit="percentunit", steps=BUDGET_STEPS, width=110, decimals=1),
         Column(source="Value #C", name="Objective", unit="percentunit", width=100, decimals=2),
         Column(source="Value #D", name="Good up to", unit="s", width=100, empty="–"),
         Column(source="Value #E", name="Bad in this range", unit="none", width=130, decimals=0),
@@ -63,7 +72,7 @@ def _table() -> Panel:
         "SLOs",
         "State of each SLO over its own window, and its remaining error budget. Bad: missed, or a budget near 0.",
         columns,
-        row(slo_state(LEVEL).replace(PROBES, SLOS)),
+        row(slo_state(LEVEL, SLOS)),
         row(f"min by ({LEVEL}) ({BUDGET_LEFT}{{{SLOS}}})"),
         row(f"max by ({LEVEL}) (llmslo_slo_objective_ratio{{{SLOS}}})"),
         row(f"max by ({LEVEL}) (llmslo_slo_threshold_seconds{{{SLOS}}})"),
@@ -77,8 +86,8 @@ def _history() -> Panel:
     return states(
         "States over time",
         "State of each SLO over its own window. Bad: red, missed. Grey is no data: unknown.",
-        SLO_WORDS,
-        Query(slo_state(LEVEL).replace(PROBES, SLOS), "{{target}} {{workload}} {{slo}}"),
+        SLO_STATES,
+        Query(slo_state(LEVEL, SLOS), "{{target}} {{workload}} {{slo}}"),
         width=12,
         height=9,
     )
@@ -129,7 +138,7 @@ def _rates() -> Panel:
 
 def _fastest() -> Panel:
     columns = [
-        Column(source="target", name="Target", link=to_target("target"), link_title="The target in detail"),
+        target_column(),
         Column(source="workload", name="Workload", width=100),
         Column(source="slo", name="SLO", width=90),
         Column(source="window", name="Window", width=75),
@@ -150,8 +159,8 @@ def _fastest() -> Panel:
 
 def _firing() -> Panel:
     columns = [
-        Column(source="target", name="Target", link=to_target("target"), link_title="The target in detail", empty="–"),
-        Column(source="severity", name="Severity", mappings=coloured(SEVERITIES), width=85),
+        target_column(empty="–"),
+        Column(source="severity", name="Severity", mappings=text_mapping(SEVERITIES), width=85),
         Column(source="alertname", name="Alert", width=190),
         Column(source="workload", name="Workload", width=90, empty="–"),
         Column(source="slo", name="SLO", width=80, empty="–"),

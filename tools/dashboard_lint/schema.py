@@ -1,5 +1,8 @@
-"""A compact JSON schema of a dashboard, written from the types of @grafana/schema 10.4 and 13.2 for the parts that are used here:
-what is not named is refused, so that a slip of the pen is found, and what differs between those releases is left out."""
+"""JSON schema of the dashboards, after the types of @grafana/schema 10.4 and 13.2.
+
+It lists only the keys that the generated dashboards use and refuses all others, so that misspelled keys fail. Keys that differ between
+these releases are not used.
+"""
 
 from typing import Any
 
@@ -7,23 +10,23 @@ Schema = dict[str, Any]
 
 
 def closed(properties: Schema, optional: tuple[str, ...] = ()) -> Schema:
-    """An object with these keys and no others."""
+    """Object with these keys and no others; all required except `optional`."""
     required = [name for name in properties if name not in optional]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def listed(items: Schema) -> Schema:
-    """An array of them."""
+def array(items: Schema) -> Schema:
+    """Array of `items`."""
     return {"type": "array", "items": items}
 
 
 TEXT: Schema = {"type": "string"}
-SAID: Schema = {"type": "string", "minLength": 1}
+NON_EMPTY: Schema = {"type": "string", "minLength": 1}
 FLAG: Schema = {"type": "boolean"}
 NUMBER: Schema = {"type": "number"}
 PLACE: Schema = {"type": "integer", "minimum": 0}
 ANY: Schema = {"type": "object"}
-SOURCE = closed({"type": {"const": "prometheus"}, "uid": SAID})
+SOURCE = closed({"type": {"const": "prometheus"}, "uid": NON_EMPTY})
 GRID = closed(
     {
         "x": {"type": "integer", "minimum": 0, "maximum": 23},
@@ -37,8 +40,8 @@ TARGET = closed(
         "refId": {"type": "string", "pattern": "^[A-Z]$"},
         "datasource": SOURCE,
         "editorMode": {"const": "code"},
-        "expr": SAID,
-        "legendFormat": SAID,
+        "expr": NON_EMPTY,
+        "legendFormat": NON_EMPTY,
         "format": {"enum": ["time_series", "table", "heatmap"]},
         "instant": FLAG,
         "range": FLAG,
@@ -50,19 +53,19 @@ THRESHOLDS = closed(
         "steps": {
             "type": "array",
             "minItems": 1,
-            "prefixItems": [closed({"value": {"type": "null"}, "color": SAID})],
-            "items": closed({"value": NUMBER, "color": SAID}),
+            "prefixItems": [closed({"value": {"type": "null"}, "color": NON_EMPTY})],
+            "items": closed({"value": NUMBER, "color": NON_EMPTY}),
         },
     }
 )
 MAPPING = closed({"type": {"enum": ["value", "special"]}, "options": ANY})
 DEFAULTS = closed(
     {
-        "unit": SAID,
-        "noValue": SAID,
+        "unit": NON_EMPTY,
+        "noValue": NON_EMPTY,
         "color": closed({"mode": {"enum": ["palette-classic", "thresholds", "fixed"]}}),
         "thresholds": THRESHOLDS,
-        "mappings": listed(MAPPING),
+        "mappings": array(MAPPING),
         "custom": ANY,
         "min": NUMBER,
         "max": NUMBER,
@@ -72,8 +75,8 @@ DEFAULTS = closed(
 )
 OVERRIDE = closed(
     {
-        "matcher": closed({"id": {"enum": ["byName", "byRegexp", "byFrameRefID"]}, "options": SAID}),
-        "properties": listed(closed({"id": SAID, "value": {}})),
+        "matcher": closed({"id": {"enum": ["byName", "byRegexp", "byFrameRefID"]}, "options": NON_EMPTY}),
+        "properties": array(closed({"id": NON_EMPTY, "value": {}})),
     }
 )
 KINDS = ("timeseries", "stat", "table", "heatmap", "state-timeline", "trend")
@@ -81,17 +84,17 @@ PANEL = closed(
     {
         "id": {"type": "integer", "minimum": 1},
         "type": {"enum": list(KINDS)},
-        "title": SAID,
-        "description": SAID,
+        "title": NON_EMPTY,
+        "description": NON_EMPTY,
         "datasource": SOURCE,
-        "pluginVersion": SAID,
+        "pluginVersion": NON_EMPTY,
         "gridPos": GRID,
-        "targets": {**listed(TARGET), "minItems": 1},
-        "fieldConfig": closed({"defaults": DEFAULTS, "overrides": listed(OVERRIDE)}),
+        "targets": {**array(TARGET), "minItems": 1},
+        "fieldConfig": closed({"defaults": DEFAULTS, "overrides": array(OVERRIDE)}),
         "options": ANY,
-        "transformations": listed(closed({"id": {"enum": ["merge", "organize", "groupBy", "sortBy"]}, "options": ANY})),
-        "interval": SAID,
-        "repeat": SAID,
+        "transformations": array(closed({"id": {"enum": ["merge", "organize", "groupBy", "sortBy"]}, "options": ANY})),
+        "interval": NON_EMPTY,
+        "repeat": NON_EMPTY,
         "repeatDirection": {"enum": ["h", "v"]},
         "maxPerRow": PLACE,
     },
@@ -101,7 +104,7 @@ ROW = closed(
     {
         "id": {"type": "integer", "minimum": 1},
         "type": {"const": "row"},
-        "title": SAID,
+        "title": NON_EMPTY,
         "collapsed": {"const": False},
         "gridPos": GRID,
         "panels": {"type": "array", "maxItems": 0},
@@ -109,33 +112,33 @@ ROW = closed(
 )
 VARIABLE = closed(
     {
-        "name": SAID,
-        "label": SAID,
-        "description": SAID,
+        "name": NON_EMPTY,
+        "label": NON_EMPTY,
+        "description": NON_EMPTY,
         "type": {"enum": ["datasource", "query", "custom"]},
         "datasource": SOURCE,
         "query": {"type": ["string", "object"]},
-        "definition": SAID,
+        "definition": NON_EMPTY,
         "regex": TEXT,
         "refresh": {"enum": [0, 1, 2]},
         "sort": {"type": "integer", "minimum": 0, "maximum": 8},
         "hide": {"enum": [0, 1, 2]},
         "multi": FLAG,
         "includeAll": FLAG,
-        "allValue": SAID,
-        "options": listed(closed({"text": SAID, "value": SAID, "selected": FLAG})),
+        "allValue": NON_EMPTY,
+        "options": array(closed({"text": NON_EMPTY, "value": NON_EMPTY, "selected": FLAG})),
         "current": ANY,
     },
     ("description", "datasource", "definition", "regex", "refresh", "sort", "allValue"),
 )
 LINK = closed(
     {
-        "title": SAID,
+        "title": NON_EMPTY,
         "type": {"enum": ["link", "dashboards"]},
         "url": TEXT,
-        "icon": SAID,
+        "icon": NON_EMPTY,
         "tooltip": TEXT,
-        "tags": listed(SAID),
+        "tags": array(NON_EMPTY),
         "asDropdown": FLAG,
         "targetBlank": FLAG,
         "includeVars": FLAG,
@@ -144,27 +147,29 @@ LINK = closed(
 )
 OWN_ANNOTATION = closed(
     {
-        "name": SAID,
+        "name": NON_EMPTY,
         "datasource": closed({"type": {"const": "grafana"}, "uid": {"const": "-- Grafana --"}}),
         "enable": FLAG,
         "hide": FLAG,
-        "iconColor": SAID,
-        "target": closed({"type": {"const": "tags"}, "tags": listed(SAID), "matchAny": FLAG, "limit": PLACE}),
+        "iconColor": NON_EMPTY,
+        "target": closed({"type": {"const": "tags"}, "tags": array(NON_EMPTY), "matchAny": FLAG, "limit": PLACE}),
     }
 )
 ANNOTATION = closed(
     {
-        "name": SAID,
+        "name": NON_EMPTY,
         "datasource": SOURCE,
         "enable": FLAG,
         "hide": FLAG,
-        "iconColor": SAID,
-        "expr": SAID,
-        "step": SAID,
-        "target": closed({"refId": SAID, "expr": SAID, "interval": SAID, "instant": FLAG, "range": FLAG}),
-        "titleFormat": SAID,
-        "textFormat": SAID,
-        "tagKeys": SAID,
+        "iconColor": NON_EMPTY,
+        "expr": NON_EMPTY,
+        "step": NON_EMPTY,
+        "target": closed(
+            {"refId": NON_EMPTY, "expr": NON_EMPTY, "interval": NON_EMPTY, "instant": FLAG, "range": FLAG}
+        ),
+        "titleFormat": NON_EMPTY,
+        "textFormat": NON_EMPTY,
+        "tagKeys": NON_EMPTY,
     }
 )
 DASHBOARD: Schema = {
@@ -172,25 +177,25 @@ DASHBOARD: Schema = {
     **closed(
         {
             "uid": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,40}$"},
-            "title": SAID,
-            "description": SAID,
-            "tags": {**listed(SAID), "minItems": 1},
+            "title": NON_EMPTY,
+            "description": NON_EMPTY,
+            "tags": {**array(NON_EMPTY), "minItems": 1},
             "schemaVersion": {"const": 39},
             "version": {"const": 1},
             "editable": FLAG,
             "graphTooltip": {"enum": [0, 1, 2]},
-            "refresh": SAID,
-            "time": closed({"from": SAID, "to": SAID}),
+            "refresh": NON_EMPTY,
+            "time": closed({"from": NON_EMPTY, "to": NON_EMPTY}),
             "timepicker": ANY,
             "timezone": TEXT,
             "liveNow": FLAG,
             "fiscalYearStartMonth": PLACE,
-            "links": listed(LINK),
+            "links": array(LINK),
             "annotations": closed(
-                {"list": listed({"if": {"required": ["expr"]}, "then": ANNOTATION, "else": OWN_ANNOTATION})}
+                {"list": array({"if": {"required": ["expr"]}, "then": ANNOTATION, "else": OWN_ANNOTATION})}
             ),
-            "templating": closed({"list": listed(VARIABLE)}),
-            "panels": listed({"if": {"properties": {"type": {"const": "row"}}}, "then": ROW, "else": PANEL}),
+            "templating": closed({"list": array(VARIABLE)}),
+            "panels": array({"if": {"properties": {"type": {"const": "row"}}}, "then": ROW, "else": PANEL}),
         }
     ),
 }

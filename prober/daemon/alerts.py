@@ -1,0 +1,40 @@
+"""Alerts on the prober itself."""
+
+from prober.exposition.alerting import Alert
+
+
+def alerts(selector: str) -> tuple[Alert, ...]:
+    """Alerts on missing and unreliable probers, and on configurations that cannot be loaded."""
+    return (
+        Alert(
+            "LLMProberDown",
+            "critical",
+            f"up{{{selector}}} == 0\nor\nabsent(llmslo_build_info{{{selector}}})\nor\n"
+            # A deleted pod has no `up` series; the other shards still export how many shards there should be.
+            f"max(llmslo_shards{{{selector}}}) > count(count by (shard) (llmslo_shard_info{{{selector}}})) unless on () "
+            f"(up{{{selector}}} == 0)\n",
+            "5m",
+            "{{ with $labels.instance }}The prober {{ . }} is down{{ else }}A prober is missing{{ end }}",
+            "For 5 minutes Prometheus could not scrape this prober, or found no prober, or found fewer probers than shards. Targets "
+            "that no other prober probes are not measured: their SLOs have no data.",
+        ),
+        Alert(
+            "LLMProberUntrusted",
+            "warning",
+            f"llmslo_trusted{{{selector}}} == 0\n",
+            "10m",
+            "The measurements of prober {{ $labels.instance }} are not reliable",
+            "Over 5 minutes more than 1% of its probes were invalid, its event loop was late, or it missed due times. The usual cause "
+            "is a lack of CPU time. Its latencies may include its own delays; SLOs that only it measures are shown as no data.",
+        ),
+        Alert(
+            "LLMProberConfigReloadFailed",
+            "warning",
+            f"llmslo_config_last_reload_successful{{{selector}}} == 0\n",
+            "5m",
+            "The prober {{ $labels.instance }} could not load its configuration",
+            "It keeps its last good configuration; with --keep-running and no good configuration since its start it probes nothing. "
+            "Its log and status page list every error with its place: of the configuration, and with --keep-running also of "
+            "storage and web configuration.",
+        ),
+    )

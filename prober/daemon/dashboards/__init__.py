@@ -1,0 +1,87 @@
+"""All dashboards: boards of one feature, and boards that are composed of the panels of several."""
+
+import json
+
+from prober.daemon.dashboards import overview, prober
+from prober.exposition.dashboards.board import Board, tagged_annotation
+from prober.exposition.dashboards.style import Json
+from prober.features.budget import dashboard as budget
+from prober.features.capacity import dashboard as capacity
+from prober.features.diagnosis import dashboard as diagnosis
+from prober.features.discovery import dashboard as discovery
+from prober.features.drift import dashboard as drift
+from prober.features.engines import dashboard as engines
+from prober.features.gpu import dashboard as gpu
+from prober.features.grafana import dashboard as grafana
+from prober.features.replicas import dashboard as replicas
+from prober.features.slo import dashboard as slo
+from prober.probing import dashboard as probes
+
+ANNOTATIONS = (
+    engines.ANNOTATION,
+    drift.ANNOTATION,
+    capacity.ANNOTATION,
+    tagged_annotation("Deployment", "green", "deployment"),
+)
+
+
+def boards() -> tuple[Board, ...]:
+    """Every dashboard, in the order of the links between them."""
+    return overview.board(), _target(), slo.board(), capacity.board(), _engine(), _drift()
+
+
+def documents() -> dict[str, Json]:
+    """JSON of each dashboard by the name of its file."""
+    return {f"{board.name}.json": board.as_json(ANNOTATIONS) for board in boards()}
+
+
+def files() -> dict[str, str]:
+    """Text of each file by its name; the same code gives the same text."""
+    return {name: json.dumps(document, indent=1, ensure_ascii=False) + "\n" for name, document in documents().items()}
+
+
+def _target() -> Board:
+    budgets = budget.remaining(
+        "Budgets and rate limits left",
+        "Remaining share of the 24-hour budgets. Bad: near 0; at 0 probes are not sent.",
+        ("budget",),
+    )
+    rows = {
+        "": [probes.state(), *slo.stats(), *probes.outcomes()],
+        "Latency: every probe": probes.heatmaps(),
+        "Latency: quantiles": probes.latency(),
+        "On the way": probes.network(),
+        "Failures": probes.failures(),
+        "Tokens and cost": [*probes.cost(), budgets],
+    }
+    text = "One target: latencies with the samples behind them, the way there, failures by reason, tokens and cost."
+    return Board("target", text, rows, one_target=True)
+
+
+def _engine() -> Board:
+    rows = {
+        "": [*engines.identity(), diagnosis.decode_speed(), engines.context_length(), gpu.count()],
+        "Latency of the probes": [probes.latency_of_slowest(), diagnosis.causes()],
+        "Engine": engines.panels(),
+        "GPUs": gpu.panels(),
+    }
+    text = "One target: queue, KV cache, preemptions, prefix cache hits and GPUs, below the latency of the probes."
+    return Board("engine", text, rows, one_target=True, variables=("target", "workload"))
+
+
+def _drift() -> Board:
+    budgets = budget.remaining(
+        "Probing budgets left",
+        "Remaining share of the 24-hour budgets of tokens and dollars. Bad: near 0; at 0 probes are not sent.",
+        ("target", "budget"),
+        width=8,
+    )
+    rows = {
+        "": [drift.baselines()],
+        "Evidence": drift.evidence(),
+        "The prober": [*prober.health(), *grafana.panels()],
+        "Its probes": [*probes.schedule(), budgets, probes.rate_limits(), prober.storage()],
+        "Discovery, shards and lease": [*discovery.panels(), *replicas.panels()],
+    }
+    text = "Latencies against their own baselines, and the health of the prober itself."
+    return Board("drift", text, rows, variables=("target", "workload", "instance"))

@@ -1,0 +1,78 @@
+"""Panels of the prober itself."""
+
+from prober.exposition.dashboards.panels import Panel, Query, now, series, stat
+from prober.exposition.dashboards.queries import INSTANCE, PROBES, STEP, gauge, increase, quantile
+from prober.exposition.dashboards.style import NEUTRAL, RED
+from prober.exposition.dashboards.vocabulary import GOOD_AT_ONE, YES_NO
+
+MAX_LAG_S = 0.01  # default of max_send_lag
+
+
+def health() -> list[Panel]:
+    """Trust, configuration, version and lags of each prober."""
+    reload_time = gauge("llmslo_config_last_reload_success_timestamp_seconds", "instance", select=INSTANCE)
+    return [
+        _yes_no(
+            "Trusted",
+            "Whether each prober sent its probes on time in the last 5 minutes. Bad: no; usually it lacks CPU time.",
+            "llmslo_trusted",
+        ),
+        _yes_no(
+            "Configuration loaded",
+            "Whether the last reload of the configuration succeeded. Bad: no; the previous configuration stays in use.",
+            "llmslo_config_last_reload_successful",
+        ),
+        stat(
+            "Latest configuration",
+            "Time of the last successful reload. Bad: before your last change of the file.",
+            "dateTimeFromNow",
+            now(f"1000 * {reload_time}", "{{instance}}"),
+            steps=NEUTRAL,
+            width=6,
+        ),
+        stat(
+            "Version",
+            "Version of each prober. Bad: several versions for longer than a rollout.",
+            "none",
+            now(gauge("llmslo_build_info", "instance, version", select=INSTANCE), "{{version}} at {{instance}}"),
+            steps=NEUTRAL,
+            width=6,
+            text_mode="name",
+        ),
+        _lag(
+            "Send lag, p99",
+            "Delay of the prober in sending. Bad: above max_send_lag (10 ms unless configured), dashed; "
+            "such probes are invalid.",
+            quantile(0.99, "llmslo_send_lag_seconds", "instance, target", f"{PROBES},{INSTANCE}", STEP),
+            "{{target}} at {{instance}}",
+        ),
+        _lag(
+            "Loop lag, p99",
+            "Delay of the prober's event loop. Bad: some milliseconds and rising; the prober lacks CPU time.",
+            quantile(0.99, "llmslo_event_loop_lag_seconds", "instance", INSTANCE, STEP),
+            "{{instance}}",
+        ),
+    ]
+
+
+def _yes_no(title: str, text: str, gauge_name: str) -> Panel:
+    query = now(f"min by (instance) ({gauge_name}{{{INSTANCE}}})", "{{instance}}")
+    return stat(title, text, "none", query, mappings=YES_NO, steps=GOOD_AT_ONE, fill="background", width=6)
+
+
+def _lag(title: str, text: str, expr: str, legend: str) -> Panel:
+    limit = ((None, "transparent"), (MAX_LAG_S, RED))
+    dashed = {"thresholdsStyle": {"mode": "dashed"}}
+    return series(title, text, "s", Query(expr, legend), steps=limit, custom=dashed, width=12)
+
+
+def storage() -> Panel:
+    """Failed writes to --storage.path."""
+    return series(
+        "Failed writes to storage",
+        "Failed writes to --storage.path. Bad: any; what is not written does not survive a restart.",
+        "short",
+        Query(increase("llmslo_storage_write_failures_total", "instance", select=INSTANCE), "{{instance}}"),
+        bars=True,
+        width=12,
+    )

@@ -1,0 +1,235 @@
+"""A dashboard: rows of panels on a grid, variables, links to the other dashboards, annotations."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from prober.exposition.dashboards.panels import SOURCE, Panel
+from prober.exposition.dashboards.style import Json
+
+TAG = "llm-slo-prober"
+COLUMNS = 24
+# Never changed: alerts and bookmarks contain them.
+UIDS = {
+    "overview": "llm-slo",
+    "target": "llm-slo-target",
+    "slo": "llm-slo-budget",
+    "capacity": "llm-slo-capacity",
+    "engine": "llm-slo-engine",
+    "drift": "llm-slo-drift",
+}
+TITLES = {
+    "overview": "LLM SLO / Overview",
+    "target": "LLM SLO / Target",
+    "slo": "LLM SLO / Error budgets",
+    "capacity": "LLM SLO / Capacity",
+    "engine": "LLM SLO / Engine and GPU",
+    "drift": "LLM SLO / Drift and the prober",
+}
+WINDOWS = ("5m", "15m", "30m", "1h", "2h", "6h", "1d")
+DEFAULT_WINDOW = "2h"  # the shortest with a thousand samples at the default of 0.2 probes per second
+
+LABEL_VALUES, QUERY_RESULT = 1, 3  # kinds of variable queries
+
+Rows = Mapping[str, Sequence[Panel]]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """One dashboard.
+
+    name: key of UIDS, and the name of the file.
+    rows: panels by the title of their row; an empty title makes no row.
+    one_target: its panels show one target at a time. Links pass `target` on, which may be several or all, so such a dashboard has a
+        second variable, `one`: the first of these targets until the reader chooses another.
+    variables: keys of `_variables`, in the order of the page.
+    """
+
+    name: str
+    text: str
+    rows: Rows
+    one_target: bool = False
+    variables: tuple[str, ...] = ("target", "workload", "window")
+
+    def as_json(self, annotations: Sequence[Json]) -> Json:
+        """JSON that Grafana imports."""
+        return {
+            "uid": UIDS[self.name],
+            "title": TITLES[self.name],
+            "description": self.text,
+            "tags": [TAG],
+            "schemaVersion": 39,
+            "version": 1,
+            "editable": True,
+            "graphTooltip": 1,
+            "refresh": "30s",
+            "time": {"from": "now-3h", "to": "now"},
+            "timepicker": {},
+            "timezone": "browser",
+            "liveNow": False,
+            "fiscalYearStartMonth": 0,
+            "links": [_link(name) for name in UIDS if name != self.name],
+            "annotations": {"list": self._for_one(annotations)},
+            "templating": {"list": self._variables()},
+            "panels": self._for_one(placed(self.rows)),
+        }
+
+    def _for_one(self, parts: Sequence[Json]) -> list[Json]:
+        """`parts` with `$one` instead of `$target` on a dashboard of one target."""
+        if not self.one_target:
+            return list(parts)
+        replaced: list[Json] = json.loads(json.dumps(parts).replace("$target", "$one"))
+        return replaced
+
+    def _variables(self) -> list[Json]:
+        # A target whose engine reports no model belongs to every choice of models.
+        of_models = (
+            'group by (target) (llmslo_target_state{target!=""}) unless on (target) llmslo_engine_info{model!~"$model"}'
+        )
+        known = {
+            "target": _targets("target", "Targets" if self.one_target else "Target", of_models, one=False),
+            "workload": _labels("workload", "Workload", 'llmslo_probes_total{target=~"$target"}'),
+            "slo": _labels("slo", "SLO", 'llmslo_slo_objective_ratio{target=~"$target"}'),
+            "instance": _labels("instance", "Prober", 'llmslo_build_info{version!=""}'),
+            "window": _window(),
+        }
+        chosen = [known[name] for name in self.variables]
+        if self.one_target:
+            one = _targets("one", "Target", 'group by (target) (llmslo_target_state{target=~"$target"})', one=True)
+            chosen = [chosen[0], one, *self._for_one(chosen[1:])]
+        return [_source(), _labels("model", "Model", 'llmslo_engine_info{target!=""}'), *chosen]
+
+
+def placed(rows: Rows) -> list[Json]:
+    """JSON of the panels from left to right; a full line ends, and is as high as its highest panel."""
+    documents: list[Json] = []
+    y = 0
+    for title, panels in rows.items():
+        if title:
+            documents.append(_row(len(documents) + 1, title, y))
+            y += 1
+        x = height = 0
+        for panel in panels:
+            if x + panel.width > COLUMNS or (panel.repeat and x):
+                x, y, height = 0, y + height, 0
+            documents.append(panel.as_json(len(documents) + 1, x, y))
+            x, height = x + (COLUMNS if panel.repeat else panel.width), max(height, panel.height)
+        y += height
+    return documents
+
+
+def _row(number: int, title: str, y: int) -> Json:
+    place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
+    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+
+
+def _link(name: str) -> Json:
+    """Link that keeps target and time range."""
+    return {
+        "title": TITLES[name].rpartition(" / ")[2],
+        "type": "link",
+        "url": f"/d/{UIDS[name]}",
+        "icon": "dashboard",
+        "tooltip": "",
+        "tags": [],
+        "asDropdown": False,
+        "targetBlank": False,
+        "includeVars": True,
+        "keepTime": True,
+    }
+
+
+def to_target(name: str, value: str = "${__value.text}") -> str:
+    """URL of another dashboard for a link in a table; keeps time range and data source."""
+    return f"/d/{UIDS[name]}?var-target={value}&${{__url_time_range}}&${{datasource:queryparam}}"
+
+
+def annotation(name: str, color: str, expr: str, text: str) -> Json:
+    """Annotations wherever `expr` has a value; `text` may contain {{label}}. Releases of Grafana read `expr` from different keys."""
+    return {
+        "name": name,
+        "datasource": SOURCE,
+        "enable": True,
+        "hide": False,
+        "iconColor": color,
+        "expr": expr,
+        "step": "60s",
+        "target": {"refId": "Anno", "expr": expr, "interval": "60s", "instant": False, "range": True},
+        "titleFormat": name,
+        "textFormat": text,
+        "tagKeys": "target",
+    }
+
+
+def tagged_annotation(name: str, color: str, tag: str) -> Json:
+    """Annotations in Grafana's own store with this tag, made by pipelines or people."""
+    return {
+        "name": name,
+        "datasource": {"type": "grafana", "uid": "-- Grafana --"},
+        "enable": True,
+        "hide": False,
+        "iconColor": color,
+        "target": {"type": "tags", "tags": [tag], "matchAny": True, "limit": 100},
+    }
+
+
+def _source() -> Json:
+    return {
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": "prometheus",
+        "regex": "",
+        "refresh": 1,
+        "hide": 0,
+        "multi": False,
+        "includeAll": False,
+        "options": [],
+        "current": {},
+    }
+
+
+def _query_variable(name: str, label: str, query: str, regex: str = "", *, kind: int = LABEL_VALUES, one: bool) -> Json:
+    """Variable whose values are the results of a query. one: takes one value, not several or all."""
+    return {
+        "name": name,
+        "label": label,
+        "type": "query",
+        "datasource": SOURCE,
+        "query": {"query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery", "qryType": kind},
+        "definition": query,
+        "regex": regex,
+        "refresh": 2,  # when the time range changes: targets come and go
+        "sort": 1,
+        "hide": 0,
+        "multi": not one,
+        "includeAll": not one,
+        "options": [],
+        **({"current": {}} if one else {"allValue": ".*", "current": {"text": ["All"], "value": ["$__all"]}}),
+    }
+
+
+def _labels(name: str, label: str, selector: str) -> Json:
+    """Variable of the values of the label `name`."""
+    return _query_variable(name, label, f"label_values({selector}, {name})", one=False)
+
+
+def _targets(name: str, label: str, expr: str, *, one: bool) -> Json:
+    """Variable of the targets in the result of an expression."""
+    return _query_variable(name, label, f"query_result({expr})", '/target="([^"]+)"/', kind=QUERY_RESULT, one=one)
+
+
+def _window() -> Json:
+    options = [{"text": window, "value": window, "selected": window == DEFAULT_WINDOW} for window in WINDOWS]
+    return {
+        "name": "window",
+        "label": "Quantiles over",
+        "description": "A p99 takes a thousand samples: two hours at 0.2 probes a second.",
+        "type": "custom",
+        "query": ",".join(WINDOWS),
+        "hide": 0,
+        "multi": False,
+        "includeAll": False,
+        "options": options,
+        "current": {"text": DEFAULT_WINDOW, "value": DEFAULT_WINDOW},
+    }

@@ -1,0 +1,277 @@
+"""Panels of dashboards as values, and their JSON for Grafana.
+
+Options are those of Grafana 10.4, in its form; `pluginVersion` tells later releases from which form to migrate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from prober.exposition.dashboards.style import NEUTRAL, PLAIN, Json, Steps, absent, as_steps, override
+
+SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
+GRAFANA_VERSION = "10.4.0"
+NO_DATA = "no data"
+EVENT_INTERVAL = "1m"  # minimum width of bars and cells, so that neighbours do not count the same events
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query of a panel.
+
+    legend: may contain {{label}}.
+    instant: evaluated at the end of the range only.
+    form: `time_series`, `table` (one row per series) or `heatmap`.
+    """
+
+    expr: str
+    legend: str = ""
+    instant: bool = False
+    form: str = "time_series"
+
+
+def now(expr: str, legend: str = "") -> Query:
+    """Query for the value at the end of the range."""
+    return Query(expr, legend, instant=True)
+
+
+def row(expr: str) -> Query:
+    """Query for table rows at the end of the range; labels become columns."""
+    return Query(expr, instant=True, form="table")
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel.
+
+    kind: type of the panel in Grafana.
+    text: description: what it shows, and what a bad value looks like.
+    width, height: cells of the grid, which has 24 columns.
+    low, high: bounds of the axis; None for automatic.
+    empty: text shown without data.
+    custom: field options of this kind.
+    repeat: variable for each of whose values Grafana repeats the panel; empty for none.
+    interval: shortest step of the queries; empty for Grafana's choice.
+    """
+
+    kind: str
+    title: str
+    text: str
+    unit: str
+    queries: Sequence[Query]
+    _: KW_ONLY
+    width: int = 8
+    height: int = 8
+    steps: Steps = PLAIN
+    color: str = "palette-classic"
+    low: float | None = None
+    high: float | None = None
+    decimals: int | None = None
+    empty: str = NO_DATA
+    mappings: Sequence[Json] = ()
+    custom: Json = field(default_factory=dict)
+    options: Json = field(default_factory=dict)
+    overrides: Sequence[Json] = ()
+    transformations: Sequence[Json] = ()
+    repeat: str = ""
+    interval: str = ""
+
+    def as_json(self, number: int, x: int, y: int) -> Json:
+        """JSON of the panel with the id `number` at (x, y) of the grid."""
+        bounds = {"min": self.low, "max": self.high, "decimals": self.decimals}
+        defaults: Json = {
+            "unit": self.unit,
+            **({"noValue": self.empty} if self.empty else {}),
+            "color": {"mode": self.color},
+            "thresholds": {"mode": "absolute", "steps": as_steps(self.steps)},
+            "mappings": list(self.mappings),
+            "custom": self.custom,
+            **{name: value for name, value in bounds.items() if value is not None},
+        }
+        return {
+            "id": number,
+            "type": self.kind,
+            "title": self.title,
+            "description": self.text,
+            "datasource": SOURCE,
+            "pluginVersion": GRAFANA_VERSION,
+            "gridPos": {"x": x, "y": y, "w": self.width, "h": self.height},
+            "targets": [_target(query, index) for index, query in enumerate(self.queries)],
+            "fieldConfig": {"defaults": defaults, "overrides": list(self.overrides)},
+            "options": self.options,
+            "transformations": list(self.transformations),
+            **({"interval": self.interval} if self.interval else {}),
+            **({"repeat": self.repeat, "repeatDirection": "h", "maxPerRow": 2} if self.repeat else {}),
+        }
+
+
+def _target(query: Query, index: int) -> Json:
+    return {
+        "refId": chr(ord("A") + index),
+        "datasource": SOURCE,
+        "editorMode": "code",
+        "expr": query.expr,
+        "legendFormat": query.legend or "__auto",
+        "format": query.form,
+        "instant": query.instant,
+        "range": not query.instant,
+    }
+
+
+def series(title: str, text: str, unit: str, *queries: Query, bars: bool = False, **more: Any) -> Panel:
+    """Lines over time, or stacked bars for counts of events."""
+    custom: Json = {
+        "drawStyle": "bars" if bars else "line",
+        "lineWidth": 1,
+        "fillOpacity": 70 if bars else 0,
+        "showPoints": "never",
+        "spanNulls": False,
+        "lineInterpolation": "linear",
+        "stacking": {"mode": "normal" if bars else "none", "group": "A"},
+        "thresholdsStyle": {"mode": "off"},
+        **more.pop("custom", {}),
+    }
+    options = {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    interval = EVENT_INTERVAL if bars else ""
+    defaults = {"custom": custom, "options": options, "interval": interval, "low": 0}
+    return Panel("timeseries", title, text, unit, queries, **{**defaults, **more})
+
+
+def stat(title: str, text: str, unit: str, *queries: Query, **more: Any) -> Panel:
+    """Large figures, coloured by thresholds. fill: what is coloured; text_mode: what is written."""
+    options = {
+        "colorMode": more.pop("fill", "value"),
+        "graphMode": "none",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "textMode": more.pop("text_mode", "auto"),
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    }
+    defaults = {"options": options, "width": 4, "height": 4, "color": "thresholds"}
+    return Panel("stat", title, text, unit, queries, **{**defaults, **more})
+
+
+def counts(title: str, text: str, *queries: Query, **more: Any) -> Panel:
+    """Large figures, one per series, each with its name."""
+    defaults = {"steps": NEUTRAL, "decimals": 0, "text_mode": "value_and_name"}
+    return stat(title, text, "none", *queries, **{**defaults, **more})
+
+
+def table(title: str, text: str, columns: Sequence["Column"], *queries: Query, sort: str = "", **more: Any) -> Panel:
+    """One row per label set, one column per entry of `columns`. hide: further sources, which are left out; sort: `-` descends."""
+    names = {column.source: column.name for column in columns}
+    transformations: list[Json] = [
+        {"id": "merge", "options": {}},
+        {
+            "id": "organize",
+            "options": {
+                "excludeByName": {"Time": True} | dict.fromkeys(more.pop("hide", ()), True),
+                "indexByName": {name: place for place, name in enumerate(names)},
+                "renameByName": names,
+            },
+        },
+    ]
+    options = {
+        "showHeader": True,
+        "cellHeight": "sm",
+        "footer": {"show": False, "reducer": ["sum"], "fields": ""},
+        "sortBy": [{"displayName": sort.lstrip("-"), "desc": sort.startswith("-")}] if sort else [],
+    }
+    defaults = {
+        "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": False},
+        "options": options,
+        "overrides": list({column.name: override for column in columns if (override := column.as_override())}.values()),
+        "transformations": transformations,
+        "width": 24,
+        "color": "thresholds",
+        "steps": NEUTRAL,
+    }
+    return Panel("table", title, text, "short", queries, **{**defaults, **more})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table.
+
+    source: a label, or `Value #A` for the first query.
+    steps: colours of the cell.
+    link: URL; may contain ${__value.text}.
+    """
+
+    source: str
+    name: str
+    unit: str = ""
+    steps: Steps = ()
+    mappings: Sequence[Json] = ()
+    width: int = 0
+    decimals: int | None = None
+    link: str = ""
+    link_title: str = ""
+    empty: str = ""
+
+    def as_override(self) -> Json | None:
+        """JSON of the options that differ from the table's defaults; None without any."""
+        is_coloured = bool(self.steps or self.mappings)
+        options: dict[str, Any] = {
+            "unit": self.unit,
+            "decimals": self.decimals,
+            "thresholds": {"mode": "absolute", "steps": as_steps(self.steps)} if self.steps else None,
+            "noValue": self.empty,
+            "mappings": [*self.mappings, absent(self.empty or NO_DATA)] if is_coloured else None,
+            "custom.cellOptions": {"type": "color-background", "mode": "basic"} if is_coloured else None,
+            "custom.width": self.width or None,
+            "links": [{"title": self.link_title, "url": self.link}] if self.link else None,
+        }
+        chosen = [(name, value) for name, value in options.items() if value is not None and value != ""]
+        return override("byName", self.name, chosen) if chosen else None
+
+
+def heatmap(title: str, text: str, *queries: Query, **more: Any) -> Panel:
+    """Counts per classic bucket over time."""
+    options = {
+        "calculate": False,
+        "cellGap": 1,
+        "color": {
+            "mode": "scheme",
+            "scheme": "Oranges",
+            "steps": 64,
+            "reverse": False,
+            "exponent": 0.5,
+            "fill": "dark-orange",
+        },
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+        "filterValues": {"le": 1e-9},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto"},
+        "showValue": "never",
+        "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": False},
+        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": "s"},
+        "cellValues": {"unit": "short", "decimals": 1},
+    }
+    return Panel(
+        "heatmap", title, text, "s", queries, options=options, interval=EVENT_INTERVAL, **{"width": 12, **more}
+    )
+
+
+def states(title: str, text: str, mappings: Sequence[Json], *queries: Query, **more: Any) -> Panel:
+    """One band per series, coloured by state over time."""
+    options = {
+        "alignValue": "left",
+        "mergeValues": True,
+        "rowHeight": 0.85,
+        "showValue": "auto",
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "single", "sort": "none"},
+    }
+    defaults = {
+        "mappings": mappings,
+        "custom": {"fillOpacity": 80, "lineWidth": 0},
+        "options": options,
+        "width": 24,
+        "color": "thresholds",
+        "steps": NEUTRAL,
+    }
+    return Panel("state-timeline", title, text, "none", queries, **{**defaults, **more})

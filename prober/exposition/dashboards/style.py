@@ -1,0 +1,92 @@
+"""Colours, thresholds, value mappings and overrides of panels."""
+
+from collections.abc import Sequence
+from typing import Any
+
+Json = dict[str, Any]
+Steps = tuple[tuple[float | None, str], ...]  # (lower bound, colour) in ascending order; the first bound is None
+GREEN, YELLOW, ORANGE, RED, GREY, BLUE = "green", "yellow", "orange", "red", "#808790", "blue"
+LOGARITHMIC = {"type": "log", "log": 10}
+PLAIN: Steps = ((None, GREEN),)
+NEUTRAL: Steps = ((None, "text"),)
+
+
+def as_steps(steps: Steps) -> list[Json]:
+    """JSON of thresholds."""
+    return [{"value": value, "color": color} for value, color in steps]
+
+
+def absent(text: str) -> Json:
+    """Mapping of an absent value; without it the cell has the colour of the first threshold."""
+    result = {"text": text, "color": "transparent", "index": 99}
+    return {"type": "special", "options": {"match": "null+nan", "result": result}}
+
+
+def text_mapping(colors: dict[str, str]) -> list[Json]:
+    """Mapping of texts to colours."""
+    return [
+        {
+            "type": "value",
+            "options": {word: {"color": color, "index": place} for place, (word, color) in enumerate(colors.items())},
+        }
+    ]
+
+
+def index_mapping(*pairs: tuple[str, str]) -> list[Json]:
+    """Mapping of 0, 1, 2 … to texts with their colours."""
+    options = {str(place): {"text": text, "color": color, "index": place} for place, (text, color) in enumerate(pairs)}
+    return [{"type": "value", "options": options}]
+
+
+def override(matcher: str, wanted: str, properties: Sequence[tuple[str, Any]]) -> Json:
+    """JSON of an override: options for the fields that the matcher selects."""
+    return {
+        "matcher": {"id": matcher, "options": wanted},
+        "properties": [{"id": name, "value": value} for name, value in properties],
+    }
+
+
+def named(pattern: str, *properties: tuple[str, Any]) -> Json:
+    """Override for series whose whole legend matches the regular expression."""
+    return override("byRegexp", pattern, properties)
+
+
+def fixed_color(pattern: str, color: str, *properties: tuple[str, Any]) -> Json:
+    """Override with a fixed colour."""
+    return named(pattern, ("color", {"mode": "fixed", "fixedColor": color}), *properties)
+
+
+def dashed(pattern: str, color: str = RED, *, in_legend: bool = False) -> Json:
+    """Override for limits: dashed lines without fill, by default not in the legend. An empty colour keeps the series' own."""
+    properties = (
+        ("custom.lineStyle", {"fill": "dash", "dash": [8, 6]}),
+        ("custom.fillOpacity", 0),
+        ("custom.lineWidth", 1),
+        ("custom.hideFrom", {"legend": not in_legend, "tooltip": False, "viz": False}),
+    )
+    return fixed_color(pattern, color, *properties) if color else named(pattern, *properties)
+
+
+def dotted(ref: str) -> Json:
+    """Override for the query `ref` of values with too few samples: grey dots over the line that they repeat."""
+    properties = (
+        ("custom.lineStyle", {"fill": "dot", "dash": [2, 12]}),
+        ("custom.lineWidth", 3),
+        ("custom.hideFrom", {"legend": True, "tooltip": False, "viz": False}),
+        ("color", {"mode": "fixed", "fixedColor": GREY}),
+    )
+    return override("byFrameRefID", ref, properties)
+
+
+def band(lower: str, upper: str, color: str = BLUE) -> list[Json]:
+    """Overrides for an interval: the area between two series is filled, without lines."""
+    return [
+        fixed_color(lower, color, ("custom.lineWidth", 0), ("custom.fillOpacity", 0)),
+        fixed_color(upper, color, ("custom.lineWidth", 0), ("custom.fillOpacity", 20), ("custom.fillBelowTo", lower)),
+    ]
+
+
+def on_the_right(pattern: str, unit: str) -> Json:
+    """Override for series with an axis of their own, without maximum and thresholds."""
+    axis, unmarked = ("custom.axisPlacement", "right"), ("custom.thresholdsStyle", {"mode": "off"})
+    return named(pattern, axis, ("unit", unit), ("custom.fillOpacity", 0), ("max", None), unmarked)

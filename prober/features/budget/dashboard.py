@@ -1,0 +1,13 @@
+"""Panel of the probing budgets."""
+
+from typing import Any
+
+from prober.exposition.dashboards.panels import Panel, Query, series
+from prober.exposition.dashboards.queries import TARGET
+
+
+def remaining(title: str, text: str, labels: tuple[str, ...], **more: Any) -> Panel:
+    """Remaining share of the 24-hour budgets by `labels`."""
+    least = f"min by ({', '.join(labels)}) (llmslo_budget_remaining_ratio{{{TARGET}}})"
+    legend = " ".join(f"{{{{{label}}}}}" for label in labels)
+    return series(title, text, "percentunit", Query(least, legend), high=1, **more)

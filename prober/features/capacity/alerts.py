@@ -1,0 +1,86 @@
+"""Alerts on headroom, forecast and sweeps."""
+
+from prober.exposition.alerting import Alert, escaped
+
+
+def alerts(selector: str) -> tuple[Alert, ...]:
+    """Alerts about headroom, forecast and sweeps."""
+    return _headroom(selector), _exhaustion(selector), _stale(selector)
+
+
+def _headroom(selector: str) -> Alert:
+    """Excludes sweeps and the 5 minutes after, the window of the demand rate: the load is then the sweep's own."""
+
+    def ratio_template(word: str, more: str) -> str:
+        query = _about_the_target(f"min by (target) (llmslo_headroom_ratio{{%s{more}}})", selector)
+        return f"{{{{ range {query} }}}}{word} {{{{ .Value | humanizePercentage }}}}{{{{ end }}}}"
+
+    return Alert(
+        "LLMHeadroomLow",
+        "warning",
+        f'min by (target) (llmslo_headroom_ratio{{{selector},bound="estimate"}}) < 0.2\n'
+        "unless on (target)\n"
+        f"max by (target) (max_over_time(llmslo_sweep_rate_per_second{{{selector}}}[6m])) > 0\n",
+        "15m",
+        "{{ $labels.target }} has little capacity left",
+        "{{ $value | humanizePercentage }} of the capacity that the last successful sweep found is free (below 0%: the load is "
+        "higher than that capacity)"
+        + ratio_template(", by the lower bound of the capacity", ',unit=\\"requests\\",bound=\\"lower\\"')
+        + ratio_template(", in tokens", ',unit=\\"tokens\\",bound=\\"estimate\\"')
+        + ".",
+        keep_firing_for="30m",  # a sweep interrupts the expression; the alert stays
+    )
+
+
+def _exhaustion(selector: str) -> Alert:
+    def date_template(bound: str) -> str:
+        query = f'min by (target) (llmslo_capacity_exhaustion_timestamp_seconds{{%s,bound=\\"{bound}\\"}})'
+        return f"{{{{ range {_about_the_target(query, selector)} }}}}, {bound} {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}"
+
+    return Alert(
+        "LLMCapacityExhaustionForecast",
+        "warning",
+        f'min by (target) (llmslo_capacity_exhaustion_timestamp_seconds{{{selector},bound="estimate"}})\n'
+        "< time() + 14 * 86400\n",
+        "1h",
+        "{{ $labels.target }} is forecast to reach its capacity within 14 days",
+        "The daily peaks of demand grow towards the capacity that the last successful sweep found. They are expected to reach it on "
+        f"{{{{ $value | humanizeTimestamp }}}}{date_template('earliest')}{date_template('latest')}. "
+        "Method: a straight line through at most 35 days.",
+        keep_firing_for="26h",  # the forecast is computed once a day; one missing day does not end the alert
+    )
+
+
+def _stale(selector: str) -> Alert:
+    """Seconds since the last capacity, compared with three periods of the schedule.
+
+    The time comes from the prober, else from Prometheus's history of it (a prober without storage forgets it at a restart), else
+    from the hours since the schedule appeared, so a new schedule gets three periods. That history covers 30 days: a schedule
+    rarer than every ten days is not judged before its first capacity.
+    """
+    success, period = (
+        f"max by (target) (llmslo_sweep_{name}_seconds{{{selector}}})" for name in ("last_success_timestamp", "period")
+    )
+    verdicts, refusals = (
+        _about_the_target(f"sum by ({label}) (llmslo_{series}_total{{%s}}) > 0", selector)
+        for label, series in (("verdict", "sweeps"), ("reason", "sweeps_refused"))
+    )
+    return Alert(
+        "LLMSweepStale",
+        "warning",
+        f"(\n  time() - {success}\n"
+        f"  or\n  time() - max_over_time(({success})[30d:1h])\n"
+        f"  or\n  3600 * (count_over_time(({period})[30d:1h]) - 1)\n)\n"
+        f"> on (target)\n3 * {period}\n",
+        "15m",
+        "The sweeps of {{ $labels.target }} find no capacity",
+        "No capacity has been found for {{ $value | humanizeDuration }}, over three times the period of the schedule. Headroom is "
+        "computed from an old capacity, or unknown. Since the prober's start, sweeps ended:"
+        f"{{{{ range {verdicts} }}}} {{{{ .Labels.verdict }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}; refused:"
+        f"{{{{ range {refusals} }}}} {{{{ .Labels.reason }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}.",
+    )
+
+
+def _about_the_target(query: str, selector: str) -> str:
+    """Template that runs `query` with the matchers of the alert's target in place of its %s."""
+    return f'printf "{query.replace("%s", f"{escaped(selector)},target=%q")}" $labels.target | query'

@@ -1,0 +1,36 @@
+"""Panels of the diagnosis."""
+
+from prober.exposition.dashboards.panels import Panel, Query, now, stat, states
+from prober.exposition.dashboards.queries import TARGET, gauge
+from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, index_mapping
+
+
+def decode_speed() -> Panel:
+    """Decode speed relative to the memory bandwidth."""
+    return stat(
+        "Decode ÷ memory bound",
+        "Speed of a decode step as a share of what memory bandwidth allows. Bad: below 60%; memory bandwidth is not the limit. "
+        "No data: the GPU or the model is unknown.",
+        "percentunit",
+        now(gauge("llmslo_decode_bandwidth_bound_ratio")),
+        steps=((None, ORANGE), (0.6, GREEN)),
+        decimals=0,
+    )
+
+
+def causes() -> Panel:
+    """Diagnosed causes over time."""
+    return states(
+        "Likely cause",
+        "Cause that the prober diagnoses while an SLO is breached or a latency has drifted. "
+        "Bad: any. Unknown: the evidence does not identify a single cause.",
+        index_mapping(("no", GREY), ("unknown", YELLOW), ("likely", RED)),
+        Query(
+            f'2 * (max by (regime) (llmslo_regime_active{{{TARGET},regime!="unknown"}}) > 0) or '
+            f'max by (regime) (llmslo_regime_active{{{TARGET},regime="unknown"}}) > 0',
+            "{{regime}}",
+        ),
+        width=24,
+        height=5,
+        empty="no diagnosis: nothing is breached, or no data",
+    )

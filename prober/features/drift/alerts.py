@@ -1,0 +1,58 @@
+"""Alerts on latencies that drift from their baselines."""
+
+from prober.exposition.alerting import Alert, escaped, likely_cause_template
+
+
+def alerts(selector: str) -> tuple[Alert, ...]:
+    """Alerts on the result of the prober's sequential test against its own baseline."""
+    return tuple(_drift(signal, name, selector) for signal, name in (("ttft", "TTFT"), ("itl", "ITL")))
+
+
+def _drift(signal: str, name: str, selector: str) -> Alert:
+    def query(series: str, more: str) -> str:
+        matchers = escaped(selector)
+        return (
+            f'printf "max by (quantile) ({series}{{{matchers},target=%q,workload=%q,signal=\\"{signal}\\"{more}}})" '
+            "$labels.target $labels.workload"
+        )
+
+    since = query("llmslo_drift_since_timestamp_seconds", "")
+    estimate, lower, upper = (
+        query("llmslo_drift_shift_ratio", f',bound=\\"{b}\\"') for b in ("estimate", "lower", "upper")
+    )
+    bounds = "".join(
+        f"{{{{ $q := .Labels.quantile }}}}{{{{ range {bound} | query }}}}{{{{ if eq .Labels.quantile $q }}}}{word} "
+        "×{{ printf `%.2f` .Value }}{{ end }}{{ end }}"
+        for bound, word in ((lower, " (95% interval"), (upper, " to"))
+    )
+    return Alert(
+        f"LLM{name}P99Drift",
+        "warning",
+        f'max by (target, workload, signal, cause) (llmslo_drift_active{{{selector},signal="{signal}"}}) == 1\n',
+        "",
+        f"{{{{ $labels.target }}}}: {name} has drifted from its baseline (cause: {{{{ $labels.cause }}}})",
+        f"{name} of workload {{{{ $labels.workload }}}} is slower than its own baseline"
+        f"{{{{ range {since} | query }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
+        f"{{{{ range {estimate} | query }}}} Quantile {{{{ .Labels.quantile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
+        "{{ end }}"
+        " Cause regression: slower at the same load; load: the engine is busier than in the baseline; unknown: its load is not known."
+        + likely_cause_template(selector),
+    )
+
+
+def stateless_alert(selector: str) -> Alert:
+    """PromQL-only alternative for a prober without storage: p99 of 2 hours against p99 of the 3 days before."""
+
+    def p99(window: str) -> str:
+        rate = f"rate(llmslo_ttft_seconds_bucket{{{selector}}}{window})"
+        return f"histogram_quantile(0.99, sum by (target, workload, le) ({rate}))"
+
+    return Alert(
+        "LLMTTFTP99DriftStateless",
+        "warning",
+        f"{p99('[2h]')}\n> 1.3 *\n{p99('[3d] offset 2h')}\nand\n"
+        f"sum by (target, workload) (increase(llmslo_ttft_seconds_count{{{selector}}}[2h])) >= 1000\n",
+        "10m",
+        "{{ $labels.target }}: p99 TTFT is over 1.3 times that of the last three days",
+        "p99 TTFT of workload {{ $labels.workload }} over the last 2 hours is {{ $value | humanizeDuration }}.",
+    )

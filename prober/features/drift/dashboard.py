@@ -1,0 +1,146 @@
+"""Panels of drift: latencies against their own baselines."""
+
+from prober.exposition.dashboards.board import annotation
+from prober.exposition.dashboards.panels import Column, Panel, Query, counts, now, row, series, states, table
+from prober.exposition.dashboards.queries import PROBES, increase, judged
+from prober.exposition.dashboards.style import (
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    YELLOW,
+    index_mapping,
+    named,
+    text_mapping,
+)
+from prober.exposition.dashboards.vocabulary import target_column
+
+SIGNAL = "target, workload, signal"
+LEGEND = "{{target}} {{workload}} {{signal}}"
+EVIDENCE = f"max by ({SIGNAL}) (llmslo_drift_evidence_ratio{{{PROBES}}}) and on ({SIGNAL}) {judged()}"
+EVIDENCE_STEPS = ((None, GREEN), (0.5, YELLOW), (1, RED))
+PHASES = {"learning": GREY, "provisional": YELLOW, "settled": GREEN}
+ANNOTATION = annotation(
+    "Drift",
+    "orange",
+    'max by (target, workload, signal, cause) (llmslo_drift_active{target=~"$target"}) == 1',
+    "{{target}}, {{workload}}: {{signal}} is slower than its baseline ({{cause}})",
+)
+
+
+def evidence() -> list[Panel]:
+    """Evidence, active drifts, sizes of the shifts, events of the baselines."""
+    return [_evidence(), _active(), _shift(), _events()]
+
+
+def _shifted(bound: str) -> str:
+    """Median since the change over that of the baseline."""
+    return f'max by ({SIGNAL}) (llmslo_drift_shift_ratio{{{PROBES},quantile="0.5",bound="{bound}"}})'
+
+
+def baselines() -> Panel:
+    columns = [
+        target_column(),
+        Column(source="workload", name="Workload"),
+        Column(source="signal", name="Signal", width=80),
+        Column(source="phase", name="Baseline", width=100, mappings=text_mapping(PHASES)),
+        Column(
+            source="Value #B",
+            name="Evidence",
+            unit="percentunit",
+            width=85,
+            steps=EVIDENCE_STEPS,
+            decimals=0,
+            empty="–",
+        ),
+        Column(source="cause", name="Cause", width=100, empty="–"),
+        Column(source="Value #D", name="Since", unit="dateTimeFromNow", width=130, empty="–"),
+        Column(source="Value #E", name="Median ×", unit="none", width=90, decimals=2, empty="–"),
+        Column(source="Value #F", name="at least ×", unit="none", width=90, decimals=2, empty="–"),
+        Column(source="Value #G", name="at most ×", unit="none", width=90, decimals=2, empty="–"),
+    ]
+    return table(
+        "Latencies against their baselines",
+        "Phase of each baseline (learning: not judged yet; provisional: judged with a wide margin; settled), the evidence of drift "
+        "(100% raises an alarm), and for an active drift its cause, start, and median relative to the baseline with a 95% interval. "
+        "Bad: red evidence. A dash: no active drift.",
+        columns,
+        row(f"max by ({SIGNAL}, phase) (llmslo_drift_phase{{{PROBES}}}) == 1"),
+        row(EVIDENCE),
+        row(f"max by ({SIGNAL}, cause) (llmslo_drift_active{{{PROBES}}}) == 1"),
+        row(f"1000 * max by ({SIGNAL}) (llmslo_drift_since_timestamp_seconds{{{PROBES}}})"),
+        row(_shifted("estimate")),
+        row(_shifted("lower")),
+        row(_shifted("upper")),
+        sort="-Evidence",
+        hide=("Value #A", "Value #C"),
+    )
+
+
+def _evidence() -> Panel:
+    return series(
+        "Evidence",
+        "Evidence that a latency is above its own baseline, on a log scale. Bad: at 1, dashed, an alarm is raised; "
+        "so is a line that climbs steadily. No line while the baseline is learning.",
+        "none",
+        Query(EVIDENCE, LEGEND),
+        steps=((None, GREEN), (1, RED)),
+        custom={"thresholdsStyle": {"mode": "dashed"}, "axisSoftMax": 1.2},
+        width=12,
+        empty="learning, or no data",
+    )
+
+
+def _active() -> Panel:
+    codes = " or ".join(
+        f'{place} * (llmslo_drift_active{{{PROBES},cause="{cause}"}} == 1)'
+        for place, cause in enumerate(("unknown", "load", "regression"), 2)
+    )
+    return states(
+        "Drift over time",
+        "Active drift of each latency by cause: regression is slower at the same load, load is a busier engine, "
+        "unknown: the load is not known. Bad: regression. Grey: learning, not judged yet.",
+        index_mapping(("learning", GREY), ("none", GREEN), ("unknown", YELLOW), ("load", ORANGE), ("regression", RED)),
+        Query(
+            f"max by ({SIGNAL}) ({codes} or {judged()} or 0 * llmslo_drift_evidence_ratio{{{PROBES}}})", LEGEND
+        ),
+        width=12,
+    )  # fmt: skip
+
+
+def _shift() -> Panel:
+    return series(
+        "Size of the shift",
+        "Median and p99 since the change relative to the baseline at the same load, with 95% intervals; only with enough samples. "
+        "Bad: a lower bound well above 1. No data: no drift, or too few samples.",
+        "none",
+        *(
+            Query(
+                f'max by ({SIGNAL}, quantile) (llmslo_drift_shift_ratio{{{PROBES},quantile=~"0.5|0.99",bound="{bound}"}})',
+                f"{{{{target}}}} {{{{workload}}}} {{{{signal}}}} q{{{{quantile}}}} {bound}",
+            )
+            for bound in ("lower", "estimate", "upper")
+        ),
+        low=None,
+        decimals=2,
+        steps=((None, "transparent"), (1, GREY)),
+        custom={"thresholdsStyle": {"mode": "line"}},
+        overrides=[
+            named(".*(lower|upper)", ("custom.lineStyle", {"fill": "dot", "dash": [2, 4]}), ("custom.fillOpacity", 0))
+        ],
+        width=12,
+        empty="no drift with enough samples",
+    )
+
+
+def _events() -> Panel:
+    happened = increase("llmslo_drift_events_total", "signal, event", window="$__range")
+    return counts(
+        "Baseline events",
+        "Events in this range: baselines learnt, alarms, recoveries, improvements and accepted drifts. "
+        "Bad: improved and learnt repeatedly; the baseline then never settles.",
+        now(f"{happened} > 0", "{{signal}} {{event}}"),
+        width=12,
+        height=8,
+        empty="no events in this range",
+    )

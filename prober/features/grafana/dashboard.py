@@ -1,0 +1,38 @@
+"""Panels of the synchronisation with Grafana."""
+
+from prober.exposition.dashboards.panels import Panel, Query, counts, now, series, stat
+from prober.exposition.dashboards.queries import INSTANCE, gauge, increase
+from prober.exposition.dashboards.style import NEUTRAL
+
+SIZE = {"width": 8, "height": 6}
+
+
+def panels() -> list[Panel]:
+    """State of the dashboards, last and failed synchronisations."""
+    success = f"max by (what) (llmslo_grafana_sync_last_success_timestamp_seconds{{{INSTANCE}}} > 0)"
+    return [
+        counts(
+            "Dashboards in Grafana",
+            "Dashboards in Grafana by state. Bad: failed; edited ones are not updated by new releases. "
+            "No data: the prober is not configured to write dashboards.",
+            now(f"{gauge('llmslo_grafana_dashboards', 'state', select=INSTANCE)} > 0", "{{state}}"),
+            **SIZE,
+        ),
+        stat(
+            "Last synchronisation with Grafana",
+            "Time of the last complete synchronisation of dashboards and annotations. Bad: days ago. "
+            "No data: not configured, or never successful.",
+            "dateTimeFromNow",
+            now(f"1000 * {success}", "{{what}}"),
+            steps=NEUTRAL,
+            **SIZE,
+        ),
+        series(
+            "Failed synchronisations with Grafana",
+            "Failed synchronisations of dashboards and annotations. Bad: any that persist; check address and token.",
+            "short",
+            Query(increase("llmslo_grafana_sync_failures_total", "what", select=INSTANCE), "{{what}}"),
+            bars=True,
+            **SIZE,
+        ),
+    ]

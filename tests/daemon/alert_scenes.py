@@ -1,0 +1,331 @@
+"""Scenes of every alert: in which it fires, and in which it does not. `SCENES` has those of the committed rules."""
+
+from dataclasses import dataclass
+
+from prober.daemon.rules import example_rules
+from tests.daemon.promtool import GOLDEN, JOB, PROBE, TARGET, Series, exhausted, headroom, slo, sweeping, swept
+
+DAY = 1440  # minutes
+BURN = "LLMErrorBudgetBurn"
+NAMES = sorted({rule["alert"] for rule in example_rules() if "alert" in rule})
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Series, and whether an alert with these labels fires at `minute`."""
+
+    text: str
+    minute: int
+    series: Series
+    labels: dict[str, str]
+    is_firing: bool
+
+
+def fires(text: str, minute: int, series: Series, **labels: str) -> Scene:
+    return Scene(text, minute, series, labels, is_firing=True)
+
+
+def silent(text: str, minute: int, series: Series, **labels: str) -> Scene:
+    return Scene(text, minute, series, labels, is_firing=False)
+
+
+def burn(long: str, short: str, severity: str, slo_name: str = "ttft") -> dict[str, str]:
+    """Labels of a burn alert."""
+    return {"long": long, "short": short, "severity": severity, "slo": slo_name}
+
+
+def series_of(name: str, values: str, labels: str = TARGET, **more: str) -> Series:
+    """One series with the labels of the target and more."""
+    text = "".join(f',{label}="{value}"' for label, value in more.items())
+    return {f"llmslo_{name}{{{labels}{text}}}": values}
+
+
+def up(values: str, build_info: str) -> Series:
+    return {f"up{{{JOB}}}": values} | series_of("build_info", build_info, JOB, version="1")
+
+
+def failing(values: str) -> Series:
+    return series_of("target_state", values, state="failing")
+
+
+def neutral(reason: str, values: str) -> Series:
+    return series_of("probes_neutral_total", values, PROBE, reason=reason)
+
+
+def quality(checks: str, failures: str) -> Series:
+    totals = {"checks": checks, "failures": failures}.items()
+    return {f'llmslo_quality_{kind}_total{{{GOLDEN},check="regex"}}': values for kind, values in totals}
+
+
+def kv_cache(usage: str, preemptions: str) -> Series:
+    return series_of("engine_kv_cache_usage_ratio", usage) | series_of("engine_preemptions_total", preemptions)
+
+
+def waiting(values: str) -> Series:
+    return series_of("engine_requests_waiting", values)
+
+
+def changed(what: str, values: str) -> Series:
+    return series_of("engine_changes_total", values, what=what)
+
+
+def throttled(reason: str, values: str) -> Series:
+    return series_of("gpu_throttle_active", values, gpu="0", reason=reason)
+
+
+def trusted(values: str) -> Series:
+    return series_of("trusted", values, JOB)
+
+
+def reloaded(values: str) -> Series:
+    return series_of("config_last_reload_successful", values, JOB)
+
+
+def discovery(instance: str, values: str) -> Series:
+    return series_of("discovery_up", values, f'job="llm-slo-prober",instance="{instance}"', discovery="pods")
+
+
+def refused(reason: str, values: str) -> Series:
+    return series_of("discovery_refused_targets", values, JOB, discovery="pods", reason=reason)
+
+
+def shards(second: str) -> Series:
+    """Two shards; second: values of the second one's series."""
+    other = 'job="llm-slo-prober",instance="b"'
+    return (
+        up("1+0x50", "1+0x50")
+        | series_of("shards", "2+0x50", JOB)
+        | series_of("shard_info", "1+0x50", JOB, shard="0", shards="2")
+        | series_of("shard_info", second, other, shard="1", shards="2")
+    )
+
+
+def drift(signal: str, values: str) -> Series:
+    """A drift of `signal` with its start and size."""
+    found = series_of("drift_active", values, PROBE, signal=signal, cause="unknown")
+    found |= series_of("drift_since_timestamp_seconds", "60+0x60", PROBE, signal=signal)
+    for bound, shift in {"estimate": "1.31", "lower": "1.2", "upper": "1.42"}.items():
+        found |= series_of("drift_shift_ratio", f"{shift}+0x60", PROBE, signal=signal, quantile="0.5", bound=bound)
+    return found
+
+
+QUIET = {
+    **failing("0+0x60"),
+    **neutral("rejected", "0+0x60"),
+    **neutral("over_budget", "0+0x60"),
+    **quality("0+2x60", "0+0x60"),
+    **trusted("1+0x60"),
+    **kv_cache("0.95+0x60", "7+0x60"),
+    **waiting("0 4 0 3 0 2 0+0x54"),
+    **changed("version", "0+0x60"),
+    **throttled("thermal", "0+0x60"),
+    **reloaded("1+0x60"),
+    **slo("ttft", "0+12x60", "0+0x60"),
+    **drift("ttft", "0+0x60"),
+    **drift("itl", "0+0x60"),
+    **headroom("0.5+0x60"),
+    **sweeping("0+0x60"),
+    **exhausted("1728000+0x60"),
+    **swept("60+0x60", "21600+0x60"),
+    **up("1+0x60", "1+0x60"),
+}
+NO_TRAFFIC = {name: "0+0x60" if "_total" in name else values for name, values in QUIET.items()}
+# A target that refuses connections from the prober's start on; each probe after the 20th minute fails.
+STARTING = series_of("target_starting_until_timestamp_seconds", "1200+0x19 _x60") | series_of(
+    "target_state", "1+0x19 0+0x60", state="starting"
+)
+REFUSED = STARTING | failing("0+0x20 1+0x60") | slo("ttft", "0+0x19 0+12x60", "0+0x19 0+12x60")
+QUARTER_BAD = slo("ttft", "0+12x120", "0+0x44 0+12x75")
+SWEEP_LOAD = headroom("0.5+0x9 0.05+0x29 0.5+0x60") | sweeping("0+0x9 20+0x24 0+0x60")
+LOW_AND_SWEEP = headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60")
+NO_LATER_FORECAST = ("950400+0x99 1728000+0x2000", "950400+0x99 stale")
+DISCOVERY_LOST = "1+0x9 0+0x40"
+
+SCENES: dict[str, list[Scene]] = {
+    BURN: [
+        # 3 of 12 probes a minute are bad: 25%, above every pair's share. Each pair fires once its long window exceeds it.
+        fires("all bad for the last quarter of an hour", 60, QUARTER_BAD, **burn("1h", "5m", "critical")),
+        silent("all bad for its last three minutes", 48, QUARTER_BAD, long="1h"),
+        fires("8% bad for six hours", 400, slo("ttft", "0+12x500", "0+0.96x500"), **burn("6h", "30m", "critical")),
+        fires("4% bad for a day", DAY + 60, slo("ttft", "0+12x2000", "0+0.48x2000"), **burn("1d", "2h", "warning")),
+        fires("1.2% bad for three days", 3 * DAY + 60, slo("ttft", "0+12x5000", "0+0.144x5000"), **burn("3d", "6h", "warning")),
+        silent("0.96% bad permanently, within a budget of 1%", 3 * DAY + 60, slo("ttft", "0+12x5000", "0+0.115x5000")),
+        silent("good again for ten minutes: the short window ends it", 75, slo("ttft", "0+12x120", "0+6x60 360+0x58"), long="1h"),
+        fires("all of eight events bad, the minimum", 10, slo("ttft", "0+1x8 8+0x30", "0+1x8 8+0x30"), **burn("1h", "5m", "critical")),
+        silent("all of seven events bad, one below the minimum", 10, slo("ttft", "0+1x7 7+0x30", "0+1x7 7+0x30")),
+        *(
+            silent(f"the first probe of a slow schedule is bad, {minute} minutes in", minute, slo("ttft", "0+0.5x120", "0 1+0x119"))
+            for minute in (1, 2, 5, 9, 13, 15, 16, 17, 18, 20, 30, 60)
+        ),
+        silent("all 47 gaps of one probe of two a minute", 30, slo("itl", "0+60x120", "0+0x14 47+0x104")),
+        fires("half of all gaps", 30, slo("itl", "0+60x120", "0+30x120"), **burn("1h", "5m", "critical", "itl")),
+        silent("no traffic", 30, slo("ttft", "0+0x60", "0+0x60")),
+        silent("budget burnt, then the prober down for an hour", 130, slo("ttft", "0+12x60", "0+6x60"), severity="critical"),
+    ],
+    "LLMPercentileSLOBreach": [
+        fires("2% bad in two hours of 1,440", 125, slo("ttft", "0+12x200", "0+0.24x200"), slo="ttft"),
+        silent("0.9% bad", 125, slo("ttft", "0+12x200", "0+0.1x200")),
+        fires("1,000 events, the minimum", 110, slo("ttft", "0+10x100 1000+0x40", "0+1x100 100+0x40"), slo="ttft"),
+        silent("990 events", 110, slo("ttft", "0+10x99 990+0x40", "0+1x99 99+0x40")),
+        silent("no traffic", 125, slo("ttft", "0+0x200", "0+0x200")),
+        silent("prober down", 250, slo("ttft", "0+12x60", "0+6x60")),
+    ],
+    "LLMSLONoData": [
+        fires("declared, no events for over ten minutes", 30, slo("ttft", "0+12x10 120+0x60", "0+0x70"), slo="ttft"),
+        silent("no events for five minutes", 15, slo("ttft", "0+12x10 120+0x60", "0+0x70")),
+        fires("declared, never an event", 20, slo("ttft", "0+0x60", "0+0x60"), slo="ttft"),
+        silent("events", 60, QUIET),
+        # An SLO without events on a target that has refused connections since the start: no alert for 20 minutes.
+        *(silent(f"refused for {minute} minutes since the start", minute, REFUSED) for minute in (6, 12, 19)),
+        fires("refused since the start, then paused: no events", 27, STARTING | slo("ttft", "0+0x60", "0+0x60"), slo="ttft"),
+        fires(
+            "loading, as its health page says, beside another target that refuses",
+            12,
+            {name.replace("llama", "other"): values for name, values in STARTING.items()} | slo("ttft", "0+0x60", "0+0x60"),
+            slo="ttft",
+        ),
+        silent("prober gone: another alert's subject", 120, QUIET),
+    ],
+    "LLMTargetFailing": [
+        fires("failing for three minutes", 13, failing("0+0x9 1+0x20"), target="llama"),
+        silent("failing for a minute", 11, failing("0+0x9 1+0x20")),
+        *(silent(f"refused for {minute} minutes since the start", minute, REFUSED) for minute in (12, 19)),
+        *(fires("refused since the start, limit passed", minute, REFUSED, target="llama") for minute in (24, 40)),
+    ],
+    "LLMProbeRejected": [
+        fires("rejected all the time", 30, neutral("rejected", "0+12x60"), workload="probe"),
+        silent("two rejected", 30, neutral("rejected", "0+0x19 2+0x40")),
+        fires("three rejected, the minimum", 10, neutral("rejected", "0 1 2 3+0x40"), workload="probe"),
+    ],
+    "LLMQualityDegraded": [
+        fires("a tenth wrong", 55, quality("0+2x60", "0+0.2x60"), workload="golden"),
+        silent("two wrong of 110", 55, quality("0+2x60", "0+0x20 2+0x40")),
+        fires("three wrong of 20, the minimum", 20, quality("0+2x10 20+0x50", "0 1 2 3+0x50"), workload="golden"),
+    ],
+    "LLMProbeBudgetExhausted": [
+        fires("one not sent", 18, neutral("over_budget", "0+0x9 1+0x40"), workload="probe"),
+        silent("an hour ago", 60, neutral("over_budget", "0+0x9 1+0x60")),
+    ],
+    "LLMProberDown": [
+        fires("scrape fails", 16, up("1+0x9 0+0x20", "1+0x9 stale"), instance="a"),
+        fires("unknown to Prometheus", 8, {"other": "0+0x20"}, severity="critical"),
+        fires("the pod of one shard is gone, with its up series", 16, shards("1+0x9 stale"), severity="critical"),
+        silent("both shards exist", 40, shards("1+0x50")),
+        silent("down for four minutes", 14, up("1+0x9 0+0x20", "1+0x40")),
+    ],
+    "LLMProberUntrusted": [
+        fires("untrusted", 21, trusted("1+0x9 0+0x40"), instance="a"),
+        silent("untrusted for nine minutes", 19, trusted("1+0x9 0+0x40")),
+    ],
+    "LLMProberConfigReloadFailed": [
+        fires("a bad file", 16, reloaded("1+0x9 0+0x40"), instance="a"),
+        silent("fixed in time", 30, reloaded("1+0x9 0+0x2 1+0x40")),
+    ],
+    "LLMDiscoveryDown": [
+        fires(
+            "two of three probers cannot read the source",
+            21,
+            discovery("a", DISCOVERY_LOST) | discovery("b", DISCOVERY_LOST) | discovery("c", "1+0x50"),
+            discovery="pods",
+        ),
+        silent("source readable again in time", 30, discovery("a", "1+0x9 0+0x8 1+0x40")),
+    ],
+    "LLMDiscoveryTargetsRefused": [
+        fires("over the limit", 26, refused("limit", "0+0x9 3+0x40"), discovery="pods", reason="limit"),
+        silent("duplicate target", 40, refused("duplicate", "0+0x9 3+0x40")),
+    ],
+    "LLMTTFTP99Drift": [
+        fires("TTFT drifts", 20, drift("ttft", "0+0x9 1+0x40"), cause="unknown", signal="ttft"),
+        silent("drift has ended", 30, drift("ttft", "0+0x9 1+0x10 0+0x40")),
+    ],
+    "LLMITLP99Drift": [
+        fires("ITL drifts", 20, drift("itl", "0+0x9 1+0x40"), cause="unknown", signal="itl"),
+        silent("TTFT drifts, ITL does not", 20, drift("ttft", "0+0x9 1+0x40")),
+    ],
+    "LLMKVCachePressure": [
+        fires("full, with preemptions", 20, kv_cache("0.95+0x60", "0+1x60"), target="llama"),
+        silent("full, without preemptions", 40, kv_cache("0.95+0x60", "9+0x60")),
+        silent("at the threshold", 40, kv_cache("0.9+0x60", "0+1x60")),
+    ],
+    "LLMRequestsQueueing": [
+        fires("queue never empty", 20, waiting("3+0x60"), target="llama"),
+        silent("queue empty once in ten minutes", 40, waiting("3 3 3 3 3 3 3 3 0" + " 3 3 3 3 3 3 3 0" * 4)),
+    ],
+    "LLMEngineChanged": [
+        fires("version changed", 15, changed("version", "0+0x9 1+0x40"), what="version", severity="info"),
+        silent("half an hour ago", 45, changed("version", "0+0x9 1+0x40")),
+        silent("restart only", 15, changed("restart", "0+0x9 1+0x40")),
+    ],
+    "LLMGPUThrottling": [
+        fires("thermal throttling for 15 minutes", 20, throttled("thermal", "1+0x60"), gpu="0", reason="thermal"),
+        silent("at its power cap", 20, throttled("power_cap", "1+0x60")),
+        silent("half of the time, at the threshold", 41, throttled("thermal", "0 1" + " 0 1" * 20)),
+    ],
+    "LLMHeadroomLow": [
+        *(
+            fires(f"low headroom, in {unit}", 17, headroom("0.15+0x60", unit=unit), target="llama")
+            for unit in ("requests", "tokens")
+        ),
+        fires("load above capacity", 17, headroom("-0.3+0x60"), target="llama"),
+        fires("low headroom, no sweep running", 17, headroom("0.15+0x60") | sweeping("0+0x60")),
+        silent("at the threshold", 40, headroom("0.2+0x60")),
+        silent("low by the lower bound only", 40, headroom("0.1+0x60", "lower") | headroom("0.3+0x60")),
+        silent("low for 14 minutes", 25, headroom("0.5+0x9 0.15+0x13 0.5+0x40")),
+        *(
+            silent("low only during a sweep of 25 minutes and the 5 minutes after it", minute, SWEEP_LOAD)
+            for minute in (26, 34, 38, 42, 56)
+        ),
+        *(
+            fires("a sweep does not end the alert", minute, LOW_AND_SWEEP, target="llama")
+            for minute in (29, 35, 45, 50, 70, 80)
+        ),
+        fires("headroom back for 20 minutes", 50, headroom("0.15+0x29 0.5+0x60"), target="llama"),
+        silent("headroom back for over 30 minutes", 62, headroom("0.15+0x29 0.5+0x60")),
+    ],
+    "LLMCapacityExhaustionForecast": [
+        fires("in 11 days", 65, exhausted("950400+0x100") | exhausted("1728000+0x100", "latest"), target="llama"),
+        fires("forecast date passed", DAY + 90, exhausted("0+0x2000")),
+        silent("in 16 days", 80, exhausted("1382400+0x100")),
+        silent("at the threshold", 80, exhausted(" ".join(str(14 * 86_400 + 60 * i) for i in range(100)))),
+        silent("only the earliest date in 11 days", 80, exhausted("950400+0x100", "earliest") | exhausted("1728000+0x100")),
+        *(
+            fires("later forecast or none: the alert continues for a day", 990, exhausted(values), target="llama")
+            for values in NO_LATER_FORECAST
+        ),
+        *(silent("later forecast or none for over a day", 1710, exhausted(values)) for values in NO_LATER_FORECAST),
+    ],
+    "LLMSweepStale": [
+        fires("the last capacity is 18.5 hours old", 1110, swept("0+0x2000"), target="llama"),
+        silent("the last capacity is 17.5 hours old", 1050, swept("0+0x2000")),
+        silent("capacity found again", 1230, swept("0+0x1199 72000+0x200")),
+        silent("capacity old, schedule removed", 1200, swept("0+0x2000", "")),
+        silent("capacity of ten hours ago lost by a restart", 1200, swept("0+0x599 36000+0x9 stale")),
+        fires("capacity of 19 hours ago lost by a restart", 1170, swept("0+0x599 stale"), target="llama"),
+        fires("scheduled for 19.5 hours, and never found", 1170, swept(), target="llama"),
+        silent("scheduled for 18 hours", 1110, swept()),
+        silent("scheduled for 19.5 hours, once a week", 1170, swept(period="604800+0x2000")),
+        silent("first capacity found just now", 1230, swept("_x1199 72000+0x200")),
+    ],
+}  # fmt: skip
+for name in NAMES:
+    scenes = SCENES.setdefault(name, [])
+    scenes.append(silent("normal operation", 55, QUIET))
+    if name != "LLMSLONoData":
+        scenes.append(silent("no traffic", 25, NO_TRAFFIC))
+    if name != "LLMProberDown":
+        scenes.append(silent("the prober is down", 120, QUIET))
+
+
+def ttft(fast: str) -> Series:
+    """Histogram of TTFT with 12 probes a minute; fast: counter of those below 0.2 s."""
+    buckets = {"0.2": fast, "0.4": "0+12x5000", "+Inf": "0+12x5000"}
+    found = {f'llmslo_ttft_seconds_bucket{{{PROBE},le="{le}"}}': values for le, values in buckets.items()}
+    return found | series_of("ttft_seconds_count", "0+12x5000", PROBE)
+
+
+STATELESS_SCENES = {
+    "LLMTTFTP99DriftStateless": [
+        fires("p99 up by half for hours", 3 * DAY + 260, ttft("0+12x4440 53280+6x600"), target="llama"),
+        silent("p99 unchanged", 3 * DAY + 260, ttft("0+12x5000")),
+    ]
+}

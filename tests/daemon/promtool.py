@@ -1,0 +1,75 @@
+"""`promtool` on rules, and the series of one target that the tests write."""
+
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Series = dict[str, str]  # values in promtool's notation, one a minute, by series
+Rules = dict[str, Any]
+
+JOB = 'job="llm-slo-prober",instance="a"'
+TARGET = f'{JOB},target="llama"'
+PROBE = f'{TARGET},workload="probe"'
+GOLDEN = f'{TARGET},workload="golden"'
+
+
+def slo(name: str, events: str, bad: str) -> Series:
+    """Counters and declaration of one SLO."""
+    count = sum(int(part.rsplit("x", 1)[1]) + 1 if "x" in part else 1 for part in events.split())
+    return {
+        f'llmslo_slo_events_total{{{PROBE},slo="{name}"}}': events,
+        f'llmslo_slo_bad_events_total{{{PROBE},slo="{name}"}}': bad,
+        f'llmslo_slo_objective_ratio{{{PROBE},slo="{name}"}}': f"0.99+0x{count - 1}",
+    }
+
+
+def headroom(values: str, bound: str = "estimate", unit: str = "requests") -> Series:
+    return {f'llmslo_headroom_ratio{{{TARGET},unit="{unit}",bound="{bound}"}}': values}
+
+
+def sweeping(values: str) -> Series:
+    return {f"llmslo_sweep_rate_per_second{{{TARGET}}}": values}
+
+
+def exhausted(values: str, bound: str = "estimate") -> Series:
+    return {f'llmslo_capacity_exhaustion_timestamp_seconds{{{TARGET},bound="{bound}"}}': values}
+
+
+def swept(success: str = "", period: str = "21600+0x2000") -> Series:
+    """Series of a target with a sweep every six hours; success: Unix seconds of the last capacity."""
+    last = {f"llmslo_sweep_last_success_timestamp_seconds{{{TARGET}}}": success} if success else {}
+    return last | ({f"llmslo_sweep_period_seconds{{{TARGET}}}": period} if period else {})
+
+
+def case(series: Series, **expected: Any) -> dict[str, Any]:
+    """One test of `promtool test rules`. expected: its `promql_expr_test` or `alert_rule_test`, and `name`."""
+    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    return {"interval": "1m", "input_series": inputs, **expected}
+
+
+def run_cases(
+    promtool: Path, folder: Path, rules: Path | list[Rules], cases: Iterable[dict[str, Any]], interval: str = "1m"
+) -> None:
+    """Run `promtool test rules`; a failure names expression and minute. rules: a file, or its groups."""
+    if not isinstance(rules, Path):
+        (folder / "rules.yaml").write_text(json.dumps({"groups": rules}))
+        rules = folder / "rules.yaml"
+    path = folder / "cases.yaml"
+    path.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": interval, "tests": list(cases)}))
+    run(promtool, "test", path)
+
+
+def check_expressions(promtool: Path, folder: Path, expressions: Iterable[str]) -> None:
+    """Check that promtool accepts every expression."""
+    rules = [{"record": f"checked:{number}", "expr": text} for number, text in enumerate(expressions)]
+    path = folder / "expressions.yaml"
+    path.write_text(json.dumps({"groups": [{"name": "checked", "rules": rules}]}))
+    run(promtool, "check", path)
+
+
+def run(promtool: Path, action: str, path: Path) -> None:
+    """Run `promtool ACTION rules PATH`, which must succeed."""
+    done = subprocess.run([promtool, action, "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

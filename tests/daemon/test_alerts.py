@@ -1,0 +1,266 @@
+"""Every alert in `promtool test rules`: firing, not firing, without traffic, and with the prober down.
+
+The rules under test are the committed ones for the example configuration.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from prober.daemon.registry import ALL as ALL_SERIES
+from prober.daemon.rules import groups
+from prober.exposition.alerting import RuleOptions
+from tests.daemon.alert_scenes import BURN, NAMES, QUIET, SCENES, STATELESS_SCENES, Scene, burn, fires, silent
+from tests.daemon.promtool import (
+    JOB,
+    TARGET,
+    Rules,
+    Series,
+    case,
+    check_expressions,
+    exhausted,
+    headroom,
+    run_cases,
+    slo,
+    swept,
+)
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy/prometheus/rules.yaml"
+GROUPS: list[Rules] = yaml.safe_load(RULES.read_text())["groups"]
+ALERTS: list[Rules] = [rule for group in GROUPS for rule in group["rules"] if "alert" in rule]
+both_releases = pytest.mark.parametrize("release", ["promtool", "newer_promtool"])
+
+
+def case_of(alert: str, scene: Scene) -> dict[str, Any]:
+    """Test whether an alert with the labels of the scene fires."""
+    labels = "".join(f',{name}="{value}"' for name, value in scene.labels.items())
+    query = f'count(ALERTS{{alertname="{alert}",alertstate="firing"{labels}}} == 1)'
+    expected: dict[str, Any] = {"expr": query, "eval_time": f"{scene.minute}m", "exp_samples": []}
+    if scene.is_firing:
+        expected |= {"expr": f"{query} > bool 0", "exp_samples": [{"labels": "{}", "value": 1}]}
+    return case(scene.series, name=f"{alert}: {scene.text}", promql_expr_test=[expected])
+
+
+def group_of(groups: list[Rules], alert: str, scene: Scene) -> Rules:
+    """Rule group that has the alert: that of the SLO in the scene's series, else that of everything else."""
+    slo_name = next((match[1] for name in scene.series if (match := re.search(r'slo="(\w+)"', name))), "")
+    by_name = {group["name"]: group for group in groups}
+    of_slo = by_name.get(f"llm-slo-{slo_name}", {"rules": []})
+    return of_slo if any(rule.get("alert") == alert for rule in of_slo["rules"]) else by_name["llm-slo-prober"]
+
+
+def play(promtool: Path, folder: Path, groups: list[Rules], scenes: dict[str, list[Scene]]) -> None:
+    """Run all scenes, one promtool run per rule group.
+
+    Scenes of days are evaluated every 15 minutes, since promtool recomputes their windows at each step.
+    """
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for alert, its_scenes in scenes.items():
+        for scene in its_scenes:
+            key = group_of(groups, alert, scene)["name"], "15m" if scene.minute > 500 else "1m"
+            runs.setdefault(key, []).append(case_of(alert, scene))
+    for (name, interval), cases in runs.items():
+        run_cases(promtool, folder, [group for group in groups if group["name"] == name], cases, interval)
+
+
+@both_releases
+def test_every_alert_fires_when_it_should_and_only_then(
+    release: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Each alert: firing, not firing, no traffic, prober down, exactly at its threshold; in Prometheus 2 and 3."""
+    play(request.getfixturevalue(release), tmp_path, GROUPS, SCENES)
+
+
+def test_stateless_drift(promtool: Path, tmp_path: Path) -> None:
+    """The PromQL-only rule fires for a p99 that rises by half and stays there, and not for an unchanged p99."""
+    play(promtool, tmp_path, groups({}, RuleOptions(stateless_drift=True)), STATELESS_SCENES)
+
+
+@pytest.mark.parametrize(
+    ("alert", "wrong"),
+    [
+        (BURN, fires("expected, does not fire", 30, QUIET, **burn("1h", "5m", "critical"))),
+        ("LLMProberDown", silent("fires, not expected", 8, {"other": "0+0x20"})),
+    ],
+)
+def test_wrong_expectations_fail(promtool: Path, tmp_path: Path, alert: str, wrong: Scene) -> None:
+    """A missing alert and an unexpected alert both fail."""
+    with pytest.raises(AssertionError, match="FAILED"):
+        play(promtool, tmp_path, GROUPS, {alert: [wrong]})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_alert_has_scenes(name: str) -> None:
+    """At least one in which it fires and one in which it does not."""
+    scenes = SCENES.get(name, []) + STATELESS_SCENES.get(name, [])
+    assert {scene.is_firing for scene in scenes} == {True, False}
+
+
+def test_every_alert_has_its_annotations_and_runbook() -> None:
+    """Summary, description, runbook, dashboard and severity; one runbook page per alert and no others."""
+    for rule in ALERTS:
+        notes = rule["annotations"]
+        assert {"summary", "description", "runbook_url", "dashboard_url"} == set(notes)
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert notes["runbook_url"].endswith(f"/runbooks/{rule['alert']}")
+    assert {rule["alert"] for rule in ALERTS} == set(NAMES) - {"LLMTTFTP99DriftStateless"}
+    pages = {path.stem for path in (ROOT / "deploy/runbooks").glob("*.md")} - {"README"}
+    assert pages == set(NAMES)
+    for name in NAMES:
+        text = (ROOT / f"deploy/runbooks/{name}.md").read_text()
+        for heading in (f"# {name}\n", "## What it means\n", "## Look first\n", "## Do\n"):
+            assert heading in text
+
+
+CAPACITY_DESCRIPTIONS = [
+    (
+        "LLMHeadroomLow",
+        20,
+        headroom("0.15+0x30") | headroom("0.1+0x30", "lower") | headroom("0.15+0x30", unit="tokens"),
+        "15% of the capacity that the last successful sweep found is free (below 0%: the load is higher than that capacity), "
+        "by the lower bound of the capacity 10%, in tokens 15%.",
+    ),
+    (
+        "LLMHeadroomLow",
+        20,
+        headroom("0.15+0x30"),
+        "15% of the capacity that the last successful sweep found is free (below 0%: the load is higher than that capacity).",
+    ),
+    (
+        "LLMCapacityExhaustionForecast",
+        70,
+        exhausted("950400+0x99") | exhausted("777600+0x99", "earliest"),
+        "The daily peaks of demand grow towards the capacity that the last successful sweep found. They are expected to reach it on "
+        "1970-01-12 00:00:00 +0000 UTC, earliest 1970-01-10 00:00:00 +0000 UTC. Method: a straight line through at most 35 days.",
+    ),
+    (
+        "LLMSweepStale",
+        1110,
+        swept("0+0x2000")
+        | {
+            f'llmslo_sweeps_total{{{TARGET},verdict="not_reached"}}': "3+0x2000",
+            f'llmslo_sweeps_total{{{TARGET},verdict="found"}}': "0+0x2000",
+            f'llmslo_sweeps_refused_total{{{TARGET},reason="blackout"}}': "0+0x2000",
+        },
+        "No capacity has been found for 18h 30m 0s, over three times the period of the schedule. Headroom is computed from an old "
+        "capacity, or unknown. Since the prober's start, sweeps ended: not_reached 3; refused: none.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("alert", "minute", "series", "description"), CAPACITY_DESCRIPTIONS)
+@both_releases
+def test_descriptions_of_capacity_alerts(
+    release: str,
+    alert: str,
+    minute: int,
+    series: Series,
+    description: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    """A description contains the figures that exist and omits the others."""
+    rule = next(rule for rule in ALERTS if rule["alert"] == alert)
+    notes = {name: text.replace("{{ $labels.target }}", "llama") for name, text in rule["annotations"].items()}
+    notes["dashboard_url"] = notes["dashboard_url"].replace("{{ $labels.target | urlquery }}", "llama")
+    expected = {
+        "exp_labels": {"severity": "warning", "target": "llama"},
+        "exp_annotations": notes | {"description": description},
+    }
+    firing = {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": [expected]}
+    run_cases(
+        request.getfixturevalue(release),
+        tmp_path,
+        [{"name": "one", "rules": [rule]}],
+        [case(series, alert_rule_test=[firing])],
+    )
+
+
+# Bad events a minute of 12 over 15 minutes, their share, and per long window the recorded events and how long the budget lasts.
+BURN_DESCRIPTIONS = [
+    ("10.8", "90%", dict.fromkeys(("1h", "6h", "1d", "3d"), ("about 180", "8h 0m 0s"))),
+    ("0.96", "8%", dict.fromkeys(("6h", "1d", "3d"), ("about 180", "3d 18h 0m 0s"))),
+]
+
+
+@pytest.mark.parametrize(("bad", "ratio", "pairs"), BURN_DESCRIPTIONS)
+@both_releases
+def test_descriptions_of_burn_alerts(
+    release: str,
+    bad: str,
+    ratio: str,
+    pairs: dict[str, tuple[str, str]],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    """The lifetime of the budget follows from the current bad share; the event count shows how much data the window has."""
+    rules = {
+        rule["labels"]["long"]: rule for rule in ALERTS if rule["alert"] == BURN and rule["labels"]["slo"] == "ttft"
+    }
+    expected = []
+    for pair, (events, lasts) in pairs.items():
+        labels, notes = rules[pair]["labels"], rules[pair]["annotations"]
+        faster = {"1h": "over 14.4 times as fast", "6h": "over 6 times as fast", "1d": "over 3 times as fast"}
+        over = {"1h": "14.4%", "6h": "6%", "1d": "3%", "3d": "1%"}[pair]
+        annotations = {
+            "summary": f"llama burns the error budget of SLO ttft {faster.get(pair, 'faster')} {'as' if pair in faster else 'than'} "
+            "it allows",
+            "description": f"{ratio} of {events} recorded events of workload probe in the last {pair} were bad, and over {over} of "
+            f"those in the last {labels['short']} (TTFT up to 500ms; budget 1%). At this rate the whole budget for 30d lasts "
+            f"{lasts}.",
+            "runbook_url": notes["runbook_url"],
+            "dashboard_url": notes["dashboard_url"].replace("{{ $labels.target | urlquery }}", "llama"),
+        }
+        own = {"target": "llama", "workload": "probe"}
+        expected.append({"exp_labels": labels | own, "exp_annotations": annotations})
+    series = slo("ttft", "0+12x15", f"0+{bad}x15")
+    firing = {"eval_time": "15m", "alertname": BURN, "exp_alerts": expected}
+    run_cases(request.getfixturevalue(release), tmp_path, RULES, [case(series, alert_rule_test=[firing])])
+
+
+STATES = [
+    ("met", 60, slo("ttft", "0+12x60", "0+0x60"), "1+0x60"),
+    ("missed", 60, slo("ttft", "0+12x60", "0+1x60"), "1+0x60"),
+    ("no_data", 60, slo("ttft", "0+12x10 120+0x60", "0+0x70"), "1+0x70"),
+    ("no_data", 60, slo("ttft", "0+12x60", "0+0x60"), "1+0x30 0+0x30"),
+]
+
+
+@pytest.mark.parametrize(("state", "minute", "series", "trusted"), STATES)
+def test_an_slo_is_met_missed_or_has_no_data(
+    promtool: Path, tmp_path: Path, state: str, minute: int, series: Series, trusted: str
+) -> None:
+    """Exactly one state is 1. A silent target and an unreliable prober give no_data, never met."""
+    name = "target_workload_slo:llmslo_slo_state:window"
+    labels = f'{{__name__="{name}",slo="ttft",state="{state}",target="llama",workload="probe"}}'
+    expected = {"expr": name, "eval_time": f"{minute}m", "exp_samples": [{"labels": labels, "value": 1}]}
+    inputs = {**series, f"llmslo_trusted{{{JOB}}}": trusted}
+    run_cases(promtool, tmp_path, RULES, [case(inputs, promql_expr_test=[expected])], "5m")
+
+
+def test_nothing_is_met_when_the_prober_is_down(promtool: Path, tmp_path: Path) -> None:
+    """Without its series there is no state, although the budget over 30 days can still be computed."""
+    inputs = {**slo("ttft", "0+12x60", "0+0x60"), f"llmslo_trusted{{{JOB}}}": "1+0x60"}
+    query = 'target_workload_slo:llmslo_slo_state:window{state="met"}'
+    expected = {"expr": query, "eval_time": "120m", "exp_samples": []}
+    run_cases(promtool, tmp_path, RULES, [case(inputs, promql_expr_test=[expected])], "5m")
+
+
+def test_runbook_queries_are_valid_promql(promtool: Path, tmp_path: Path) -> None:
+    """promtool accepts every backquoted query of a runbook, and its series exist."""
+    queries = sorted(
+        query
+        for path in (ROOT / "deploy/runbooks").glob("*.md")
+        for query in re.findall(r"`([^`]+)`", path.read_text())
+        if re.search(r"\[\w+\]|llmslo_\w+\{|== \d", query) and not query.startswith("[")
+    )
+    assert len(queries) > 20
+    check_expressions(promtool, tmp_path, queries)
+    names = {name for query in queries for name in re.findall(r"\bllmslo_\w+", query) if ":" not in name}
+    known = {declared.name for declared in ALL_SERIES}
+    for name in names:
+        assert re.sub(r"_(bucket|count|sum)$", "", name) in known or name.startswith("llmslo_slo_"), name

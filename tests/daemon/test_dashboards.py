@@ -1,0 +1,168 @@
+"""The generated dashboards: committed, linted, complete, and valid PromQL."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from prober.daemon.dashboards import files
+from prober.daemon.registry import ALL as ALL_SERIES
+from prober.daemon.rules import example_rules
+from prober.exposition.dashboards.board import UIDS
+from prober.exposition.families import AnySeries
+from tests.daemon.promtool import check_expressions
+from tools.dashboard_lint.promql import parse
+from tools.dashboard_lint.rules import expressions, labels_of_series, problems
+
+ROOT = Path(__file__).parents[2]
+LABELS = labels_of_series(ALL_SERIES, example_rules())
+FILES = files()
+CHOSEN = {"$__rate_interval": "5m", "$__range": "3h", "$window": "2h", "$1": "one"}
+# Series that no panel shows, and why.
+NOT_SHOWN = {
+    "llmslo_gpu_price_dollars_per_hour": "in the cost of 1,000 tokens, by the rules",
+    "llmslo_gpu_energy_joules_total": "in the energy of 1,000 tokens, by the rules",
+    "llmslo_chunk_gap_seconds": "ITL is the same divided by the tokens of a chunk; gaps differ only with large chunks",
+    "llmslo_sweep_requests_total": "the rate that a sweep adds shows when and how much",
+    "llmslo_sweep_tokens_total": "as above",
+    "llmslo_sweep_period_seconds": "for an alert",
+}
+
+
+def without_variables(text: str) -> str:
+    """An expression with a value in place of every variable."""
+    for name, value in CHOSEN.items():
+        text = text.replace(name, value)
+    return re.sub(r"\$\w+", ".*", text)
+
+
+def board(name: str = "overview") -> dict[str, Any]:
+    """JSON of one dashboard."""
+    document: dict[str, Any] = json.loads(FILES[f"{name}.json"])
+    return document
+
+
+def cli(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "prober", "dashboards", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_committed_dashboards_are_up_to_date() -> None:
+    """`prober dashboards check` prints nothing and exits with 0."""
+    done = cli("check", "--output", ROOT / "dashboards")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_check_names_missing_outdated_and_foreign_files(tmp_path: Path) -> None:
+    """Each file is named with the remedy; writing again repairs the first two."""
+    assert cli("write", "--output", tmp_path / "new").returncode == 0
+    (tmp_path / "new/overview.json").write_text("{}")
+    (tmp_path / "new/slo.json").unlink()
+    (tmp_path / "new/mine.json").write_text("{}")
+    done = cli("check", "--output", tmp_path / "new")
+    assert done.returncode == 1
+    assert "overview.json is out of date" in done.stderr
+    assert "slo.json is missing; `prober dashboards write" in done.stderr
+    assert "mine.json is not a generated dashboard" in done.stderr
+    cli("write", "--output", tmp_path / "new")
+    assert cli("check", "--output", tmp_path / "new").stderr.count("\n") == 1
+
+
+def test_an_unknown_action_is_a_wrong_call() -> None:
+    """The error lists the actions."""
+    done = cli("paint")
+    assert done.returncode == 2
+    assert "'write', 'check'" in done.stderr
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_lint_finds_nothing(name: str) -> None:
+    """Schema and all rules."""
+    assert problems(json.loads(FILES[name]), LABELS) == []
+
+
+def test_uids_do_not_change() -> None:
+    """Bookmarks and alerts contain them: this list only grows."""
+    documents = [json.loads(text) for text in FILES.values()]
+    assert [document["uid"] for document in documents] == [
+        "llm-slo", "llm-slo-target", "llm-slo-budget", "llm-slo-capacity", "llm-slo-engine", "llm-slo-drift",
+    ]  # fmt: skip
+    assert len(documents) == len(UIDS)
+
+
+@pytest.mark.parametrize("name", ["target", "capacity", "engine"])
+def test_a_dashboard_of_one_target_accepts_a_link_with_all_targets(name: str) -> None:
+    """`target` may be several or all; the panels use `one`, which is a single target of these."""
+    document = board(name)
+    variables = {variable["name"]: variable for variable in document["templating"]["list"]}
+    target, one = variables["target"], variables["one"]
+    assert (target["multi"], target["includeAll"]) == (True, True)
+    assert (one["multi"], one["includeAll"]) == (False, False)
+    assert 'target=~"$target"' in one["query"]["query"]
+    assert not [place for place, text in expressions(document) if "$target" in text and place != "variable 'one'"]
+
+
+def test_links_of_alerts_lead_to_dashboards() -> None:
+    """Every path is a dashboard, and every variable one of its variables."""
+    uids = {document["uid"]: document for document in map(json.loads, FILES.values())}
+    for group in yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())["groups"]:
+        for rule in group["rules"]:
+            if "alert" in rule:
+                link = re.search(r"/d/([\w-]+)(?:\?var-(\w+)=)?", rule["annotations"]["dashboard_url"])
+                assert link is not None
+                names = {variable["name"] for variable in uids[link[1]]["templating"]["list"]}
+                assert link[2] is None or link[2] in names
+
+
+@pytest.mark.parametrize("declared", ALL_SERIES, ids=lambda declared: declared.name)
+def test_every_series_is_shown(declared: AnySeries) -> None:
+    """On a dashboard, by itself or in a recorded series, or NOT_SHOWN has the reason."""
+    text = " ".join(FILES.values())
+    recorded = (ROOT / "deploy/prometheus/rules.yaml").read_text()
+    if NOT_SHOWN.get(declared.name):
+        assert declared.name not in text
+        return
+    assert declared.name in text or declared.name in recorded, "show it, or add it to NOT_SHOWN with the reason"
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("release", ["2", "3"])
+def test_promtool_accepts_every_expression(
+    name: str, release: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """promtool of Prometheus 2 and 3."""
+    promtool = request.getfixturevalue("promtool" if release == "2" else "newer_promtool")
+    queries = list(expressions(board(name.removesuffix(".json"))))
+    assert len(queries) > 10
+    check_expressions(promtool, tmp_path, [without_variables(text) for _, text in queries])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_limits_are_selected_by_signal(name: str) -> None:
+    """Thresholds are selected by `signal`, not by the name of an SLO; the dashboard `slo` shows each with its SLO."""
+    thresholds = [
+        selector.matchers
+        for _, text in expressions(board(name.removesuffix(".json")))
+        for selector in parse(text).selectors
+        if selector.name == "llmslo_slo_threshold_seconds"
+    ]
+    if name == "slo.json":
+        assert [("slo", "=~", "$slo") in matchers for matchers in thresholds] == [True]
+        return
+    by = [{label: value for label, _, value in matchers} for matchers in thresholds]
+    assert all("signal" in labels and "slo" not in labels for labels in by)
+    assert bool(by) == (name != "drift.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_annotations_mark_possible_causes(name: str) -> None:
+    """Sweeps, drift and engine changes from the prober's series, deployments from Grafana's own store by their tag."""
+    marks = {mark["name"]: mark for mark in board(name.removesuffix(".json"))["annotations"]["list"]}
+    assert set(marks) == {"Engine changed", "Drift", "Sweep", "Deployment"}
+    assert marks["Deployment"]["datasource"] == {"type": "grafana", "uid": "-- Grafana --"}
+    assert marks["Deployment"]["target"]["tags"] == ["deployment"]
