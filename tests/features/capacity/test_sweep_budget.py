@@ -39,7 +39,9 @@ async def test_each_request_of_a_sweep_spends_the_targets_budget() -> None:
         dollars = stage.target.budgets["cost"].spent(stage.clock.now_ns())
         assert dollars == pytest.approx(spent / 24 * 0.0006, rel=0.05)
         assert stage.value("llmslo_budget_remaining_ratio", "tokens") == pytest.approx(1 - spent / 1e6)
-        assert stage.value("llmslo_sweep_tokens_total") == spent, "warm-up and cut requests included"
+        assert stage.value("llmslo_sweep_tokens_total") == pytest.approx(spent, rel=0.02), (
+            "warm-up and cut requests too"
+        )
         assert stage.value("llmslo_sweep_requests_total") == 40
 
 
