@@ -1,7 +1,6 @@
 """States of a target."""
 
-from prober.features.grafana.dashboards.queries import STATES
-
+from prober.exposition.dashboards.queries import STATES
 from prober.measure.target_state import TargetState
 
 
