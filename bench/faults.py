@@ -22,7 +22,7 @@ from tests.faults.disks import allow, empty, fill, real_disk, refuse, repair, sm
 from tests.faults.endpoint import FAULTS, Act, Endpoint, hostile_page, well
 from tests.faults.names import NAME, NXDOMAIN, SERVFAIL, Resolver, certified, own_names
 from tests.faults.rig import (
-    KEPT_AGAIN,
+    SAVED_AGAIN,
     Impossible,
     config,
     descriptors,
@@ -252,7 +252,7 @@ def disks(folder: Path) -> Found:
 
                 met = meet(daemon, endpoint, starts, ends, beside=lambda: {"failures_counted": failures()})
                 if end is not None:
-                    until(lambda: KEPT_AGAIN in daemon.log.read_text(), "the disk to be used again")
+                    until(lambda: SAVED_AGAIN in daemon.log.read_text(), "the disk to be used again")
                 daemon.log.unlink()
                 daemon.kill()
             return {**met, "tokens_asked_for": asked * PROBE_TOKENS}

@@ -24,7 +24,7 @@ from typing import Any
 from bench.leases import Trouble, World
 from bench.report import goal, percentile, show
 from prober.daemon.registry import registry
-from prober.features.replicas.leadership import Leased
+from prober.features.replicas.leadership import KubernetesLeadership
 from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import KubernetesLease
 from prober.net.kubernetes import Api
@@ -82,7 +82,9 @@ async def pairs(many: int) -> dict[str, list[float]]:
         async def pair(number: int) -> None:
             rng, name = Random(number), f"pair-{number}"
             a, b = (
-                Leased(KubernetesLease(Api(server.url(f"{who}{number}")), "default", name), who, TIMING, registry())
+                KubernetesLeadership(
+                    KubernetesLease(Api(server.url(f"{who}{number}")), "default", name), who, TIMING, registry()
+                )
                 for who in "ab"
             )
             tasks = [asyncio.create_task(a.run())]

@@ -54,51 +54,57 @@ def dashboards(
     """Write, check or push the Grafana dashboards. check and push exit with 1 and print what is wrong."""
     from prober.features.grafana.dashboards import files
 
-    wanted = files()
+    documents = files()
     if action is Action.WRITE:
         output.mkdir(parents=True, exist_ok=True)
-        for name, text in wanted.items():
+        for name, text in documents.items():
             (output / name).write_text(text, encoding="utf-8")
         return
     if action is Action.PUSH:
-        place = _place(config_file, url, token_file, user, password_file, ca_file, folder, datasource)
-        sys.exit(_push(place, [json.loads(text) for text in wanted.values()], dry_run=dry_run, force=force))
-    said = [*_differing(output, wanted), *_wrong(wanted)]
-    if said:
-        fail("\n".join(said), ExitCode.FAILED)
+        destination = _destination(config_file, url, token_file, user, password_file, ca_file, folder, datasource)
+        sys.exit(_push(destination, [json.loads(text) for text in documents.values()], dry_run=dry_run, force=force))
+    messages = [*_differing(output, documents), *_wrong(documents)]
+    if messages:
+        fail("\n".join(messages), ExitCode.FAILED)
 
 
-def _differing(folder: Path, wanted: dict[str, str]) -> list[str]:
+def _differing(folder: Path, documents: dict[str, str]) -> list[str]:
     """Messages on files that are missing, outdated or not generated."""
-    found = []
-    for name, text in wanted.items():
+    messages = []
+    for name, text in documents.items():
         path = folder / name
         if not path.exists():
-            found.append(f"{path} is missing; `prober dashboards write --output {folder}` writes it")
+            messages.append(f"{path} is missing; `prober dashboards write --output {folder}` writes it")
         elif path.read_text(encoding="utf-8") != text:
-            found.append(
+            messages.append(
                 f"{path} is not what is generated; `prober dashboards write --output {folder}` writes it again"
             )
-    others = sorted(path for path in folder.glob("*.json") if path.name not in wanted)
-    return found + [f"{path} is none of the generated dashboards" for path in others]
+    extra = sorted(path for path in folder.glob("*.json") if path.name not in documents)
+    return messages + [f"{path} is none of the generated dashboards" for path in extra]
 
 
-def _wrong(wanted: dict[str, str]) -> list[str]:
+def _wrong(documents: dict[str, str]) -> list[str]:
     """Lint errors of the generated dashboards."""
     from prober.daemon.registry import ALL
     from prober.features.grafana.dashboards.lint import known, problems
     from prober.features.slo.rules import example_rules
 
     series_known = known(ALL, example_rules())
-    return [f"{name}: {said}" for name, text in wanted.items() for said in problems(json.loads(text), series_known)]
+    return [
+        f"{name}: {problem}" for name, text in documents.items() for problem in problems(json.loads(text), series_known)
+    ]
 
 
 # --- push
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """URL, credentials and destination of a push. datasource: None leaves the choice to Grafana."""
+class _Destination:
+    """The Grafana, credential and folder of a push.
+
+    pair: files of the client's certificate and key
+    datasource: None leaves the choice to Grafana
+    """
 
     url: str
     credential: "Credential"
@@ -109,7 +115,7 @@ class _Place:
     datasource: str | None
 
 
-def _place(
+def _destination(
     config_file: str,
     url: str,
     token_file: str,
@@ -118,8 +124,8 @@ def _place(
     ca_file: str,
     folder: str,
     datasource: str,
-) -> _Place:
-    """The place from the options, completed by the configuration. Exits if something is missing."""
+) -> _Destination:
+    """The destination of the options, completed by the configuration. Exits if something is missing."""
     from prober.config.grafana import flaw
 
     spec = None
@@ -130,17 +136,17 @@ def _place(
         try:
             spec = read_config(config_file).grafana
         except ConfigError as problem:
-            _end(str(problem), code=ExitCode.FAILED)
+            _fail(str(problem), code=ExitCode.FAILED)
         if spec is None and not url:
-            _end(f"--config.file {config_file}: has no `grafana:`; add one with its `url`, or give --url")
+            _fail(f"--config.file {config_file}: has no `grafana:`; add one with its `url`, or give --url")
     if not url and spec is None:
-        _end("--url: needed, such as https://grafana.example.org, or a --config.file with a `grafana:`")
+        _fail("--url: needed, such as https://grafana.example.org, or a --config.file with a `grafana:`")
     if url and (wrong := flaw(url)):
-        _end(f"--url: {wrong}")
+        _fail(f"--url: {wrong}")
     elsewhere = bool(url) and spec is not None and url.rstrip("/") != spec.url
     known = None if elsewhere else spec  # a token is for one Grafana
     tls = known.tls if known else None
-    return _Place(
+    return _Destination(
         url or (spec.url if spec else ""),
         _credential(token_file or (known.token_file if known and not user else ""), user, password_file),
         ca_file or (tls.ca_file if tls else None),
@@ -155,18 +161,18 @@ def _credential(token_file: str, user: str, password_file: str) -> "Credential":
     from prober.storage.watched_file import Secret
 
     if bool(user) != bool(password_file) or (user and token_file):
-        _end("--user and --password-file go together, and instead of --token-file")
+        _fail("--user and --password-file go together, and instead of --token-file")
     if user:
         return user, _password(password_file)
     if token_file:
         secret = Secret(token_file)
         token = secret.read()
         if token is None:
-            _end(f"--token-file {secret.problem.removeprefix('auth.bearer_token_file ')}", code=ExitCode.FAILED)
+            _fail(f"--token-file {secret.problem.removeprefix('auth.bearer_token_file ')}", code=ExitCode.FAILED)
         return token
     token = os.environ.get("GRAFANA_TOKEN", "").strip()
     if not token or not token.isascii() or any(letter.isspace() for letter in token):
-        _end("no token: give --token-file, or one without blanks in the environment's GRAFANA_TOKEN")
+        _fail("no token: give --token-file, or one without blanks in the environment's GRAFANA_TOKEN")
     return token
 
 
@@ -174,15 +180,15 @@ def _password(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as problem:
-        _end(f"--password-file {path}: {problem}", code=ExitCode.FAILED)
+        _fail(f"--password-file {path}: {problem}", code=ExitCode.FAILED)
 
 
-def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
-    """FAILED if a dashboard is not as it should be, CHANGES_PENDING if a dry run would change something."""
+def _push(destination: _Destination, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
+    """Push the dashboards; FAILED if any is left unpushed, CHANGES_PENDING if a dry run would change any."""
     from prober.features.grafana.client import MISSING, available
 
     if not available():
-        _end(MISSING)
+        _fail(MISSING)
     from prober.features.grafana.client.push import SENT, Wish, push
     from prober.features.grafana.client.server import GrafanaError, Server
     from prober.net.address import refuse_link_local
@@ -190,28 +196,34 @@ def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, forc
     try:
         refuse_link_local()
         with Server(
-            place.url, place.credential, ca_file=place.ca_file, insecure=place.insecure, pair=place.pair
+            destination.url,
+            destination.credential,
+            ca_file=destination.ca_file,
+            insecure=destination.insecure,
+            pair=destination.pair,
         ) as server:
-            report = push(server, documents, Wish(place.folder, place.datasource, force, dry_run))
+            report = push(server, documents, Wish(destination.folder, destination.datasource, force, dry_run))
     except GrafanaError as refusal:
-        _end(str(refusal), code=ExitCode.FAILED)
+        _fail(str(refusal), code=ExitCode.FAILED)
     print("\n".join(report.said))
-    for each in report.dashboards:
-        shown = each.difference if dry_run or each.state == "edited" else ()
-        lines = [_line(each, dry_run), *(f"    {line}" for line in shown)]
-        print("\n".join(lines), file=sys.stderr if each in report.left else sys.stdout)
+    for pushed in report.dashboards:
+        differences = pushed.difference if dry_run or pushed.state == "edited" else ()
+        lines = [_line(pushed, dry_run), *(f"    {line}" for line in differences)]
+        print("\n".join(lines), file=sys.stderr if pushed in report.left else sys.stdout)
     if report.left:
         return ExitCode.FAILED
     return (
-        ExitCode.CHANGES_PENDING if dry_run and any(each.state in SENT for each in report.dashboards) else ExitCode.OK
+        ExitCode.CHANGES_PENDING
+        if dry_run and any(pushed.state in SENT for pushed in report.dashboards)
+        else ExitCode.OK
     )
 
 
 def _line(pushed: "Pushed", dry_run: bool) -> str:
-    said = "as it should be" if pushed.state == "same" else pushed.state
+    state = "as it should be" if pushed.state == "same" else pushed.state
     would = "would be " if dry_run and pushed.state in ("made", "updated", "overwritten") else ""
-    return f"{pushed.title} (/d/{pushed.uid}): {would}{said}" + (f": {pushed.detail}" if pushed.detail else "")
+    return f"{pushed.title} (/d/{pushed.uid}): {would}{state}" + (f": {pushed.detail}" if pushed.detail else "")
 
 
-def _end(message: str, code: ExitCode = ExitCode.WRONG_CALL) -> NoReturn:
+def _fail(message: str, code: ExitCode = ExitCode.WRONG_CALL) -> NoReturn:
     fail(f"prober dashboards push: {message}", code)

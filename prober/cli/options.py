@@ -6,20 +6,22 @@ A command is decorated with `expand_options` and takes the dataclasses below as 
     def once(url: Url, endpoint: EndpointOptions, as_json: AsJson = False) -> None: ...
 
 An option of a single command is declared in the file of that command. Such declarations look alike (a type, a help text, a default),
-as do the enums of a `--format`, but share no value, so they stay apart.
+as do the enums of a `--format`, but share no value, so they are not merged.
 """
 
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from prober.config.units import percent
 from prober.measure.engines import DIALECTS
 from prober.workload.workloads import BUILT_IN
 
+T = TypeVar("T")
 Url = Annotated[str, typer.Argument(help="Base URL, such as http://localhost:8000.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 MetricsUrl = Annotated[str, typer.Option(help="URL of the engine's metrics page; auto: find it; none: do not read it.")]
@@ -35,7 +37,7 @@ OutputTokens = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class EndpointOptions:
-    """How an endpoint is called."""
+    """Model, API, credentials and headers of the requests to an endpoint."""
 
     model: Annotated[str, typer.Option(help="Name of the model; auto: ask /v1/models.")] = "auto"
     api: Annotated[str, typer.Option(help="chat or completions.")] = "chat"
@@ -47,7 +49,7 @@ class EndpointOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """Which requests are sent: a workload by name, or fixed lengths."""
+    """The requests to send: a workload by name, or fixed lengths."""
 
     workload: WorkloadName = "probe"
     prompt_tokens: PromptTokens = 0
@@ -79,6 +81,22 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what typer reads
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return expanded
+
+
+def parse_option(option: str, text: str, parse: Callable[[str], T]) -> T:
+    """The parsed value of an option. Raises ValueError with the name of the option."""
+    try:
+        return parse(text)
+    except ValueError as problem:
+        raise ValueError(f"{option}: {problem}") from None
+
+
+def parse_share(option: str, text: str) -> float:
+    """The ratio of a percentage between 0% and 100%, exclusive. Raises ValueError with the name of the option."""
+    share = float(parse_option(option, text, percent))
+    if not 0 < share < 1:
+        raise ValueError(f"{option} {text!r} must be above 0% and below 100%")
+    return share
 
 
 def _option_parameters(group: type) -> list[inspect.Parameter]:

@@ -62,8 +62,8 @@ def rules(
     options = Options(
         selector, _labels(label or []), runbook_url.rstrip("/"), dashboard_url.rstrip("/"), stateless_drift
     )
-    found = groups(uses, options)
-    text = HEAD + as_yaml(as_operator(found) if form is Format.OPERATOR else {"groups": found})
+    rule_groups = groups(uses, options)
+    text = HEAD + as_yaml(as_operator(rule_groups) if form is Format.OPERATOR else {"groups": rule_groups})
     if output is None:
         print(text, end="")
     elif not compare:
@@ -73,13 +73,13 @@ def rules(
 
 
 def _labels(pairs: list[str]) -> tuple[tuple[str, str], ...]:
-    found = []
+    labels = []
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             fail(f"--label {pair!r}: write NAME=VALUE, such as team=inference", ExitCode.WRONG_CALL)
-        found.append((name, value))
-    return tuple(found)
+        labels.append((name, value))
+    return tuple(labels)
 
 
 class _Dumper(yaml.SafeDumper):

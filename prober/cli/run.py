@@ -112,7 +112,7 @@ def run(
     """Probe the configured targets until SIGTERM."""
     _log_to_stderr(log_level, log_format)
     from prober.daemon.app import App, Options
-    from prober.features.replicas.leadership import Wanted
+    from prober.features.replicas.leadership import LeaseOptions
     from prober.net.allocator import configure_malloc
 
     configure_malloc()
@@ -131,7 +131,7 @@ def run(
         web_config_file=web_config_file,
         drain_s=drain_s,
         shard=part,
-        lease=Wanted(*places, lease_s),
+        lease=LeaseOptions(*places, lease_s),
         keep_running=keep_running,
     )
 

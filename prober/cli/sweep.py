@@ -26,6 +26,7 @@ from prober.cli.options import (
     PromptTokens,
     Url,
     expand_options,
+    parse_option,
 )
 from prober.cli.target import only_load, target
 from prober.config.load import ConfigError
@@ -85,16 +86,16 @@ def sweep(
     """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was found or the SLOs hold at the highest rate,
     1 an SLO is missed at the lowest rate, 4 not enough data, 2 wrong call."""
     shape = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
-    given = bool(prompt_tokens or output_tokens)
+    fixed = bool(prompt_tokens or output_tokens)
     with (
         exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
         exit_on(Unmeasurable, command="sweep", code=ExitCode.NOT_ENOUGH_DATA),
     ):
         for name, value in (("--min-rate", min_rate), ("--max-rate", max_rate)):
-            _checked(name, value, rate)
+            parse_option(name, value, rate)
         block: dict[str, Any] = {
             "mode": mode,
-            "workload": "asked" if given else workload,
+            "workload": "asked" if fixed else workload,
             "min_rate": min_rate,
             "max_rate": max_rate,
             "max_in_flight": max_in_flight,
@@ -105,7 +106,7 @@ def sweep(
             url,
             endpoint,
             slos=expressions(slo or [DEFAULT_SLO]),
-            workloads={"asked": shape} if given else {},
+            workloads={"asked": shape} if fixed else {},
             metrics={"url": metrics_url},
             sweep=block,
         )
@@ -113,8 +114,8 @@ def sweep(
         plan = replace(
             plan_of(spec.sweep, spec),
             warm_up=warm_up,
-            sustain_s=_checked("--sustain", sustain, duration),
-            stage_s=_checked("--step", step, duration) if step else None,
+            sustain_s=parse_option("--sustain", sustain, duration),
+            stage_s=parse_option("--step", step, duration) if step else None,
         )
         with only_load("sweep", spec.url):
             ended = uvloop.run(_repeated(spec, spec.sweep, plan, repeat, quiet=as_json))
@@ -132,20 +133,13 @@ def sweep(
     sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
 
 
-def _checked(name: str, text: str, parse: Any) -> float:
-    try:
-        return float(parse(text))
-    except ValueError as problem:
-        raise ValueError(f"{name}: {problem}") from None
-
-
 async def _repeated(
     spec: TargetSpec, sweep_spec: SweepSpec, plan: Plan, times: int, *, quiet: bool
 ) -> list[tuple[Finished, Result]]:
     """Run one sweep after the other; an interrupted one is the last."""
     clock = Clock()
     interrupted = asyncio.Event()
-    found: list[tuple[Finished, Result]] = []
+    ended: list[tuple[Finished, Result]] = []
     try:
         with Progress(
             TextColumn("{task.description}"),
@@ -155,13 +149,13 @@ async def _repeated(
             disable=quiet,
         ) as progress:
             for number in range(times):
-                task = progress.add_task("looking at the load that is there", total=None)
+                task = progress.add_task("measuring the load of others", total=None)
 
-                def heard(order: Run | Estimate | Finished, task: Any = task) -> None:
-                    progress.update(task, description=_told(order))
+                def on_action(action: Run | Estimate | Finished, task: Any = task) -> None:
+                    progress.update(task, description=_description(action))
 
                 began = time.time()
-                drive = Drive(Target(spec, clock), sweep_spec.workload, plan, Random(), PageReader, heard)
+                drive = Drive(Target(spec, clock), sweep_spec.workload, plan, Random(), PageReader, on_action)
                 asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, drive, interrupted)
                 driven = await drive.run()
                 progress.stop_task(task)
@@ -180,10 +174,10 @@ async def _repeated(
                         "sustain_s": plan.sustain_s,
                     },
                 )
-                found.append((driven.finished, result))
+                ended.append((driven.finished, result))
                 if interrupted.is_set() or driven.quiet_s:
                     break  # on request, or the target asked to be left alone
-        return found
+        return ended
     finally:
         clock.close()
 
@@ -196,7 +190,7 @@ def _interrupt(drive: Drive, interrupted: asyncio.Event) -> None:
     drive.guard("interrupted")
 
 
-def _told(order: Run | Estimate | Finished) -> str:
+def _description(order: Run | Estimate | Finished) -> str:
     match order:
         case Run(phase=phase, rate_per_s=per_s):
             return f"{phase.replace('_', ' ')} at {per_s:.3g}/s"
@@ -216,18 +210,18 @@ def _draw(result: Result) -> None:
         ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
         tpot = stage.quantile("tpot", 0.5)
         marks = [
-            f"{format_duration(each.estimate)}{'' if each.has_enough_samples or each.q == 0.5 else '*'}"
-            if each
+            f"{format_duration(quantile.estimate)}{'' if quantile.has_enough_samples or quantile.q == 0.5 else '*'}"
+            if quantile
             else "–"
-            for each in (*ttft, tpot)
+            for quantile in (*ttft, tpot)
         ]
-        there = "–" if stage.demand_per_s is None else f"{stage.demand_per_s:.2f}"
+        demand = "–" if stage.demand_per_s is None else f"{stage.demand_per_s:.2f}"
         tokens = "–" if stage.output_tokens_per_s is None else f"{stage.output_tokens_per_s:.0f}"
         cells = "".join(f"{mark:>10}" for mark in marks)
-        console.print(f"{stage.name:16}{there:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}", markup=False)
+        console.print(f"{stage.name:16}{demand:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}", markup=False)
     console.print("* of too few requests to judge by", markup=False)
-    for there in result.interference or ():
-        console.print(f"There was {there}.", markup=False)
+    for interference in result.interference or ():
+        console.print(f"There was {interference}.", markup=False)
     if result.interference is None:
         console.print("Nobody tells what else the target served: rates are those of the sweep alone.", markup=False)
     console.print(f"{words(result.capacities)}.", markup=False)
@@ -236,9 +230,9 @@ def _draw(result: Result) -> None:
 
 def _spread(ended: Sequence[Finished]) -> None:
     """Print the spread of the knee between runs."""
-    found = [least.estimate for each in ended if (least := each.binding) is not None and least.estimate is not None]
-    if len(found) > 1:
-        mean = fmean(found)
+    knees = [least.estimate for run in ended if (least := run.binding) is not None and least.estimate is not None]
+    if len(knees) > 1:
+        mean = fmean(knees)
         print(
-            f"{len(found)} of {len(ended)} runs found a knee: mean {mean:.3g}/s, spread {pstdev(found) / mean:.1%} of it"
+            f"{len(knees)} of {len(ended)} runs found a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it"
         )

@@ -16,7 +16,7 @@ from prober.config.specs import TargetSpec
 from prober.measure.engines import DIALECTS
 from prober.storage.lock import Held, Lock
 
-# Keys that have an option of their name, or of another one.
+# Configuration keys that are options of a command.
 _KEY = re.compile(
     r"targets\[0\]\.(?:probes\[0\]\.|sweep\.|auth\.|tls\.)?"
     r"(metrics\.url|url|model|api|engine|rate|workload|bearer_token_file|ca_file|headers|min_rate|max_rate|max_in_flight)\b"
@@ -57,10 +57,10 @@ def target(
     try:
         return load(text, source=source, engines=DIALECTS, environment=os.environ, read=_read).targets[0]
     except ConfigError as problem:
-        raise ConfigError("\n".join(f"{source}: {_as_option(line)}" for line in _told(problem, source))) from None
+        raise ConfigError("\n".join(f"{source}: {_as_option(line)}" for line in _mistakes(problem, source))) from None
 
 
-def _told(problem: ConfigError, source: str) -> list[str]:
+def _mistakes(problem: ConfigError, source: str) -> list[str]:
     return [line.removeprefix(f"{source}: ") for line in str(problem).splitlines()]
 
 
@@ -88,12 +88,12 @@ def workloads(options: WorkloadOptions) -> tuple[str, dict[str, dict[str, Any]]]
 def _declared(config_file: str) -> dict[str, dict[str, Any]]:
     """The block `workloads` of a configuration file; `target` validates it."""
     try:
-        found = parse(_read(config_file))
+        document = parse(_read(config_file))
     except (OSError, UnicodeDecodeError) as problem:
         raise ConfigError(f"--config.file {config_file}: cannot be read: {problem}; name a YAML file") from None
     except BadYaml as problem:
         raise ConfigError(f"--config.file {config_file}: {problem}") from None
-    declared = found.get("workloads") if isinstance(found, dict) else None
+    declared = document.get("workloads") if isinstance(document, dict) else None
     if not isinstance(declared, dict) or not declared:
         raise ConfigError(f"--config.file {config_file}: workloads: none is there; leave it out to use a built-in one")
     return declared

@@ -39,8 +39,8 @@ from prober.features.gpu.monitor import GpuMonitor
 from prober.features.grafana.client import MISSING, available
 from prober.features.grafana.sync import Grafana
 from prober.features.replicas import series as replicas_series
-from prober.features.replicas.leadership import Wanted, leadership
-from prober.features.replicas.lease_store import remote
+from prober.features.replicas.leadership import LeaseOptions, leadership
+from prober.features.replicas.lease_store import network_file_system
 from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
@@ -86,7 +86,7 @@ class Options:
     web_config_file: str | None = None
     drain_s: float = 20.0
     shard: Shard = Shard()
-    lease: Wanted = Wanted()
+    lease: LeaseOptions = LeaseOptions()
     keep_running: bool = False
 
 
@@ -194,7 +194,7 @@ class App:
         path = self._storage_path = self._options.storage_path or specs.storage_path
         kinds = (DRIFT, ENGINE, DEMAND, BUDGET)
         store, (drifts, engine_facts, demands, budgets) = self._stored(path, kinds)
-        if path and store and (kind := remote(Path(path))):
+        if path and store and (kind := network_file_system(Path(path))):
             log.warning(
                 "--storage.path %s: is on %s, where SQLite's locks cannot be relied on: one prober only", path, kind
             )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from prober.features.replicas.lease_machine import Record, Write
-from prober.features.replicas.lease_store import Beaten, KubernetesLease
+from prober.features.replicas.lease_store import Conflict, KubernetesLease
 from prober.net.kubernetes import Api, KubernetesApiError
 from tests.cluster.kinds import POLICY, as_of, definitions
 from tests.cluster.server import PATCH, UNCACHED, Server
@@ -355,7 +355,7 @@ async def test_a_lease_is_made_renewed_and_refused(sharded: Server, token: str) 
         one, other = (KubernetesLease(api, NAMESPACE, "prober-3") for _ in range(2))
         version = [(await each.read(5.0) or record).version for each in (one, other)]
         await one.write(Write(Record("one", 15.0, 1, version[0]), begins=False), 5.0)
-        with pytest.raises(Beaten):
+        with pytest.raises(Conflict):
             await other.write(Write(Record("two", 15.0, 2, version[1]), begins=True), 5.0)
         with pytest.raises(KubernetesApiError) as refused:
             await KubernetesLease(api, NAMESPACE, "prober-4").read(5.0)

@@ -252,11 +252,11 @@ def test_heat_and_clocks_are_told_beside_the_figures() -> None:
     card = Card()
     cards = Cards(cast(Reader, card))
     assert "unknown" in cards.text()
-    cards.look("a")
-    cards.look("b")
+    cards.read("a")
+    cards.read("b")
     assert cards.text() == "GPUs of this machine: A at 60 °C and 1900 MHz, B at 60 °C and 1900 MHz, alike"
     card.clock_hertz = 1.5e9
-    cards.look("b")
+    cards.read("b")
     assert "B at 60 °C and 1700 MHz, so the difference may be theirs" in cards.text()
 
 

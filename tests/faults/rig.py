@@ -40,7 +40,7 @@ def config(
     )
 
 
-KEPT_AGAIN = "is kept again"  # in the log, of what is spent of budgets, once a disk takes it again
+SAVED_AGAIN = "spent budgets are saved again"  # in the log, after the first successful write
 
 
 class Impossible(Exception):

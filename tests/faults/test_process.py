@@ -16,7 +16,7 @@ from tests.conftest import absent
 from tests.faults.disks import allow, empty, fill, real_disk, refuse, repair, small_disk, turn_read_only
 from tests.faults.endpoint import HEAD, Endpoint, Writer, event, well
 from tests.faults.rig import (
-    KEPT_AGAIN,
+    SAVED_AGAIN,
     Impossible,
     config,
     descriptors,
@@ -156,7 +156,7 @@ def test_a_full_disk_stops_no_probe_and_is_told(endpoint: Endpoint, tmp_path: Pa
             with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
                 until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes after a start on a full disk")
                 empty(disk)
-                until(lambda: KEPT_AGAIN in daemon.log.read_text(), "the disk to be used again")
+                until(lambda: SAVED_AGAIN in daemon.log.read_text(), "the disk to be used again")
                 assert daemon.stop() == 0
             assert rows(disk) >= {"budget", "drift"}
     except Impossible as why:
@@ -177,7 +177,7 @@ def test_a_disk_that_turns_read_only_stops_no_probe_and_loses_nothing(endpoint: 
                 unkept(daemon)
                 asked_for = endpoint.asked[4] * PROBE_TOKENS
                 allow(disk)
-                until(lambda: KEPT_AGAIN in daemon.log.read_text(), "the disk to be used again")
+                until(lambda: SAVED_AGAIN in daemon.log.read_text(), "the disk to be used again")
                 daemon.kill()
             before = kept_tokens(disk)
             assert before >= asked_for

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from prober.config.specs import DiscoverySpec, FileSpec, HttpSpec, KubernetesSpec, Specs, TargetSpec, TlsSpec
 from prober.net.address import Forbidden, check
 
-Named = Iterator[tuple[str, str]]  # place in the configuration, and what it has there
+Named = Iterator[tuple[str, str]]  # place in the configuration, value at that place
 
 
-def doubts(specs: Specs) -> Iterator[str]:
+def environment_warnings(specs: Specs) -> Iterator[str]:
     """Warnings, each as `path: message`."""
     for place, path in _files(specs):
         if has_magic(path) and not glob(path):
@@ -27,31 +27,31 @@ def doubts(specs: Specs) -> Iterator[str]:
 
 def _kinds(specs: Specs) -> Iterator[tuple[str, TargetSpec]]:
     yield from ((f"targets[{index}]", spec) for index, spec in enumerate(specs.targets))
-    yield from ((f"discovery[{index}].target", each.template) for index, each in enumerate(specs.discovery))
+    yield from ((f"discovery[{index}].target", discovery.template) for index, discovery in enumerate(specs.discovery))
 
 
 def _files(specs: Specs) -> Named:
     for place, spec in _kinds(specs):
-        yield from _of_a_server(place, spec.bearer_token_file, spec.tls)
-    for index, each in enumerate(specs.discovery):
-        yield from _of_a_discovery(f"discovery[{index}]", each)
+        yield from _of_server(place, spec.bearer_token_file, spec.tls)
+    for index, discovery in enumerate(specs.discovery):
+        yield from _of_discovery(f"discovery[{index}]", discovery)
     if specs.grafana is not None:
-        yield from _of_a_server("grafana", specs.grafana.token_file, specs.grafana.tls)
+        yield from _of_server("grafana", specs.grafana.token_file, specs.grafana.tls)
 
 
-def _of_a_discovery(place: str, spec: DiscoverySpec) -> Named:
+def _of_discovery(place: str, spec: DiscoverySpec) -> Named:
     match spec.source:
         case FileSpec() as source:
             yield from ((f"{place}.file.files", path) for path in source.files)
         case HttpSpec() as source:
-            yield from _of_a_server(f"{place}.http", source.bearer_token_file, source.tls)
+            yield from _of_server(f"{place}.http", source.bearer_token_file, source.tls)
         case KubernetesSpec() as source:
-            yield from _of_a_server(f"{place}.kubernetes", source.bearer_token_file, None)
+            yield from _of_server(f"{place}.kubernetes", source.bearer_token_file, None)
             if source.ca_file:
                 yield f"{place}.kubernetes.ca_file", source.ca_file
 
 
-def _of_a_server(place: str, bearer_token_file: str | None, tls: TlsSpec | None) -> Named:
+def _of_server(place: str, bearer_token_file: str | None, tls: TlsSpec | None) -> Named:
     files = {"auth.bearer_token_file": bearer_token_file}
     if tls is not None:
         files |= {"tls.ca_file": tls.ca_file, "tls.cert_file": tls.cert_file, "tls.key_file": tls.key_file}
