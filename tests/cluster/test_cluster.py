@@ -301,7 +301,7 @@ async def test_pods_are_found_as_they_come_and_go(sharded: Server, token: str) -
     async with Following(
         discovery("pod", sharded.url, NAMESPACE, "research", token_file=token, ca_file=str(sharded.ca))
     ) as following:
-        findings = following.findings
+        findings = following.discovered
         assert not findings.problems
 
         def names() -> set[str]:
@@ -331,8 +331,8 @@ async def test_endpointslices_are_found(sharded: Server, token: str) -> None:
     async with Following(
         discovery("endpointslice", sharded.url, NAMESPACE, token_file=token, ca_file=str(sharded.ca))
     ) as following:
-        assert not following.findings.problems
-        found = [labels for _, each in following.findings.items() for labels in each]
+        assert not following.discovered.problems
+        found = [labels for _, each in following.discovered.items() for labels in each]
         assert [labels["__address__"] for labels in found] == ["192.0.2.1:8000"]
 
 
@@ -341,7 +341,7 @@ async def test_a_namespace_that_is_not_its_own_is_refused(sharded: Server, token
     async with Following(
         discovery("pod", sharded.url, "default", token_file=token, ca_file=str(sharded.ca))
     ) as following:
-        (problem,) = following.findings.problems
+        (problem,) = following.discovered.problems
         assert "403" in problem
         assert "system:serviceaccount:llm:prober" in problem
 

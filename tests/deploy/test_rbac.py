@@ -61,8 +61,8 @@ async def used(server: ApiServer, *, discovers: bool, leases: bool) -> set[Leave
         for role in ("pod", "endpointslice"):
             async with Following(discovery(role, server.url(role), "llm")) as following:
                 await server.watched(role)
-            assert following.findings.complete
-            assert not following.findings.problems
+            assert following.discovered.complete
+            assert not following.discovered.problems
     if leases:
         api = Api(server.url("lease"), namespace="llm")
         await leased(api, "llm", "llm-slo-prober-0")

@@ -20,7 +20,7 @@ import trustme
 
 from prober.config.load import ConfigError, load
 from prober.config.specs import HttpSpec, MetricsSpec, TargetSpec, TlsSpec
-from prober.features.discovery.sources.findings import Findings
+from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.http import Http
 from prober.features.replicas.lease_store import KubernetesLease
 from prober.measure.engines import DIALECTS
@@ -381,10 +381,10 @@ def test_what_is_secret_in_an_address_is_hidden() -> None:
 async def said_of_a_list(tmp_path: Path, answer: bytes) -> tuple[str, list[bytes]]:
     """What an http discovery says of such an answer, and what it had sent."""
     (tmp_path / "token").write_text(TOKEN)
-    findings = Findings("d", lambda: None)
+    discovered = DiscoveredTargets("d", lambda: None)
     async with hostile(answer, listed=False) as (url, asked):
-        await Http(HttpSpec(f"{url}/list?key={ASKED}", 60.0, str(tmp_path / "token"), None), (), findings).look()
-    (problem,) = findings.problems
+        await Http(HttpSpec(f"{url}/list?key={ASKED}", 60.0, str(tmp_path / "token"), None), (), discovered).refresh()
+    (problem,) = discovered.problems
     return problem, asked
 
 
@@ -411,18 +411,18 @@ async def test_a_list_that_repeats_what_it_was_sent_is_not_repeated(tmp_path: Pa
 
 async def test_the_address_of_a_list_is_shown_without_its_query(caplog: pytest.LogCaptureFixture) -> None:
     """In the log, and as the label that rules look at."""
-    findings = Findings("d", lambda: None)
+    discovered = DiscoveredTargets("d", lambda: None)
     listed = head("200 OK", "application/json") + b'[{"targets": ["h:1"]}]'
     async with hostile(listed, listed=False) as (url, asked):
-        source = Http(HttpSpec(f"{url}/list?key={ASKED}", 60.0, None, None), {"__meta_url"}, findings)
-        findings.failed(f"{url}/list?…", "no answer")
+        source = Http(HttpSpec(f"{url}/list?key={ASKED}", 60.0, None, None), {"__meta_url"}, discovered)
+        discovered.failed(f"{url}/list?…", "no answer")
         with caplog.at_level("INFO"):
-            await source.look()
-        assert [found for _, found in findings.items()] == [({"__meta_url": f"{url}/list?…", "__address__": "h:1"},)]
+            await source.refresh()
+        assert [found for _, found in discovered.items()] == [({"__meta_url": f"{url}/list?…", "__address__": "h:1"},)]
     assert ASKED.encode() in asked[0]
-    assert "/list?…: heard of again" in caplog.text
+    assert "/list?…: answers again" in caplog.text
     assert ASKED not in caplog.text
-    assert findings.problems == []
+    assert discovered.problems == []
 
 
 @pytest.mark.parametrize(

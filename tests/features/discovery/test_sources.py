@@ -17,12 +17,12 @@ import pytest
 from aiohttp import web
 
 from prober.config.specs import DnsSpec, FileSpec, HttpSpec, KubernetesSpec
+from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source
 from prober.features.discovery.sources.dns import Dns
 from prober.features.discovery.sources.file import Files
-from prober.features.discovery.sources.findings import Findings, Source
 from prober.features.discovery.sources.http import Http
 from prober.features.discovery.sources.kubernetes import Kubernetes
-from prober.features.discovery.sources.objects import targets
+from prober.features.discovery.sources.objects import targets_of
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import endpoint_slice, pod
 
@@ -30,22 +30,22 @@ KEPT = frozenset(["__address__", "name", "model", "__meta_filepath", "__meta_url
 
 
 class Found:
-    """The findings of one source, and how often they changed."""
+    """Targets of one source, and how often they changed."""
 
     def __init__(self) -> None:
         self.changes = 0
         self._event = asyncio.Event()
-        self.findings = Findings("test", self._changed)
+        self.discovered = DiscoveredTargets("test", self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
         self._event.set()
 
     def addresses(self) -> list[str]:
-        return sorted(labels.get("__address__", "") for _, found in self.findings.items() for labels in found)
+        return sorted(labels.get("__address__", "") for _, found in self.discovered.items() for labels in found)
 
     def names(self) -> dict[str, str]:
-        each = [labels for _, found in self.findings.items() for labels in found]
+        each = [labels for _, found in self.discovered.items() for labels in found]
         return {labels["name"]: labels.get("__address__", "") for labels in each}
 
     async def until(self, true: Callable[[], bool], within_s: float = 20.0) -> None:
@@ -67,7 +67,7 @@ async def running(source: Source) -> AsyncIterator[None]:
 
 def files(*names: object) -> tuple[Files, Found]:
     found = Found()
-    return Files(FileSpec(tuple(map(str, names)), 1.0), KEPT, found.findings), found
+    return Files(FileSpec(tuple(map(str, names)), 1.0), KEPT, found.discovered), found
 
 
 async def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ async def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('[{"targets": ["a:1", "b:1"], "labels": {"model": "m", "env": "x"}}]')
     (tmp_path / "b.yaml").write_text("- targets: ['c:1']\n  labels: {name: 5}\n- targets: []\n")
     source, found = files(tmp_path / "*.json", tmp_path / "*.yaml")
-    await source.look()
+    await source.refresh()
     assert found.addresses() == ["a:1", "b:1", "c:1"]
-    assert found.findings.complete
-    kept = {labels["__address__"]: labels for _, each in found.findings.items() for labels in each}
+    assert found.discovered.complete
+    kept = {labels["__address__"]: labels for _, each in found.discovered.items() for labels in each}
     assert kept["a:1"] == {"model": "m", "__meta_filepath": str(tmp_path / "a.json"), "__address__": "a:1"}
     assert kept["c:1"]["name"] == "5"
 
@@ -90,12 +90,12 @@ async def test_a_symlink_that_points_elsewhere_is_another_file(tmp_path: Path) -
         (tmp_path / name / "t.json").write_text(json.dumps([{"targets": addresses}]))
     (tmp_path / "now").symlink_to(tmp_path / "one")
     source, found = files(tmp_path / "now" / "t.json")
-    await source.look()
-    before = dict(found.findings.items())
+    await source.refresh()
+    before = dict(found.discovered.items())
     (tmp_path / "next").symlink_to(tmp_path / "two")
     os.replace(tmp_path / "next", tmp_path / "now")
-    await source.look()
-    after = dict(found.findings.items())
+    await source.refresh()
+    after = dict(found.discovered.items())
     assert found.addresses() == ["a:1", "c:1"]
     key = (str(tmp_path / "now" / "t.json"), "a:1")
     assert after[key] is before[key]
@@ -116,20 +116,20 @@ async def test_a_bad_file_keeps_the_last_good_targets(tmp_path: Path, text: str,
     path = tmp_path / "t.json"
     path.write_text('[{"targets": ["a:1"]}]')
     source, found = files(path)
-    await source.look()
+    await source.refresh()
     for content in (text, None):
         path.write_text(content) if content is not None else path.unlink()
-        failures = found.findings.failures
-        await source.look()
+        failures = found.discovered.failures
+        await source.refresh()
         assert found.addresses() == ["a:1"]
-        assert found.findings.failures == failures + 1
+        assert found.discovered.failures == failures + 1
     path.write_text(text + " ")
-    await source.look()
-    assert said in found.findings.problems[0]
+    await source.refresh()
+    assert said in found.discovered.problems[0]
     path.write_text("[]")
-    await source.look()
+    await source.refresh()
     assert found.addresses() == []
-    assert found.findings.problems == []
+    assert found.discovered.problems == []
 
 
 async def test_a_file_that_only_fitted_a_pattern_takes_its_targets_with_it(tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ async def test_a_file_that_only_fitted_a_pattern_takes_its_targets_with_it(tmp_p
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(json.dumps([{"targets": [f"{name}:1"]}]))
     source, found = files(tmp_path / "*.json")
-    await source.look()
+    await source.refresh()
     (tmp_path / "a.json").unlink()
-    await source.look()
+    await source.refresh()
     assert found.addresses() == ["b:1"]
     (tmp_path / "b.json").write_text("[" + " " * (5 << 20) + "]")
-    await source.look()
+    await source.refresh()
     assert found.addresses() == ["b:1"]
-    assert "is longer than" in found.findings.problems[0]
+    assert "is longer than" in found.discovered.problems[0]
 
 
 @asynccontextmanager
@@ -182,19 +182,19 @@ async def test_a_list_on_a_server_is_followed(tmp_path: Path) -> None:
 
     found = Found()
     async with list_server(answer) as url:
-        source = Http(HttpSpec(url, 60.0, str(tmp_path / "token"), None), KEPT, found.findings)
-        await source.look()
+        source = Http(HttpSpec(url, 60.0, str(tmp_path / "token"), None), KEPT, found.discovered)
+        await source.refresh()
         assert found.names() == {"n": "a:1"}
         for failures in range(1, 6):
-            await source.look()
+            await source.refresh()
             assert found.names() == {"n": "a:1"}
-            assert found.findings.failures == failures
-        await source.look()
+            assert found.discovered.failures == failures
+        await source.refresh()
     assert found.addresses() == ["b:1"]
     assert set(seen) == {"Bearer secret"}
-    await source.look()
+    await source.refresh()
     assert found.addresses() == ["b:1"]
-    assert found.findings.problems
+    assert found.discovered.problems
 
 
 class Zone(asyncio.DatagramProtocol):
@@ -237,7 +237,7 @@ async def test_srv_records_have_host_and_port() -> None:
     async with zone() as (server, at):
         server.records["_llm._tcp.example", "SRV"] = ["0 5 8000 a.example.", "1 5 8001 b.example.", "0 0 0 ."]
         found = Found()
-        await Dns(DnsSpec(("_llm._tcp.example.",), "SRV", None, 30.0, at), KEPT, found.findings).look()
+        await Dns(DnsSpec(("_llm._tcp.example.",), "SRV", None, 30.0, at), KEPT, found.discovered).refresh()
         assert found.addresses() == ["a.example:8000", "b.example:8001"]
 
 
@@ -249,7 +249,7 @@ async def test_addresses_get_the_configured_port(kind: Literal["A", "AAAA"], rec
     async with zone() as (server, at):
         server.records["llm.example", kind] = [record]
         found = Found()
-        await Dns(DnsSpec(("llm.example.",), kind, 80, 30.0, at), KEPT, found.findings).look()
+        await Dns(DnsSpec(("llm.example.",), kind, 80, 30.0, at), KEPT, found.discovered).refresh()
         assert found.addresses() == [address]
 
 
@@ -258,19 +258,19 @@ async def test_a_name_that_is_gone_is_no_failure() -> None:
     async with zone() as (server, at):
         server.records["llm.example", "A"] = ["10.0.0.1"]
         found = Found()
-        source = Dns(DnsSpec(("llm.example.", "none.example."), "A", 80, 30.0, at), KEPT, found.findings)
-        await source.look()
-        assert found.findings.complete
-        assert found.findings.problems == []
+        source = Dns(DnsSpec(("llm.example.", "none.example."), "A", 80, 30.0, at), KEPT, found.discovered)
+        await source.refresh()
+        assert found.discovered.complete
+        assert found.discovered.problems == []
         server.rcode = dns.rcode.SERVFAIL
-        await source.look()
+        await source.refresh()
         assert found.addresses() == ["10.0.0.1:80"]
-        assert len(found.findings.problems) == 2
+        assert len(found.discovered.problems) == 2
         server.rcode = None
         server.records = {("llm.example", "TXT"): ["x"]}
-        await source.look()
+        await source.refresh()
         assert found.addresses() == []
-        assert found.findings.problems == []
+        assert found.discovered.problems == []
 
 
 def kubernetes_spec(url: str, role: Literal["pod", "endpointslice"] = "pod", **more: Any) -> KubernetesSpec:
@@ -304,13 +304,18 @@ def test_a_pod_is_a_target_where_it_is_ready() -> None:
         (one, {"port": "http", "port_annotation": "x/port"}, "10.0.0.9:8000"),
         (pod("p", ready=False), {"unready": True}, "10.0.0.1:8000"),
     ):
-        (labels,) = targets(item, kubernetes_spec("http://h", **change), KEPT)
+        (labels,) = targets_of(item, kubernetes_spec("http://h", **change), KEPT)
         assert labels.get("__address__") == address
         assert labels["name"] == "default/p"
+    for text in ("٨٠٨٠", "9" * 5_000):
+        (labels,) = targets_of(
+            pod("p", annotations={"x/port": text}), kubernetes_spec("http://h", port_annotation="x/port"), KEPT
+        )
+        assert "__address__" not in labels, "not a port number"
     for item in (pod("p", ready=False), terminating, pod("p", address="")):
-        assert targets(item, spec, KEPT) == ()
-    assert targets(one, kubernetes_spec("http://h", annotations=(("x/probe", "true"),)), KEPT) == ()
-    assert len(targets(two, kubernetes_spec("http://h", annotations=(("x/probe", "true"),)), KEPT)) == 1
+        assert targets_of(item, spec, KEPT) == ()
+    assert targets_of(one, kubernetes_spec("http://h", annotations=(("x/probe", "true"),)), KEPT) == ()
+    assert len(targets_of(two, kubernetes_spec("http://h", annotations=(("x/probe", "true"),)), KEPT)) == 1
 
 
 def test_labels_of_pods_are_called_as_prometheus_calls_them() -> None:
@@ -327,28 +332,28 @@ def test_labels_of_pods_are_called_as_prometheus_calls_them() -> None:
         f"{prefix}ready": "true",
         "__meta_kubernetes_namespace": "default",
     }
-    (labels,) = targets(item, kubernetes_spec("http://h"), wanted.keys())
+    (labels,) = targets_of(item, kubernetes_spec("http://h"), wanted.keys())
     assert labels == {**wanted, "__address__": "10.0.0.1:8000", "name": "default/p"}
 
 
 def test_each_endpoint_of_a_slice_is_a_target() -> None:
     """Ready, or not known not to be; named by service and pod."""
     spec = kubernetes_spec("http://h", "endpointslice")
-    found = targets(endpoint_slice("s-1", "llm", "10.0.0.1", "10.0.0.2"), spec, KEPT)
+    found = targets_of(endpoint_slice("s-1", "llm", "10.0.0.1", "10.0.0.2"), spec, KEPT)
     assert {each["name"]: each["__address__"] for each in found} == {
         "default/llm/llm-1": "10.0.0.1:8000",
         "default/llm/llm-2": "10.0.0.2:8000",
     }
-    assert len(targets(endpoint_slice("s", "llm", "10.0.0.1", ready=None), spec, KEPT)) == 1
-    assert targets(endpoint_slice("s", "llm", "10.0.0.1", ready=False), spec, KEPT) == ()
+    assert len(targets_of(endpoint_slice("s", "llm", "10.0.0.1", ready=None), spec, KEPT)) == 1
+    assert targets_of(endpoint_slice("s", "llm", "10.0.0.1", ready=False), spec, KEPT) == ()
     unready = kubernetes_spec("http://h", "endpointslice", unready=True)
-    assert len(targets(endpoint_slice("s", "llm", "10.0.0.1", ready=False), unready, KEPT)) == 1
+    assert len(targets_of(endpoint_slice("s", "llm", "10.0.0.1", ready=False), unready, KEPT)) == 1
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.FIRST_S", 0.01)
-    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.LONGEST_S", 0.1)
+    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.MIN_PAUSE_S", 0.01)
+    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.MAX_PAUSE_S", 0.1)
 
 
 @pytest.mark.usefixtures("quick")
@@ -357,7 +362,7 @@ async def test_pods_come_and_go() -> None:
     found = Found()
     async with ApiServer() as server:
         server.put("pods", pod("a", address="10.0.0.1"))
-        source = Kubernetes(kubernetes_spec(server.url("p"), label_selector="app=llm"), KEPT, found.findings)
+        source = Kubernetes(kubernetes_spec(server.url("p"), label_selector="app=llm"), KEPT, found.discovered)
         async with running(source):
             await found.until(lambda: found.names() == {"default/a": "10.0.0.1:8000"})
             await server.watched("p")
@@ -368,9 +373,9 @@ async def test_pods_come_and_go() -> None:
             faults = server.faults("p")
             faults.broken_watches, faults.refuse, faults.drop = 1, [500, 429, 503], 2
             server.put("pods", pod("c", address="10.0.0.3"))
-            await found.until(lambda: bool(found.findings.problems))
+            await found.until(lambda: bool(found.discovered.problems))
             assert "default/b" in found.names()
-            await found.until(lambda: "default/c" in found.names() and not found.findings.problems)
+            await found.until(lambda: "default/c" in found.names() and not found.discovered.problems)
             server.delete("pods", "default", "b")
             await found.until(lambda: found.names() == {"default/c": "10.0.0.3:8000"})
             assert server.asked["LIST pods"] == 1
@@ -385,7 +390,7 @@ async def test_a_forgotten_past_is_read_anew(as_status: bool) -> None:
         server.gone_as_status = as_status
         for name in ("a", "b"):
             server.put("pods", pod(name))
-        async with running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.findings)):
+        async with running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.discovered)):
             await found.until(lambda: len(found.names()) == 2)
             await server.watched("p")
             server.faults("p").cut = "requests"
@@ -404,13 +409,13 @@ async def test_a_connection_that_died_without_a_word_is_noticed(monkeypatch: pyt
     found = Found()
     async with (
         ApiServer() as server,
-        running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.findings, watch_s=1.0)),
+        running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.discovered, watch_s=1.0)),
     ):
-        await found.until(lambda: found.findings.complete)
+        await found.until(lambda: found.discovered.complete)
         await server.watched("p")
         server.faults("p").cut = "answers"
         server.put("pods", pod("a"))
-        await found.until(lambda: bool(found.findings.problems))
+        await found.until(lambda: bool(found.discovered.problems))
         server.heal("p")
         await found.until(lambda: "default/a" in found.names())
 
@@ -422,7 +427,7 @@ async def test_after_any_events_the_targets_are_the_truth(seed: int) -> None:
     rng, found = Random(seed), Found()
     async with (
         ApiServer(bookmark_s=0.02) as server,
-        running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.findings, watch_s=1.0)),
+        running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.discovered, watch_s=1.0)),
     ):
         for _ in range(300):
             key = ("pods", "default", f"p{rng.randrange(12)}")
