@@ -25,7 +25,7 @@ from bench.nulls import CHANGES, DAY, INTERVAL_S, LEVEL, NULLS, Array, Source
 from bench.one_signal import cost
 from bench.report import goal, show
 from bench.rivals import HOUR, oracle, rule_delays, rule_false_alarms, summary
-from prober.features.drift.baseline import BLOCK, BLOCKS, SPREAD_EVERY_S, Baseline
+from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES, SPREAD_EVERY_S, Baseline
 from prober.features.drift.detector import Settings
 from prober.simulation.load import AzureConversation, Load, replayed
 from prober.simulation.parameters import Parameters
@@ -61,7 +61,11 @@ def prepared(name: str, count: int, seed: int, *, provisional: bool) -> Prepared
     parts = []
     for lanes in [67] * (count // 67) + ([count % 67] if count % 67 else []):
         source = Source(NULLS[name], rng, lanes)
-        length = BLOCK * BLOCKS if provisional else math.ceil(SPREAD_EVERY_S / INTERVAL_S) * (BLOCKS - 1) + BLOCK
+        length = (
+            BLOCK_SAMPLES * BLOCK_COUNT
+            if provisional
+            else math.ceil(SPREAD_EVERY_S / INTERVAL_S) * (BLOCK_COUNT - 1) + BLOCK_SAMPLES
+        )
         times = source.times(length)
         logs, loads = source.draw(length)
         smooth = None if loads is None else smoothed(loads, None)

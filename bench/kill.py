@@ -19,7 +19,7 @@ from random import Random
 
 from bench.report import goal, percentile, show
 from prober.daemon.state_persistence import DRIFT
-from prober.features.drift.detector import Observation, Settings, fresh, step
+from prober.features.drift.detector import Observation, Settings, new_state, step
 from prober.features.drift.serialization import dump
 from prober.storage.store import FILE_NAME, Store
 from prober.workload.budget import CHECKPOINT_MARGIN_RATIO
@@ -131,7 +131,7 @@ def nearly() -> list[bytes]:
 
     Its samples are faster than any endpoint: what is slower is an alarm and keeps its baseline, what is faster gives it up.
     """
-    state, rng, found = fresh(Settings(RATE)), Random(1), deque[bytes](maxlen=100)
+    state, rng, found = new_state(Settings(RATE)), Random(1), deque[bytes](maxlen=100)
     now_s, samples = time.time() - 6_000 / RATE, 0
     while state.baseline is None:
         if samples > 4_900:

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.nulls import Array
-from prober.features.drift.baseline import BLOCK, BLOCKS, DAY_S, Baseline, Blocks, learnt, scores
-from prober.features.drift.detector import QUICK, SMOOTHING, THIN, Settings, guards
+from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES, DAY_S, Baseline, Blocks, learn_baseline, scores
+from prober.features.drift.detector import LOAD_SAMPLES, PROVISIONAL_THINNING, QUICK_LOAD_SAMPLES, Settings, guards
 from prober.features.drift.evidence import mixture
 
 
-def smoothed(loads: Array, last: Array | None, over: int = SMOOTHING) -> Array:
+def smoothed(loads: Array, last: Array | None, over: int = LOAD_SAMPLES) -> Array:
     """The load as the detector smooths it, going on from `last` (a value a lane)."""
     found = np.empty_like(loads.T)
     for i, row in enumerate(loads.T):
@@ -28,12 +28,12 @@ def smoothed(loads: Array, last: Array | None, over: int = SMOOTHING) -> Array:
 def baselines(logs: Array, loads: Array | None, times: Array, *, provisional: bool, every_s: float) -> list[Baseline]:
     """What `step` learns from these samples, lane by lane; `loads` smoothed."""
     if provisional:
-        starts = BLOCK * np.arange(BLOCKS)
+        starts = BLOCK_SAMPLES * np.arange(BLOCK_COUNT)
     else:
-        starts = np.zeros(BLOCKS, dtype=np.int64)
-        for b in range(1, BLOCKS):
+        starts = np.zeros(BLOCK_COUNT, dtype=np.int64)
+        for b in range(1, BLOCK_COUNT):
             starts[b] = np.searchsorted(times, times[starts[b - 1]] + every_s)
-    ends = np.append(starts[1:], starts[-1] + BLOCK)
+    ends = np.append(starts[1:], starts[-1] + BLOCK_SAMPLES)
     counts = ends - starts
     loads = np.full_like(logs, np.nan) if loads is None else loads
     found = []
@@ -42,9 +42,9 @@ def baselines(logs: Array, loads: Array | None, times: Array, *, provisional: bo
         means = [np.add.reduceat(x[: ends[-1]], starts) / counts for x in (times, log, more, more**2, more**3)]
         rest = np.stack(
             (
-                times[starts + BLOCK - 1] - times[starts],
+                times[starts + BLOCK_SAMPLES - 1] - times[starts],
                 load[starts],
-                load[starts + BLOCK - 1],
+                load[starts + BLOCK_SAMPLES - 1],
                 counts,
                 means[0] - times[starts],
                 *means[1:],
@@ -53,11 +53,11 @@ def baselines(logs: Array, loads: Array | None, times: Array, *, provisional: bo
         )
         blocks = Blocks(
             every_s,
-            array("f", np.concatenate([log[s : s + BLOCK] for s in starts])),
+            array("f", np.concatenate([log[s : s + BLOCK_SAMPLES] for s in starts])),
             array("d", times[starts]),
             array("f", rest.ravel()),
         )
-        found.append(learnt(blocks, thin=THIN if provisional else 1))
+        found.append(learn_baseline(blocks, thin=PROVISIONAL_THINNING if provisional else 1))
     return found
 
 
@@ -103,7 +103,7 @@ class Lanes:
         """(alarms, improvements), each of shape (samples, lanes). After either, evidence starts from nothing again."""
         quick = None
         if loads is not None:
-            quick = smoothed(loads, self.load if self.quick is None else self.quick, QUICK)
+            quick = smoothed(loads, self.load if self.quick is None else self.quick, QUICK_LOAD_SAMPLES)
             loads = smoothed(loads, self.load)
             self.load, self.quick = loads[:, -1].copy(), quick[:, -1].copy()
         up, down = self._scores(logs, loads, quick, times)

@@ -7,14 +7,14 @@ from random import Random
 from sys import getsizeof
 from typing import Any
 
-from prober.features.drift.baseline import BLOCK, BLOCKS, scores
-from prober.features.drift.detector import THIN, Observation, Settings, fresh, step
+from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES, scores
+from prober.features.drift.detector import PROVISIONAL_THINNING, Observation, Settings, new_state, step
 
 
 def size(value: Any) -> int:
     """Bytes of everything that is reachable and not shared by all signals (code, and the tables of normal scores)."""
     shared = (type, type(size), type(math), type(size.__code__))
-    seen = {id(scores(BLOCK * BLOCKS)), id(scores(BLOCK * BLOCKS // THIN))}
+    seen = {id(scores(BLOCK_SAMPLES * BLOCK_COUNT)), id(scores(BLOCK_SAMPLES * BLOCK_COUNT // PROVISIONAL_THINNING))}
     todo, total = [value], 0
     while todo:
         each = todo.pop()
@@ -28,7 +28,7 @@ def size(value: Any) -> int:
 
 def cost(*, loaded: bool) -> dict[str, float]:
     """Of a signal from nothing to a day after its baseline: mean µs of a settled step, µs of steps while a fit runs, kB."""
-    rng, state = Random(1), fresh(Settings(0.2))
+    rng, state = Random(1), new_state(Settings(0.2))
     fitting, largest = [], 0
     seen = [_observation(rng, i, loaded) for i in range(73_000)]
     for i, each in enumerate(seen[:53_000]):

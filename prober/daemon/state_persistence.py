@@ -11,14 +11,14 @@ from typing import Protocol
 
 from prober.exposition.buckets import representatives
 from prober.exposition.families import Value
-from prober.features.drift.baseline import BLOCK, BLOCKS
+from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES
 from prober.features.drift.detector import Observation
 from prober.features.drift.monitor import DriftMonitor
 from prober.net.prometheus import HOUR_S, Unanswered, hourly_histograms
 from prober.probing import series as probe_series
 from prober.storage.store import Store
 
-SAMPLES = BLOCK * BLOCKS
+SAMPLES = BLOCK_SAMPLES * BLOCK_COUNT
 DRIFT, ENGINE, DEMAND = "drift", "engine", "demand"  # kinds of what is in the store
 SAVE_EVERY_S = 60.0
 KEPT_S = 30 * 86_400.0  # of a target that is not probed any more

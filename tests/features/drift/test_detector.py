@@ -11,16 +11,16 @@ import pytest
 from bench.lanes import Lanes, baselines, smoothed
 from bench.nulls import NULLS, Source
 from bench.one_signal import size
-from prober.features.drift.baseline import BLOCK, BLOCKS, SPREAD_EVERY_S, Blocks, learnt
+from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES, SPREAD_EVERY_S, Blocks, learn_baseline
 from prober.features.drift.detector import (
-    RING,
-    SMOOTHING,
+    LOAD_SAMPLES,
+    RING_SAMPLES,
     Drift,
     DriftVerdict,
     Observation,
     Settings,
     adopt,
-    fresh,
+    new_state,
     seed,
     shifts,
     step,
@@ -68,15 +68,15 @@ def settled(phi: float = 0.0, *, loaded: bool = False) -> Drift:
         rng = Random(f"{phi} {loaded}")
         draw = noise(rng, phi)
         blocks = Blocks(SPREAD_EVERY_S)
-        for b in range(BLOCKS):
-            for j in range(524 if b < BLOCKS - 1 else BLOCK):
+        for b in range(BLOCK_COUNT):
+            for j in range(524 if b < BLOCK_COUNT - 1 else BLOCK_SAMPLES):
                 t = 5.0 * (524 * b + j)
                 level = day(t)
                 log = math.log(draw()) + (0.02 * (level - 20) if loaded else 0.0)
                 blocks.add(t, log, level if loaded else None, linked=True)
         assert blocks.full
-        state = fresh(SETTINGS)
-        adopt(state, learnt(blocks), settled=True)
+        state = new_state(SETTINGS)
+        adopt(state, learn_baseline(blocks), settled=True)
         state.last_s = 3 * 86_400.0
         state.stretch = state.spread = None
         _SETTLED[phi, loaded] = state
@@ -89,7 +89,7 @@ def day(t: float) -> float:
 
 def test_probes_that_end_in_another_order_than_they_began_are_neighbours() -> None:
     """A long answer ends after those that were sent later; a baseline is learnt all the same, and a slowdown found."""
-    state, rng = fresh(SETTINGS), Random(3)
+    state, rng = new_state(SETTINGS), Random(3)
     draw = noise(Random(2))
     times = [5.0 * i + rng.uniform(0, 20) for i in range(6_000)]
     assert times != sorted(times)
@@ -102,7 +102,7 @@ def test_probes_that_end_in_another_order_than_they_began_are_neighbours() -> No
 
 def test_it_learns_then_judges_roughly_then_settles() -> None:
     """5,000 samples make a provisional baseline, 5,000 spread over three days the final one; nothing alarms on the way."""
-    state = fresh(SETTINGS)
+    state = new_state(SETTINGS)
     verdicts = run(state, 53_000, noise(Random(1)))
     assert [event for _, event in events(verdicts)] == ["learnt", "learnt"]
     provisional, final = (i for i, _ in events(verdicts))
@@ -141,7 +141,7 @@ def test_slower_by_a_third_is_found_in_minutes() -> None:
     found = shifts(state)
     assert [shift.q for shift in found] == [0.5, 0.75, 0.9, 0.95, 0.99]
     assert all(shift.lower < 1.3 < shift.upper for shift in found)
-    assert {shift.count for shift in found} == {RING}
+    assert {shift.count for shift in found} == {RING_SAMPLES}
 
 
 def test_a_shift_is_only_shown_of_quantiles_with_enough_samples() -> None:
@@ -221,7 +221,7 @@ def test_without_its_load_it_abstains_then_learns_without() -> None:
     """A baseline that needs the load holds its evidence while the load is unknown, and gives way when it stays unknown."""
     state, draw = settled(loaded=True), noise(Random(12))
     run(state, 100, draw, day)
-    before = run(state, SMOOTHING, draw)[-1].evidence
+    before = run(state, LOAD_SAMPLES, draw)[-1].evidence
     assert {verdict.evidence for verdict in run(state, 500, lambda: 3 * draw())} == {before}
     state.last_s += SETTINGS.accept_after_s
     assert run(state, 10, draw)[-1].phase == "learning"
@@ -253,7 +253,7 @@ def test_a_gap_breaks_the_link_to_the_sample_before_and_nothing_else() -> None:
 def test_what_was_dumped_continues_as_if_never_stopped(samples: int) -> None:
     """While learning, with a fit in progress, and provisional: same verdicts, same bytes."""
     draw = noise(Random(15))
-    state = fresh(SETTINGS)
+    state = new_state(SETTINGS)
     run(state, samples, draw, day)
     twin = restore(SETTINGS, dump(state))
     assert dump(twin) == dump(state)
@@ -303,7 +303,7 @@ def test_a_dump_of_other_parts_is_refused() -> None:
 
 def test_a_signal_takes_at_most_64_kb() -> None:
     """Learning, fitting beside a provisional baseline, and settled."""
-    state, draw = fresh(SETTINGS), noise(Random(17))
+    state, draw = new_state(SETTINGS), noise(Random(17))
     largest = 0
     for i in range(53_000):
         step(state, Observation(5.0 * i, draw(), 20 + i % 7))
@@ -318,7 +318,7 @@ def test_a_seed_serves_at_once_and_gives_way_to_own_samples() -> None:
     rng = Random(18)
     draw = noise(rng)
     values = [Observation(3_600.0 * (i // 100), math.exp(round(math.log(draw()) / 0.2) * 0.2)) for i in range(7_200)]
-    state = seed(fresh(SETTINGS), values)
+    state = seed(new_state(SETTINGS), values)
     state.last_s = 72 * 3_600.0
     assert events(run(state, 3_000, lambda: 1.1 * draw())) == []
     assert state.spread is not None
@@ -330,13 +330,13 @@ def test_a_seed_serves_at_once_and_gives_way_to_own_samples() -> None:
 def test_a_seed_too_small_is_refused() -> None:
     """Fewer samples than a baseline needs are no baseline."""
     with pytest.raises(ValueError, match="needs 5000 samples, not 1"):
-        seed(fresh(SETTINGS), [Observation(0.0, 1.0)])
+        seed(new_state(SETTINGS), [Observation(0.0, 1.0)])
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_what_is_no_latency_is_refused(value: float) -> None:
     """The state is as it was before."""
-    state = fresh(SETTINGS)
+    state = new_state(SETTINGS)
     with pytest.raises(ValueError, match="a latency must be"):
         step(state, Observation(1.0, value))
     assert state.last_s == -math.inf
@@ -361,10 +361,10 @@ def test_settings_that_cannot_work_are_refused(name: str) -> None:
 def test_the_batch_form_alarms_at_the_same_samples(null: str, provisional: bool) -> None:
     """Baselines learnt from the same samples are the same, and alarms and improvements come at the same samples."""
     source = Source(NULLS[null], np.random.default_rng(19), 1)
-    count = BLOCK * BLOCKS + 450 if provisional else 524 * (BLOCKS - 1) + BLOCK + 450
+    count = BLOCK_SAMPLES * BLOCK_COUNT + 450 if provisional else 524 * (BLOCK_COUNT - 1) + BLOCK_SAMPLES + 450
     times = source.times(count)
     logs, loads = source.draw(count)
-    state = fresh(SETTINGS)
+    state = new_state(SETTINGS)
     for i in range(count):
         step(state, Observation(times[i], math.exp(logs[0, i]), None if loads is None else loads[0, i]))
         if state.baseline is not None and state.settled is not provisional:
@@ -402,7 +402,7 @@ def test_the_batch_form_alarms_at_the_same_samples(null: str, provisional: bool)
         _, verdict = step(state, Observation(times[i], math.exp(logs[0, i]), None if loads is None else loads[0, i]))
         if verdict.event in found:
             found[verdict.event].append(i)
-            old, state = state, fresh(SETTINGS)
+            old, state = state, new_state(SETTINGS)
             adopt(state, baseline, settled=not provisional)
             state.spread, state.last_s = None, times[i]
             state.load, state.quick_load = old.load, old.quick_load
