@@ -29,7 +29,7 @@ from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES, SPREAD_EV
 from prober.features.drift.detector import Settings
 from prober.simulation.load import AzureConversation, Load, replayed
 from prober.simulation.parameters import Parameters
-from prober.simulation.probed import probed
+from prober.simulation.probe_samples import simulate_probes
 from prober.workload.trace import parse_trace
 
 SETTINGS = Settings(rate_per_s=1 / INTERVAL_S)
@@ -211,7 +211,7 @@ def cell(
 
 def simulated(seed: int, days: float, load: Load) -> tuple[Array, Array, Array]:
     """(unix seconds, log TTFT, running requests) of probes of the simulated engine under this load."""
-    seen = probed(Parameters(), load, Random(seed), start_unix_s=0.0, duration_s=days * 86_400.0)
+    seen = simulate_probes(Parameters(), load, Random(seed), start_unix_s=0.0, duration_s=days * 86_400.0)
     rows = np.array([(each.unix_s, math.log(each.ttft_s), each.load) for each in seen])
     return rows[:, 0], rows[:, 1], rows[:, 2]
 

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prober.measure.sse import SseDecoder
 from prober.mock.delays import Constant, Lognormal, parse_delay
 from prober.mock.engine import Behaviour, emissions
-from prober.mock.faults import ARGUMENTS, Fault, Schedule, named, parse_fault
+from prober.mock.faults import ARGUMENTS, Fault, Schedule, fault_forms, parse_fault
 from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.mock.wire import LINE_ENDS, Wire
@@ -116,7 +116,7 @@ def test_faults_are_read_and_have_their_time() -> None:
 
 def test_every_fault_is_named_with_its_argument() -> None:
     """As it is written: what must follow the colon, and what may."""
-    listed = named().split(", ")
+    listed = fault_forms().split(", ")
     assert {"http:STATUS", "hang", "stall[:TOKENS]"} < set(listed)
     assert [each.partition(":")[0].removesuffix("[") for each in listed] == list(ARGUMENTS)
 

@@ -9,7 +9,7 @@ import pytest
 from prober.simulation.faults import Crash, Slow
 from prober.simulation.load import TRACE_RATE_PER_S, AzureConversation, lengths, replayed
 from prober.simulation.parameters import Parameters
-from prober.simulation.probed import probed
+from prober.simulation.probe_samples import simulate_probes
 from prober.workload.trace import Trace
 
 
@@ -71,7 +71,7 @@ def test_a_load_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 def test_probes_see_a_slower_engine() -> None:
     """In the order they were sent, at their rate; TTFT and ITL rise by the factor, though the load rises with it."""
     load = AzureConversation(1.0, daily_amplitude=0.0)
-    found = list(probed(Parameters(), load, Random(4), 1e9, 14_400.0, faults=[Slow(1.5, 7200.0)]))
+    found = list(simulate_probes(Parameters(), load, Random(4), 1e9, 14_400.0, faults=[Slow(1.5, 7200.0)]))
     assert [each.unix_s for each in found] == sorted(each.unix_s for each in found)
     assert len(found) == pytest.approx(0.2 * 14_400, rel=0.1)
     early = [each for each in found if each.unix_s < 1e9 + 7200]
@@ -84,13 +84,13 @@ def test_probes_see_a_slower_engine() -> None:
 
 def test_the_same_seed_is_the_same_engine() -> None:
     """And another one is another."""
-    runs = [list(probed(Parameters(), AzureConversation(), Random(seed), 0.0, 600.0)) for seed in (1, 1, 2)]
+    runs = [list(simulate_probes(Parameters(), AzureConversation(), Random(seed), 0.0, 600.0)) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
 
 
 def test_a_crash_leaves_a_hole() -> None:
     """Lost probes give no samples."""
-    found = probed(Parameters(), AzureConversation(), Random(5), 0.0, 600.0, 1.0, [Crash(200.0, 400.0)])
+    found = simulate_probes(Parameters(), AzureConversation(), Random(5), 0.0, 600.0, 1.0, [Crash(200.0, 400.0)])
     times = [each.unix_s for each in found]
     assert not [at for at in times if 200 < at < 400]
     assert len(times) == pytest.approx(400, rel=0.2)

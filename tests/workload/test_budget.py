@@ -95,7 +95,7 @@ HOUR_S = 3600.0
 STEADY = BudgetDemand(10 / HOUR_S)  # ten per hour, of which 25 hours may count
 
 
-def probed(hours: int, limit: float = 1000.0) -> Budget:
+def simulate_probes(hours: int, limit: float = 1000.0) -> Budget:
     """A budget after `hours` of STEADY."""
     budget = Budget(limit)
     for hour in range(hours):
@@ -107,7 +107,7 @@ def probed(hours: int, limit: float = 1000.0) -> Budget:
 def test_spending_the_available_amount_never_stops_the_other_demand(hours: int) -> None:
     """If it is spent at once, the other demand fits for the next two days; with a little more it would not."""
     for more, stops in ((0.0, False), (11.0, True)):
-        budget = probed(hours)
+        budget = simulate_probes(hours)
         spare = budget.available(hours * HOUR_NS, STEADY)
         assert spare == pytest.approx(1000 - 250)
         budget.settle(0, spare + more, hours * HOUR_NS)

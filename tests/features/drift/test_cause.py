@@ -21,7 +21,7 @@ from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault, Slow
 from prober.simulation.load import AzureConversation
 from prober.simulation.parameters import Parameters
-from prober.simulation.probed import OUTPUT, PROMPT
+from prober.simulation.probe_samples import OUTPUT, PROMPT
 from prober.simulation.request import End, Request, Truth
 from tests.observed import observed
 
