@@ -1,8 +1,8 @@
-"""Counters, gauges and histograms whose text is cheap to write again and again.
+"""Counters, gauges and histograms whose text is cheap to write repeatedly.
 
-Why not a library's: recording 128 values a probe costs a library's linear bucket search 0.5 ms, and its text writer holds the
-event loop for 7 µs a line, which a prober pays for in wrong stamps. Here a value costs a bisection, the constant part of each
-line is made once, and a child whose values did not change keeps its text.
+prometheus-client is not used: its linear bucket search takes 0.5 ms for the 128 values of a probe, and its text writer blocks the
+event loop for 7 µs per line, which delays timestamps. Here a value costs a bisection, the constant part of each line is built
+once, and the text of a child whose values did not change is cached.
 """
 
 import math
@@ -43,14 +43,14 @@ def histogram(name: str, help_: str, *labels: str) -> Series:
 
 
 def label_text(names: tuple[str, ...], values: Labels, *more: tuple[str, str]) -> str:
-    """`{a="b",…}` with values escaped, or nothing."""
+    """`{a="b",…}` with escaped values; empty without labels."""
     pairs = [*zip(names, values, strict=True), *more]
     escaped = ((n, v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for n, v in pairs)
     return "{" + ",".join(f'{name}="{value}"' for name, value in escaped) + "}" if pairs else ""
 
 
 def number(value: float) -> str:
-    """A float as OpenMetrics writes it canonically: 1.0, 0.05, +Inf."""
+    """A float in the canonical form of OpenMetrics: 1.0, 0.05, +Inf."""
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return repr(float(value))
@@ -58,12 +58,12 @@ def number(value: float) -> str:
 
 @lru_cache(maxsize=256)
 def _ends(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    """What a bucket's line has behind the labels of its histogram: the same for all histograms with these bounds."""
+    """The `le` labels of the bucket lines, which all histograms with these bounds share."""
     return tuple(f'le="{number(bound)}"}} ' for bound in (*bounds, math.inf))
 
 
 class Value:
-    """One counter or gauge. `packed_labels`: its labels as protobuf, once that page was asked for."""
+    """One counter or gauge. packed_labels: its labels as protobuf, cached by the protobuf page."""
 
     __slots__ = ("_line", "packed_labels", "value")
 
@@ -73,19 +73,20 @@ class Value:
         self.packed_labels: bytes | None = None
 
     def inc(self, amount: float = 1.0) -> None:
-        """Add to it."""
+        """Add `amount`."""
         self.value += amount
 
     def text(self, exemplars: bool) -> str:
-        """Its line."""
+        """The line of the text page."""
         return f"{self._line}{number(self.value)}\n"
 
 
 class Histogram:
-    """Counts between bounds, and their sum. A value that is no finite number is refused.
+    """Counts between bounds, and the sum of the values.
 
-    `native`: the same observations in exponential buckets, for the protobuf page only; None for what another program counted.
-    `packed`: all of it as protobuf, until it changes; `packed_labels`: what does not change.
+    native: the same observations in exponential buckets, for the protobuf page; None for a histogram copied from another program
+    packed: the histogram as protobuf, cached until it changes
+    packed_labels: the labels as protobuf, cached
     """
 
     __slots__ = (
@@ -108,7 +109,7 @@ class Histogram:
         self._text: dict[bool, str] = {}
 
     def observe(self, *values: float) -> None:
-        """Count values. Raises ValueError, and counts none, for NaN and infinities, which would poison the sum for ever."""
+        """Count values. Raises ValueError, and counts none, for NaN and infinities, which would make the sum useless."""
         total = sum(values)
         if not math.isfinite(total):
             raise ValueError(f"{self._sum_line.strip()}: {values} are not all observations")
@@ -122,20 +123,20 @@ class Histogram:
         self._text.clear()
 
     def take_over(self, upto: Sequence[float], total: float) -> None:
-        """Be what another program's histogram says: observations up to each bound, then of all, and their sum."""
+        """Copy another program's histogram: cumulative counts, ending with the total, and the sum."""
         self.counts = [round(b - a) for a, b in pairwise((0.0, *upto))]
         self.sum = total
         self.native = self.packed = None
         self._text.clear()
 
     def exemplar(self, value: float, request_id: str, unix_s: float) -> None:
-        """Remember which request the latest value of this bucket was."""
+        """Set the exemplar of the bucket of `value`."""
         self.exemplars[bisect_left(self.bounds, value)] = (request_id, value, unix_s)
         self.packed = None
         self._text.pop(True, None)
 
     def text(self, exemplars: bool) -> str:
-        """Its lines, with exemplars if asked for."""
+        """The lines of the text page, optionally with exemplars."""
         cached = self._text.get(exemplars)
         if cached is None:
             cached = self._text[exemplars] = self._write(exemplars)
@@ -156,31 +157,31 @@ class Histogram:
 
 @dataclass(slots=True)
 class Family:
-    """A declared series and its children by label values. A removed child is gone: nothing can be added to it by name."""
+    """A declared series and its children by label values."""
 
     series: Series
     children: dict[Labels, Value | Histogram] = field(default_factory=dict)
-    _by_first: dict[str, tuple[Labels, ...]] = field(default_factory=dict, repr=False)  # removed ones may be among them
+    _by_first: dict[str, tuple[Labels, ...]] = field(default_factory=dict, repr=False)  # may contain removed children
 
     def value(self, *labels: str) -> Value:
-        """The counter or gauge with these labels, made at 0 on first use."""
+        """The counter or gauge with these labels, created with 0 on first use."""
         child = self.children.get(labels)
         if child is None:
             child = self.children[labels] = Value(self.series, labels)
-            self._remember(labels)
+            self._index(labels)
         assert isinstance(child, Value)
         return child
 
     def histogram(self, bounds: tuple[float, ...], *labels: str) -> Histogram:
-        """The histogram with these labels; it starts anew only if its bounds have changed."""
+        """The histogram with these labels; a new one if the bounds have changed."""
         child = self.children.get(labels)
         if not isinstance(child, Histogram) or child.bounds != bounds:
             child = self.children[labels] = Histogram(self.series, labels, bounds)
-            self._remember(labels)
+            self._index(labels)
         return child
 
     def of(self, *first: str) -> list[Labels]:
-        """Labels of the children whose first values are these, without a look at the others."""
+        """Labels of the children that start with these values; looked up by the first value."""
         known = tuple(labels for labels in self._by_first.get(first[0], ()) if labels in self.children)
         if known:
             self._by_first[first[0]] = known
@@ -188,7 +189,7 @@ class Family:
             self._by_first.pop(first[0], None)
         return [labels for labels in known if labels[: len(first)] == first]
 
-    def _remember(self, labels: Labels) -> None:
+    def _index(self, labels: Labels) -> None:
         if labels and labels not in (known := self._by_first.get(labels[0], ())):
             self._by_first[labels[0]] = (*known, labels)
 
@@ -204,13 +205,13 @@ class Family:
         return head
 
     def unit(self) -> str:
-        """What the name ends with, if it is a unit that is worth telling; else nothing."""
+        """The unit at the end of the name; empty if it has none."""
         unit = self.series.name.removesuffix("_total").rsplit("_", 1)[-1]
         return unit if unit in ("seconds", "ratio", "dollars") else ""
 
 
 def page(families: list[Family], *, openmetrics: bool, lines: int = 400) -> Iterator[bytes]:
-    """The page in pieces of about `lines` lines, so that the writer can let other work run between them. No `# EOF`."""
+    """The page in pieces of about `lines` lines, so that other work can run between them; without `# EOF`."""
     piece: list[str] = []
     size = 0
     for family in families:
@@ -227,33 +228,33 @@ def page(families: list[Family], *, openmetrics: bool, lines: int = 400) -> Iter
 
 
 class Registry(dict[str, Family]):
-    """All families by name. The first label of a series of a target is `target`, the second, where there is one, `workload`."""
+    """All families by name. Series of a target start with the label `target`, followed by `workload` if they have it."""
 
     def family(self, declared: Series) -> Family:
         """The family of a declaration."""
         return self[declared.name]
 
     def value(self, declared: Series, *labels: str) -> Value:
-        """A counter or gauge, made at 0 on first use."""
+        """A counter or gauge, created with 0 on first use."""
         return self[declared.name].value(*labels)
 
     def show(self, declared: Series, value: float | None, *labels: str) -> None:
-        """Set a gauge, or take it away where the value is not known."""
+        """Set a gauge, or remove it if the value is unknown."""
         if value is None:
             self[declared.name].children.pop(labels, None)
         else:
             self[declared.name].value(*labels).value = value
 
     def show_one(self, declared: Series, chosen: str | None, choices: Iterable[str], *labels: str) -> None:
-        """Set the gauge of the chosen one of several states to 1 and the others to 0; the state is the last label."""
+        """Set the gauge of the chosen state to 1 and the others to 0; the state is the last label."""
         for choice in choices:
             self[declared.name].value(*labels, choice).value = float(choice == chosen)
 
-    def keep(self, declared: Series, kept: Collection[Labels], *first: str) -> None:
-        """Remove the children whose first labels are `first`, except those in `kept`."""
+    def keep(self, declared: Series, remaining: Collection[Labels], *first: str) -> None:
+        """Remove the children whose first labels are `first`, except those in `remaining`."""
         family = self[declared.name]
         for labels in family.of(*first) if family.children else ():
-            if labels not in kept:
+            if labels not in remaining:
                 del family.children[labels]
 
     def remove(self, *first: str) -> None:
@@ -263,4 +264,4 @@ class Registry(dict[str, Family]):
             if family.series.labels[: len(first)] == names:
                 for labels in family.of(*first):
                     del family.children[labels]
-                family.of(*first)  # forget the labels of what was removed
+                family.of(*first)  # drops the labels of removed children

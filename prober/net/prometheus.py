@@ -34,15 +34,15 @@ async def hourly_histograms(
     query = f"sum by (le) (increase({series}_bucket{{{matchers}}}[1h]))"
     end = end_unix_s // HOUR_S * HOUR_S
     parameters = {"query": query, "start": str(end - (hours - 1) * HOUR_S), "end": str(end), "step": str(HOUR_S)}
-    found: dict[float, list[tuple[float, float]]] = {}
+    buckets_by_time: dict[float, list[tuple[float, float]]] = {}
     try:
         for row in await _rows(url, "query_range", parameters):
             bound = float(row["metric"]["le"])
             for at, value in row["values"]:
-                found.setdefault(float(at), []).append((bound, float(value)))
+                buckets_by_time.setdefault(float(at), []).append((bound, float(value)))
     except (KeyError, TypeError, ValueError) as problem:
         raise Unanswered(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
-    histograms = [(at - HOUR_S / 2, sorted(buckets)) for at, buckets in sorted(found.items())]
+    histograms = [(at - HOUR_S / 2, sorted(buckets)) for at, buckets in sorted(buckets_by_time.items())]
     return [(at, buckets) for at, buckets in histograms if buckets[-1][0] == math.inf and buckets[-1][1] > 0]
 
 

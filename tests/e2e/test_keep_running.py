@@ -83,7 +83,7 @@ def test_every_mistake_is_shown_and_the_first_good_file_is_taken(tmp_path: Path,
             assert prober.is_well()
             assert value(prober.url, OK) == 0
             page = get(prober.url + "/")
-            assert "configuration not taken over, nothing is probed until it is mended" in page
+            assert "configuration not applied, nothing is probed until it is fixed" in page
             assert "No target is configured" in page
         status, answer = asked(prober.url + "/-/reload", "POST")
         assert status == 500
@@ -91,7 +91,7 @@ def test_every_mistake_is_shown_and_the_first_good_file_is_taken(tmp_path: Path,
         config.write_text(TARGET.format(port=mock.port))
         until(lambda: prober.probes() >= 3, "probes")
         assert value(prober.url, OK) == 1
-        assert "not taken over" not in get(prober.url + "/")
+        assert "not applied" not in get(prober.url + "/")
         for _, said in MISTAKES[:-1]:
             assert prober.logged(said) == 1, said
         assert prober.stop() == 0
@@ -119,7 +119,7 @@ def test_a_config_map_that_appears_late_is_taken(tmp_path: Path, mock: Mock) -> 
         until(lambda: prober.probes() >= 3, "probes")
         publish("..3", "targets: 6")
         until(lambda: value(prober.url, OK) == 0, "the last mistake")
-        assert "the old one goes on" in get(prober.url + "/")
+        assert "the old one stays in use" in get(prober.url + "/")
         before = prober.probes()
         until(lambda: prober.probes() > before + 3, "more probes")
 

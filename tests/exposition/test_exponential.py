@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.exposition.exponential import LIMIT, SCHEMA, ZERO_S, Exponential
+from prober.exposition.exponential import MAX_BUCKETS, SCHEMA, ZERO_S, Exponential
 
 
 @given(st.lists(st.floats(0, allow_infinity=False), max_size=400))
@@ -15,7 +15,7 @@ def test_every_value_is_in_its_bucket(values: list[float]) -> None:
     found = Exponential()
     for value in values:
         found.observe([value])
-    assert len(found.counts) <= LIMIT
+    assert len(found.counts) <= MAX_BUCKETS
     assert found.zero == sum(value <= ZERO_S for value in values)
     assert sum(found.counts.values()) + found.zero == len(values)
     edge = 1e-9  # rounding of the logarithm
@@ -51,15 +51,15 @@ def test_what_is_no_duration_is_in_the_zero_bucket() -> None:
 def test_more_buckets_than_the_limit_lower_the_schema() -> None:
     """160 buckets stay; one more makes them 81 twice as wide, and values after that go where they belong."""
     found = Exponential()
-    centres = [2.0 ** ((index - 0.5) / 2**SCHEMA) for index in range(LIMIT)]
+    centres = [2.0 ** ((index - 0.5) / 2**SCHEMA) for index in range(MAX_BUCKETS)]
     found.observe(centres)
-    assert (found.schema, len(found.counts)) == (SCHEMA, LIMIT)
-    found.observe([2.0 ** ((LIMIT - 0.5) / 2**SCHEMA)])
+    assert (found.schema, len(found.counts)) == (SCHEMA, MAX_BUCKETS)
+    found.observe([2.0 ** ((MAX_BUCKETS - 0.5) / 2**SCHEMA)])
     assert (found.schema, len(found.counts)) == (SCHEMA - 1, 81)
     before = dict(found.counts)
     found.observe(centres)
     assert found.counts.keys() == before.keys()
-    assert sum(found.counts.values()) == 2 * LIMIT + 1
+    assert sum(found.counts.values()) == 2 * MAX_BUCKETS + 1
 
 
 def test_the_whole_range_of_floats_is_held() -> None:
@@ -67,7 +67,7 @@ def test_the_whole_range_of_floats_is_held() -> None:
     found = Exponential()
     found.observe([2.0**power for power in range(-20, 1024)])
     assert found.schema == -3
-    assert len(found.counts) <= LIMIT
+    assert len(found.counts) <= MAX_BUCKETS
 
 
 @given(st.dictionaries(st.integers(-400, 400), st.integers(1, 9), max_size=60))

@@ -140,7 +140,7 @@ def config(kept: Path, of: dict[str, str], echo: Echo) -> dict[str, object]:
 
 
 def mistaken(of: dict[str, str]) -> list[str]:
-    """Files that are not taken over, with a secret where the mistake is."""
+    """Files that are not applied, with a secret where the mistake is."""
     secret = of["misplaced"]
     targets: list[object] = [
         {"url": f"http://user:{secret}@h"}, {"url": f"http://user:{secret}@h:port"}, {"url": f"ftp://user:{secret}@h"},

@@ -323,7 +323,7 @@ async def test_the_name_in_the_certificate_can_be_another_one(tmp_path: Path) ->
 def test_certificates_are_followed_and_a_bad_one_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: bool
 ) -> None:
-    """Also halfway through a rotation, when the key is another one's; `problem` says so until it is mended."""
+    """Also halfway through a rotation, when the key is another one's; `problem` says so until it is fixed."""
     monkeypatch.setattr("prober.net.certificates.CHECK_INTERVAL_S", 0.0)
     spec = kept(tmp_path, trustme.CA())
     found = ClientTls(replace(spec, ca_file=None) if system else spec)

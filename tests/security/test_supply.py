@@ -127,5 +127,5 @@ def test_nothing_is_fetched_after_the_installation() -> None:
 )
 def test_an_audit_that_could_not_ask_is_no_good_news(pypi: object, osv: object, code: int, said: str) -> None:
     """pip-audit itself ends with 0 where its service does not know a package."""
-    found, sentence = audit().judged({"pypi": pypi, "osv": osv})
+    found, sentence = audit().judge({"pypi": pypi, "osv": osv})
     assert (found, said in sentence) == (code, True), sentence

@@ -325,7 +325,7 @@ def events(targets: Sequence[TargetView]) -> list[TargetEvent]:
 
 def unconfigured(text: str = "prober.yaml: targets[0].ulr: unknown key") -> PageView:
     """Nothing is probed because the configuration has mistakes."""
-    problem = Problem("configuration not taken over, nothing is probed until it is mended", (text,) * 30)
+    problem = Problem("configuration not applied, nothing is probed until it is fixed", (text,) * 30)
     return replace(page_of([target()]), targets=[], concerns=[], total=0, events=[], whole=False, problems=[problem])
 
 

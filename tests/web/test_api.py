@@ -156,7 +156,7 @@ async def test_a_flood_of_requests_for_probes_takes_nothing_from_the_schedule() 
         admin=False,
     ) as site:
         await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
-        site.site.guard.now = iter(
+        site.site.access.now = iter(
             range(10**6)
         ).__next__  # a second passes with each request: only the limits of probes on request hold
         async with asyncio.TaskGroup() as group:
@@ -185,7 +185,7 @@ async def test_probes_on_request_have_a_rate_for_the_whole_prober() -> None:
         assert (await site.ask("GET", "/probe?target=none")).status == 404  # takes nothing of the rate
         asks = [("GET", "/probe?target=a"), ("POST", "/api/v1/probes?target=b")] * 3
         found = [await site.ask(*each) for each in asks]
-        assert [each.status for each in found] == [200] * on_demand.BURST + [429]
+        assert [each.status for each in found] == [200] * on_demand.PROBES_BURST + [429]
         assert (found[-1].headers["Retry-After"], "nothing was sent" in found[-1].text) == ("2", True)
         shown = len(site.seen.recent("a"))
         assert (await site.ask("GET", "/probe?target=a")).status == 429
@@ -582,5 +582,5 @@ async def test_an_address_to_listen_on_has_a_host_or_a_colon(address: str, advic
     """A number alone may be meant as a port, and would open the pages to everybody."""
     async with watched() as seen:
         site = Site(seen.fleet, seen.sweeps, seen.headroom, seen.families, cast(Any, None), "", "")
-        with pytest.raises(OSError, match=advice):
+        with pytest.raises(ValueError, match=advice):
             await serve(site, address)

@@ -143,4 +143,4 @@ async def test_its_processor_time_is_bounded() -> None:
 
         await asyncio.gather(*(hammer() for _ in range(20)))
         used = time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0)) - used
-        assert 0 < used <= 1.5 * overflow.CPU_SHARE * (time.monotonic() - begin_s)
+        assert 0 < used <= 1.5 * overflow.MAX_CPU_RATIO * (time.monotonic() - begin_s)

@@ -485,8 +485,8 @@ def test_mistakes_of_the_configuration_stand_at_the_top(text: str) -> None:
     """The first mistakes are listed as text, and how many more are in the log."""
     page = "".join(layout.page(unconfigured(text), "stamp"))
     read = Read(page)
-    assert "configuration not taken over, nothing is probed until it is mended" in read.text
+    assert "configuration not applied, nothing is probed until it is fixed" in read.text
     assert "and 10 more in the log" in read.text
     assert read.text.count(printable(cut(text, 600))) == 20
     assert "<img" not in page
-    assert "not taken over" not in html([target()])
+    assert "not applied" not in html([target()])
