@@ -222,7 +222,7 @@ async def test_a_probe_on_request_changes_nothing_of_its_target(url: str) -> Non
                 target.identity,
                 target.known,
             )
-            return (*state, warm_up._left, warm_up._last_ns, tuple(warm_up._taken))
+            return (*state, warm_up._remaining, warm_up._last_ns, tuple(warm_up._warm_ups))
 
         before = all_of_it()
         found = [await site.ask("POST", "/api/v1/probes?target=a") for _ in range(4)]

@@ -120,7 +120,7 @@ def parts(source: Source) -> list[tuple[str, Any]]:
         case ProductSource():
             return [part for value in source.factors for part in parts(value)]
         case RatioSource():
-            return [*parts(source.part), *parts(source.whole)]
+            return [*parts(source.part), *parts(source.total)]
     raise TypeError(source)
 
 
