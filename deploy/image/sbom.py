@@ -24,7 +24,7 @@ def canonical(name: str) -> str:
 
 
 def component(distribution: Distribution) -> dict[str, Any]:
-    """One installed package."""
+    """An installed package."""
     name = canonical(distribution.metadata["Name"])
     purl = f"pkg:pypi/{name}@{distribution.version}"
     entry: dict[str, Any] = {

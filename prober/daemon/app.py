@@ -149,7 +149,7 @@ def _read(path: str) -> str:
 
 
 class App:
-    """One daemon."""
+    """A daemon."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -63,7 +63,7 @@ def _ends(bounds: tuple[float, ...]) -> tuple[str, ...]:
 
 
 class Value:
-    """One counter or gauge. packed_labels: its labels as protobuf, cached by the protobuf page."""
+    """A counter or gauge. packed_labels: its labels as protobuf, cached by the protobuf page."""
 
     __slots__ = ("_line", "packed_labels", "value")
 

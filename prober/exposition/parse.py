@@ -31,7 +31,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 class Sample(NamedTuple):
-    """One value of one series. Samples with equal labels share the mapping: do not modify it."""
+    """A value of one series. Samples with equal labels share the mapping: do not modify it."""
 
     labels: Mapping[str, str]
     value: float

@@ -52,7 +52,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineSignals:
-    """One reading of one engine: all ranks and servers behind one page combined. None: the engine does not report it.
+    """A reading of one engine: all ranks and servers behind one page combined. None: the engine does not report it.
 
     ranks: number of series of running requests, that is of ranks or replicas
     context_tokens: maximum length of prompt and answer together
@@ -96,7 +96,7 @@ class EngineSignals:
 
 
 class PageReading(NamedTuple):
-    """One reading of an engine's page as part of a continuous record.
+    """A reading of an engine's page as part of a continuous record.
 
     at_ns: nanoseconds of the monotonic clock
     epoch: totals of readings of different epochs must not be subtracted: between them counters fell, or ranks came or went

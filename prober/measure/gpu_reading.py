@@ -18,7 +18,7 @@ class ThrottleReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One reading of a device or of a partition of a device.
+    """A reading of a device or of a partition of a device.
 
     Ratios are 0 to 1. Counters (`energy_joules`, `*_errors`, `*_bytes`) increase until the driver is reloaded or the device is
     reset; a decrease is a counter reset. `sent` means from the device, `received` to the device.

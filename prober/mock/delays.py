@@ -26,7 +26,7 @@ class Lognormal:
     sigma: float
 
     def draw_ns(self, rng: Random) -> int:
-        """One delay in ns."""
+        """A delay in ns."""
         return round(self.median_s * exp(self.sigma * rng.gauss(0.0, 1.0)) * 1e9)
 
 
@@ -38,7 +38,7 @@ class Uniform:
     high_s: float
 
     def draw_ns(self, rng: Random) -> int:
-        """One delay in ns."""
+        """A delay in ns."""
         return round(rng.uniform(self.low_s, self.high_s) * 1e9)
 
 

@@ -32,7 +32,7 @@ class Behaviour:
 
 
 class Emission(NamedTuple):
-    """One chunk of an answer. due_ns: after the start of the service."""
+    """A chunk of an answer. due_ns: after the start of the service."""
 
     due_ns: int
     tokens: int

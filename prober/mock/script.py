@@ -25,7 +25,7 @@ class Kind(Enum):
 
 
 class Step(NamedTuple):
-    """One write or end. due_ns: after the start of the service; tokens: of content."""
+    """A write or end. due_ns: after the start of the service; tokens: of content."""
 
     due_ns: int
     kind: Kind

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 request on a new connection: bytes get a timestamp on arrival and are parsed later.
+"""An HTTP/1.1 request on a new connection: bytes get a timestamp on arrival and are parsed later.
 
 HTTP is parsed at once by llhttp (httptools), which is C. Events and JSON are parsed when the answer has ended, when a deadline
 depends on whether content has arrived, or when too many bytes wait, so no timestamp waits for the JSON of another chunk. Only a
@@ -57,7 +57,7 @@ def _guarded(callback: Callable[Concatenate["Exchange", P], None]) -> Callable[C
 
 
 class Exchange(asyncio.Protocol):
-    """One request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
+    """A request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
 
     `ended` raises an internal error of this code; `received` then shows whether the server had sent anything.
     """

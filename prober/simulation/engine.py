@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 class Engine:
-    """One engine, from time 0. `submit` requests in the order of time and `advance`.
+    """An engine, from time 0. `submit` requests in the order of time and `advance`.
 
         engine = Engine(Parameters(), Random(1))
         truth = engine.submit(Request(arrival_s=0.5, prompt_tokens=1000, output_tokens=100))

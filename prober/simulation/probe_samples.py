@@ -19,7 +19,7 @@ OUTPUT = Uniform(16, 48)
 
 
 class ProbeSample(NamedTuple):
-    """One probe. Times are seconds.
+    """A probe. Times are seconds.
 
     itl_p99_s: ITL of the probe at rank ceil(0.99·n)
     load: running requests when it was sent

@@ -10,7 +10,7 @@ Run = tuple[int, float, float]
 
 
 class Request(NamedTuple):
-    """One request. Times are seconds of virtual time.
+    """A request. Times are seconds of virtual time.
 
     prefix: ids of the blocks of `prefix_block_tokens` at the start of the prompt (equal ids mean equal text up to there)
     background: belongs to the background load

@@ -105,7 +105,7 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class DrawnRequest:
-    """One concrete request.
+    """A concrete request.
 
     workload: value of the `workload` label
     warm: the prompt starts with text that was sent before

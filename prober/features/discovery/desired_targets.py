@@ -48,7 +48,7 @@ class _Fit:
 
 @dataclass(slots=True)
 class _Group:
-    """One discovery. before: the previous configuration, used until the new source has been read."""
+    """A discovery. before: the previous configuration, used until the new source has been read."""
 
     spec: DiscoverySpec
     discovered: DiscoveredTargets

@@ -73,7 +73,7 @@ class Settings:
 
 
 class Observation(NamedTuple):
-    """One sample: time, latency in seconds, and load of the engine (such as running requests) if known."""
+    """A sample: time, latency in seconds, and load of the engine (such as running requests) if known."""
 
     unix_s: float
     value: float

@@ -147,7 +147,7 @@ class DriftMonitor:
 
 
 class TargetDrift(TargetObserver):
-    """One detector for TTFT and one for ITL of each workload of a target that streams."""
+    """A detector for TTFT and another for ITL of each workload of a target that streams."""
 
     def __init__(self, monitor: DriftMonitor, observed: ObservedTarget, before: "TargetDrift | None") -> None:
         self.name = observed.name

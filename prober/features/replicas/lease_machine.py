@@ -89,7 +89,7 @@ class Wait:
 
 
 class Candidate:
-    """One process that wants the lease. identity: unique per process, also across restarts."""
+    """A process that wants the lease. identity: unique per process, also across restarts."""
 
     def __init__(self, identity: str, timing: Timing, rng: Random) -> None:
         self.identity, self.timing, self._rng = identity, timing, rng
