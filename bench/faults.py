@@ -148,7 +148,7 @@ def names(folder: Path) -> Found:
         found = {"its name flaps": meet(daemon, first, flapping.begin, flapping.end, "dns")}
         began = time.monotonic()
         resolver.says = "127.0.0.2"
-        until(lambda: second.asked[4], "a probe at its new address")
+        until(lambda: second.requests[4], "a probe at its new address")
         found["its name flaps"]["moved_s"] = round(time.monotonic() - began, 2)
     return found
 
@@ -246,7 +246,7 @@ def disks(folder: Path) -> Found:
 
                 def ends() -> None:
                     nonlocal asked
-                    asked = endpoint.asked[4]
+                    asked = endpoint.requests[4]
                     if end is not None:
                         end(disk)
 
@@ -263,7 +263,7 @@ def disks(folder: Path) -> Found:
         with small_disk(folder) as disk:
             met = failing(disk, fill, empty)
             found["the disk is full"] = forgotten(met, met["tokens_asked_for"], disk)
-        endpoint.asked.clear()
+        endpoint.requests.clear()
         with real_disk(folder) as disk:
             met = failing(disk, refuse, allow)
             found["the disk refuses writes"] = forgotten(met, met["tokens_asked_for"], disk)

@@ -30,7 +30,7 @@ from prober.features.replicas.lease_store import KubernetesLease
 from prober.net.kubernetes import Api
 from prober.probing.shard import shard_of
 from tests.kubernetes.apiserver import ApiServer
-from tests.processes import Daemon, Mock, asked, until
+from tests.processes import Daemon, Mock, fetch, until
 
 TIMING = Timing()
 KEYS = [f"http://vllm-{number}.models.svc:8000" for number in range(10_000)]
@@ -155,7 +155,7 @@ def daemons() -> dict[str, float]:
             until(lambda: first.value("llmslo_lease_held") == 1, "the first to hold it")
             until(lambda: first.value("llmslo_target_state", state="ready"), "the target")
             with daemon("b", mock.url) as second:
-                assert asked(f"{first.url}/api/v1/sweeps?target=one", "POST")[0] == 202
+                assert fetch(f"{first.url}/api/v1/sweeps?target=one", "POST")[0] == 202
                 until(lambda: first.value("llmslo_sweep_rate_per_second") > 0, "the sweep to send")
                 time.sleep(3)
                 server.faults("a").cut = "requests"

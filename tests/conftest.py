@@ -17,19 +17,19 @@ collect_ignore = [] if os.environ.get("ENGINES_DIR") else ["engines/test_real_en
 collect_ignore += [] if os.environ.get("APISERVER") else ["cluster/test_cluster.py"]  # `make test-cluster` builds one
 
 
-def absent(what: str) -> NoReturn:
+def absent(program: str) -> NoReturn:
     """A real part that the test needs cannot be had: it is skipped, and under CI=true, where each is there, it fails."""
     if os.environ.get("CI") == "true":
-        pytest.fail(what, pytrace=False)
-    pytest.skip(what)
+        pytest.fail(program, pytrace=False)
+    pytest.skip(program)
 
 
 def part(name: str, advice: str, folder: Path | None = None) -> Path:
     """The program `name` on the PATH, or in `folder` only; without it the test is skipped or fails, with `advice`."""
-    found = shutil.which(name, path=folder)
-    if found is None:
+    path = shutil.which(name, path=folder)
+    if path is None:
         absent(f"no {name} {'on the PATH' if folder is None else f'in {folder}'}: {advice}")
-    return Path(found)
+    return Path(path)
 
 
 def newer(name: str) -> Path:

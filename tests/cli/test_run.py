@@ -36,13 +36,13 @@ def test_the_log_names_version_configuration_and_how_the_pages_are_guarded(tmp_p
         finally:
             process.terminate()
             process.wait(10)
-    told = lines(log)
-    assert told[0] == f"llm-slo-prober {__version__}, configuration {config}"
-    assert "probing 1 target, pages on 127.0.0.1:0 (neither TLS nor users)" in told
-    assert any(line.startswith("--shard 0/2 without --lease.name or --lease.path: sweeps") for line in told)
-    assert "configuration not applied, the old one stays in use" in told
-    assert any(line.startswith(f"{config}: targets[0].url: needed") for line in told)
-    assert not any("Scheduler" in line for line in told)
+    logged = lines(log)
+    assert logged[0] == f"llm-slo-prober {__version__}, configuration {config}"
+    assert "probing 1 target, pages on 127.0.0.1:0 (neither TLS nor users)" in logged
+    assert any(line.startswith("--shard 0/2 without --lease.name or --lease.path: sweeps") for line in logged)
+    assert "configuration not applied, the old one stays in use" in logged
+    assert any(line.startswith(f"{config}: targets[0].url: needed") for line in logged)
+    assert not any("Scheduler" in line for line in logged)
 
 
 def test_a_hangup_during_the_start_does_not_end_the_prober(tmp_path: Path) -> None:

@@ -62,6 +62,6 @@ async def leased(api: Api, namespace: str, name: str) -> Record:
     assert await lease.read(5.0) is None
     version = await lease.write(Write(Record("one", 15.0, 1), begins=True), 5.0)
     await lease.write(Write(Record("one", 15.0, 1, version), begins=False), 5.0)
-    kept = await lease.read(5.0)
-    assert kept is not None
-    return kept
+    record = await lease.read(5.0)
+    assert record is not None
+    return record

@@ -56,8 +56,8 @@ def test_the_health_check_says_what_the_page_says(status: int, code: int) -> Non
         "served = s.HTTPServer(('127.0.0.1', 0), H)\n"
         "threading.Thread(target=served.serve_forever, daemon=True).start()\n"
     )
-    asked = program.replace("9742", "served.server_port")
-    done = subprocess.run([sys.executable, "-c", server + asked.replace("; ", "\n")], check=False)
+    check = program.replace("9742", "served.server_port")
+    done = subprocess.run([sys.executable, "-c", server + check.replace("; ", "\n")], check=False)
     assert done.returncode == code
 
 
@@ -88,12 +88,16 @@ def test_the_list_of_parts_is_cyclonedx() -> None:
     text = sbom("1700000000")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     assert text == sbom("1700000000")
-    said = json.loads(text)
-    assert said["metadata"]["component"]["name"] == "llm-slo-prober"
-    assert said["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
-    names = {part["name"] for part in said["components"]}
+    document = json.loads(text)
+    assert document["metadata"]["component"]["name"] == "llm-slo-prober"
+    assert document["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
+    names = {part["name"] for part in document["components"]}
     assert {"aiohttp", "orjson", "pydantic", "python"} <= names
-    (own,) = (each for each in said["dependencies"] if each["ref"].startswith("pkg:pypi/llm-slo-prober@"))
+    (own,) = (
+        dependency
+        for dependency in document["dependencies"]
+        if dependency["ref"].startswith("pkg:pypi/llm-slo-prober@")
+    )
     assert any(ref.startswith("pkg:pypi/aiohttp@") for ref in own["dependsOn"])
 
 
@@ -152,16 +156,16 @@ def test_links_are_kept_with_what_they_lead_to(rootfs: ModuleType, tmp_path: Pat
     (tmp_path / "real/json").mkdir()
     root = tmp_path / "root"
     rootfs.keep(tmp_path / "real", root)
-    there = {path.name for path in (root / tmp_path.relative_to("/") / "real").iterdir()}
-    assert there == {"lib.so.1", "lib.so.1.2", "json"}
+    copied = {path.name for path in (root / tmp_path.relative_to("/") / "real").iterdir()}
+    assert copied == {"lib.so.1", "lib.so.1.2", "json"}
     assert (root / tmp_path.relative_to("/") / "real/lib.so.1").is_symlink()
 
 
 def test_a_wrong_list_is_refused() -> None:
     """So that the test above can fail."""
-    said = json.loads(sbom("0"))
-    del said["components"][0]["name"]
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(said)) is not None
+    document = json.loads(sbom("0"))
+    del document["components"][0]["name"]
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(document)) is not None
 
 
 def test_only_what_is_built_from_is_sent_to_the_builder() -> None:

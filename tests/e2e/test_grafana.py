@@ -21,8 +21,8 @@ COUNT = len(files())
 
 @pytest.fixture
 def grafana() -> Iterator[Grafana]:
-    with standing_in(Grafana()) as found:
-        yield found
+    with standing_in(Grafana()) as server:
+        yield server
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_what_keeps_it_out_is_said(grafana: Grafana, token: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "--url: needed"),
         (("--url", "grafana:3000", "--token-file", "x"), "is not an http or https URL"),
@@ -92,11 +92,11 @@ def test_what_keeps_it_out_is_said(grafana: Grafana, token: Path, tmp_path: Path
         (("--url", "http://grafana:3000", "--user", "admin"), "--user and --password-file go together"),
     ],
 )
-def test_a_wrong_call_is_said(words: tuple[str, ...], said: str) -> None:
+def test_a_wrong_call_is_said(words: tuple[str, ...], message: str) -> None:
     """With exit code 2, and nothing of a secret."""
     done = cli(*words)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "secret" not in done.stderr
 
 
@@ -117,7 +117,7 @@ def test_a_token_from_the_environment_a_password_and_a_configuration(
     )
     grafana.dashboards.clear()
     assert cli("--config.file", config).returncode == 0
-    assert {each.folder_uid for each in grafana.dashboards.values()} == {"models"}
+    assert {dashboard.folder_uid for dashboard in grafana.dashboards.values()} == {"models"}
     assert cli("--config.file", config, "--url", "http://127.0.0.1:1").returncode == 2
     config.write_text("targets: [{name: one, url: 'http://127.0.0.1:1'}]\n")
     assert "has no `grafana:`" in cli("--config.file", config).stderr
@@ -163,11 +163,11 @@ def test_the_daemon_keeps_dashboards_and_marks_events(
     assert marked["tags"] == ["llm-slo-prober", "one", "engine"]
     assert marked["text"] == "one: restart"
     events = json.loads(get(daemon.url + "/api/v1/events?target=one"))["data"]
-    assert [round(each["unix_s"] * 1e3) for each in events if each["kind"] == "engine"] == [marked["time"]]
+    assert [round(event["unix_s"] * 1e3) for event in events if event["kind"] == "engine"] == [marked["time"]]
     with standing_in(Grafana()) as other:
         daemon.config.write_text(config(mock, other, token, ", folder: Models, annotations: false"))
         until(lambda: len(other.dashboards) == COUNT, "the dashboards of the other Grafana")
-        assert {each.folder_uid for each in other.dashboards.values()} == {"models"}
+        assert {dashboard.folder_uid for dashboard in other.dashboards.values()} == {"models"}
         assert other.annotations == []
     assert TOKEN not in daemon.log.read_text()
     daemon.process.send_signal(signal.SIGTERM)
@@ -188,9 +188,9 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
     get(daemon.url + "/-/reload", "POST")
     until(lambda: len(grafana.dashboards) == COUNT, "the dashboards")
     grafana.faults["GET", "/api/health"] = Fault(200, "{}", slow_s=60.0)
-    asked = len(grafana.asked)
+    request_count = len(grafana.asked)
     get(daemon.url + "/-/reload", "POST")
-    until(lambda: len(grafana.asked) > asked, "the visit that hangs")
+    until(lambda: len(grafana.asked) > request_count, "the visit that hangs")
     (child,) = daemon.children()
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(25) == 0

@@ -58,7 +58,7 @@ class Stage:
     async def page(self, query: str, number: int, chosen: str, *, admin: bool) -> PageView | None:
         if chosen and not any(target.key == chosen for target in self.targets):
             return None
-        return replace(page_of(self.targets, admin=admin, asked=query, chosen=chosen), at_unix_s=self.at)
+        return replace(page_of(self.targets, admin=admin, query=query, chosen=chosen), at_unix_s=self.at)
 
     async def charts(self, view: PageView) -> list[Figure]:
         return curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps]) if view.whole and view.targets else []

@@ -176,7 +176,7 @@ class Endpoint:
     def __init__(self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.act: Act = well
         self.metrics: bytes | None = None
-        self.asked = Counter[int]()  # requests by the tokens they asked for
+        self.requests = Counter[int]()  # requests by the tokens they asked for
         self.misbehaving = 0  # connections
         self._host, self._tls, self.port = host, tls, port
         self._first_tls = tls
@@ -240,7 +240,7 @@ class Endpoint:
             else:
                 length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
                 body = json.loads(await reader.readexactly(length))
-                self.asked[body["max_tokens"]] += 1
+                self.requests[body["max_tokens"]] += 1
                 await self._answer(reader, writer, body["max_tokens"])
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError):

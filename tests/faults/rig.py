@@ -85,8 +85,8 @@ NEUTRAL = ("invalid", "cancelled", "over_budget", "rejected")
 
 def probes(daemon: Daemon) -> list[dict[str, object]]:
     """All that are remembered, latest first."""
-    found: list[dict[str, object]] = json.loads(get(daemon.url + "/api/v1/probes?limit=100000"))["data"]
-    return found
+    rows: list[dict[str, object]] = json.loads(get(daemon.url + "/api/v1/probes?limit=100000"))["data"]
+    return rows
 
 
 def descriptors(pid: int) -> int:
@@ -106,9 +106,9 @@ def resident_mb(pid: int) -> float:
 
 def mark_again(daemon: Daemon) -> None:
     """Change its configuration a little, which has what is spent of budgets written at once."""
-    said = daemon.config.read_text()
-    number = int(said.partition("max_in_flight: ")[2].partition(",")[0])
-    daemon.config.write_text(said.replace(f"max_in_flight: {number}", f"max_in_flight: {number - 1}"))
+    text = daemon.config.read_text()
+    number = int(text.partition("max_in_flight: ")[2].partition(",")[0])
+    daemon.config.write_text(text.replace(f"max_in_flight: {number}", f"max_in_flight: {number - 1}"))
 
 
 def kept_tokens(folder: Path) -> float:

@@ -16,8 +16,8 @@ from tests.processes import Daemon, until
 def wall(tmp_path: Path) -> Iterator[Path]:
     """A file with the seconds by which the clock on the wall is set for every process started meanwhile; no other clock is."""
     try:
-        with own_wall_clock(tmp_path) as found:
-            yield found
+        with own_wall_clock(tmp_path) as own:
+            yield own
     except Impossible as why:
         absent(str(why))
 

@@ -43,8 +43,8 @@ def payloads(body: bytes) -> list[Any]:
 
 def test_due_times_are_absolute() -> None:
     """A chunk is due one TTFT and so many ITLs after the start, whatever became of the ones before."""
-    found = list(emissions(Behaviour(Constant(0.05), Constant(0.01), tokens_per_chunk=2), 5, Random(1)))
-    assert [(each.due_ns, each.tokens) for each in found] == [(50_000_000, 2), (70_000_000, 2), (80_000_000, 1)]
+    chunks = list(emissions(Behaviour(Constant(0.05), Constant(0.01), tokens_per_chunk=2), 5, Random(1)))
+    assert [(chunk.due_ns, chunk.tokens) for chunk in chunks] == [(50_000_000, 2), (70_000_000, 2), (80_000_000, 1)]
 
 
 async def test_the_truth_file_has_every_write(tmp_path: Path) -> None:
@@ -65,10 +65,10 @@ async def test_every_line_ending_is_the_same_stream(end: str) -> None:
     """LF, CRLF and CR carry the same events, ended by [DONE]."""
     async with running(replace(QUICK, wire=Wire(line_end=LINE_ENDS[end]))) as url:
         body = await ask(url)
-    found = payloads(body)
-    assert found[-1] == b"[DONE]"
-    assert found[-2]["usage"]["completion_tokens"] == 8
-    contents = [event["choices"][0]["delta"].get("content") for event in found[:-2]]
+    events = payloads(body)
+    assert events[-1] == b"[DONE]"
+    assert events[-2]["usage"]["completion_tokens"] == 8
+    contents = [event["choices"][0]["delta"].get("content") for event in events[:-2]]
     assert len([content for content in contents if content]) == 8
 
 
@@ -91,8 +91,8 @@ async def test_a_queue_makes_the_second_wait() -> None:
             while not waiting and not both.done():
                 async with session.get(f"{url}/metrics") as answer:
                     text = await answer.text()
-                found = [s for family in text_string_to_metric_families(text) for s in family.samples]
-                waiting = sum(s.value for s in found if s.name == "vllm:num_requests_waiting")
+                samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+                waiting = sum(s.value for s in samples if s.name == "vllm:num_requests_waiting")
         await both
     assert waiting == 1
 
@@ -118,7 +118,7 @@ def test_every_fault_is_named_with_its_argument() -> None:
     """As it is written: what must follow the colon, and what may."""
     listed = fault_forms().split(", ")
     assert {"http:STATUS", "hang", "stall[:TOKENS]"} < set(listed)
-    assert [each.partition(":")[0].removesuffix("[") for each in listed] == list(ARGUMENTS)
+    assert [form.partition(":")[0].removesuffix("[") for form in listed] == list(ARGUMENTS)
 
 
 @pytest.mark.parametrize(

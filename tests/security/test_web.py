@@ -165,9 +165,9 @@ def test_what_can_be_had_is_taken(tmp_path: Path) -> None:
     context = read(str(write(tmp_path, tls_server_config=tls, http_server_config={"http2": True}))).tls
     assert context is not None
     assert (context.maximum_version, context.verify_mode) == (ssl.TLSVersion.TLSv1_2, ssl.CERT_REQUIRED)
-    assert "ECDHE-ECDSA-AES256-GCM-SHA384" in {each["name"] for each in context.get_ciphers()}
+    assert "ECDHE-ECDSA-AES256-GCM-SHA384" in {get_cipher["name"] for get_cipher in context.get_ciphers()}
     assert not context.options & ssl.OP_CIPHER_SERVER_PREFERENCE
-    inline = {each: (tmp_path / files[f"{each}_file"]).read_text() for each in ("cert", "key")}
+    inline = {part: (tmp_path / files[f"{part}_file"]).read_text() for part in ("cert", "key")}
     assert read(str(write(tmp_path, tls_server_config=inline))).tls is not None
     with pytest.raises(ConfigError, match="give a PEM certificate and its own key"):
         read(str(write(tmp_path, tls_server_config=inline | {"key": certified_key(tmp_path)})))
@@ -247,7 +247,7 @@ async def test_certificates_and_passwords_rotate_and_a_broken_file_changes_nothi
         (tmp_path / "server.pem").write_text("half a certific")
         for _ in range(2):
             assert await site.status(ssl=trusting(renewed), headers=basic()) == 200
-        assert sum("web configuration not applied" in each.message for each in caplog.records) == 1
+        assert sum("web configuration not applied" in record.message for record in caplog.records) == 1
         certified(tmp_path, authority=renewed)
         write(
             tmp_path,
@@ -266,10 +266,10 @@ async def test_headers_of_the_file_go_before_the_probers_own(tmp_path: Path) -> 
     """A blank one leaves its header out, as in the toolkit."""
     headers = {"Strict-Transport-Security": "max-age=3600", "X-Frame-Options": ""}
     async with served(write(tmp_path, http_server_config={"headers": headers})) as site:
-        _, found, _ = await site.answer("/metrics")
-        assert found["Strict-Transport-Security"] == "max-age=3600"
-        assert "X-Frame-Options" not in found
-        assert found["X-Content-Type-Options"] == "nosniff"
+        _, received, _ = await site.answer("/metrics")
+        assert received["Strict-Transport-Security"] == "max-age=3600"
+        assert "X-Frame-Options" not in received
+        assert received["X-Content-Type-Options"] == "nosniff"
 
 
 async def test_the_files_own_rate_limit_holds_for_all_together(tmp_path: Path) -> None:
@@ -306,17 +306,15 @@ def test_prometheus_scrapes_over_tls_with_a_password(tmp_path: Path, prometheus_
             query = f"http://127.0.0.1:{listen}/api/v1/query?query=up"
 
             def up() -> dict[str, str]:
-                return {
-                    each["metric"]["job"]: each["value"][1] for each in yaml.safe_load(get(query))["data"]["result"]
-                }
+                return {row["metric"]["job"]: row["value"][1] for row in yaml.safe_load(get(query))["data"]["result"]}
 
             until(lambda: len(up()) == 2 and up()["prober"] == "1", "both jobs to be scraped")
-            found = up()
+            jobs = up()
         finally:
             for process in started:
                 process.terminate()
                 process.wait(20)
-    assert found == {"prober": "1", "wrong": "0"}
+    assert jobs == {"prober": "1", "wrong": "0"}
 
 
 # --- what may be done
@@ -408,10 +406,10 @@ async def test_who_asks_too_often_waits() -> None:
     """429 with Retry-After for probes and actions of one client; pages go on being answered."""
     async with served(None, admin=True) as site:
         site.site.access.now = lambda: 0.0
-        found = [await site.answer("/api/v1/pauses?target=none", "POST") for _ in range(25)]
-        assert [status for status, _, _ in found[:20]] == [404] * 20
-        assert found[-1][0] == 429
-        assert int(found[-1][1]["Retry-After"]) >= 1
+        answers = [await site.answer("/api/v1/pauses?target=none", "POST") for _ in range(25)]
+        assert [status for status, _, _ in answers[:20]] == [404] * 20
+        assert answers[-1][0] == 429
+        assert int(answers[-1][1]["Retry-After"]) >= 1
         assert await site.status("/probe?target=a") == 429
         assert await site.status("/metrics") == 200
 
@@ -421,11 +419,11 @@ async def test_who_asks_too_often_must_connect_again() -> None:
     async with served(None, admin=True) as site, aiohttp.ClientSession() as session:
         site.site.access.now = lambda: 0.0
         url = f"http://127.0.0.1:{site.port}/api/v1/pauses?target=none"
-        found = []
+        answers = []
         for _ in range(21):
             async with session.post(url) as answer:
-                found.append((answer.status, answer.headers.get("Connection")))
-    assert found == [(404, None)] * 20 + [(429, "close")]
+                answers.append((answer.status, answer.headers.get("Connection")))
+    assert answers == [(404, None)] * 20 + [(429, "close")]
 
 
 async def test_handshakes_have_a_limit_of_their_own(tmp_path: Path) -> None:
@@ -443,8 +441,8 @@ async def test_who_guesses_passwords_waits_and_who_knows_it_does_not(tmp_path: P
     async with served(write(tmp_path, basic_auth_users={"prometheus": HASH})) as site:
         site.site.access.now = lambda: 0.0
         assert await site.status(headers=basic()) == 200
-        found = [await site.status(headers=basic(password=str(each))) for each in range(15)]
-        assert (found[0], found[-1]) == (401, 429)
+        statuses = [await site.status(headers=basic(password=str(guess))) for guess in range(15)]
+        assert (statuses[0], statuses[-1]) == (401, 429)
         assert await site.status(headers=basic()) == 200
 
 
@@ -456,10 +454,10 @@ async def test_a_body_is_not_read() -> None:
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
         for index in range(200):
             writer.write(b"X-%d: %s\r\n" % (index, b"y" * 1000))
-        said = b""
+        response = b""
         with contextlib.suppress(ConnectionError):
-            said = await reader.read()
-        assert said == b"" or said.startswith(b"HTTP/1.1 400")
+            response = await reader.read()
+        assert response == b"" or response.startswith(b"HTTP/1.1 400")
         writer.close()
 
 
@@ -558,15 +556,15 @@ async def test_a_flood_from_a_kubelets_address_makes_no_health_check_fail(
     async with served(path) as site:
         flood = asyncio.create_task(attack(site.port, says, tls, opened))
         await asyncio.sleep(0.5)
-        found = []
+        answers = []
         for _ in range(10):
-            found.append(await health_check(site.port, "/-/healthy", tls))
-            found.append(await health_check(site.port, "/-/ready", tls))
+            answers.append(await health_check(site.port, "/-/healthy", tls))
+            answers.append(await health_check(site.port, "/-/ready", tls))
             await asyncio.sleep(0.15)
         await flood
         for transport in opened:
             cast(asyncio.Transport, transport).abort()
-    assert found == [200, 503] * 10
+    assert answers == [200, 503] * 10
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(max_open_per_client=1000, burst=1000, per_s_per_client=1000.0)])
@@ -579,7 +577,7 @@ async def test_full_caps_leave_health_checks_and_refuse_the_rest(limits: Limits)
         opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(full)]
         try:
             async with asyncio.timeout(10):
-                while sum(each.transport is not None for each in listener._open.values()) < full:  # noqa: ASYNC110
+                while sum(connection_.transport is not None for connection_ in listener._open.values()) < full:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             if full == limits.max_open:
                 for connection in listener._open.values():
@@ -605,11 +603,11 @@ async def test_health_checks_have_no_rate_but_need_new_connections_beyond_one() 
     """A client that used up its requests is refused pages and not health, whose cost the limits of connections bound."""
     async with served(None) as site, aiohttp.ClientSession() as session:
         site.site.access.now = lambda: 0.0
-        found = []
+        answers = []
         for _ in range(PAGES_BURST + 20):
             async with session.get(f"http://127.0.0.1:{site.port}/-/healthy") as answer:
-                found.append((answer.status, answer.headers.get("Connection")))
-        assert found == [(200, None)] * PAGES_BURST + [(200, "close")] * 20
+                answers.append((answer.status, answer.headers.get("Connection")))
+        assert answers == [(200, None)] * PAGES_BURST + [(200, "close")] * 20
         assert await site.status() == 429
         assert await site.status("/-/ready") == 503
 

@@ -100,14 +100,14 @@ def test_what_is_too_much_goes_with_what_is_saved_or_neither(tmp_path: Path) -> 
     store.save("sweep", [("b", b"22")], 1.0)
     store.save("other", [("a", b"1")], 1.0)
     store.save_and_prune("sweep", [("c", b"333")], 5.0, lambda entries: [entries[0].key])
-    assert [(each.key, each.saved_unix_s, each.size_bytes) for each in store.entries("sweep")] == [
+    assert [(entry.key, entry.saved_unix_s, entry.size_bytes) for entry in store.entries("sweep")] == [
         ("b", 1.0, 2),
         ("c", 5.0, 3),
     ]
     assert store.load("other") == {"a": b"1"}
     with pytest.raises(ZeroDivisionError):
         store.save_and_prune("sweep", [("d", b"4")], 6.0, lambda _: [str(1 // 0)])
-    assert [each.key for each in store.entries("sweep")] == ["b", "c"]
+    assert [entry.key for entry in store.entries("sweep")] == ["b", "c"]
     store.remove("sweep", ["b", "not there"])
     store.set_aside("sweep", "c")
     assert store.get("sweep", "c") is None
@@ -121,14 +121,14 @@ def test_lists_are_emptied_and_all_else_is_as_it_was(tmp_path: Path) -> None:
     row = (
         b'{"ttfts":[0.1,1e-9,null],"a":{"itls":[[1],[2]],"b":0.30000000000000004},"text":"\\u00e9 \xc3\xa9 \\"[1]\\""}'
     )
-    others = {"no": b"\xff\xfe", "none": b'{"b":[1, 2]}', "empty": b""}
-    store.save("sweep", [("row", row), *others.items()], 1.0)
-    for key in ("row", *others):
+    unchanged = {"no": b"\xff\xfe", "none": b'{"b":[1, 2]}', "empty": b""}
+    store.save("sweep", [("row", row), *unchanged.items()], 1.0)
+    for key in ("row", *unchanged):
         store.empty_lists("sweep", key, ["$.ttfts", "$.a.itls", "$.absent"])
-    found = store.get("sweep", "row")
-    assert found is not None
-    assert b"0.30000000000000004" in found
-    assert json.loads(found) == json.loads(row) | {"ttfts": [], "a": {"itls": [], "b": 0.30000000000000004}}
+    emptied = store.get("sweep", "row")
+    assert emptied is not None
+    assert b"0.30000000000000004" in emptied
+    assert json.loads(emptied) == json.loads(row) | {"ttfts": [], "a": {"itls": [], "b": 0.30000000000000004}}
     assert json.loads(store.load("sweep")["none"]) == {"b": [1, 2]}
     assert store.load("sweep")["no"] == b"\xff\xfe"
     assert store.load("sweep")["empty"] == b""
@@ -162,10 +162,10 @@ def test_a_large_file_is_checked_after_the_start(
     store = Store(str(tmp_path))
     store.save("drift", [(str(n), os.urandom(3000)) for n in range(50)], 1.0)
     store.close()
-    whole = Store(str(tmp_path))
-    whole.check()
+    store = Store(str(tmp_path))
+    store.check()
     assert caplog.text == ""
-    whole.close()
+    store.close()
     path = tmp_path / FILE_NAME
     data = bytearray(path.read_bytes())
     data[8192:80_000] = os.urandom(80_000 - 8192)

@@ -26,7 +26,7 @@ VOID = {"meta", "link", "input", "br", "img"}
 
 
 def html(targets: Sequence[TargetView], *, admin: bool = True, query: str = "", chosen: str = "") -> str:
-    view = page_of(targets, admin=admin, asked=query, chosen=chosen)
+    view = page_of(targets, admin=admin, query=query, chosen=chosen)
     drawn = curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps]) if view.whole else []
     return "".join(layout.page(view, "stamp", drawn))
 
@@ -194,7 +194,7 @@ def every_page(text: str) -> Iterator[str]:
     ]
     drawn = [replace(curve, svg="<svg></svg>") for curve in filled(curves([("a", sweep("a"))]), text)]
     for one in scenes:
-        view = filled(replace(page_of([one], asked="x", chosen="x"), problems=unconfigured().problems), text)
+        view = filled(replace(page_of([one], query="x", chosen="x"), problems=unconfigured().problems), text)
         yield "".join(layout.page(view, "stamp", drawn))
     view = replace(page_of(scenes), asked="x", page=2, pages=3, matching=300, total=300, trusted=False)
     yield "".join(layout.page(filled(view, text), "stamp"))
@@ -342,7 +342,7 @@ def test_a_page_of_a_hundred_targets_is_small() -> None:
 
 def test_more_targets_than_a_page_holds_are_paged() -> None:
     """The links keep the filter."""
-    view = replace(page_of(hundred(), asked="model"), page=2, pages=3, matching=2 * AT_ONCE + 1)
+    view = replace(page_of(hundred(), query="model"), page=2, pages=3, matching=2 * AT_ONCE + 1)
     text = "".join(layout.page(view, "stamp"))
     assert 'href="?q=model&amp;page=1" rel="prev"' in text
     assert 'href="?q=model&amp;page=3" rel="next"' in text

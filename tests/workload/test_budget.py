@@ -40,16 +40,16 @@ def test_a_refund_counts_in_the_hour_of_its_reservation() -> None:
 
 def test_a_saved_checkpoint_never_contains_less_than_was_spent() -> None:
     """After a kill at any moment, the next process counts all spending and at most the margin more."""
-    budget, kept = Budget(10_000, typical=30), None
+    budget, saved = Budget(10_000, typical=30), None
     for request in range(200):
         at_ns = request * 60 * 10**9
-        if kept is None or budget.needs_checkpoint:
-            kept = budget.checkpoint(at_ns)
-            budget.checkpoint_saved(kept)
+        if saved is None or budget.needs_checkpoint:
+            saved = budget.checkpoint(at_ns)
+            budget.checkpoint_saved(saved)
         assert budget.reserve(30, at_ns)
         assert budget.is_durable
         after = Budget(10_000)
-        after.restore(kept, at_ns, at_ns - kept.at_ns)
+        after.restore(saved, at_ns, at_ns - saved.at_ns)
         assert 0 <= after.spent(at_ns) - budget.spent(at_ns) <= budget.margin == 60
 
 

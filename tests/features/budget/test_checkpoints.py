@@ -125,8 +125,8 @@ async def test_a_target_that_goes_and_comes_has_not_forgotten() -> None:
 async def test_what_cannot_be_read_is_told_and_begun_anew(caplog: pytest.LogCaptureFixture, data: bytes) -> None:
     """With the target's name."""
     clock = Clock()
-    found = target(clock)
-    Ledger(saved={"t": data}).enter(found)
-    assert found.budgets["tokens"].spent(clock.now_ns()) == 0
+    restored = target(clock)
+    Ledger(saved={"t": data}).enter(restored)
+    assert restored.budgets["tokens"].spent(clock.now_ns()) == 0
     assert "target=t: its saved budgets cannot be read" in caplog.text
     clock.close()

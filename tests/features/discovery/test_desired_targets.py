@@ -31,22 +31,22 @@ class Followed:
         self.lists: list[list[TargetSpec]] = []
         self.roster = DesiredTargets(self.families, self._change)
 
-    async def _change(self, wanted: list[TargetSpec]) -> None:
-        self.lists.append(wanted)
+    async def _change(self, desired: list[TargetSpec]) -> None:
+        self.lists.append(desired)
 
     def now(self) -> dict[str, str]:
         return {spec.key: spec.url.removeprefix("http://").removesuffix("/v1") for spec in self.lists[-1]}
 
     def value(self, declared: Series, *labels: str) -> float:
-        found = self.families[declared.name].children[labels]
-        assert isinstance(found, Value)
-        return found.value
+        child = self.families[declared.name].children[labels]
+        assert isinstance(child, Value)
+        return child.value
 
     async def settled(self, discoveries: int) -> None:
         """Every source has been heard, and what it said is taken over."""
         up = discovery_series.DISCOVERY_UP.name
         async with asyncio.timeout(10):
-            while sum(getattr(each, "value", 0) for each in self.families[up].children.values()) < discoveries:
+            while sum(getattr(child, "value", 0) for child in self.families[up].children.values()) < discoveries:
                 await asyncio.sleep(0.01)
                 await self.roster.apply()
 
@@ -113,7 +113,7 @@ async def test_another_configuration_leaves_no_gap(tmp_path: Path) -> None:
     assert seen.now().keys() == {"a"}
     await seen.settled(1)
     assert seen.now().keys() == {"b"}
-    assert all(wanted for wanted in seen.lists[lists:])
+    assert all(desired for desired in seen.lists[lists:])
     await seen.roster.configure(configured("targets: [{url: 'http://h'}]"))
     assert len(seen.lists[-1]) == 1
     for declared in (
@@ -213,9 +213,9 @@ async def test_who_comes_and_who_leaves_is_told_together(tmp_path: Path, caplog:
             while "new" not in seen.now():
                 await asyncio.sleep(0.05)
                 await seen.roster.apply()
-    told = [each.getMessage() for each in caplog.records if each.getMessage().startswith("discovery=pods")]
+    messages = [record.getMessage() for record in caplog.records if record.getMessage().startswith("discovery=pods")]
     first = ", ".join(name for name, _ in many[:10])
-    assert told == [
+    assert messages == [
         f"discovery=pods 12 targets more: {first} and 2 others",
         "discovery=pods 1 target more: new; 1 less: m11",
     ]

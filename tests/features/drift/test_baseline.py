@@ -88,9 +88,9 @@ def test_samples_between_blocks_count_in_the_means_of_their_interval() -> None:
 @pytest.mark.parametrize("phi", [0.0, 0.3, 0.6])
 def test_the_correlation_of_neighbours_is_found(phi: float) -> None:
     """Lag 1, inside blocks, to ±0.05; none where it could be noise."""
-    found = learn_baseline(collected(correlated(Random(2), phi)))
-    assert found.correlation == pytest.approx(phi, abs=0.05)
-    assert found.sd == pytest.approx(0.4, abs=0.02)
+    baseline = learn_baseline(collected(correlated(Random(2), phi)))
+    assert baseline.correlation == pytest.approx(phi, abs=0.05)
+    assert baseline.sd == pytest.approx(0.4, abs=0.02)
 
 
 def test_the_load_explains_where_every_block_knows_it() -> None:
@@ -100,30 +100,32 @@ def test_the_load_explains_where_every_block_knows_it() -> None:
     def load(t: float) -> float:
         return 20 + 10 * math.sin(t / 86_400 * math.tau)
 
-    found = learn_baseline(collected(lambda t: rng.gauss(-math.log(1 - load(t) / 45), 0.4), load))
-    assert found.factor == "load"
+    baseline = learn_baseline(collected(lambda t: rng.gauss(-math.log(1 - load(t) / 45), 0.4), load))
+    assert baseline.factor == "load"
     for running in (12.0, 20.0, 28.0):
-        expected, error, slope = found.expected(0.0, running)
+        expected, error, slope = baseline.expected(0.0, running)
         assert expected == pytest.approx(-math.log(1 - running / 45), abs=0.02 + 2 * error)
         assert slope > 0
-    assert found.busiest == pytest.approx(30, abs=0.1)
+    assert baseline.busiest == pytest.approx(30, abs=0.1)
 
 
 def test_doubt_grows_outside_the_loads_seen() -> None:
     """The model's standard error at twice the highest load is many times that at the mean."""
     rng = Random(4)
-    found = learn_baseline(collected(lambda _t: rng.gauss(0, 0.4), lambda t: 20 + 10 * math.sin(t / 86_400 * math.tau)))
-    assert found.expected(0.0, 60.0)[1] > 10 * found.expected(0.0, 20.0)[1]
+    baseline = learn_baseline(
+        collected(lambda _t: rng.gauss(0, 0.4), lambda t: 20 + 10 * math.sin(t / 86_400 * math.tau))
+    )
+    assert baseline.expected(0.0, 60.0)[1] > 10 * baseline.expected(0.0, 20.0)[1]
 
 
 def test_the_hour_explains_where_the_load_is_not_known() -> None:
     """A day of ±20% leaves nothing of itself in the residuals."""
     rng = Random(5)
-    found = learn_baseline(collected(lambda t: rng.gauss(0.2 * math.sin(t / 86_400 * math.tau), 0.4)))
-    assert found.factor == "hour"
-    assert found.sd == pytest.approx(0.4, abs=0.02)
-    assert found.expected(21_600.0, 0.0)[0] == pytest.approx(0.2, abs=0.04)
-    assert found.wander < 0.02
+    baseline = learn_baseline(collected(lambda t: rng.gauss(0.2 * math.sin(t / 86_400 * math.tau), 0.4)))
+    assert baseline.factor == "hour"
+    assert baseline.sd == pytest.approx(0.4, abs=0.02)
+    assert baseline.expected(21_600.0, 0.0)[0] == pytest.approx(0.2, abs=0.04)
+    assert baseline.wander < 0.02
 
 
 def test_less_than_days_knows_no_hour() -> None:
@@ -145,9 +147,9 @@ def test_an_unexplained_wander_is_measured() -> None:
 
 def test_a_signal_that_never_varies_still_makes_a_baseline() -> None:
     """No division by nothing."""
-    found = learn_baseline(collected(lambda _t: -3.0, every_s=0.0))
-    assert found.expected(0.0, 0.0)[0] == pytest.approx(-3)
-    assert mixture(found, 0.2, THRESHOLD).components == 6
+    baseline = learn_baseline(collected(lambda _t: -3.0, every_s=0.0))
+    assert baseline.expected(0.0, 0.0)[0] == pytest.approx(-3)
+    assert mixture(baseline, 0.2, THRESHOLD).components == 6
 
 
 def test_a_fit_is_cut_into_slices() -> None:

@@ -138,10 +138,10 @@ def test_slower_by_a_third_is_found_in_minutes() -> None:
     since = verdicts[at].since_unix_s
     assert since is not None
     assert abs(since - changed) < 300
-    found = shifts(state)
-    assert [shift.q for shift in found] == [0.5, 0.75, 0.9, 0.95, 0.99]
-    assert all(shift.lower < 1.3 < shift.upper for shift in found)
-    assert {shift.count for shift in found} == {RING_SAMPLES}
+    shifts_ = shifts(state)
+    assert [shift.q for shift in shifts_] == [0.5, 0.75, 0.9, 0.95, 0.99]
+    assert all(shift.lower < 1.3 < shift.upper for shift in shifts_)
+    assert {shift.count for shift in shifts_} == {RING_SAMPLES}
 
 
 def test_a_shift_is_only_shown_of_quantiles_with_enough_samples() -> None:
@@ -151,9 +151,9 @@ def test_a_shift_is_only_shown_of_quantiles_with_enough_samples() -> None:
     assert shifts(state) == []
     while not step(state, Observation(state.last_s + 5, 1.5 * draw()))[1].active:
         pass
-    found = {shift.q: shift for shift in shifts(state)}
-    assert 0.5 in found
-    assert 0.99 not in found
+    shifts_ = {shift.q: shift for shift in shifts(state)}
+    assert 0.5 in shifts_
+    assert 0.99 not in shifts_
 
 
 def test_a_tail_alone_is_found() -> None:
@@ -390,24 +390,24 @@ def test_the_batch_form_alarms_at_the_same_samples(null: str, provisional: bool)
         lanes.feed(logs[:, part], None if loads is None else loads[:, part], times[part])
         for part in (slice(0, 1_500), slice(1_500, 6_000))
     ]
-    alarms, improvements = (np.flatnonzero(np.concatenate(found)) for found in zip(*fed, strict=True))
+    alarms, improvements = (np.flatnonzero(np.concatenate(events)) for events in zip(*fed, strict=True))
     assert len(alarms) > 0
     assert len(improvements) > 0
 
     # After an alarm the batch form starts from nothing, and so is `step` made to.
     state.spread = state.stretch = None
     baseline = state.baseline
-    found: dict[str, list[int]] = {"alarm": [], "improved": []}
+    events: dict[str, list[int]] = {"alarm": [], "improved": []}
     for i in range(6_000):
         _, verdict = step(state, Observation(times[i], math.exp(logs[0, i]), None if loads is None else loads[0, i]))
-        if verdict.event in found:
-            found[verdict.event].append(i)
+        if verdict.event in events:
+            events[verdict.event].append(i)
             old, state = state, new_state(SETTINGS)
             adopt(state, baseline, settled=not provisional)
             state.spread, state.last_s = None, times[i]
             state.load, state.quick_load = old.load, old.quick_load
             state.before = logs[0, i] - baseline.expected(times[i], old.load or 0.0)[0]
     # One kind of event resets only its own evidence in the batch form: compare up to the first of the other kind.
-    first = found["improved"][0]
-    assert [at for at in alarms if at < first] == [at for at in found["alarm"] if at < first]
-    assert found["improved"][0] in improvements
+    first = events["improved"][0]
+    assert [at for at in alarms if at < first] == [at for at in events["alarm"] if at < first]
+    assert events["improved"][0] in improvements

@@ -113,14 +113,14 @@ def test_what_lapsed_is_a_new_tenure_even_of_the_same_process() -> None:
 
 def test_a_lease_that_was_taken_away_is_not_held_any_more() -> None:
     """By force, by somebody who edits it, or by deleting it; what is made anew counts on."""
-    for found in (Record("other", 15, 9, "20"), None):
+    for record in (Record("other", 15, 9, "20"), None):
         candidate = holder()
         candidate.next(4.0)
         candidate.conflicted(4.0)
         assert candidate.next(5.0) == Read()
-        candidate.record_read(found, 5.0)
+        candidate.record_read(record, 5.0)
         assert candidate.held(5.0) is None
-        if found is None:
+        if record is None:
             assert candidate.next(5.0) == Write(Record("me", 15, 6, "", {"a": 1.0}), begins=True)
         else:
             assert isinstance(candidate.next(5.0), Wait)
