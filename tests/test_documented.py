@@ -73,8 +73,8 @@ def test_every_page_is_documented() -> None:
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_every_outcome_is_documented(outcome: Outcome) -> None:
-    """In docs/measurement.md."""
-    assert f"`{outcome.value}`" in text("docs/measurement.md")
+    """In docs/methods.md."""
+    assert f"`{outcome.value}`" in text("docs/methods.md")
 
 
 PAGES = [
