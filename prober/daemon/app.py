@@ -299,7 +299,7 @@ class App:
         return await self._reload(is_requested=True)
 
     async def _reload(self, *, is_requested: bool) -> str | None:
-        """Apply the configuration file. asked: log mistakes even if they are unchanged."""
+        """Apply the configuration file. is_requested: log mistakes even if they are unchanged."""
         async with self._reloading:
             self._file.mark_read()
             try:
@@ -380,7 +380,7 @@ class App:
     def _refused(self, part: str, headline: str, mistakes: Sequence[str], *, is_requested: bool = True) -> None:
         """Report a setting that is not in effect, in the log, on the page and by a series, until `_fixed`.
 
-        asked: log it even if it is unchanged
+        is_requested: log it even if it is unchanged
         """
         problem = Problem(headline, tuple(mistakes))
         if is_requested or self._problems.get(part) != problem:

@@ -80,7 +80,7 @@ def test_every_mistake_is_shown_and_the_first_good_file_is_taken(tmp_path: Path,
         for spoil, message in MISTAKES:
             spoil(config)
             until(partial(prober.logged, message), message)
-            assert prober.is_well()
+            until(prober.is_well, "the pages")
             assert value(prober.url, OK) == 0
             page = get(prober.url + "/")
             assert "configuration not applied, nothing is probed until it is fixed" in page
