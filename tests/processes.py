@@ -39,7 +39,7 @@ def fetch(url: str, method: str = "GET") -> tuple[int, str]:
 
 
 def until(true: Callable[[], Any], event: str, seconds: float = 60) -> Any:
-    """What `true` gives as soon as it is true; that nobody answers yet is waited for too."""
+    """The first true result of `true`; connection errors are ignored meanwhile."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -62,7 +62,7 @@ def value(url: str, name: str, **labels: str) -> float:
 
 
 class Program:
-    """One of the prober's commands that serves, as a process; its log is a file. Killed with the `with` block, if not before."""
+    """A serving command of the prober as a process, whose log is a file. Killed at the end of the `with` block."""
 
     def __init__(self, log: Path, *words: object) -> None:
         self.log = log

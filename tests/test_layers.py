@@ -161,7 +161,7 @@ def is_pure(name: str) -> bool:
 
 
 def impurities(name: str, source: str) -> list[str]:
-    """What the pure module `name` does against the second law."""
+    """Violations of the second law by the pure module `name`."""
     if not is_pure(name):
         return []
     tree = ast.parse(source)

@@ -1,4 +1,4 @@
-"""What is wrong with a call is told by the option it was given by, before anything is sent."""
+"""A mistake in a call is reported by the name of its option, before anything is sent."""
 
 import inspect
 import subprocess

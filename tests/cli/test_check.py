@@ -1,4 +1,4 @@
-"""What `prober check` says of several replicas."""
+"""Output of `prober check`, also for several replicas."""
 
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def test_one_shard_shows_its_own_targets(checked: Call) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(checked: Call, flags: tuple[str, ...], message: str) -> None:
-    """As a wrong call."""
+    """It is a wrong call."""
     done = checked(*flags)
     assert done.exit_code == ExitCode.WRONG_CALL
     assert message in done.output
@@ -176,7 +176,7 @@ def test_what_sweeps_take_is_in_the_figures_and_told_apart(tmp_path: Path) -> No
     ],
 )
 def test_what_limits_a_sweep_is_said(tmp_path: Path, budget: str, sweep: str, row: list[str], by: str) -> None:
-    """Its own limits, else what its plan can send at the most, else what its probes leave of a budget."""
+    """The bound is the sweep's limits, else the maximum of its plan, else the budget that the probes leave."""
     output = swept(tmp_path, budget, sweep)()
     assert output.exit_code == 0, output.output
     ((_, *columns),) = rows(output)
@@ -312,7 +312,7 @@ discovery:
 
 
 def test_an_address_that_is_refused_is_a_warning(tmp_path: Path) -> None:
-    """As the prober refuses it when it connects; not where it is allowed."""
+    """The address is one that the prober refuses when it connects; no warning where it is allowed."""
     target = "targets: [{name: a, url: 'http://169.254.169.254', allow_link_local: %s}]"
     assert (
         "targets[0].url: 169.254.169.254 is a link-local address: refused" in Call(tmp_path, target % "false")().stdout
@@ -371,5 +371,5 @@ TLS = "tls_server_config: {cert_file: a, key_file: b"
     ],
 )
 def test_how_pages_are_guarded_in_words(text: str, words: str) -> None:
-    """As the prober's log and `prober check` say it."""
+    """The prober's log and `prober check` have the same words."""
     assert load_web(text, "w").words == words

@@ -159,7 +159,7 @@ def test_a_plan_of_two_kinds_of_gpu(file: Path, tmp_path: Path) -> None:
 
 
 def test_a_plan_for_machines(file: Path) -> None:
-    """What was asked, and each answer."""
+    """The document has the demand and each answer."""
     done = prober("plan", "--sweep", file, "--peak", "100/s", "--headroom", "0%", "--gpus-per-instance", "1", "--json")
     document = json.loads(done.stdout)
     assert document["demand"] == {"peak_per_s": 100.0, "headroom": 0.0, "fewest": 1, "most": None}
@@ -216,7 +216,7 @@ def test_no_rate_meets_the_slo(tmp_path: Path) -> None:
 
 
 def test_a_result_without_requests_is_reported_and_what_needs_them_says_so(tmp_path: Path) -> None:
-    """As the daemon keeps a sweep: its figures and charts are there, a row a request, a comparison and a baseline are not."""
+    """A sweep that the daemon stored has figures and charts, but no rows of requests, no comparison and no baseline."""
     saved = tmp_path / "kept.json"
     saved.write_text(to_json(replace(sweep(), requests=())))
     done = prober("report", saved)

@@ -1,4 +1,4 @@
-"""What `prober run` says as it starts and while its configuration comes and goes, of a real process."""
+"""Log of a `prober run` process at its start and while its configuration changes."""
 
 import re
 import signal

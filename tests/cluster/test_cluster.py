@@ -205,7 +205,7 @@ WORSE: dict[str, tuple[str, Json]] = {
 def test_a_pod_that_is_not_restricted_is_kept_out(
     server: Server, manifests: dict[str, list[Manifest]], fault: str
 ) -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     path = with_accounts(server, f"refused-{list(WORSE).index(fault)}")
     _, pod = next(pods({"base": manifests["base"]}))
     where, worse = WORSE[fault]

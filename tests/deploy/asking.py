@@ -1,4 +1,4 @@
-"""What the prober asks of an API server, found out by letting it ask one."""
+"""Requests of the prober to an API server, recorded from real calls."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What every container of the prober's must say of itself: PodSecurity `restricted`, and what an instrument needs."""
+"""Settings that every container of the prober must have: PodSecurity `restricted`, and the needs of an instrument."""
 
 from collections.abc import Iterator
 from typing import Any

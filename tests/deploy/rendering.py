@@ -1,4 +1,4 @@
-"""What the manifests come to: by kubectl's kustomize, and the chart by a small reading of the template constructs that it uses.
+"""Rendered manifests: by kubectl's kustomize, and the chart by an interpreter of the template constructs that it uses.
 
 The chart's reader is not Helm. It knows `if`, `else`, `end`, `range`, variables, and the few functions below, and refuses
 anything else; so the chart stays plain. Where Helm is, test_helm.py holds the reader against it.
@@ -29,7 +29,7 @@ def documents(text: str) -> list[Manifest]:
 
 
 def built(kubectl: Path, folder: Path) -> list[Manifest]:
-    """What `kubectl apply -k` would send; a RuntimeError with its words if it refuses."""
+    """The manifests that `kubectl apply -k` would send. Raises RuntimeError with its message if it refuses."""
     done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{folder}: {done.stderr}")
@@ -141,7 +141,7 @@ def evaluated(expression: str, dot: Any, names: Mapping[str, Any]) -> Any:
 
 
 def written(value: Any) -> str:
-    """As a template prints it."""
+    """The text that a template prints for the value."""
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 

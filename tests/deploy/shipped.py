@@ -40,7 +40,7 @@ SHARDED: dict[str, Any] = {
 
 
 def overlay(name: str) -> Any:
-    """Its prober.yaml, as values of the chart."""
+    """The prober.yaml of the overlay, as values of the chart."""
     return {"targets": None} | yaml.safe_load((KUSTOMIZE / "overlays" / name / "prober.yaml").read_text())
 
 
@@ -95,7 +95,7 @@ def one(manifests: list[Manifest], kind: str) -> Manifest:
 
 
 def workload(manifests: list[Manifest]) -> Manifest:
-    """What the prober's pods come from."""
+    """The Deployment or StatefulSet of the prober."""
     (manifest_,) = (manifest for manifest in manifests if manifest["kind"] in ("Deployment", "StatefulSet"))
     return manifest_
 

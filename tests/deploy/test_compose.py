@@ -59,7 +59,7 @@ def test_every_key_is_one_of_compose() -> None:
 
 @pytest.mark.parametrize("key", ["read_onli", "mem_limits", "deploy.cpus"])
 def test_a_key_that_does_not_exist_is_told(key: str) -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     wrong = DOCUMENT | {"services": {"prober": SERVICES["prober"] | {key: True}}}
     assert list(Draft202012Validator(SCHEMA).iter_errors(wrong))
 
@@ -116,7 +116,7 @@ def test_addresses_are_names_of_services() -> None:
 
 @pytest.mark.parametrize("name", ["engine", "slow-engine"])
 def test_every_flag_of_the_mock_exists(name: str) -> None:
-    """As its help says."""
+    """The flags are those of its help."""
     helped = subprocess.run(
         [sys.executable, "-m", "prober", "mock", "--help"], capture_output=True, text=True, check=True
     ).stdout.split()

@@ -19,7 +19,7 @@ LISTEN = "--web.listen-address=127.0.0.1:{port}"
 
 
 class Chain:
-    """Where each service of the compose file listens here, and how it is started."""
+    """The services of the compose file as processes of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,7 +38,7 @@ class Chain:
         return json.loads(get(self.url(name, path)))
 
     def command(self, name: str) -> list[str]:
-        """Its `command`: files that it mounts are the ones of this folder, and what it writes goes there too."""
+        """The `command` of a service, with its mounted and written files in this folder."""
         volumes = [volume.split(":") for volume in SERVICES[name].get("volumes", ()) if volume.startswith("./")]
         mounts = {inside: str(self._folder / Path(outside).name) for outside, inside, *_ in volumes}
         words = []
@@ -53,7 +53,7 @@ class Chain:
 
     @contextmanager
     def program(self, name: str, binary: Path, *flags: str) -> Iterator[None]:
-        """One that is not ours, until the `with` block ends."""
+        """A program of another project, until the `with` block ends."""
         with (self._folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen([binary, *self.command(name), *flags], stdout=log, stderr=log)
         try:
@@ -105,10 +105,10 @@ def test_the_chain_hangs_together(chain: Chain) -> None:
 
 
 def alertmanagers(chain: Chain) -> list[dict[str, str]]:
-    """Where alerts go."""
+    """The Alertmanagers that Prometheus knows."""
     return list(chain.answer("prometheus", "/api/v1/alertmanagers")["data"]["activeAlertmanagers"])
 
 
 def scrapes(chain: Chain) -> list[dict[str, Any]]:
-    """What has been scraped."""
+    """The scraped targets."""
     return list(chain.answer("prometheus", "/api/v1/query?query=up==1")["data"]["result"])

@@ -37,7 +37,7 @@ def linked(manifest: Manifest) -> None:
 
 
 def comparable(manifests: list[Manifest], replicas: int) -> dict[tuple[str, str], Manifest]:
-    """What is compared, by kind and name; a dashboard is called by its file."""
+    """The compared manifests by kind and name; a dashboard is named by its file."""
     by_name = {}
     for manifest in map(cleaned, manifests):
         if manifest["kind"] == "ConfigMap":
@@ -76,7 +76,7 @@ def test_chart_and_kustomize_say_the_same(shipped: dict[str, list[Manifest]], na
 
 
 def test_a_difference_is_told(shipped: dict[str, list[Manifest]]) -> None:
-    """So that the test above can fail: a value, a field that is not there, an object that is not there."""
+    """The test above can fail: on a value, a missing field and a missing object."""
     ours = comparable(shipped["base"], 1)
     for where, wrong in (
         (("Deployment", RELEASE), {"spec": {"replicas": 2}}),

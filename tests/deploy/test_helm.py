@@ -58,7 +58,7 @@ def placed(manifests: list[Manifest]) -> dict[tuple[str, ...], Manifest]:
 
 @pytest.mark.parametrize("over", CHARTS.values(), ids=CHARTS)
 def test_helm_makes_what_the_reader_says(helm: Render, over: dict[str, Any]) -> None:
-    """So that every other test of the chart holds of what Helm sends."""
+    """All other tests of the chart therefore hold for Helm."""
     theirs, ours = helm(over), chart(**over)
     assert placed(theirs) == placed(ours)
     assert len(theirs) == len(ours) == len(placed(ours))

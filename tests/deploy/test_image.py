@@ -26,7 +26,7 @@ def test_hadolint_has_nothing_to_say() -> None:
 
 
 def test_hadolint_has_something_to_say_of_a_bad_recipe(tmp_path: Path) -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     (tmp_path / "Dockerfile").write_text("FROM python\nCMD python -m prober\n")
     program = Path(sys.executable).parent / "hadolint"
     assert subprocess.run([program, tmp_path / "Dockerfile"], capture_output=True, check=False).returncode == 1
@@ -45,7 +45,7 @@ def test_the_final_stage_runs_nothing_and_nobody_is_root() -> None:
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
 def test_the_health_check_says_what_the_page_says(status: int, code: int) -> None:
-    """Its program, run against a server that answers so."""
+    """The program of the health check runs against a server with that answer."""
     (line,) = re.findall(r"^\s+CMD (.*)$", FINAL, re.MULTILINE)
     program = json.loads(line)[2]
     server = (
@@ -66,7 +66,7 @@ def pins(name: str) -> dict[str, str]:
 
 
 def test_the_image_has_what_was_tested_and_nothing_to_develop_with() -> None:
-    """Its lock pins the versions of the other one, with hashes, without the tools."""
+    """The image's lock pins the versions of the development lock, with hashes, without the tools."""
     image, tested = pins("requirements.image.lock"), pins("requirements.lock")
     assert image.items() <= tested.items()
     assert not image.keys() & {"pytest", "mypy", "ruff", "numpy", "playwright", "hatchling"}
@@ -102,7 +102,7 @@ def test_the_list_of_parts_is_cyclonedx() -> None:
 
 
 def test_the_list_of_parts_has_the_packages_of_the_distribution(tmp_path: Path) -> None:
-    """As dpkg names them, by purls in which a version's epoch is quoted."""
+    """Names are those of dpkg; the epoch of a version is quoted in the purl."""
     (tmp_path / "status").write_text(
         "Package: libc6\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2.36-9\nDescription: C\n it: is\n\n"
         "Package: zlib1g\nArchitecture: amd64\nVersion: 1:1.2.13.dfsg-1\n\n"
@@ -162,7 +162,7 @@ def test_links_are_kept_with_what_they_lead_to(rootfs: ModuleType, tmp_path: Pat
 
 
 def test_a_wrong_list_is_refused() -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     document = json.loads(sbom("0"))
     del document["components"][0]["name"]
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(document)) is not None

@@ -69,7 +69,7 @@ def held(podman: Podman) -> list[Path]:
 
 
 def test_it_is_small(podman: Podman) -> None:
-    """What is fetched, and what it takes of a node's disk."""
+    """The limits are of the compressed size and of the size on a node's disk."""
     assert podman.compressed_bytes() <= 150e6
     assert podman.unpacked_bytes() <= 260e6
 
@@ -138,7 +138,7 @@ def test_the_same_commit_gives_the_same_layers(podman: Podman) -> None:
 
 
 def test_it_runs_without_any_right(running: Pair) -> None:
-    """As process 1 of user 65532, without capabilities, nor ways to any, behind a filter of system calls, with nothing to write to."""
+    """It is process 1 of user 65532, without capabilities or ways to gain them, with a seccomp filter and a read-only root."""
     status = dict(
         line.split(":\t", 1)
         for line in Path(f"/proc/{running.prober.pid}/status").read_text().splitlines()
@@ -157,7 +157,7 @@ def test_it_runs_without_any_right(running: Pair) -> None:
 
 
 def test_its_own_health_check_says_that_it_is_well(running: Pair) -> None:
-    """As Docker and Compose ask it, by the runtime and the image's own command."""
+    """The runtime runs the image's own command, as for Docker and Compose."""
     check = running.prober.podman.try_("healthcheck", "run", running.prober.name)
     assert check.returncode == 0, check.stdout + check.stderr
 
@@ -260,7 +260,7 @@ def test_it_survives_its_limit_with_a_full_history(podman: Podman, tmp_path: Pat
 
 
 def test_the_limit_is_a_limit(podman: Podman) -> None:
-    """So that the tests above can fail: what wants more is killed."""
+    """The tests above can fail: a process that needs more is killed."""
     options = (*HARDENED, '--entrypoint=["python", "-c", "x = bytearray(200 << 20); print(len(x))"]')
     with podman.run(options=options) as greedy:
         greedy.start()

@@ -1,4 +1,4 @@
-"""What is sent to a cluster is valid, hardened, and fits together. No cluster was asked."""
+"""Manifests are valid, hardened and consistent, checked without a cluster."""
 
 import base64
 import copy
@@ -53,7 +53,7 @@ def test_kubernetes_knows_every_field(shipped: dict[str, list[Manifest]], releas
 
 
 def test_an_unknown_field_is_refused() -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     manifest = copy.deepcopy(one(chart(), "Deployment"))
     manifest["spec"]["template"]["spec"]["containers"][0]["livelinessProbe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -82,14 +82,14 @@ def test_custom_resources_have_fields_that_exist(shipped: dict[str, list[Manifes
 
 
 def test_a_wrong_field_of_a_custom_resource_is_refused() -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     manifest = copy.deepcopy(one(chart(**FULL), "ServiceMonitor"))
     manifest["spec"]["endpoints"][0]["intervall"] = "15s"
     assert list(Draft202012Validator(custom(manifest["apiVersion"], manifest["kind"]) or {}).iter_errors(manifest))
 
 
 def test_a_shard_asks_for_a_whole_core(shipped: dict[str, list[Manifest]]) -> None:
-    """So that it keeps its stamps with hundreds of targets, and for memory beyond that of one; a single prober asks for less."""
+    """A shard keeps its timestamps with hundreds of targets and needs more memory; a single prober requests less."""
     requests = {
         (manifest["kind"], container["resources"]["requests"]["cpu"], container["resources"]["limits"]["memory"])
         for where in STANDALONE
@@ -251,7 +251,7 @@ def test_the_rules_are_those_of_the_configurations(config: str) -> None:
 
 
 def test_promtool_takes_the_rules(promtool: Path, tmp_path: Path, shipped: dict[str, list[Manifest]]) -> None:
-    """As the operator hands them on, with the queries of the rollouts beside them."""
+    """The rules are in the form of the operator, together with the queries of the rollouts."""
     spec = one(shipped["overlays/vllm"], "PrometheusRule")["spec"]
     queries = [
         one(list(rollouts()), "MetricTemplate")["spec"]["query"].replace("{{ interval }}", "5m"),
@@ -303,7 +303,7 @@ SCHEMA = yaml.safe_load((CHART / "values.schema.json").read_text())
 
 
 def test_the_values_fit_their_schema() -> None:
-    """As shipped, and with everything on."""
+    """Both the shipped values and those with everything enabled."""
     Draft7Validator.check_schema(SCHEMA)
     Draft7Validator(SCHEMA).validate(values())
     Draft7Validator(SCHEMA).validate(values(**FULL))

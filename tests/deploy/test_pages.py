@@ -1,4 +1,4 @@
-"""What the pages tell a reader to write is put together by kubectl as it stands there, and comes to what the overlays are."""
+"""Manifests on the pages of the documentation are built by kubectl as they are and equal the overlays."""
 
 import copy
 import re
@@ -22,7 +22,7 @@ FLEET = "docs/guides/fleet.md"
 
 
 def blocks(page: str) -> list[str]:
-    """Its blocks of YAML."""
+    """The YAML blocks of a page."""
     return re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
@@ -110,7 +110,7 @@ def test_the_secret_that_a_page_makes_has_every_file(
 
 
 def test_a_probe_asks_over_tls(kubectl: Path, mine: Path) -> None:
-    """Where components/web-config comes after it; the page's order is the overlays' too."""
+    """It does if components/web-config comes after it; the order on the page is that of the overlays."""
     parts = ["prometheus-operator/servicemonitor", "prometheus-operator/probe", "web-config"]
     listed = {"resources": ["../../base"], "components": [f"../../components/{part}" for part in parts]}
     manifests = put_together(kubectl, mine, listed)
@@ -120,7 +120,7 @@ def test_a_probe_asks_over_tls(kubectl: Path, mine: Path) -> None:
 
 
 def test_a_secret_comes_by_the_environment(kubectl: Path, shipped: dict[str, list[Manifest]], mine: Path) -> None:
-    """As docs/kubernetes.md shows, and as the chart has it."""
+    """The patch of docs/kubernetes.md and the chart agree."""
     (patch,) = (block for block in blocks("docs/kubernetes.md") if "secretKeyRef" in block)
     manifests = put_together(kubectl, mine, {"resources": ["../../base"]} | yaml.safe_load(patch))
     for deployed in (manifests, shipped["chart, everything on"]):
@@ -131,7 +131,7 @@ def test_a_secret_comes_by_the_environment(kubectl: Path, shipped: dict[str, lis
 
 
 def test_a_further_label_of_the_pods_is_patched_in(kubectl: Path, mine: Path) -> None:
-    """As docs/kubernetes.md shows."""
+    """The patch is that of docs/kubernetes.md."""
     (patch,) = (block for block in blocks("docs/kubernetes.md") if "podTargetLabels" in block)
     manifests = put_together(kubectl, mine, kustomization("docs/kubernetes.md") | yaml.safe_load(patch))
     assert one(manifests, "PodMonitor")["spec"]["podTargetLabels"][-1] == "team"

@@ -47,7 +47,7 @@ def roles(manifests: list[Manifest]) -> list[Manifest]:
 
 
 def leave(manifests: list[Manifest]) -> set[Leave]:
-    """What those roles give."""
+    """The permissions of the roles."""
     return {
         (verb, group, resource)
         for role in roles(manifests)
@@ -59,7 +59,7 @@ def leave(manifests: list[Manifest]) -> set[Leave]:
 
 
 async def used(server: ApiServer, *, discovers: bool, leases: bool) -> set[Leave]:
-    """What the code has asked for when all of it has run."""
+    """The permissions that the code used in a complete run."""
     if discovers:
         for role in ("pod", "endpointslice"):
             async with Following(discovery(role, server.url(role), "llm")) as following:
@@ -87,7 +87,7 @@ async def test_the_roles_give_what_the_code_asks_for(shipped: dict[str, list[Man
 
 @pytest.mark.parametrize("where", ["overlays/fleet", "chart, sharded", "chart, as overlays/fleet"])
 def test_shards_leases_and_replicas_agree(shipped: dict[str, list[Manifest]], where: str) -> None:
-    """As many shards as replicas; each one's lease may be changed by name; all start at once, and one at a time is put out."""
+    """There are as many shards as replicas, whose leases may be changed by name; all start at once and are replaced one at a time."""
     manifests = shipped[where]
     spec = workload(manifests)["spec"]
     container = spec["template"]["spec"]["containers"][0]

@@ -110,7 +110,7 @@ def test_a_container_that_would_not_start_is_told(
     over: dict[str, Any],
     message: str,
 ) -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     manifests = chart(**FULL | over)
     ((pod, container),) = (container for manifest in manifests for container in containers(manifest))
     with pytest.raises(SystemExit) as refused:

@@ -52,7 +52,7 @@ def shrunk(text: str) -> str:
 
 
 def ranges(text: str) -> str:
-    """What stands in brackets: a range, and in a subquery its step."""
+    """The text in brackets: a range, and the step of a subquery."""
     return ":".join(shrunk(part) if part else "" for part in text.split(":"))
 
 
@@ -119,7 +119,7 @@ def programs() -> Iterator[Callable[..., Program]]:
 
 
 class Inbox:
-    """What the webhook was sent."""
+    """The messages that the webhook received."""
 
     def __init__(self) -> None:
         self.alerts: list[dict[str, Any]] = []

@@ -189,7 +189,7 @@ def prober(folder: Path, start: Start) -> int:
 
 
 def prometheus(folder: Path, start: Start, binary: Path, ports: tuple[int, ...], *flags: str) -> str:
-    """Its address; flags: more of them than it needs."""
+    """The address of a Prometheus. flags: additional ones."""
     command: list[str | Path] = [sys.executable, "-m", "prober", "rules", "--config.file", folder / "prober.yaml"]
     rules = yaml.safe_load(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     for group in rules["groups"]:
@@ -229,7 +229,7 @@ class Reader:
         return rows
 
     def frames(self, expr: str, target: str, at: float) -> int:
-        """How many series it has."""
+        """The number of series of the panel."""
         return len(self.result(expr, target, at))
 
     def column(self, name: str, target: str, at: float) -> float:
@@ -292,7 +292,7 @@ async def test_every_panel_has_data_where_there_is_some(tmp_path: Path, promethe
 
 
 def judged(reader: Reader, native: Reader) -> None:
-    """As soon as everything there should be is there: on a busy machine programs begin late."""
+    """Waits until everything is there, as programs start late on a busy machine."""
     end = time.monotonic() + PATIENCE
     time.sleep(SECONDS)
     while True:
@@ -308,7 +308,7 @@ def judged(reader: Reader, native: Reader) -> None:
 
 
 def judge_native(reader: Reader, at: float) -> None:
-    """Where only native histograms are kept, what they tell is shown from them."""
+    """Panels use native histograms if only these are stored."""
     if reader.frames('llmslo_ttft_seconds_bucket{target="healthy"}', "healthy", at):
         return  # a later release that keeps both has been judged above
     assert unexpected(reader.empty("healthy", one=True, at=at), REAL) == {}

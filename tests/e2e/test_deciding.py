@@ -142,7 +142,7 @@ async def test_slower_than_its_baseline_is_degraded(tmp_path: Path) -> None:
 
 
 async def test_lengths_of_ones_own_and_workloads_of_a_file(tmp_path: Path) -> None:
-    """What was asked for is what the server saw; a baseline of the same name and of other lengths is none."""
+    """The server receives the requested lengths; a baseline of the same name with other lengths is refused."""
     config, saved, truth = tmp_path / "prober.yaml", str(tmp_path / "kept.json"), tmp_path / "truth.jsonl"
     config.write_text("workloads: {mine: {prompt_tokens: 40, output_tokens: {uniform: {min: 3, max: 5}}}}")
     own, file = ("--prompt-tokens", "30", "--output-tokens", "6"), ("--config.file", str(config), "--workload", "mine")
@@ -177,7 +177,7 @@ TURNS = ("--rate", "100/s", "--requests", "10", "--cool-down", "1ms", "--warm-up
 
 
 async def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
-    """As it was printed, with what both were sent and what it was told."""
+    """The report equals the printed comparison, with load and settings."""
     saved = tmp_path / "versus.json"
     own = ("--prompt-tokens", "30", "--output-tokens", "6")
     async with running(QUICK) as url:

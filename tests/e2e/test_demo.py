@@ -99,7 +99,7 @@ def eventually(condition: Callable[[], bool], condition_name: str) -> None:
 
 
 def tpots(samples: Samples, target: str, since: Samples | None = None, part: str = "count") -> float:
-    """How many there are, or their sum; those that came since."""
+    """Count or sum of TPOTs, in total or since an earlier page."""
     name = f"llmslo_tpot_seconds_{part}"
     return samples[name][target] - (since[name][target] if since else 0.0)
 
@@ -118,7 +118,7 @@ def is_running(number: int) -> bool:
 
 
 def test_it_shows_what_it_says_and_leaves_nothing(prometheus_binary: Path) -> None:
-    """One engine stays well and its SLOs are met, one gets slower, one fills up, one fails; then all are gone."""
+    """An engine stays healthy and meets its SLOs, another gets slower, one fills up, one fails; at the end all processes are gone."""
     with demo("--trouble-after", f"{TROUBLE_S:g}s") as running:
         eventually(lambda: len(running.targets()) == 4, "four targets")
         assert set(running.targets()) == set(ENGINES)
@@ -169,12 +169,12 @@ def rules(running: Demo) -> list[dict[str, Any]]:
 
 
 def called(running: Demo, word: bytes) -> list[int]:
-    """Its processes that have the word in their command."""
+    """Processes of the demo that have the word in their command."""
     return [number for number in running.children if word in Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")]
 
 
 def query(running: Demo, expr: str) -> int:
-    """How many series the demo's Prometheus has for it."""
+    """The number of series that the demo's Prometheus returns."""
     query = urllib.parse.urlencode({"query": expr})
     return len(json.loads(get(f"{running.address('Prometheus')}/api/v1/query?{query}"))["data"]["result"])
 

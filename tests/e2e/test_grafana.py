@@ -67,7 +67,7 @@ def test_push_again_edit_and_force(grafana: Grafana, token: Path) -> None:
 
 
 def test_what_keeps_it_out_is_said(grafana: Grafana, token: Path, tmp_path: Path) -> None:
-    """One line each, with the address, never with the token."""
+    """Each failure is one line with the address and without the token."""
     wrong = tmp_path / "wrong"
     wrong.write_text("glsa_wrong")
     done = cli("--url", grafana.url, "--token-file", wrong)

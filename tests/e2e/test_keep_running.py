@@ -34,7 +34,7 @@ class KeepRunning(Program):
         super().__init__(folder / "log", "run", "--keep-running", *words, *flags)
 
     def is_well(self) -> bool:
-        """What a kubelet would be told."""
+        """Whether both health checks of a kubelet succeed."""
         return fetch(self.url + "/-/healthy")[0] == fetch(self.url + "/-/ready")[0] == 200
 
     def probes(self) -> float:
@@ -98,7 +98,7 @@ def test_every_mistake_is_shown_and_the_first_good_file_is_taken(tmp_path: Path,
 
 
 def test_a_config_map_that_appears_late_is_taken(tmp_path: Path, mock: Mock) -> None:
-    """As the kubelet mounts it: an empty folder, then ..data swapped in as a symlink, and swapped again."""
+    """The files change as the kubelet changes them: an empty folder, then ..data as a symlink, which is replaced."""
     mount = tmp_path / "etc"
     mount.mkdir()
 

@@ -254,7 +254,7 @@ def test_no_name_becomes_code(browser: Browser, text: str) -> None:
 
 
 def test_an_update_changes_only_what_is_new(browser: Browser) -> None:
-    """What is open stays open, what is selected selected, the focus and the place on the page too; nodes stay the same."""
+    """Open details, selection, focus and scroll position are preserved; nodes stay the same."""
     one = target()
     with staged([one]) as stage, opened(browser, stage) as page:
         third = page.locator(".probes details").nth(2)
@@ -488,7 +488,7 @@ def target_answer(url: str, name: str) -> dict[str, Any]:
 
 
 def test_the_real_daemon_is_seen_and_steered(browser: Browser, daemon: str) -> None:
-    """Its probes arrive on the page; a probe now is shown with its figures; a sweep is seen and stopped; a pause is real."""
+    """Probes appear on the page; a probe on request shows its figures; a sweep can be followed and stopped; a pause stops probing."""
     until(lambda: target_answer(daemon, "one")["outcomes"].get("ok", 0) >= 5, "five probes")
     until(lambda: target_answer(daemon, "<script>two</script>")["state"] == "failing", "three failures")
     context = browser.new_context(viewport=DESK)

@@ -32,7 +32,7 @@ def mock(tmp_path: Path) -> Iterator[Mock]:
 
 
 def swept(truth: Path) -> list[int]:
-    """When the mock was sent each request of a sweep, in nanoseconds of the machine's monotonic clock."""
+    """Times at which the mock received the requests of sweeps, in ns of the monotonic clock."""
     rows = [json.loads(line) for line in truth.read_text().splitlines()]
     return [row["received_ns"] for row in rows if row["prompt_tokens"] > 40]
 

@@ -167,7 +167,7 @@ if __name__ == "__main__":
 
 
 def test_who_computes_ends_with_a_prober_that_was_killed(tmp_path: Path) -> None:
-    """Its end of the queue is held by itself, so it would wait for ever."""
+    """It holds its own end of the queue and would otherwise wait for ever."""
     script = tmp_path / "computing.py"
     script.write_text(COMPUTING)
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as prober:
@@ -205,7 +205,7 @@ def test_a_killed_daemon_does_not_sweep_again_within_min_gap(tmp_path: Path, moc
 
 
 def old_store(folder: Path, targets: int, hours: int) -> Store:
-    """As an earlier version left it: a sweep an hour, each with its requests, and one row that is broken."""
+    """A store of an earlier version: a sweep per hour with its requests, and one broken row."""
     result = sweep()
     template = replace(result, id="IDENTITY", started_unix_s=1e9, ended_unix_s=2e9, requests=result.requests[:40])
     text = to_json(template)

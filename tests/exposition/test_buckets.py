@@ -53,7 +53,7 @@ def test_more_thresholds_than_bounds_are_refused() -> None:
 
 
 def test_the_coarse_bounds_are_twelve() -> None:
-    """What no SLO rests on costs twelve bounds."""
+    """A histogram without an SLO has twelve bounds."""
     assert len(COARSE) == 12
 
 
@@ -71,7 +71,7 @@ def test_representatives_are_distributed_as_the_samples_were(median: float, sigm
 
 
 def test_representatives_have_no_trend_and_no_infinity() -> None:
-    """What is above the last bound is that bound; neighbours are not sorted."""
+    """Values above the last bound equal it; neighbours are not sorted."""
     values = representatives([(0.1, 50.0), (1.0, 80.0), (math.inf, 100.0)], 100)
     assert max(values) == 1.0
     assert min(values) > 0.05

@@ -90,7 +90,7 @@ def test_a_histogram_starts_anew_only_with_new_bounds() -> None:
     ("value", "text"), [(1, "1.0"), (0.05, "0.05"), (float("inf"), "+Inf"), (float("-inf"), "-Inf")]
 )
 def test_numbers_are_canonical(value: float, text: str) -> None:
-    """As OpenMetrics writes floats."""
+    """Floats have the form of OpenMetrics."""
     assert number(value) == text
 
 

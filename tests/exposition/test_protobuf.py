@@ -134,7 +134,7 @@ def native_buckets(histogram: dict[str, Any]) -> list[tuple[float, float, int]]:
 
 
 def quantile(buckets: list[tuple[float, float, int]], q: float) -> float:
-    """As Prometheus 3's histogram_quantile: exponential interpolation, linear in the zero bucket."""
+    """The algorithm of histogram_quantile in Prometheus 3: exponential interpolation, linear in the zero bucket."""
     rank = q * sum(count for *_, count in buckets)
     below = 0
     for low, high, count in buckets:
@@ -190,7 +190,7 @@ def test_every_declared_series_says_what_the_text_says() -> None:
 
 
 def samples(messages: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[tuple[str, str], ...], float]]:
-    """As the text has them."""
+    """Samples in the form of the text page."""
     for family in messages:
         kind = {0: "counter", 1: "gauge", 4: "histogram"}[family["type"]]
         for metric in family["metric"]:
@@ -223,7 +223,7 @@ def test_a_quantile_of_the_native_buckets_is_within_5_percent(values: list[float
 
 
 def test_a_histogram_without_observations_is_native_too() -> None:
-    """Its zero threshold says so: a Prometheus must not store it as classic until the first observation."""
+    """Its zero threshold marks it, so that Prometheus does not store it as classic until the first observation."""
     family = Family(Series("y_seconds", "histogram", "y"))
     family.histogram(BOUNDS)
     histogram = histogram_of([family])
@@ -261,7 +261,7 @@ def test_an_exemplar_has_its_label_value_and_time() -> None:
 
 
 def test_a_page_grows_with_what_is_observed() -> None:
-    """What is kept of an earlier page is not shown once a value has come, and is the same object until then."""
+    """The cached histogram is reused until a value is observed."""
     family = Family(Series("y_seconds", "histogram", "y", ("a",)))
     histogram = family.histogram(BOUNDS, "b")
     list(page([family]))

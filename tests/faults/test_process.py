@@ -1,4 +1,4 @@
-"""What happens to the prober itself: stopped, killed, out of descriptors, out of disk."""
+"""Faults of the prober itself: stopped, killed, out of descriptors, out of disk."""
 
 import asyncio
 import os

@@ -48,7 +48,7 @@ def test_due_times_are_absolute() -> None:
 
 
 async def test_the_truth_file_has_every_write(tmp_path: Path) -> None:
-    """One record a request: its id, when it was received, when each content chunk was written, in order."""
+    """A record per request has its id, the time it was received and the times of its content chunks, in order."""
     path = tmp_path / "truth.jsonl"
     async with running(replace(QUICK, truth=path)) as url:
         await ask(url, ASK, **{"X-Request-Id": "me"})
@@ -98,7 +98,7 @@ async def test_a_queue_makes_the_second_wait() -> None:
 
 
 async def test_a_wrong_model_and_a_wrong_token_are_refused() -> None:
-    """As vLLM refuses them."""
+    """The answers are those of vLLM."""
     async with running(replace(QUICK, api_key="k")) as url:
         unknown = json.loads(await ask(url, ASK | {"model": "x"}, Authorization="Bearer k"))
         nobody = json.loads(await ask(url))
@@ -115,7 +115,7 @@ def test_faults_are_read_and_have_their_time() -> None:
 
 
 def test_every_fault_is_named_with_its_argument() -> None:
-    """As it is written: what must follow the colon, and what may."""
+    """The forms show which arguments are required and which are optional."""
     listed = fault_forms().split(", ")
     assert {"http:STATUS", "hang", "stall[:TOKENS]"} < set(listed)
     assert [form.partition(":")[0].removesuffix("[") for form in listed] == list(ARGUMENTS)

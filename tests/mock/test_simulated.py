@@ -126,7 +126,7 @@ async def test_a_prompt_that_was_there_is_cached() -> None:
 
 
 async def test_a_client_that_leaves_frees_its_place() -> None:
-    """Its sequence is gone from the batch, without having been finished."""
+    """The sequence leaves the batch unfinished."""
     async with running(SIMULATED) as url:
         task = asyncio.create_task(ask(url, tokens=5000))
         await page_with(url, lambda seen: seen["num_requests_running"] == 1)

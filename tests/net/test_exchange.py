@@ -1,4 +1,4 @@
-"""One exchange, fed by hand: when an answer ends, and when it is given up, by the stamps of its bytes alone."""
+"""An exchange without a network: the end of an answer and the deadlines depend only on timestamps."""
 
 import asyncio
 import ssl
@@ -281,7 +281,7 @@ async def test_a_gap_within_the_limit_is_none(now: Now, name: str) -> None:
 
 
 async def test_a_connection_that_breaks_after_a_stall_is_a_stall(now: Now) -> None:
-    """What came first counts: the limit was passed when the connection broke."""
+    """The first event counts: the limit had passed when the connection broke."""
     answer = Answer(now).head().at(1, A)
     now.ns += 2 * SECOND + 1
     assert (await answer.lost(ConnectionResetError("reset")).verdict()).outcome is Outcome.TIMEOUT_STALL

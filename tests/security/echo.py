@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.requests[kind]
 
     def _list(self, received: str) -> None:
-        """What an http discovery reads."""
+        """The list that an http discovery reads."""
         token, query = self.headers.get("Authorization", "").removeprefix("Bearer "), self.path.rpartition("=")[2]
         received = f"{token} {query} {received}"  # first, as of some things only the beginning is told
         group: dict[str, Any] = {"targets": [self.server.address], "labels": {"__path__": "/found/v1"}}

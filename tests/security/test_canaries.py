@@ -33,7 +33,7 @@ FAILED = (b"its Content-Type is", b"unknown key", b"has a value that is no text"
 
 
 class Canaries:
-    """One secret a place; `in_` says which of them a text has, however it is written there."""
+    """A secret per place; `in_` returns those that a text contains in any form."""
 
     def __init__(self) -> None:
         self.of = {place: f"{place}+{secrets.token_hex(12)}/" for place in SENT + NEVER_SENT}
@@ -311,7 +311,7 @@ def run_through(client: Client, echo: Echo, secrets: Path, of: dict[str, str], l
 
 
 def commands(echo: Echo, secrets: Path, results: Path, leaks: Leaks, environment: dict[str, str]) -> None:
-    """What is printed by those that are run by hand; a secret on a command line is its writer's own doing and is not tried."""
+    """Output of the commands that users run; secrets on a command line are not tested."""
     url, token = f"http://{echo.address}", f"--bearer-token-file={secrets}/token"
     gate = ["gate", url, token, "--slo=ttft<5s:50%", "--rate=50/s", "--max-requests=40", f"--save={results}/gate.json"]
     check = ["check", f"--config.file={secrets}/prober.yaml", f"--web.config.file={secrets}/web.yml"]

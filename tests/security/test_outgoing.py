@@ -1,4 +1,4 @@
-"""What the prober sends, where, and how much it takes: against servers of this machine that mean harm."""
+"""Outgoing requests and limits of answers, against hostile servers on this machine."""
 
 import asyncio
 import base64
@@ -117,7 +117,7 @@ def test_other_addresses_are_not(address: str) -> None:
 
 
 async def test_a_name_is_looked_at_after_it_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a name which points elsewhere a moment later gets round nothing; the outcome is `rejected`, no request is sent."""
+    """DNS rebinding does not bypass the check; the outcome is `rejected` and no request is sent."""
 
     def resolved(self: object, host: str, port: int, **more: object) -> Any:
         answer = asyncio.get_running_loop().create_future()
@@ -351,7 +351,7 @@ def test_half_of_a_pair_is_a_mistake() -> None:
 
 
 def test_a_secret_is_hidden_in_every_form_and_where_it_is_cut_off() -> None:
-    """As it is, in base64, in a URL, and its beginning at the end of a text; other words stay."""
+    """The forms are plain, base64, URL-encoded and truncated at the end of a text; other words stay."""
     redactor = Redactor()
     redactor.add_rotating("Bearer s3cr3t/token+value")
     redactor.add_rotating("short")
@@ -360,7 +360,7 @@ def test_a_secret_is_hidden_in_every_form_and_where_it_is_cut_off() -> None:
 
 
 def test_what_rotates_is_not_kept_for_ever() -> None:
-    """What is configured is, however many tokens come."""
+    """Configured secrets stay, also after many tokens."""
     redactor = Redactor()
     redactor.add("configured-secret")
     for index in range(1000):
@@ -379,7 +379,7 @@ def test_what_is_secret_in_an_address_is_hidden() -> None:
 
 
 async def said_of_a_list(tmp_path: Path, answer: bytes) -> tuple[str, list[bytes]]:
-    """What an http discovery says of such an answer, and what it had sent."""
+    """The problem that an http discovery reports for an answer, and the requests it sent."""
     (tmp_path / "token").write_text(TOKEN)
     discovered = DiscoveredTargets("d", lambda: None)
     async with hostile(answer, listed=False) as (url, requests):
@@ -473,7 +473,7 @@ async def test_an_api_server_that_repeats_its_token_is_not_repeated(tmp_path: Pa
 
 
 async def test_the_holder_of_a_lease_is_no_token(tmp_path: Path) -> None:
-    """Who holds it is told to people."""
+    """The holder is shown to users."""
     (tmp_path / "token").write_text(TOKEN)
     document = {
         "metadata": {"resourceVersion": "1"},
@@ -507,6 +507,6 @@ async def test_a_prometheus_that_repeats_its_password_is_not_repeated() -> None:
 
 
 def test_a_page_elsewhere_has_its_password_hidden() -> None:
-    """As the header and the proxy's have."""
+    """It is hidden like secrets of headers and of the proxy."""
     hidden = endpoint(replace(spec("http://h"), metrics=MetricsSpec(f"http://user:{TOKEN}@h/metrics", 5.0)))
     assert hidden.redactor.redact(f"no: {TOKEN}") == "no: …"

@@ -1,4 +1,4 @@
-"""What the prober is made of: locked with hashes, fetched once, and asked about."""
+"""Dependencies are locked with hashes, fetched once and audited."""
 
 import importlib.util
 import re

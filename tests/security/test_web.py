@@ -178,7 +178,7 @@ def certified_key(folder: Path) -> str:
 
 
 def test_promtool_takes_the_same_file_and_prober_check_too(tmp_path: Path, promtool: Path) -> None:
-    """One file for Prometheus's own pages and the prober's; the mistakes of it are told with exit code 1."""
+    """The file works for Prometheus and for the prober; mistakes exit with 1."""
     path = write(
         tmp_path,
         tls_server_config=certified(tmp_path),

@@ -93,7 +93,7 @@ class Naive:
         return preempted
 
     def step(self, now: float) -> float:
-        """One step that begins at `now`; returns when it ends (then, if nothing can be done)."""
+        """Run a step that begins at `now`; returns its end, or `now` if there is nothing to do."""
         preempted = self.preempt()
         decoding = [s for s in self.running if s.computed >= s.to_compute]
         for sequence in decoding:

@@ -169,7 +169,7 @@ def test_first_come_first_served() -> None:
 
 
 def test_preemption_computes_again() -> None:
-    """When blocks run out the later one goes, waits, and its gap has a prefill of its prompt and of its tokens in it."""
+    """The later request is preempted and waits; its gap contains a prefill of its prompt and its tokens."""
     parameters = Parameters(kv_blocks=20)
     _, (first, last) = served(parameters, [Request(0.0, 100, 150), Request(0.0, 100, 150)])
     assert (first.preemptions, last.preemptions) == (0, 1)

@@ -1,4 +1,4 @@
-"""What survives a restart, and what does not stop one."""
+"""State that survives a restart, and damage that does not prevent one."""
 
 import json
 import logging
@@ -136,7 +136,7 @@ def test_lists_are_emptied_and_all_else_is_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_mostly_empty_is_made_smaller(tmp_path: Path) -> None:
-    """What is in it stays; one that is mostly full is left alone."""
+    """The content is preserved; a file that is mostly full is not changed."""
     store, path = Store(str(tmp_path)), tmp_path / FILE_NAME
     store.save("sweep", [(f"{number}", os.urandom(100_000)) for number in range(100)], 1.0)
     store.save("drift", [("a", b"1")], 1.0)

@@ -132,7 +132,7 @@ def target(
 
 
 def healthy() -> list[TargetView]:
-    """One target without problems."""
+    """A target without problems."""
     return [target()]
 
 

@@ -139,7 +139,7 @@ def line_of(site: Requester, name: str) -> TargetRunner:
 
 
 def on_request(site: Requester, now_s: float = 0.0) -> on_demand.OnRequest:
-    """What sends probes on request, with a clock that stands still."""
+    """The sender of probes on request, with a stopped clock."""
     probes_on_request = site.site._api.on_request
     probes_on_request.now = lambda: now_s
     return probes_on_request

@@ -424,7 +424,7 @@ def test_an_unknown_headroom_is_said_to_be_unknown() -> None:
 
 
 def test_a_sweep_without_enough_data_says_how_many_events_it_had() -> None:
-    """Where the capacity would stand, and in the table."""
+    """The text is in place of the capacity and in the table."""
     lacking = Capacity("ttft", "not_enough_data", samples=127, evidence=Evidence(1.0, 127, 0, 346))
     one = target()
     last = replace(one.sweeps[0], capacities=(lacking,))

@@ -1,4 +1,4 @@
-"""What is spent is written down before it is spent."""
+"""Spending is saved before it happens."""
 
 import asyncio
 import sqlite3
@@ -34,7 +34,7 @@ def target(clock: Clock, limit: int = 50_000_000) -> Target:
 
 
 async def test_a_request_is_covered_before_it_leaves_and_found_after_a_kill(tmp_path: Path) -> None:
-    """What another process finds is at least what was set aside, and at most the reserve more; after a stop it is exact."""
+    """Another process reads at least the reserved amount, and at most the margin more; after a stop it is exact."""
     clock, store = Clock(), Store(str(tmp_path))
     ledger, spending = Ledger(store), target(clock)
     ledger.start()

@@ -170,7 +170,7 @@ async def test_what_ends_slowly_holds_up_nobody() -> None:
 
 
 async def test_a_target_that_comes_back_before_it_has_gone_goes_on() -> None:
-    """Its counters never fall, and it is probed again."""
+    """The counters never fall, and the target is probed again."""
     async with running(SLOW) as url, watched() as seen:
         one = specs(f"name: a, url: '{url}', rate: 20/s")
         await seen.fleet.reconcile(one, 1.0)
@@ -198,7 +198,7 @@ async def test_many_do_not_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_who_comes_and_who_leaves_is_told_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One line for all that changed at once, with the first names; nothing while nothing changes, nor for another template."""
+    """A burst of changes is one line with the first names; no line without a change or for another template."""
     path = tmp_path / "a.json"
     many = [(f"m{index:02}", f"h{index}:1") for index in range(12)]
     source = write(path, *many)

@@ -1,4 +1,4 @@
-"""Where targets are found: real files, a real server's lists, a real DNS server on loopback, and a stand-in API server."""
+"""Sources of targets: files, lists of a real server, a DNS server on loopback, and a stand-in API server."""
 
 import asyncio
 import json
@@ -86,7 +86,7 @@ async def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
 
 
 async def test_a_symlink_that_points_elsewhere_is_another_file(tmp_path: Path) -> None:
-    """As Kubernetes swaps the content of a ConfigMap; labels that stay the same are the same object."""
+    """Kubernetes replaces the content of a ConfigMap in this way; unchanged labels are the same object."""
     for name, addresses in (("one", ["a:1", "b:1"]), ("two", ["a:1", "c:1"])):
         (tmp_path / name).mkdir()
         (tmp_path / name / "t.json").write_text(json.dumps([{"targets": addresses}]))
@@ -360,7 +360,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 async def test_pods_come_and_go() -> None:
-    """One list, then events; a server that is away changes nothing, and the watch goes on without a new list."""
+    """Objects are listed once, then watched; an unreachable server changes nothing, and the watch resumes without a new list."""
     discovery = Discovery()
     async with ApiServer() as server:
         server.put("pods", pod("a", address="10.0.0.1"))

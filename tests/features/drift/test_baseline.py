@@ -1,4 +1,4 @@
-"""What a baseline learns from blocks of samples."""
+"""Baselines from blocks of samples."""
 
 import math
 from collections.abc import Callable
@@ -129,7 +129,7 @@ def test_the_hour_explains_where_the_load_is_not_known() -> None:
 
 
 def test_less_than_days_knows_no_hour() -> None:
-    """One stretch of seven hours is a level and nothing more."""
+    """Seven hours give a level and no daily cycle."""
     assert learn_baseline(collected(correlated(Random(6), 0.0), every_s=0.0)).factor == "none"
 
 
@@ -158,7 +158,7 @@ def test_a_fit_is_cut_into_slices() -> None:
 
 
 def test_residuals_keep_their_quantiles(plain: Baseline) -> None:
-    """What a later shift is held against."""
+    """Later shifts are compared with them."""
     known = {0.5: 0.0, 0.9: 0.4 * 1.2816, 0.99: 0.4 * 2.3263}
     for q, level in zip(QUANTILES, plain.quantiles, strict=True):
         if q in known:

@@ -288,7 +288,7 @@ def broken(change: Callable[[bytes], bytes]) -> bytes:
     ],
 )
 def test_a_damaged_dump_is_refused(change: Callable[[bytes], bytes], message: str) -> None:
-    """What is not whole is not used, and the message says which way it is broken."""
+    """A damaged state is not used, and the message names the damage."""
     with pytest.raises(ValueError, match=message):
         restore(SETTINGS, broken(change))
 

@@ -131,7 +131,7 @@ def test_a_target_that_takes_over_a_name_goes_on_with_its_baselines() -> None:
 
 
 class Heard(TargetObserver):
-    """What other features hear."""
+    """Calls that other features receive."""
 
     def __init__(self) -> None:
         self.drifted_now: set[tuple[str, str]] = set()

@@ -21,7 +21,7 @@ Play = Callable[..., list[Any]]
 
 
 def full_gpu(index: int, **more: Any) -> dict[str, Any]:
-    """What the stub's GPU tells at its first read, with everything at its default."""
+    """The first reading of the stub's GPU with default values."""
     return {
         "index": index,
         "uuid": f"GPU-{index}",
@@ -41,7 +41,7 @@ def full_gpu(index: int, **more: Any) -> dict[str, Any]:
 
 
 def slot(number: int, made: int = 0, **more: Any) -> dict[str, Any]:
-    """What a partition of the stub's first GPU tells at its first read."""
+    """The first reading of a partition of the stub's first GPU."""
     return {
         "index": 0,
         "uuid": f"MIG-0-{number}-{made}",
@@ -253,7 +253,7 @@ def test_partitions_are_listed_at_each_read(play: Play) -> None:
 
 
 def test_a_device_that_stops_being_partitioned_is_asked_anew(play: Play) -> None:
-    """What was refused of a partitioned GPU is told again when it is whole."""
+    """Calls that the partitioned GPU refused are made again."""
     steps = [["set", {"count": 1, "gpm.0": 0, "mig.0": 1, "slot.0.0": 11}], ["open"], ["read"]]
     _, split, joined = play(*steps, ["set", {"mig.0": 0, "slot.0.0": 0}], ["read"], ["close"])
     assert split == [without(full_gpu(0), "utilization_ratio"), slot(0)]
@@ -377,7 +377,7 @@ def test_faults_are_counted_by_gpu_and_the_thread_ends(play: Play) -> None:
 
 
 def test_faults_that_cannot_be_waited_for_are_absent(play: Play) -> None:
-    """Where the driver lets register but not wait, there is no count, rather than a zero, and one try."""
+    """If the driver allows to register but not to wait, the count is absent instead of 0, and there is one try."""
     steps = [["set", {"return.EventSetWait": 3}], ["open"], ["read"], ["faults", "GPU-0", None], ["read"], ["close"]]
     *_, devices, calls = play(*steps, ["calls", "EventSetWait", "EventSetCreate", "EventSetFree"])
     assert [device.get("xid_errors") for device in devices] == [None, None]

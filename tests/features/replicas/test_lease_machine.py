@@ -62,7 +62,7 @@ def test_a_holder_that_says_goodbye_is_followed_at_once_and_a_killed_one_after_t
 
 
 def holder(rng: int = 1) -> Candidate:
-    """One that holds the lease from 0 on, as it was there before."""
+    """A candidate that holds the lease from time 0."""
     candidate = Candidate("me", Timing(), Random(rng))
     candidate.next(0.0)
     candidate.record_read(Record("", 15, 4, "7", {"a": 1.0}), 0.0)
@@ -142,7 +142,7 @@ def test_a_longer_lease_of_the_holder_is_kept() -> None:
 
 
 def test_a_claim_is_written_at_once_and_only_by_the_holder() -> None:
-    """What was wanted in a tenure that ended is not written in the next one; the newest are kept."""
+    """Claims of an earlier tenure are not written in the next one; the newest claims are kept."""
     candidate = holder()
     candidate.claim("b", 2.0)
     action = candidate.next(1.1)
