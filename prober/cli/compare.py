@@ -59,7 +59,7 @@ MAX_IN_FLIGHT = 256
 MIN_WIDTH_COLUMNS = 110  # in a narrower terminal lines wrap, so that no figure is cut
 
 
-class Unanswered(Exception):
+class UnansweredSide(Exception):
     """A side does not answer. The message names the side and the reason."""
 
 
@@ -121,7 +121,7 @@ def compare(
 ) -> None:
     """Compare two endpoints or two results. Exit codes: 0 compared, 1 cannot be compared, 2 wrong call."""
     with (
-        exit_on(Unanswered, command="compare", code=ExitCode.FAILED),
+        exit_on(UnansweredSide, command="compare", code=ExitCode.FAILED),
         exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="compare"),
     ):
         level = parse_share("--error", error)
@@ -284,7 +284,7 @@ async def _turn(session: Session, half: Half, warm_up: int) -> list[Request]:
     if not any(result is not None and result.outcome in ANSWERED for result in warm) and half.round == 0:
         last = warm[-1]
         why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
-        raise Unanswered(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
+        raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead_s * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))
     async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:

@@ -61,7 +61,7 @@ COLOUR: dict[State, str] = {"accepted": "green", "rejected": "red", "not_enough_
 PAGE_INTERVAL = "1s"
 
 
-class Unmeasurable(Exception):
+class UnidentifiedTarget(Exception):
     """The target cannot be identified; the message says why."""
 
 
@@ -89,7 +89,7 @@ def matrix(
         )
     with (
         exit_on(BadEndpoint, command="matrix"),
-        exit_on(Unmeasurable, command="matrix", code=ExitCode.NOT_ENOUGH_DATA),
+        exit_on(UnidentifiedTarget, command="matrix", code=ExitCode.NOT_ENOUGH_DATA),
         only_load("matrix", spec.url),
     ):
         measured = uvloop.run(_measure(spec, rows))
@@ -131,7 +131,7 @@ class Measured:
 
 
 async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
-    """Send row after row; the first interrupted row is the last. Raises Unmeasurable, BadEndpoint."""
+    """Send row after row; the first interrupted row is the last. Raises UnidentifiedTarget, BadEndpoint."""
     clock, rng, started_s = Clock(), Random(), time.time()
     origin_ns = clock.now_ns()
     session = Watched(spec, clock)
@@ -141,7 +141,7 @@ async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
     try:
         await session.start()
         if (problem := await session.target.identify()) is not None:
-            raise Unmeasurable(f"{spec.url}: {problem.detail}")
+            raise UnidentifiedTarget(f"{spec.url}: {problem.detail}")
         with _progress() as progress:
             say = progress.console.print
             for text in (text for row in rows for text in reservations(row)):

@@ -14,7 +14,7 @@ from prober.config.document import BadYaml, parse
 from prober.config.load import ConfigError, load
 from prober.config.specs import TargetSpec
 from prober.measure.engines import DIALECTS
-from prober.storage.lock import Held, Lock
+from prober.storage.lock import Lock, LockHeld
 
 # Configuration keys that are options of a command.
 _KEY = re.compile(
@@ -113,7 +113,7 @@ def only_load(command: str, url: str) -> Iterator[None]:
     try:
         with Lock(url, f"prober {command}"):
             yield
-    except Held as other:
+    except LockHeld as other:
         fail(
             f"prober {command}: {url} is loaded by {other} on this machine, and each would disturb the other's "
             "measurement; wait until it ends",

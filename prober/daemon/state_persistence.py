@@ -14,7 +14,7 @@ from prober.exposition.families import Value
 from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES
 from prober.features.drift.detector import Observation
 from prober.features.drift.monitor import DriftMonitor
-from prober.net.prometheus import HOUR_S, Unanswered, hourly_histograms
+from prober.net.prometheus import HOUR_S, QueryFailed, hourly_histograms
 from prober.probing import series as probe_series
 from prober.storage.store import Store
 
@@ -116,5 +116,5 @@ class StatePersistence:
             ]
             self._drift.seed(target, (workload, signal), samples)
             log.info("target=%s workload=%s signal=%s: baseline from %s, %.0f samples", *key, url, observations)
-        except (Unanswered, ValueError) as problem:
+        except (QueryFailed, ValueError) as problem:
             log.warning("prometheus.url: no baseline of target=%s signal=%s from the past: %s", target, signal, problem)

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from prober.features.capacity.sweep_store import SWEEP
-from prober.net.prometheus import Unanswered, instant
+from prober.net.prometheus import QueryFailed, instant
 from prober.results.result_file import to_json
 from prober.storage.store import Store
 from tests.processes import Daemon, Mock, fetch, free_port, get, until
@@ -151,7 +151,7 @@ async def test_a_demand_is_one_number_that_is_known(prometheus: str) -> None:
         ("sum(", "parse error"),
         ('"words"', "does not give a number"),
     ):
-        with pytest.raises(Unanswered, match=message):
+        with pytest.raises(QueryFailed, match=message):
             await instant(prometheus, query)
 
 

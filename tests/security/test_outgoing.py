@@ -32,9 +32,9 @@ from prober.net.address import Forbidden, check
 from prober.net.certificates import BadCertificate, ClientTls
 from prober.net.endpoint import endpoint
 from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
-from prober.net.prometheus import Unanswered, instant
+from prober.net.prometheus import QueryFailed, instant
 from prober.net.redaction import Redactor
-from prober.net.scrape import Unreadable, fetch
+from prober.net.scrape import UnreadablePage, fetch
 from tests.probing.test_probe import PATIENT, QUICK, probe
 
 METADATA = "169.254.169.254"
@@ -129,9 +129,9 @@ async def test_a_name_is_looked_at_after_it_is_resolved(monkeypatch: pytest.Monk
     assert result.outcome is Outcome.REJECTED
     assert METADATA in result.detail
     assert result.timeline.sent_ns is None
-    with pytest.raises(Unreadable, match="link-local"):
+    with pytest.raises(UnreadablePage, match="link-local"):
         await fetch("http://innocent.example/metrics", headers={})
-    with pytest.raises(Unanswered, match="link-local"):
+    with pytest.raises(QueryFailed, match="link-local"):
         await instant("http://innocent.example", "up")
 
 
@@ -141,16 +141,16 @@ async def test_an_address_is_refused_as_a_target_a_page_a_prometheus_and_a_proxy
         assert (await probe(spec(url))).outcome is Outcome.REJECTED
     for through in (f"http://{METADATA}:3128",):
         assert (await probe(spec("http://127.0.0.1:1", proxy_url=through))).outcome is Outcome.REJECTED
-        with pytest.raises(Unreadable, match="link-local"):
+        with pytest.raises(UnreadablePage, match="link-local"):
             await fetch("http://127.0.0.1:1/metrics", headers={}, proxy=through)
     async with hostile() as (proxy, requests):
         assert (await probe(spec(f"http://{METADATA}", proxy_url=proxy))).outcome is Outcome.REJECTED
-        with pytest.raises(Unreadable, match="link-local"):
+        with pytest.raises(UnreadablePage, match="link-local"):
             await fetch(f"http://{METADATA}/metrics", headers={}, proxy=proxy)
         assert requests == []
-    with pytest.raises(Unreadable, match="link-local"):
+    with pytest.raises(UnreadablePage, match="link-local"):
         await fetch(f"http://{METADATA}/metrics", headers={})
-    with pytest.raises(Unanswered, match="link-local"):
+    with pytest.raises(QueryFailed, match="link-local"):
         await instant(f"http://{METADATA}", "up")
 
 
@@ -189,9 +189,9 @@ async def test_no_redirect_is_followed() -> None:
         assert result.outcome is Outcome.REJECTED
         assert "redirects are not followed" in result.detail
         async with hostile(moved, listed=False) as (url, _):
-            with pytest.raises(Unreadable, match="redirects are not followed"):
+            with pytest.raises(UnreadablePage, match="redirects are not followed"):
                 await fetch(url, headers={"Authorization": "Bearer x"})
-            with pytest.raises(Unanswered, match="redirects are not followed"):
+            with pytest.raises(QueryFailed, match="redirects are not followed"):
                 await instant(url, "up")
             unlisted = await probe(spec(url, model=None))
             assert unlisted.outcome is Outcome.REJECTED
@@ -268,10 +268,10 @@ async def test_a_page_and_the_answer_of_a_prometheus_are_bounded(
 ) -> None:
     """And read as they are; a page that is compressed though it was not asked for is refused."""
     async with hostile(*answer, forever=forever, listed=False) as (url, _):
-        with pytest.raises(Unreadable) as unreadable:
+        with pytest.raises(UnreadablePage) as unreadable:
             await fetch(url, headers={}, limit=1_000_000)
         assert message in str(unreadable.value)
-        with pytest.raises(Unanswered):
+        with pytest.raises(QueryFailed):
             await instant(url, "up")
 
 
@@ -499,7 +499,7 @@ async def test_a_prometheus_that_repeats_its_password_is_not_repeated() -> None:
     pair = base64.b64encode(f"user:{TOKEN}".encode()).decode()
     body = json.dumps({"status": "error", "error": f"no: Basic {pair} {TOKEN} " + "x" * 10_000})
     async with hostile(head("200 OK", "application/json") + body.encode(), listed=False) as (url, requests):
-        with pytest.raises(Unanswered) as problem:
+        with pytest.raises(QueryFailed) as problem:
             await instant(url.replace("//", f"//user:{TOKEN}@"), "up")
     assert pair.encode() in requests[0]
     assert "no: Basic … …" in str(problem.value)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prober.storage import store as module
-from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Store, Unusable
+from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Store, UnusableStore
 
 
 def test_the_latest_of_each_key_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -81,13 +81,13 @@ def test_a_newer_version_is_set_aside_and_not_spoilt(tmp_path: Path) -> None:
 def test_an_unusable_folder_is_an_error_with_its_remedy(tmp_path: Path) -> None:
     """With the path and what to do: a file where a folder should be, a read-only disk, another prober's."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(Unusable, match=r"--storage.path .*/file: cannot be used: .*; mount a writable volume"):
+    with pytest.raises(UnusableStore, match=r"--storage.path .*/file: cannot be used: .*; mount a writable volume"):
         Store(str(tmp_path / "file"))
-    with pytest.raises(Unusable, match="mount a writable volume"):
+    with pytest.raises(UnusableStore, match="mount a writable volume"):
         Store("/proc/self/none")
     first = Store(str(tmp_path / "held"))
     with pytest.raises(
-        Unusable, match=r"held: held by another prober, .* \(database is locked\); give each prober its own folder"
+        UnusableStore, match=r"held: held by another prober, .* \(database is locked\); give each prober its own folder"
     ):
         Store(str(tmp_path / "held"))
     first.close()

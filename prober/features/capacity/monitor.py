@@ -34,7 +34,7 @@ from prober.measure.engine_signals import EngineChange
 from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
-from prober.net.prometheus import Unanswered, firing
+from prober.net.prometheus import QueryFailed, firing
 from prober.probing.event_log import EventLog
 from prober.probing.leadership import Alone, Leadership, claimed_as
 from prober.probing.observer import ObservedTarget, TargetObserver
@@ -45,7 +45,7 @@ from prober.results.capacity import words
 from prober.results.result import Result
 from prober.results.stop_reason import ending
 from prober.storage.elapsed import Moment, moment
-from prober.storage.lock import Held, Lock
+from prober.storage.lock import Lock, LockHeld
 from prober.storage.store import Store
 from prober.workload.arrivals import derive_seed
 from prober.workload.budget import BudgetDemand
@@ -439,7 +439,7 @@ class Sweeps:
                 await self._driven(swept, identity, why, fence)
         except Refused as refusal:
             self._not_begun(swept, why, refusal)
-        except Held as other:
+        except LockHeld as other:
             self._not_begun(swept, why, Refused("locked", f"it is loaded by {other} on this machine"))
         except Unmeasurable as problem:
             self._failed(swept)
@@ -571,7 +571,7 @@ class Sweeps:
             return
         try:
             names = await firing(self.prometheus_url, swept.name, CAPACITY_ALERTS)
-        except Unanswered as problem:
+        except QueryFailed as problem:
             log.warning("prometheus.url: whether alerts fire is not known: %s", problem)
             return
         if names:

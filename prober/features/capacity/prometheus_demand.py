@@ -5,7 +5,7 @@ import logging
 import time
 
 from prober.features.capacity.headroom import Headroom
-from prober.net.prometheus import Unanswered, instant
+from prober.net.prometheus import QueryFailed, instant
 
 EVERY_S = 30.0
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Demands:
             per_s = await instant(self.url, query)
             if per_s < 0:
                 per_s, problem = None, f"{query!r} gives {per_s:g}/s; there is no such demand"
-        except Unanswered as unanswered:
+        except QueryFailed as unanswered:
             problem = str(unanswered)
         if problem != self._told.get(name, ""):
             self._told[name] = problem

@@ -21,7 +21,7 @@ from prober.features.engines.page_reading import facts, in_slices, recognise, wa
 from prober.measure.engine_signals import EngineChange, EngineSignals, EngineTable, PageReading
 from prober.measure.engines import TABLES, tables
 from prober.net.clock import Clock
-from prober.net.scrape import Fetched, Unreadable, fetch
+from prober.net.scrape import Fetched, UnreadablePage, fetch
 from prober.probing.page_source import PageListener
 from prober.probing.target import Target
 
@@ -74,7 +74,7 @@ class PageReader:
                 if self._read_ns is not None:
                     self._listener.page_read(None)
                 return False
-        except Unreadable as problem:
+        except UnreadablePage as problem:
             if self._clock.late_s(begun_ns) > HELD_UP_S:
                 return True  # the prober was stopped meanwhile, which says nothing of the page
             self._tries += 1
@@ -118,14 +118,14 @@ class PageReader:
         return True
 
     def _recognise(self, page: Page, known: tuple[EngineTable, ...]) -> EngineTable:
-        """Whose page this is: each time, as an upgrade may change its names. Raises Unreadable."""
+        """Whose page this is: each time, as an upgrade may change its names. Raises UnreadablePage."""
         if self._table is not None:
             known = tables(self._table.engine)
         found = recognise(page, known) or (recognise(page, TABLES) if self._table is None else None)
         if found is None:
             self._table, self._parser = None, Parser()
             hint = f"; {known[0].needs}" if known and known[0].needs else ""
-            raise Unreadable(f"{shown(self._url(known))}: a page of no engine that is known{hint}")
+            raise UnreadablePage(f"{shown(self._url(known))}: a page of no engine that is known{hint}")
         if found != self._table:
             self._parser = Parser(wanted(tables(found.engine)))
             if found.note:
@@ -178,7 +178,7 @@ class PageReader:
         for path in dict.fromkeys(fact.path for fact in table.facts):
             try:
                 answers[path] = orjson.loads((await self._get(self._root() + path)).body)
-            except (Unreadable, ValueError):
+            except (UnreadablePage, ValueError):
                 continue  # not every server has every page; what is not told is not known
         self._facts = facts(table, answers)
 

@@ -29,7 +29,7 @@ class Conflict(Exception):
     """The record has another version."""
 
 
-class Unusable(OSError):
+class UnusableFolder(OSError):
     """A folder that cannot hold a lease; the message names it and the remedy."""
 
 
@@ -142,7 +142,7 @@ class FileLease:
     """
 
     def __init__(self, folder: str, name: str) -> None:
-        """Raises Unusable: not writable, or on a network file system, where locks of several machines cannot be relied on."""
+        """Raises UnusableFolder: not writable, or on a network file system, where locks of several machines cannot be relied on."""
         path = Path(folder)
         self._lock, self._state = path / f"{name}.lock", path / f"{name}.json"
         self._file = -1
@@ -152,11 +152,11 @@ class FileLease:
             if not os.access(path, os.W_OK):
                 raise PermissionError(13, "the folder is not writable")
         except OSError as problem:
-            raise Unusable(
+            raise UnusableFolder(
                 f"--lease.path {folder}: cannot be used: {problem}; name a folder that all replicas can write to"
             ) from None
         if kind := network_file_system(path):
-            raise Unusable(
+            raise UnusableFolder(
                 f"--lease.path {folder}: is on {kind}, whose locks cannot be relied on; name a folder on a local disk, or use "
                 "--lease.name with a Kubernetes API server"
             )

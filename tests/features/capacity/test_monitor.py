@@ -36,7 +36,7 @@ from prober.mock.faults import parse_fault
 from prober.mock.server import create_app, running
 from prober.mock.settings import Settings
 from prober.net.clock import Clock
-from prober.net.prometheus import Unanswered
+from prober.net.prometheus import QueryFailed
 from prober.probing.event_log import EventLog
 from prober.probing.leadership import Alone
 from prober.probing.observer import ObservedTarget
@@ -423,7 +423,7 @@ async def test_what_another_query_told_is_not_the_demand(monkeypatch: pytest.Mon
     async def instant(_: str, query: str) -> float:
         if query == "old":
             return 4.0
-        raise Unanswered("nobody is there")
+        raise QueryFailed("nobody is there")
 
     monkeypatch.setattr("prober.features.capacity.prometheus_demand.instant", instant)
     async with running(SLOTS) as url, staged(url, "demand_query: old", prometheus="http://127.0.0.1:1") as stage:

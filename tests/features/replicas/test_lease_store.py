@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prober.features.replicas.lease_store import FileLease, Unusable, network_file_system, now_s
+from prober.features.replicas.lease_store import FileLease, UnusableFolder, network_file_system, now_s
 
 HOLD = (
     "import sys; from prober.features.replicas.lease_store import FileLease\n"
@@ -60,7 +60,9 @@ def test_a_spoilt_file_is_begun_anew(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_keep_one_is_told(tmp_path: Path) -> None:
     """With what to do."""
     (tmp_path / "file").touch()
-    with pytest.raises(Unusable, match=r"--lease\.path .*file: cannot be used: .*; name a folder that all replicas"):
+    with pytest.raises(
+        UnusableFolder, match=r"--lease\.path .*file: cannot be used: .*; name a folder that all replicas"
+    ):
         FileLease(str(tmp_path / "file"), "l")
 
 
@@ -78,7 +80,9 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert network_file_system(share, str(mounts)) is None
     assert network_file_system(share, str(tmp_path / "none")) is None
     monkeypatch.setattr("prober.features.replicas.lease_store.network_file_system", lambda _: "nfs4")
-    with pytest.raises(Unusable, match="is on nfs4, whose locks cannot be relied on; name a folder on a local disk"):
+    with pytest.raises(
+        UnusableFolder, match="is on nfs4, whose locks cannot be relied on; name a folder on a local disk"
+    ):
         FileLease(str(share), "l")
 
 

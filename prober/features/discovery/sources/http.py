@@ -12,7 +12,7 @@ from prober.features.discovery.sources.discovered_targets import DiscoveredTarge
 from prober.features.discovery.sources.groups import BadList, targets_of
 from prober.net.certificates import client_tls
 from prober.net.redaction import Redactor
-from prober.net.scrape import Unreadable, fetch
+from prober.net.scrape import UnreadablePage, fetch
 from prober.storage.watched_file import Secret
 
 MAX_BODY_BYTES = 4 << 20
@@ -57,7 +57,7 @@ class Http:
             if kind.lower() != "application/json":
                 raise BadList(f"its Content-Type is {kind[:60]!r}; a list of targets has application/json")
             targets = targets_of(orjson.loads(page.body), {"__meta_url": self._where}, self._label_names)
-        except Unreadable as problem:
+        except UnreadablePage as problem:
             self._discovered.failed(self._where, self._redactor.redact(str(problem)[:MAX_MESSAGE_CHARS]))
         except ValueError as problem:
             self._discovered.failed(
