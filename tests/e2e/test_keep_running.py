@@ -254,7 +254,7 @@ def test_actions_stay_off_until_somebody_is_asked_who_they_are(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (("--web.listen-address", "9742"), 1, "--web.listen-address '9742': write"),
+        (("--web.listen-address", "9742"), 2, "--web.listen-address: '9742': write"),
         (
             ("--web.listen-address", ":0", "--web.enable-admin-api"),
             1,
