@@ -24,10 +24,13 @@ from typing import Any
 import uvloop
 
 from bench.report import goal, percentile, show
+from prober.config.configuration import Configuration
+from prober.config.drift import DriftSpec
 from prober.config.load import load
-from prober.config.specs import DriftSpec, Specs, TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
+from prober.features.budget.checkpoints import Ledger
 from prober.features.budget.monitor import BudgetMonitor
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
@@ -44,7 +47,7 @@ from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory
 from prober.probing.recorder import ProbeRecorder
-from prober.probing.target_runner import Names, NoBudgetKeeper, RunnerContext
+from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import pod
@@ -65,17 +68,15 @@ def fleet(clock: Clock) -> tuple[Fleet, Registry]:
         BudgetMonitor(families),
         ProbeHistory(100),
         EngineMonitor(families, events, {}),
-        DriftMonitor(families, events, DriftSpec(1 / (30 * 86_400), 0.2, 7 * 86_400), {}),
+        DriftMonitor(families, events, DriftSpec(), {}),
         DiagnosisMonitor(families, events),
         headroom,
-        Sweeps(families, events, headroom, trust, None, PageReader),
+        Sweeps(families, events, headroom, trust, clock, None, PageReader),
     )
-    return Fleet(
-        RunnerContext(clock, trust, events, features, families.remove, "bench", Names(), NoBudgetKeeper())
-    ), families
+    return Fleet(RunnerContext(clock, trust, events, features, families.remove, "bench", Names(), Ledger())), families
 
 
-def configured(text: str) -> Specs:
+def configured(text: str) -> Configuration:
     """Of a configuration."""
     return load(text, source="bench", engines=DIALECTS, environment={}, read=lambda path: path)
 

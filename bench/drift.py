@@ -323,7 +323,7 @@ def main() -> None:
         "drift",
         goals(cells, costs),
         material=SETTINGS.material,
-        false_alarm_every_s=SETTINGS.false_alarm_every_s,
+        false_alarms_per_s=SETTINGS.false_alarms_per_s,
         interval_s=INTERVAL_S,
         level=LEVEL,
         cells=cells,

@@ -20,7 +20,7 @@ from bench.comparison import CONFIG, itl_errors_ms, pairs
 from bench.report import goal, percentile, show
 from bench.stage import Stage, stage
 from prober.config.load import load
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition import families, protobuf
 from prober.exposition.families import Family, Histogram

@@ -1,13 +1,16 @@
 """Real parts that some tests need, and the list of what was skipped for want of them."""
 
+import asyncio
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from hypothesis import settings
+
+from tests.virtual import VirtualLoop
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
@@ -15,6 +18,12 @@ settings.load_profile("untimed")
 # Real engines take minutes to install and gigabytes to keep: `make test-engines` names where they are.
 collect_ignore = [] if os.environ.get("ENGINES_DIR") else ["engines/test_real_engines.py"]
 collect_ignore += [] if os.environ.get("APISERVER") else ["cluster/test_cluster.py"]  # `make test-cluster` builds one
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The event loop of a test."""
+    is_virtual = item.get_closest_marker("virtual_time") and not item.get_closest_marker("real_time")
+    return {"loop": VirtualLoop if is_virtual else asyncio.new_event_loop}
 
 
 def absent(program: str) -> NoReturn:

@@ -2,17 +2,23 @@
 
 from typing import cast
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.net.clock import Clock
 from prober.probing.observer import Feature, ObservedTarget
 from prober.probing.target import Target
 
+UNIX_S = 1e9
+
 
 class StoppedClock:
-    """A monotonic clock that a test sets."""
+    """A clock that a test sets. ns: since its start at `UNIX_S`."""
 
     def __init__(self) -> None:
         self.ns = 0
+
+    def unix_s(self) -> float:
+        """Seconds of the wall clock."""
+        return UNIX_S + self.ns / 1e9
 
     def now_ns(self) -> int:
         """Nanoseconds."""

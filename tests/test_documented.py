@@ -12,8 +12,11 @@ import pytest
 
 from prober.cli.main import COMMANDS
 from prober.cli.run import run
-from prober.config import models
+from prober.config.fields import Block
 from prober.config.load import load
+from prober.config.slos import SloSpec
+from prober.config.target import BudgetSpec, Overridable, ProbeSpec, TargetSpec
+from prober.config.workloads import WorkloadSpec
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.exposition.families import Registry
 from prober.measure.engines import DIALECTS
@@ -54,10 +57,8 @@ def test_every_command_is_documented(command: str) -> None:
     assert f"`prober {command}" in text("README.md")
 
 
-@pytest.mark.parametrize(
-    "model", [models.Overridable, models.Slo, models.WorkloadBlock, models.Target, models.Probe, models.Budget]
-)
-def test_every_key_is_documented(model: type[models.Block]) -> None:
+@pytest.mark.parametrize("model", [Overridable, SloSpec, WorkloadSpec, TargetSpec, ProbeSpec, BudgetSpec])
+def test_every_key_is_documented(model: type[Block]) -> None:
     """By its path, in docs/configuration.md, with a description."""
     for name, field in model.model_fields.items():
         assert f".{name}` |" in text("docs/configuration.md")

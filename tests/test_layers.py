@@ -211,7 +211,7 @@ def test_every_pure_module_exists() -> None:
         ("prober.probing.probe", "def late():\n    from prober import daemon"),
         ("prober.features.drift.monitor", "from prober.features.slo import firing"),
         ("prober.features.drift.monitor", "from ..slo.firing import firing_checks"),
-        ("prober.config.models", "from prober import measure, net"),
+        ("prober.config.target", "from prober import measure, net"),
         ("prober.utils", ""),
         ("prober.cli.run", "from prober.helpers import x"),
     ],
@@ -228,7 +228,7 @@ def test_an_import_against_a_law_is_found(name: str, source: str) -> None:
         ("prober.measure.chat", "from . import sse\nfrom .sse import Event"),
         ("prober.cli.main", "from prober import __version__, daemon"),
         ("prober.features.drift.monitor", "from prober.features.drift.detector import step"),
-        ("prober.config.models", "import yaml\nfrom prober.measure.outcome import Outcome"),
+        ("prober.config.target", "import yaml\nfrom prober.measure.outcome import Outcome"),
     ],
 )
 def test_a_lawful_import_passes(name: str, source: str) -> None:
@@ -253,7 +253,7 @@ def test_a_lawful_import_passes(name: str, source: str) -> None:
 )
 def test_input_and_output_in_a_pure_module_is_found(source: str) -> None:
     """A clock, a file, a socket or a hidden random generator is named in a pure module, and free elsewhere."""
-    for pure in ("prober.config.models", "prober.features.drift.detector", "prober.features.grafana.dashboards.slo"):
+    for pure in ("prober.config.target", "prober.features.drift.detector", "prober.features.grafana.dashboards.slo"):
         assert len(impurities(pure, source)) == 1
     for other in ("prober.net.exchange", "prober.features.drift.monitor"):
         assert impurities(other, source) == []

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from prober.cli.exit_codes import ExitCode, exit_on, fail
+from prober.config.configuration import Configuration
 from prober.config.load import ConfigError
-from prober.config.specs import Specs, TargetSpec
+from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.probing.shard import Shard, shard_of
 
@@ -77,7 +78,7 @@ def check(
         fail("\n".join(f"{config_file}: {mistake}" for mistake in mistakes), ExitCode.FAILED)
 
 
-def _headline(specs: Specs, alerts: int, sweeps: int, warnings: int) -> str:
+def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int) -> str:
     """The summary line: targets, mistakes and warnings."""
     names = ", ".join(discovery.name for discovery in specs.discovery)
     targets = [counted(len(specs.targets), "target")] if specs.targets else []
@@ -138,7 +139,7 @@ class _Fleet:
         shard = shard_of(spec.key, self.shards)
         return shard < self.replicas if self.alone else self.only in (None, shard)
 
-    def words(self, specs: Specs) -> Iterator[str]:
+    def words(self, specs: Configuration) -> Iterator[str]:
         """Sentences on the cost and the risks of several probers."""
         if self.alone:
             yield f"Each of {self.shards} shards has its own targets: every target is probed by one replica."
@@ -161,7 +162,7 @@ class _Fleet:
                 "each keeps only itself to one at a time."
             )
 
-    def _shares(self, specs: Specs) -> Iterator[str]:
+    def _shares(self, specs: Configuration) -> Iterator[str]:
         """Sentences on the number of targets of each shard, and on targets that no prober probes."""
         if specs.discovery and not specs.targets:
             yield "Targets of the shards: not known before discovery."
@@ -190,13 +191,11 @@ def _some(names: list[str]) -> str:
     )
 
 
-def _sweeps(specs: Specs) -> "dict[str, SweepCost]":
+def _sweeps(specs: Configuration) -> "dict[str, SweepCost]":
     """Cost of the sweeps, by key of the target."""
     from prober.cli.sweep_cost import SweepCost
 
-    places = [f"targets[{index}]" for index in range(len(specs.targets))]
-    places += [discovery.template.key for discovery in specs.discovery]
-    costs = [SweepCost.of(place, spec) for place, spec in zip(places, specs.kinds, strict=True)]
+    costs = [SweepCost.of(place, spec) for place, spec in specs.places.items()]
     return {cost.spec.key: cost for cost in costs if cost is not None}
 
 
@@ -208,10 +207,10 @@ class _Declared:
     spec: TargetSpec
 
 
-def _costs(specs: Specs, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]") -> None:
-    from prober.config.specs import estimate_per_day
+def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]") -> None:
+    from prober.config.target import estimate_per_day
     from prober.daemon.registry import registry
-    from prober.features.slo.monitor import TargetSlos
+    from prober.features.slo.monitor import SloMonitor
     from prober.probing.recorder import TargetProbes
 
     print(
@@ -225,9 +224,9 @@ def _costs(specs: Specs, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]") -> No
         use = estimate_per_day(spec)
         families = registry()
         declared = _Declared(spec.name or "undiscovered", spec)
-        TargetProbes(families, declared), TargetSlos(families, declared)
+        TargetProbes(families, declared), SloMonitor(families).observe(declared)
         lines = sum(child.text(False).count("\n") for family in families.values() for child in family.children.values())
-        rate = sum(probe.rate_per_s for probe in spec.probes)
+        rate = sum(probe.rate for probe in spec.probes)
         cost = _Cost(rate, use.prompt_tokens, use.completion_tokens, use.dollars, lines)
         if (sweep := sweeps.get(spec.key)) is not None:
             swept.append((name, sweep))
@@ -299,8 +298,8 @@ def _swept(sweep: "SweepCost") -> _Cost:
     return _Cost(0.0, prompt, tokens - prompt, sweep.amount_per_day("cost") if sweep.has_price else None)
 
 
-def _alerts(specs: Specs) -> list[str]:
-    """Print the bad probes that fire each burn-rate pair; return the alerts that cannot fire, as `path: message`."""
+def _alerts(specs: Configuration) -> list[str]:
+    """Print what fires each burn-rate pair; return the alerts that cannot fire, as `path: message`."""
     from prober.features.slo.firing import firing_checks, percentile_events, percentile_window
     from prober.measure.burn_rate_windows import promql
     from prober.measure.objective import format_percent

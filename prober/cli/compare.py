@@ -20,12 +20,12 @@ from rich.table import Table
 
 from prober import __version__
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson, EndpointOptions, WorkloadOptions, expand_options, parse_option, parse_share
+from prober.cli.options import AsJson, EndpointOptions, WorkloadOptions, expand_options, quantity, share
 from prober.cli.report import result_of
 from prober.cli.session import Session
-from prober.cli.target import check_writable, target, workloads
+from prober.cli.target import check_writable, target, workload
 from prober.config.load import ConfigError
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.config.units import rate as parse_rate
 from prober.features.experiments.compare import (
@@ -124,8 +124,8 @@ def compare(
         exit_on(UnansweredSide, command="compare", code=ExitCode.FAILED),
         exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="compare"),
     ):
-        level = parse_share("--error", error)
-        rates = [parse_option("--rate", text, parse_rate) for text in rate or ["2/s"]]
+        level = share("--error", error)
+        rates = [quantity("--rate", text, parse_rate) for text in rate or ["2/s"]]
         _check_rounds(rounds, len(rates), error, level)
         files = _files(a, b)
         if save:
@@ -133,7 +133,7 @@ def compare(
         if files:
             comparison = _stored(*files, rounds, level)
         else:
-            workload, declared = workloads(workload_options)
+            chosen = workload(workload_options)
             endpoint_b = replace(
                 endpoint,
                 model=b_model or endpoint.model,
@@ -144,17 +144,16 @@ def compare(
                     f"compare {side}",
                     url,
                     options,
-                    workloads=declared,
-                    probes=[{"workload": workload}],
+                    probes=[{"workload": chosen}],
                     max_in_flight=MAX_IN_FLIGHT,
-                    connect_lead="200ms",
+                    connect_lead=0.2,
                     warmup=warm_up,
-                    metrics={"url": "auto", "interval": "10s"},
+                    metrics={"interval": 10.0},
                 )
                 for side, url, options in (("A", a, endpoint), ("B", b, endpoint_b))
             ]
             halves = plan(rates, rounds, requests, Random())
-            pause_s = parse_option("--cool-down", cool_down, duration)
+            pause_s = quantity("--cool-down", cool_down, duration)
             _announce(halves, pause_s)
             comparison = uvloop.run(_measured(specs, halves, pause_s, warm_up, level))
             settings = {
@@ -164,8 +163,7 @@ def compare(
                 "cool_down_s": pause_s,
                 "warm_up": warm_up,
             }
-            probe = specs[0].probes[0]
-            load = describe_load(probe.workload, arrivals=probe.arrivals.kind)
+            load = describe_load(chosen, arrivals="poisson")
             comparison = replace(comparison, load=load, configuration=json.dumps(settings))
         if save:
             Path(save).write_text(to_json(comparison), encoding="utf-8")
@@ -285,7 +283,7 @@ async def _turn(session: Session, half: Half, warm_up: int) -> list[Request]:
         last = warm[-1]
         why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
         raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
-    start_ns = session.clock.now_ns() + round(session.spec.connect_lead_s * 1e9)
+    start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))
     async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
         return [_row(result, start_ns) async for result in results]

@@ -125,8 +125,8 @@ def _destination(
     folder: str,
     datasource: str,
 ) -> _Destination:
-    """The destination of the options, completed by the configuration. Exits if something is missing."""
-    from prober.config.grafana import flaw
+    """The place from the options, completed by the configuration. Exits if something is missing."""
+    from prober.config.grafana import url_problem
 
     spec = None
     if config_file:
@@ -141,14 +141,14 @@ def _destination(
             _fail(f"--config.file {config_file}: has no `grafana:`; add one with its `url`, or give --url")
     if not url and spec is None:
         _fail("--url: needed, such as https://grafana.example.org, or a --config.file with a `grafana:`")
-    if url and (wrong := flaw(url)):
+    if url and (wrong := url_problem(url)):
         _fail(f"--url: {wrong}")
     elsewhere = bool(url) and spec is not None and url.rstrip("/") != spec.url
     known = None if elsewhere else spec  # a token is for one Grafana
     tls = known.tls if known else None
     return _Destination(
         url or (spec.url if spec else ""),
-        _credential(token_file or (known.token_file if known and not user else ""), user, password_file),
+        _credential(token_file or (known.auth.bearer_token_file if known and not user else ""), user, password_file),
         ca_file or (tls.ca_file if tls else None),
         bool(tls and tls.insecure_skip_verify),
         (tls.cert_file, tls.key_file) if tls and tls.cert_file and tls.key_file else None,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from dataclasses import asdict
 from random import Random
@@ -14,9 +15,11 @@ from rich.table import Table
 
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, EndpointOptions, MetricsUrl, Url, expand_options
-from prober.cli.target import target
+from prober.cli.target import read_file, target, validated
+from prober.config.fields import Document
 from prober.config.load import ConfigError
-from prober.config.specs import TargetSpec
+from prober.config.serving import DecodeBoundSpec
+from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.diagnosis import diagnose as judge
@@ -48,22 +51,19 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Send about 70 small probes, one at a time, and print the diagnosis. Exit code: 0 if any was answered."""
-    bound: dict[str, Any] = {"config_file": model_config, "gpu": gpu, "gpus": gpus}
-    more: dict[str, Any] = {"decode_bound": bound} if model_config and gpu else {}
+    bound = {"config_file": model_config, "gpu": gpu, "gpus": gpus}
     with exit_on(ConfigError, BadEndpoint, ValueError, command="diagnose"):
         breached = {signal: duration(text) for signal, text in (("ttft", ttft), ("tpot", tpot)) if text}
-        spec = target(
-            "diagnose",
-            url,
-            endpoint,
-            metrics={"url": metrics_url, "interval": "1s"},
-            **more,
+        decode = (
+            validated("diagnose", DecodeBoundSpec, bound, Document((), os.environ, read_file))
+            if model_config and gpu
+            else None
         )
+        spec = target("diagnose", url, endpoint, metrics_url=metrics_url, metrics={"interval": 1.0})
         results, readings = uvloop.run(_measure(spec, quiet=as_json))
-    decode = spec.decode_bound
     hardware = (
-        Hardware(decode.model, decode.bandwidth_bytes_per_s, decode.gpus or 1)
-        if decode is not None and decode.bandwidth_bytes_per_s is not None
+        Hardware(decode.model, decode.memory_bandwidth_bytes_per_s, decode.gpus or 1)
+        if decode is not None and decode.memory_bandwidth_bytes_per_s is not None
         else None
     )
     engine = readings[-1][1].info.engine if readings else results[-1].engine or None

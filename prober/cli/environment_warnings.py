@@ -5,13 +5,15 @@ from glob import glob, has_magic
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from prober.config.specs import DiscoverySpec, FileSpec, HttpSpec, KubernetesSpec, Specs, TargetSpec, TlsSpec
+from prober.config.configuration import Configuration
+from prober.config.discovery import DiscoverySpec, FileSpec, HttpSpec, KubernetesSpec
+from prober.config.server import Auth, TlsSpec
 from prober.net.address import Forbidden, check
 
 Named = Iterator[tuple[str, str]]  # place in the configuration, value at that place
 
 
-def environment_warnings(specs: Specs) -> Iterator[str]:
+def environment_warnings(specs: Configuration) -> Iterator[str]:
     """Warnings, each as `path: message`."""
     for place, path in _files(specs):
         if has_magic(path) and not glob(path):
@@ -25,18 +27,13 @@ def environment_warnings(specs: Specs) -> Iterator[str]:
             yield f"{place}: {refusal.strerror}"
 
 
-def _kinds(specs: Specs) -> Iterator[tuple[str, TargetSpec]]:
-    yield from ((f"targets[{index}]", spec) for index, spec in enumerate(specs.targets))
-    yield from ((f"discovery[{index}].target", discovery.template) for index, discovery in enumerate(specs.discovery))
-
-
-def _files(specs: Specs) -> Named:
-    for place, spec in _kinds(specs):
-        yield from _of_server(place, spec.bearer_token_file, spec.tls)
+def _files(specs: Configuration) -> Named:
+    for place, spec in specs.places.items():
+        yield from _of_server(place, spec.auth, spec.tls)
     for index, discovery in enumerate(specs.discovery):
         yield from _of_discovery(f"discovery[{index}]", discovery)
     if specs.grafana is not None:
-        yield from _of_server("grafana", specs.grafana.token_file, specs.grafana.tls)
+        yield from _of_server("grafana", specs.grafana.auth, specs.grafana.tls)
 
 
 def _of_discovery(place: str, spec: DiscoverySpec) -> Named:
@@ -44,23 +41,23 @@ def _of_discovery(place: str, spec: DiscoverySpec) -> Named:
         case FileSpec() as source:
             yield from ((f"{place}.file.files", path) for path in source.files)
         case HttpSpec() as source:
-            yield from _of_server(f"{place}.http", source.bearer_token_file, source.tls)
+            yield from _of_server(f"{place}.http", source.auth, source.tls)
         case KubernetesSpec() as source:
-            yield from _of_server(f"{place}.kubernetes", source.bearer_token_file, None)
+            yield from _of_server(f"{place}.kubernetes", source.auth, None)
             if source.ca_file:
                 yield f"{place}.kubernetes.ca_file", source.ca_file
 
 
-def _of_server(place: str, bearer_token_file: str | None, tls: TlsSpec | None) -> Named:
-    files = {"auth.bearer_token_file": bearer_token_file}
+def _of_server(place: str, auth: Auth | None, tls: TlsSpec | None) -> Named:
+    files = {"auth.bearer_token_file": auth.bearer_token_file if auth is not None else None}
     if tls is not None:
         files |= {"tls.ca_file": tls.ca_file, "tls.cert_file": tls.cert_file, "tls.key_file": tls.key_file}
     yield from ((f"{place}.{key}", path) for key, path in files.items() if path)
 
 
-def _addresses(specs: Specs) -> Named:
+def _addresses(specs: Configuration) -> Named:
     """Addresses that the prober connects to and that must not be link-local."""
-    for place, spec in _kinds(specs):
+    for place, spec in specs.places.items():
         if spec.allow_link_local:
             continue
         yield f"{place}.url", spec.url

@@ -19,13 +19,14 @@ from rich.table import Table
 
 from prober import __version__
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson, EndpointOptions, Url, WorkloadOptions, expand_options, parse_share
+from prober.cli.options import AsJson, EndpointOptions, Url, WorkloadOptions, expand_options, quantity, share
 from prober.cli.report import result_of
 from prober.cli.session import Session
-from prober.cli.target import check_writable, target, workloads
+from prober.cli.target import check_writable, target, workload
 from prober.config.load import ConfigError
-from prober.config.objectives import expressions
-from prober.config.specs import ProbeSpec, TargetSpec
+from prober.config.slos import parse_objectives
+from prober.config.target import ProbeSpec, TargetSpec
+from prober.config.units import rate as parse_rate
 from prober.features.experiments.gate import COMPARED, Finding, Gate, Reference, State, Verdict, reference
 from prober.measure.result import ProbeResult
 from prober.net.clock import Clock
@@ -44,7 +45,7 @@ EXIT: dict[State, ExitCode] = {
     "not_enough_data": ExitCode.NOT_ENOUGH_DATA,
 }
 COLOUR: dict[State, str] = {"ready": "green", "not_ready": "red", "degraded": "yellow", "not_enough_data": "yellow"}
-PAGE_INTERVAL = "10s"
+PAGE_INTERVAL_S = 10.0
 MAX_IN_FLIGHT = 256  # far above need, so that a slow target shows as slow instead of shedding requests
 
 
@@ -69,30 +70,27 @@ def gate(
 ) -> None:
     """Decide: ready (exit code 0), not_ready (1), degraded (3) or not_enough_data (4). Exit code 2: wrong call."""
     with exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="gate"):
-        objectives = expressions(slo or [])
-        workload, declared = workloads(workload_options)
+        objectives, sent = parse_objectives(slo or []), workload(workload_options)
         spec = target(
             "gate",
             url,
             endpoint,
-            slos=objectives,
-            workloads=declared,
-            probes=[{"workload": workload, "rate": rate, "slos": list(objectives)}],
+            probes=[{"workload": sent, "rate": quantity("--rate", rate, parse_rate), "slos": objectives}],
             max_in_flight=MAX_IN_FLIGHT,
-            metrics={"url": "auto", "interval": PAGE_INTERVAL},
+            metrics={"interval": PAGE_INTERVAL_S},
         )
         probe, before = spec.probes[0], result_of(Path(baseline)) if baseline else None
-        references, remarks = _references(before, probe, parse_share("--material", material), baseline)
+        references, remarks = _references(before, probe, share("--material", material), baseline)
         judge = Gate(
             tuple(spec.uses()),
             most=max_requests,
-            error=parse_share("--error", error),
-            failures=parse_share("--failures", failures),
+            error=share("--error", error),
+            failures=share("--failures", failures),
             baseline=references,
         )
         if save:
             check_writable("--save", Path(save))
-        _announce(judge.least, max_requests, probe.rate_per_s)
+        _announce(judge.least, max_requests, probe.rate)
         verdict, result = uvloop.run(_ask(spec, judge, max_requests))
         if before is not None and before.target.model != result.target.model:
             remarks.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
@@ -100,9 +98,9 @@ def gate(
             Path(save).write_text(to_json(result), encoding="utf-8")
             remarks += _as_baseline(result, save)
     if as_json:
-        answer = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
-        answer |= {"target": asdict(result.target), "rate_per_s": probe.rate_per_s, "workload": workload}
-        print(json.dumps(answer))
+        told = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
+        told |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
+        print(json.dumps(told))
     else:
         _draw(verdict, remarks)
     sys.exit(EXIT[verdict.state])
@@ -135,12 +133,12 @@ def _references(
         return [], []
     if not before.requests:
         raise ValueError(f"--baseline {source} {NO_REQUESTS}")
-    load = describe_load(probe.workload, arrivals=probe.arrivals.kind)
-    rates = {index: before.stages[index].rate_per_s for index in _comparable(before, load, source)}
-    if probe.rate_per_s not in rates.values():
+    sent = describe_load(probe.workload, arrivals="poisson")
+    rates = {place: before.stages[place].rate_per_s for place in _comparable(before, sent, source)}
+    if probe.rate not in rates.values():
         known = ", ".join(f"{rate:g}/s" for rate in rates.values() if rate is not None) or "no rate that is known"
-        raise ValueError(f"--baseline {source} is of {known}, not of {probe.rate_per_s:g}/s: say --rate accordingly")
-    rows: list[Request] = [row for row in before.requests if rates.get(row.stage) == probe.rate_per_s]
+        raise ValueError(f"--baseline {source} is of {known}, not of {probe.rate:g}/s: say --rate accordingly")
+    rows: list[Request] = [each for each in before.requests if rates.get(each.stage) == probe.rate]
     references: list[Reference] = []
     remarks: list[str] = []
     for latency, q in COMPARED:
@@ -186,14 +184,14 @@ async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Resul
         begin_ns = clock.now_ns()
         results: list[ProbeResult | None] = []
         if verdict is None:
-            start_ns = begin_ns + round(spec.connect_lead_s * 1e9)
+            start_ns = begin_ns + round(spec.connect_lead * 1e9)
             schedule = islice(due_times(probe, rng, start_ns), most - len(warm))
             results, verdict = await _fed(judge, session.ordered(drawer, schedule))
         verdict = verdict or judge.verdict()
         stage, rows = stage_of(
-            f"{probe.rate_per_s:g}/s",
-            probe.rate_per_s,
-            [result for result in results if result is not None],
+            f"{probe.rate:g}/s",
+            probe.rate,
+            [each for each in results if each is not None],
             index=0,
             origin_ns=origin_ns,
             begin_ns=begin_ns,
@@ -207,7 +205,7 @@ async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Resul
             ended_unix_s=time.time(),
             tool=f"llm-slo-prober {__version__}",
             target=session.described(),
-            load=describe_load(probe.workload, arrivals=probe.arrivals.kind),
+            load=describe_load(probe.workload, arrivals="poisson"),
             stages=(stage,),
             slos=probe.slos,
             warm_up=WarmUp(len(warm)),

@@ -25,8 +25,8 @@ from prober.cli.options import AsJson, EndpointOptions, Url, expand_options
 from prober.cli.sending import Sending, Watched
 from prober.cli.target import check_writable, only_load, target
 from prober.config.load import ConfigError
-from prober.config.rows import MOST_IN_FLIGHT, Row, load_rows
-from prober.config.specs import TargetSpec
+from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
+from prober.config.target import TargetSpec
 from prober.features.experiments.matrix import (
     CLOSED_LOOP,
     State,
@@ -58,7 +58,7 @@ EXIT: dict[State, ExitCode] = {
     "not_enough_data": ExitCode.NOT_ENOUGH_DATA,
 }
 COLOUR: dict[State, str] = {"accepted": "green", "rejected": "red", "not_enough_data": "yellow"}
-PAGE_INTERVAL = "1s"
+PAGE_INTERVAL_S = 1.0
 
 
 class UnidentifiedTarget(Exception):
@@ -84,8 +84,8 @@ def matrix(
             "matrix",
             url,
             endpoint,
-            max_in_flight=MOST_IN_FLIGHT,
-            metrics={"url": "auto", "interval": PAGE_INTERVAL},
+            max_in_flight=MAX_CONCURRENCY,
+            metrics={"interval": PAGE_INTERVAL_S},
         )
     with (
         exit_on(BadEndpoint, command="matrix"),
@@ -218,13 +218,13 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         assert sending.begin_ns is not None
         stage, stage_requests = stage_of(
             stage_name(sent.row),
-            sent.row.rate_per_s,
+            sent.row.rate,
             sending.results,
             index=index,
             origin_ns=measured.origin_ns,
             begin_ns=sending.begin_ns,
             sending_s=sending.sending_s(is_complete=sent.is_complete),
-            slos=sent.row.slos,
+            slos=sent.row.accept,
             readings=sending.readings,
             ended="complete" if sent.is_complete else "interrupted",
         )
@@ -243,7 +243,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         load=load_of(rows, spec.max_in_flight),
         stages=tuple(stages),
         configuration=configuration,
-        slos=tuple({slo.name: slo for row in rows for slo in row.slos}.values()),
+        slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
         warm_up=WarmUp(measured.warmed),
         stop="complete" if is_complete else "interrupted",
         stop_detail="" if decided else told(verdicts),
@@ -267,7 +267,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
                 "name": row.name,
                 "hypothesis": row.hypothesis,
                 "loop": "closed" if row.closed else "open",
-                "rate_per_s": row.rate_per_s,
+                "rate_per_s": row.rate,
                 "concurrency": row.concurrency,
                 "sent": stage.sent if stage else 0,
                 "answered": stage.answered if stage else 0,

@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from prober.cli.exit_codes import ExitCode, exit_on, fail
-from prober.cli.options import AsJson, BuiltIn, EndpointOptions, Url, expand_options
+from prober.cli.options import AsJson, BuiltIn, EndpointOptions, Url, WorkloadOptions, expand_options
 from prober.cli.target import target
+from prober.cli.target import workload as workload_of
 from prober.config.load import ConfigError
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration, render_timeline
@@ -33,8 +34,8 @@ def once(
     as_json: AsJson = False,
 ) -> None:
     """Send one probe and draw its timeline. Exit code: 0 if the outcome is ok."""
-    with exit_on(ConfigError, BadEndpoint, command="once"):
-        spec = target("once", url, endpoint, probes=[{"workload": workload}])
+    with exit_on(ConfigError, BadEndpoint, ValueError, command="once"):
+        spec = target("once", url, endpoint, probes=[{"workload": workload_of(WorkloadOptions(workload))}])
         result = uvloop.run(_send(spec))
     if result is None:
         fail("prober once: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)

@@ -59,6 +59,22 @@ class WorkloadOptions:
     ] = ""
 
 
+def quantity(option: str, text: str, parse: Callable[[object], T]) -> T:
+    """The value of an option. parse: a function of `config.units`. Raises ValueError that names the option."""
+    try:
+        return parse(text)
+    except ValueError as problem:
+        raise ValueError(f"{option}: {problem}") from None
+
+
+def share(option: str, text: str) -> float:
+    """The value of an option that is a percentage above 0% and below 100%, as a ratio. Raises ValueError."""
+    ratio = float(quantity(option, text, percent))
+    if not 0 < ratio < 1:
+        raise ValueError(f"{option} {text!r} must be above 0% and below 100%")
+    return ratio
+
+
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with one keyword parameter a field in place of each parameter whose type is a dataclass."""
     hints = get_type_hints(command, include_extras=True)
@@ -81,22 +97,6 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what typer reads
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return expanded
-
-
-def parse_option(option: str, text: str, parse: Callable[[str], T]) -> T:
-    """The parsed value of an option. Raises ValueError with the name of the option."""
-    try:
-        return parse(text)
-    except ValueError as problem:
-        raise ValueError(f"{option}: {problem}") from None
-
-
-def parse_share(option: str, text: str) -> float:
-    """The ratio of a percentage between 0% and 100%, exclusive. Raises ValueError with the name of the option."""
-    share = float(parse_option(option, text, percent))
-    if not 0 < share < 1:
-        raise ValueError(f"{option} {text!r} must be above 0% and below 100%")
-    return share
 
 
 def _option_parameters(group: type) -> list[inspect.Parameter]:

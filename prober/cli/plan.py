@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson, parse_option
+from prober.cli.options import AsJson, quantity
 from prober.cli.report import results_of
 from prober.config.units import percent, rate
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
@@ -57,8 +57,12 @@ def plan(
     cannot be sized (with the reason) or a file cannot be read, 2 wrong call."""
     results = results_of(sweep)
     with exit_on(ValueError, command="plan"):
-        free = float(parse_option("--headroom", headroom, percent))
-        demand = Demand(parse_option("--peak", peak, rate), free, min_instances, max_instances)
+        demand = Demand(
+            quantity("--peak", peak, rate),
+            float(quantity("--headroom", headroom, percent)),
+            min_instances,
+            max_instances,
+        )
         names = _per_sweep("--gpu", gpu, len(results))
         gpus = _per_sweep("--gpus-per-instance", gpus_per_instance, len(results))
         prices = _per_sweep("--gpu-price", gpu_price, len(results))
@@ -77,7 +81,7 @@ def plan(
         print(json.dumps({"demand": asdict(demand), "plans": rows}))
     else:
         _draw(demand, offers, answers)
-    sys.exit(ExitCode.OK if any(isinstance(answer, Size) for answer in answers) else ExitCode.FAILED)
+    sys.exit(ExitCode.OK if any(isinstance(each, Size) for each in answers) else ExitCode.FAILED)
 
 
 def _known_price(result: Result) -> float | None:

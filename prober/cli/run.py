@@ -177,5 +177,4 @@ def _log_to_stderr(level: Level, kind: Format) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line(kind))
     logging.basicConfig(level=level.upper().replace("WARN", "WARNING"), handlers=[handler], force=True)
-    for library in ("asyncio", "apscheduler"):
-        logging.getLogger(library).setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -7,7 +7,7 @@ from random import Random
 
 from prober.cli.session import Session, unsent
 from prober.config.rows import Row
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.features.experiments.matrix import as_sent, due_times, warming
 from prober.measure.engine_signals import EngineSignals, PageReading
 from prober.measure.outcome import ANSWERED, Outcome
@@ -74,13 +74,13 @@ class Sending:
     def sending_s(self, *, is_complete: bool) -> float:
         """Time during which requests were sent, in seconds. is_complete: the row was not interrupted."""
         assert self.begin_ns is not None
-        if is_complete and self._row.duration_s is not None:
-            return self._row.duration_s
+        if is_complete and self._row.duration is not None:
+            return self._row.duration
         last_ns = max((result.timeline.intended_ns for result in self.results), default=self.begin_ns)
         return max(0.0, (last_ns - self.begin_ns) / 1e9)
 
     async def _open_loop(self) -> None:
-        lead_ns = round(self._session.spec.connect_lead_s * 1e9)
+        lead_ns = round(self._session.spec.connect_lead * 1e9)
         self.begin_ns = self._clock.now_ns() + lead_ns
         async with asyncio.TaskGroup() as in_flight:
 
@@ -105,7 +105,7 @@ class Sending:
         """Whether a closed loop sends one more request."""
         if self._row.requests is not None:
             return self._started < self._row.requests
-        return self._clock.now_ns() < begin_ns + (self._row.duration_s or 0.0) * 1e9
+        return self._clock.now_ns() < begin_ns + (self._row.duration or 0.0) * 1e9
 
     async def _send(self, due_ns: int) -> bool:
         """Send one request; whether it was answered."""

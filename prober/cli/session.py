@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
 from typing import Any
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
@@ -111,7 +111,7 @@ class Session:
 
     @property
     def _lead_ns(self) -> int:
-        return round(self.spec.connect_lead_s * 1e9)
+        return round(self.spec.connect_lead * 1e9)
 
 
 def unsent(due_ns: int, outcome: Outcome = Outcome.INVALID, detail: str = LATE) -> ProbeResult:

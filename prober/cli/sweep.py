@@ -25,13 +25,16 @@ from prober.cli.options import (
     OutputTokens,
     PromptTokens,
     Url,
+    WorkloadOptions,
     expand_options,
-    parse_option,
+    quantity,
 )
 from prober.cli.target import only_load, target
+from prober.cli.target import workload as workload_of
 from prober.config.load import ConfigError
-from prober.config.objectives import expressions
-from prober.config.specs import SweepSpec, TargetSpec
+from prober.config.slos import parse_objectives
+from prober.config.sweep import SWEPT_SIGNALS, SweepSpec
+from prober.config.target import TargetSpec
 from prober.config.units import duration, rate
 from prober.features.capacity.actions import Estimate, Finished, Run
 from prober.features.capacity.sweep_plan import Plan, plan_of
@@ -85,37 +88,27 @@ def sweep(
 ) -> None:
     """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was found or the SLOs hold at the highest rate,
     1 an SLO is missed at the lowest rate, 4 not enough data, 2 wrong call."""
-    shape = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
-    fixed = bool(prompt_tokens or output_tokens)
     with (
         exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
         exit_on(Unmeasurable, command="sweep", code=ExitCode.NOT_ENOUGH_DATA),
     ):
-        for name, value in (("--min-rate", min_rate), ("--max-rate", max_rate)):
-            parse_option(name, value, rate)
-        block: dict[str, Any] = {
+        slos = parse_objectives(slo or [DEFAULT_SLO])
+        block = {
             "mode": mode,
-            "workload": "asked" if fixed else workload,
-            "min_rate": min_rate,
-            "max_rate": max_rate,
+            "workload": workload_of(WorkloadOptions(workload, prompt_tokens, output_tokens)),
+            "slos": tuple(objective for objective in slos if objective.signal in SWEPT_SIGNALS),
+            "min_rate": quantity("--min-rate", min_rate, rate),
+            "max_rate": quantity("--max-rate", max_rate, rate),
             "max_in_flight": max_in_flight,
-            "limits": {"time": max_time} | ({"requests": max_requests} if max_requests else {}),
+            "limits": {"time": quantity("--max-time", max_time, duration), "requests": max_requests or None},
         }
-        spec = target(
-            "sweep",
-            url,
-            endpoint,
-            slos=expressions(slo or [DEFAULT_SLO]),
-            workloads={"asked": shape} if fixed else {},
-            metrics={"url": metrics_url},
-            sweep=block,
-        )
+        spec = target("sweep", url, endpoint, metrics_url=metrics_url, probes=[{"slos": slos}], sweep=block)
         assert spec.sweep is not None
         plan = replace(
             plan_of(spec.sweep, spec),
             warm_up=warm_up,
-            sustain_s=parse_option("--sustain", sustain, duration),
-            stage_s=parse_option("--step", step, duration) if step else None,
+            sustain_s=quantity("--sustain", sustain, duration),
+            stage_s=quantity("--step", step, duration) if step else None,
         )
         with only_load("sweep", spec.url):
             ended = uvloop.run(_repeated(spec, spec.sweep, plan, repeat, quiet=as_json))
@@ -190,8 +183,8 @@ def _interrupt(drive: Drive, interrupted: asyncio.Event) -> None:
     drive.guard("interrupted")
 
 
-def _description(order: Run | Estimate | Finished) -> str:
-    match order:
+def _description(action: Run | Estimate | Finished) -> str:
+    match action:
         case Run(phase=phase, rate_per_s=per_s):
             return f"{phase.replace('_', ' ')} at {per_s:.3g}/s"
         case Estimate(reason=reason):

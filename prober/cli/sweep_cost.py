@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Self
 
-from prober.config.specs import DAY_S, BudgetSpec, SweepSpec, TargetSpec, estimate_per_day, needs_of
+from prober.config.sweep import SweepSpec
+from prober.config.target import DAY_S, BudgetSpec, TargetSpec, estimate_per_day, needs_of
 from prober.config.units import counted
 from prober.features.capacity.cron import max_due_times
 from prober.features.capacity.sweep_plan import WARM_UP, plan_of
@@ -48,7 +49,7 @@ class SweepCost:
         bounds = list(_limits(sweep, spec, prompt, completion))
         explicit = bool(bounds)
         if not explicit:
-            time = f"no limit but its rates and the {sweep.time_s:g} s of sweep.limits.time"
+            time = f"no limit but its rates and the {sweep.limits.time:g} s of sweep.limits.time"
             bounds.append((plan_of(sweep, spec, draws=1).most_requests, time))
             bounds += [
                 (max(0.0, left) / amount, "no limit of its own: what the budget leaves beside its probes")
@@ -58,7 +59,7 @@ class SweepCost:
         requests, bound = min(bounds, key=lambda limit: limit[0])
         due_counts = (0, 0)
         if sweep.schedule is not None:
-            schedule = (sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap_s)
+            schedule = (sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap)
             due_counts = max_due_times(*schedule, DAY_S), max_due_times(*schedule, WINDOW_S)
         return cls(place, spec, bound, explicit, *due_counts, requests, prompt, completion)
 
@@ -74,8 +75,7 @@ class SweepCost:
     @property
     def has_price(self) -> bool:
         """Whether the budget has prices."""
-        budget = self.spec.budget
-        return budget is not None and budget.prompt_price is not None and budget.completion_price is not None
+        return self.spec.budget is not None and self.spec.budget.price_per_million is not None
 
     def __str__(self) -> str:
         """A table row: tokens and dollars of one sweep; sweeps, tokens and dollars per day; the limit."""
@@ -124,12 +124,12 @@ class SweepCost:
 
 def _limits(sweep: SweepSpec, spec: TargetSpec, prompt: float, completion: float) -> Iterator[tuple[float, str]]:
     """(requests, text) of each limit in `sweep.limits`, at the workload's mean lengths."""
-    if sweep.requests is not None:
-        yield sweep.requests, "sweep.limits.requests"
-    if sweep.tokens is not None:
-        yield sweep.tokens / (prompt + completion), "sweep.limits.tokens"
-    if sweep.cost is not None and (dollars := _amount(spec.budget, "cost", prompt, completion)):
-        yield sweep.cost / dollars, "sweep.limits.cost"
+    if sweep.limits.requests is not None:
+        yield sweep.limits.requests, "sweep.limits.requests"
+    if sweep.limits.tokens is not None:
+        yield sweep.limits.tokens / (prompt + completion), "sweep.limits.tokens"
+    if sweep.limits.cost is not None and (dollars := _amount(spec.budget, "cost", prompt, completion)):
+        yield sweep.limits.cost / dollars, "sweep.limits.cost"
 
 
 def _left(spec: TargetSpec) -> dict[str, float]:

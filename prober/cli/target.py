@@ -1,102 +1,119 @@
-"""The target that the options of a command describe."""
+"""The target and the workload that the options of a command describe."""
 
-import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import EndpointOptions, WorkloadOptions
-from prober.config.document import BadYaml, parse
-from prober.config.load import ConfigError, load
-from prober.config.specs import TargetSpec
-from prober.measure.engines import DIALECTS
+from prober.config.fields import Block, Document
+from prober.config.load import ConfigError, load_workloads
+from prober.config.problems import explain, no_such
+from prober.config.target import TargetSpec
+from prober.config.variables import expand, expand_url
 from prober.storage.lock import Lock, LockHeld
+from prober.workload.shapes import Fixed
+from prober.workload.workloads import BUILT_IN, Mix, Workload
 
-# Configuration keys that are options of a command.
-_KEY = re.compile(
-    r"targets\[0\]\.(?:probes\[0\]\.|sweep\.|auth\.|tls\.)?"
-    r"(metrics\.url|url|model|api|engine|rate|workload|bearer_token_file|ca_file|headers|min_rate|max_rate|max_in_flight)\b"
-)
-_OPTIONS = {"url": "URL", "metrics.url": "--metrics-url", "headers": "--header"}
+M = TypeVar("M", bound=Block)
+# Options of the fields that a user sets; a path below a field follows its option.
+OPTIONS = {
+    "url": "URL",
+    "model": "--model",
+    "api": "--api",
+    "engine": "--engine",
+    "headers": "--header",
+    "auth.bearer_token_file": "--bearer-token-file",
+    "tls.ca_file": "--ca-file",
+    "metrics.url": "--metrics-url",
+    "sweep.mode": "--mode",
+    "sweep.min_rate": "--min-rate",
+    "sweep.max_rate": "--max-rate",
+    "sweep.limits.time": "--max-time",
+    "/slos": "--slo",
+    "config_file": "--model-config",
+    "gpu": "--gpu",
+}
 
 
 def target(
-    command: str,
-    url: str,
-    endpoint: EndpointOptions,
-    *,
-    slos: Mapping[str, Mapping[str, Any]] | None = None,
-    workloads: Mapping[str, Mapping[str, Any]] | None = None,
-    **more: Any,
+    command: str, url: str, endpoint: EndpointOptions, *, metrics_url: str = "auto", **fields: Any
 ) -> TargetSpec:
-    """The target that these options describe; `slos`, `workloads` as in a configuration, `more`: target keys. Raises ConfigError."""
-    block: dict[str, Any] = {
-        "url": url,
-        "name": command,
-        "model": endpoint.model,
-        "api": endpoint.api,
-        "engine": endpoint.engine,
-        **more,
-    }
-    if endpoint.bearer_token_file:
-        block["auth"] = {"bearer_token_file": endpoint.bearer_token_file}
-    if endpoint.ca_file:
-        block["tls"] = {"ca_file": endpoint.ca_file}
-    if endpoint.header:
-        if any(":" not in line for line in endpoint.header):
-            raise ConfigError(
-                f"prober {command}: --header: one has no colon; write 'name: value'"
-            )  # its value may be a secret
-        block["headers"] = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in endpoint.header)}
-    text = json.dumps({"targets": [block], "slos": slos or {}, "workloads": workloads or {}})
-    source = f"prober {command}"
+    """The target that these options describe. fields: further fields of the target. Raises ValueError, ConfigError."""
+    return validated(
+        command,
+        TargetSpec,
+        {
+            "url": url,
+            "name": command,
+            "model": endpoint.model,
+            "api": endpoint.api,
+            "engine": endpoint.engine,
+            "auth": {"bearer_token_file": endpoint.bearer_token_file} if endpoint.bearer_token_file else None,
+            "tls": {"ca_file": endpoint.ca_file} if endpoint.ca_file else None,
+            "headers": dict(_header(line) for line in endpoint.header or ()),
+            "metrics": {"url": _expanded_url("--metrics-url", metrics_url), **fields.pop("metrics", {})},
+            **fields,
+        },
+    )
+
+
+def validated(command: str, model: type[M], fields: Mapping[str, Any], context: Document | None = None) -> M:
+    """A model of the values of options. Raises ConfigError, which names the options."""
     try:
-        return load(text, source=source, engines=DIALECTS, environment=os.environ, read=_read).targets[0]
-    except ConfigError as problem:
-        raise ConfigError("\n".join(f"{source}: {_as_option(line)}" for line in _mistakes(problem, source))) from None
+        return model.model_validate(fields, context=context)
+    except ValidationError as error:
+        mistakes = explain(error, model, fields).items()
+        raise ConfigError("\n".join(f"prober {command}: {_option(path)}: {what}" for path, what in mistakes)) from None
 
 
-def _mistakes(problem: ConfigError, source: str) -> list[str]:
-    return [line.removeprefix(f"{source}: ") for line in str(problem).splitlines()]
+def _option(path: str) -> str:
+    path = path.removeprefix(".")
+    return next((name + path[len(key) :] for key, name in OPTIONS.items() if path.startswith(key)), path)
 
 
-def _as_option(line: str) -> str:
-    """A mistake that names a configuration key, with the name of the option instead."""
-    match = _KEY.match(line)
-    if match is None:
-        return line
-    option = _OPTIONS.get(match[1], f"--{match[1].replace('_', '-')}")
-    return f"{option}{line[match.end() :]}"
+def _header(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon:
+        raise ValueError("--header: one has no colon; write 'name: value'")  # its value may be a secret
+    try:
+        return name.strip(), expand(value.strip(), os.environ)
+    except ValueError as problem:
+        raise ValueError(f"--header {name.strip()}: {problem}") from None
 
 
-def workloads(options: WorkloadOptions) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The name of the workload to send, and the block `workloads` that declares it. Raises ValueError, ConfigError."""
-    lengths = {"prompt_tokens": options.prompt_tokens, "output_tokens": options.output_tokens}
-    if any(lengths.values()):
-        if not all(lengths.values()):
+def _expanded_url(option: str, url: str) -> str:
+    try:
+        return expand_url(url, os.environ)
+    except ValueError as problem:
+        raise ValueError(f"{option}: {problem}") from None
+
+
+def workload(options: WorkloadOptions) -> Workload | Mix:
+    """The workload to send. Raises ValueError, ConfigError."""
+    if options.prompt_tokens or options.output_tokens:
+        if not (options.prompt_tokens and options.output_tokens):
             raise ValueError("--prompt-tokens and --output-tokens go together; give both")
         if options.config_file:
             raise ValueError("--prompt-tokens and --output-tokens replace the workload; leave --config.file out")
-        return "asked", {"asked": lengths}
-    return options.workload, _declared(options.config_file) if options.config_file else {}
+        return Workload("asked", Fixed(options.prompt_tokens), Fixed(options.output_tokens))
+    known = _declared(options.config_file) if options.config_file else BUILT_IN
+    if options.workload not in known:
+        raise ValueError(f"--workload: {no_such('workload', options.workload, known)}")
+    return known[options.workload]
 
 
-def _declared(config_file: str) -> dict[str, dict[str, Any]]:
-    """The block `workloads` of a configuration file; `target` validates it."""
+def _declared(config_file: str) -> Mapping[str, Workload | Mix]:
+    """Workloads of a configuration file, and the built-in ones."""
+    source = f"--config.file {config_file}"
     try:
-        document = parse(_read(config_file))
+        return load_workloads(read_file(config_file), source=source, read=read_file)
     except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"--config.file {config_file}: cannot be read: {problem}; name a YAML file") from None
-    except BadYaml as problem:
-        raise ConfigError(f"--config.file {config_file}: {problem}") from None
-    declared = document.get("workloads") if isinstance(document, dict) else None
-    if not isinstance(declared, dict) or not declared:
-        raise ConfigError(f"--config.file {config_file}: workloads: none is there; leave it out to use a built-in one")
-    return declared
+        raise ConfigError(f"{source}: cannot be read: {problem}; name a YAML file") from None
 
 
 def check_writable(option: str, path: Path) -> None:
@@ -121,5 +138,6 @@ def only_load(command: str, url: str) -> Iterator[None]:
         )
 
 
-def _read(path: str) -> str:
+def read_file(path: str) -> str:
+    """Text of a file. Raises OSError."""
     return Path(path).read_text(encoding="utf-8")

@@ -1,1 +1,1 @@
-"""What the user wants: YAML in; frozen specifications out, or every mistake at once, each with its path."""
+"""Configuration: YAML text to frozen models, or all errors at once, each with its path."""

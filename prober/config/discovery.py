@@ -1,108 +1,326 @@
-"""Where targets are found: blocks to specifications, and what is found to targets.
+"""Discovery of targets: its settings, and targets from the labels that it yields.
 
-Who writes the labels of a discovered target says where it is and what it and its model are called, nothing more: files, tokens,
-headers, proxies and certificates come from the configuration, and go only to hosts that it names.
+The labels of a discovered target set its address, name and model, nothing more: files, tokens, headers, proxies and certificates
+come from the configuration, and are sent only to hosts that it names.
 """
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from prober.config import models
-from prober.config.problems import Problems, no_such
-from prober.config.relabel import Labels, Rule, compiled, relabel
-from prober.config.serving import resolve_tls
-from prober.config.specs import (
-    DiscoverySpec,
-    DnsSpec,
-    FileSpec,
-    HttpSpec,
-    KubernetesSpec,
-    TargetSpec,
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
 )
-from prober.config.units import duration
-from prober.config.variables import Variables
+
+from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present, require
+from prober.config.problems import no_such
+from prober.config.relabel import KEPT, Labels, Rule, relabel
+from prober.config.server import Auth, TlsSpec, expand_field, server_tls
+from prober.config.target import TargetSpec, Template
+from prober.config.units import shortened
 
 KINDS = ("file", "http", "dns", "kubernetes")
-KEPT = ("__address__", "__scheme__", "__path__", "name", "model")
-MOST = 50_000
+MAX_TARGETS = 50_000
 PLACEHOLDER = "https://discovered.invalid"  # RFC 6761: never an address
-LONGEST = 200  # characters of a name, and of a model's
-SHORTEST_S = {"file": duration("1s"), "http": duration("5s"), "dns": duration("1s")}
+MAX_NAME_CHARS = 200  # of a target, and of a model
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)(:(\d{1,5}))?")
 _PATH = re.compile(r"(/[A-Za-z0-9._~%!$&'()*+,;=:@-]*){0,50}")
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NUMERIC = re.compile(r"(0[xX][0-9A-Fa-f]*|\d+)")
-_LABEL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
-META: dict[
-    str, tuple[str, ...]
-] = {  # what each kind says of a target, beside the labels that are kept; * stands for a name
+_POD = (
+    "annotation_* container_name container_port_name container_port_number controller_kind controller_name ip label_* name "
+    "node_name phase ready"
+)
+_ENDPOINT_SLICE = (
+    "address_target_kind address_target_name address_type annotation_* endpoint_conditions_ready endpoint_conditions_serving "
+    "endpoint_conditions_terminating endpoint_hostname endpoint_node_name endpoint_zone label_* name port port_name"
+)
+# Labels that a source sets beside KEPT; * stands for a name.
+META = {
     "dns": ("__meta_dns_name", "__meta_dns_srv_record_target", "__meta_dns_srv_record_port"),
-    "pod": (
-        "__meta_kubernetes_namespace",
-        "__meta_kubernetes_pod_annotation_*",
-        "__meta_kubernetes_pod_container_name",
-        "__meta_kubernetes_pod_container_port_name",
-        "__meta_kubernetes_pod_container_port_number",
-        "__meta_kubernetes_pod_controller_kind",
-        "__meta_kubernetes_pod_controller_name",
-        "__meta_kubernetes_pod_ip",
-        "__meta_kubernetes_pod_label_*",
-        "__meta_kubernetes_pod_name",
-        "__meta_kubernetes_pod_node_name",
-        "__meta_kubernetes_pod_phase",
-        "__meta_kubernetes_pod_ready",
-    ),
+    "pod": ("__meta_kubernetes_namespace", *(f"__meta_kubernetes_pod_{name}" for name in _POD.split())),
     "endpointslice": (
         "__meta_kubernetes_namespace",
-        "__meta_kubernetes_endpointslice_address_target_kind",
-        "__meta_kubernetes_endpointslice_address_target_name",
-        "__meta_kubernetes_endpointslice_address_type",
-        "__meta_kubernetes_endpointslice_annotation_*",
-        "__meta_kubernetes_endpointslice_endpoint_conditions_ready",
-        "__meta_kubernetes_endpointslice_endpoint_conditions_serving",
-        "__meta_kubernetes_endpointslice_endpoint_conditions_terminating",
-        "__meta_kubernetes_endpointslice_endpoint_hostname",
-        "__meta_kubernetes_endpointslice_endpoint_node_name",
-        "__meta_kubernetes_endpointslice_endpoint_zone",
-        "__meta_kubernetes_endpointslice_label_*",
-        "__meta_kubernetes_endpointslice_name",
-        "__meta_kubernetes_endpointslice_port",
-        "__meta_kubernetes_endpointslice_port_name",
         "__meta_kubernetes_service_name",
+        *(f"__meta_kubernetes_endpointslice_{name}" for name in _ENDPOINT_SLICE.split()),
     ),
 }
 
 
+def at_least(least_s: float) -> AfterValidator:
+    """Validator of the time between two readings of a source."""
+    return require(lambda s: s >= least_s, lambda s: f"{s:g}s is too often; use {least_s:g}s or more")
+
+
+class FileSpec(Block):
+    """Discovery from files."""
+
+    files: Annotated[Items[str], Field(min_length=1)] = Field(
+        description="lists of targets in Prometheus's file_sd format, .json, .yml or .yaml; names may contain * and ?"
+    )
+    interval: Annotated[Duration, at_least(1.0)] = Field(5.0, description="time between checks")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        with Mistakes() as mistakes:
+            for index, name in enumerate(self.files):
+                if not name.endswith((".json", ".yml", ".yaml")):
+                    mistakes.add(f"files[{index}]", f"{name!r} ends in none of .json, .yml and .yaml")
+        return self
+
+
+class HttpSpec(Block):
+    """Discovery from an HTTP server."""
+
+    url: Annotated[str, AfterValidator(expand_field)] = Field(
+        description="URL of a list of targets in Prometheus's http_sd format; may contain `${NAME}` of the environment",
+        repr=False,
+    )
+    interval: Annotated[Duration, at_least(5.0)] = Field(60.0, description="time between requests")
+    auth: Auth | None = Field(None, description="bearer token, for this server only")
+    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="settings for https")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        with Mistakes() as mistakes:
+            _check_server(self.url, "url", self.auth, mistakes)
+        return self
+
+
+def _resolver(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        parts = urlsplit(f"//{value}")
+        return str(ipaddress.ip_address(parts.hostname or "")), parts.port or 53
+    except ValueError:
+        raise mistake(f"{value!r} is not IP:port, such as 10.0.0.2:53") from None
+
+
+class DnsSpec(Block):
+    """Discovery from DNS. server: (address, port), None for the resolver of the system."""
+
+    names: Annotated[Items[str], Field(min_length=1)] = Field(description="names to resolve")
+    type: Literal["SRV", "A", "AAAA"] = Field("SRV", description="type of the records; only SRV has ports")
+    port: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, description="needed for A and AAAA")
+    interval: Annotated[Duration, at_least(1.0)] = Field(30.0, description="time between queries")
+    server: Annotated[tuple[str, int], BeforeValidator(_resolver), WithJsonSchema({"type": "string"})] | None = Field(
+        None, description="IP:port of the name server; absent: from /etc/resolv.conf"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        with Mistakes() as mistakes:
+            if (self.type == "SRV") == (self.port is not None):
+                mistakes.add(
+                    "port", "comes with each SRV record; remove it" if self.port else f"needed with type {self.type}"
+                )
+            for index, name in enumerate(self.names):
+                if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?", name) or len(name) > 254:
+                    mistakes.add(f"names[{index}]", f"{name!r} is no name of DNS")
+        return self
+
+
+def _port(value: object) -> object:
+    if (isinstance(value, int) and 1 <= value <= 65_535 and value is not True) or (isinstance(value, str) and value):
+        return value
+    raise mistake(f"{shortened(value)} is no port; write its number, such as 8000, or its name, such as http")
+
+
+Port = Annotated[
+    int | str,
+    BeforeValidator(_port),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, {"type": "string", "minLength": 1}]}
+    ),
+]
+
+
+class KubernetesSpec(Block):
+    """Discovery from Kubernetes."""
+
+    role: Literal["pod", "endpointslice"] = Field("pod", description="kind of objects")
+    namespaces: Items[str] = Field((), description="namespaces; absent: that of the prober; ['*']: all")
+    label_selector: str | None = Field(None, description="as kubectl's -l, such as app=vllm")
+    field_selector: str | None = Field(None, description="as kubectl's --field-selector")
+    annotations: dict[str, str] = Field(default_factory=dict, description="required annotations and their values")
+    port: Port | None = Field(None, description="number or name of the port; absent: the only declared one")
+    port_annotation: str | None = Field(None, description="annotation of a pod that names its port; overrides `port`")
+    unready: bool = Field(False, description="include objects that are not ready")
+    api_server: str | None = Field(None, description="URL; absent: that of the cluster in which the prober runs")
+    auth: Auth | None = Field(None, description="with api_server; otherwise the pod's service account is used")
+    ca_file: str | None = Field(None, description="with api_server: the certificate authority to trust")
+
+    @field_validator("api_server")
+    @classmethod
+    def _base(cls, address: str) -> str:
+        return address.rstrip("/")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        with Mistakes() as mistakes:
+            if self.api_server is None:
+                for key in ("auth", "ca_file"):
+                    if getattr(self, key) is not None:
+                        mistakes.add(key, "is the service account's own in a cluster; add api_server, or remove it")
+            else:
+                _check_server(self.api_server, "api_server", self.auth, mistakes)
+                if not self.namespaces:
+                    mistakes.add("namespaces", "needed with api_server: names, or ['*'] for all")
+            if "*" in self.namespaces and len(self.namespaces) > 1:
+                mistakes.add("namespaces", "'*' is all of them; remove the others")
+            for index, name in enumerate(self.namespaces):
+                if name != "*" and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name):
+                    mistakes.add(f"namespaces[{index}]", f"{name!r} is no name of a namespace")
+            if self.role == "endpointslice" and self.port_annotation is not None:
+                mistakes.add("port_annotation", "is for pods; endpoint slices say their ports")
+        return self
+
+
+class DiscoverySpec(Block):
+    """A discovery and the settings of its targets. name: empty until it is one of a list."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")] = Field(
+        "", description="label `discovery`; absent: its kind, with its index if there are several"
+    )
+    file: FileSpec | None = Field(None, description="targets from files")
+    http: HttpSpec | None = Field(None, description="targets from an HTTP server")
+    dns: DnsSpec | None = Field(None, description="targets from DNS")
+    kubernetes: KubernetesSpec | None = Field(None, description="targets from a cluster")
+    relabel: Items[Rule] = Field((), description="rules that select and rename targets, applied in order")
+    hosts: Items[str] = Field(
+        (),
+        description="allowed hosts: names, *.example.org, or networks such as 10.0.0.0/8; needed if `target` has `auth`, `headers`, or "
+        "a client certificate; absent: all hosts but this machine",
+    )
+    limit: Annotated[
+        PositiveCount,
+        require(
+            lambda count: count <= MAX_TARGETS,
+            lambda count: f"{count:,} targets are more than one prober can have; use {MAX_TARGETS:,} or less",
+        ),
+    ] = Field(100, description="most targets of this source")
+    target: Template = Field(default_factory=Template, description="settings of the targets")
+    _place: str = PrivateAttr("")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_target(cls, value: Any) -> Any:
+        return {"target": {}, **present(value)} if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        kinds = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            raise mistake(
+                f"has {' and '.join(kinds)}; keep one of them" if kinds else f"needed: one of {', '.join(KINDS)}"
+            )
+        with Mistakes() as mistakes:
+            if not self.hosts and (secret := _secret_key(self.target)):
+                mistakes.add(
+                    "hosts",
+                    f"needed, as `target.{secret}` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]",
+                )
+            if self.target.metrics is not None and self.target.metrics.url is not None:
+                mistakes.add("target.metrics.url", "is one page for all of them; use auto or none")
+        return self
+
+    @field_validator("relabel")
+    @classmethod
+    def _check_labels(cls, relabel: tuple[Rule, ...], info: ValidationInfo) -> tuple[Rule, ...]:
+        """Refuse source labels that the source never sets; a list from files or HTTP may have any."""
+        dns, kubernetes = info.data.get("dns"), info.data.get("kubernetes")
+        if dns is None and kubernetes is None:
+            return relabel
+        known = (*KEPT, *META[kubernetes.role if kubernetes is not None else "dns"])
+        with Mistakes() as mistakes:
+            for place, rule in enumerate(relabel):
+                for index, name in enumerate(rule.source_labels):
+                    if not any(_is_label(name, pattern) for pattern in (*known, "__tmp*")):
+                        mistakes.add(f"[{place}].source_labels[{index}]", no_such("label", name, known))
+        return relabel
+
+    @field_validator("hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        with Mistakes() as mistakes:
+            for index, host in enumerate(hosts):
+                if _network(host) is None and _HOST.fullmatch(host) is None:
+                    mistakes.add(f"[{index}]", f"{host!r} is no name, *.name or network such as 10.0.0.0/8")
+        return hosts
+
+    @property
+    def kind(self) -> str:
+        """Key of the source."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    @property
+    def source(self) -> FileSpec | HttpSpec | DnsSpec | KubernetesSpec:
+        """Settings of the source."""
+        source: FileSpec | HttpSpec | DnsSpec | KubernetesSpec = getattr(self, self.kind)
+        return source
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Labels that the relabelling rules read."""
+        return frozenset(name for rule in self.relabel for name in rule.source_labels)
+
+    @property
+    def template(self) -> TargetSpec:
+        """A target whose URL is a placeholder and whose name is its place in the configuration. GPUs are local, so it has none."""
+        return self.discovered(PLACEHOLDER, self._place, self.target.model)
+
+    def discovered(self, url: str, name: str, model: str | None) -> TargetSpec:
+        """A target with these settings."""
+        target = self.target
+        gpus = target.gpus if target.gpus.indices is not None else target.gpus.model_copy(update={"indices": ()})
+        return TargetSpec.model_construct(**{**dict(target), "url": url, "name": name, "model": model, "gpus": gpus})
+
+    def placed(self, index: int, name: str) -> Self:
+        """The discovery under its name and at its index in the list."""
+        spec = self.model_copy(update={"name": name})
+        spec._place = f"discovery[{index}].target"
+        return spec
+
+
 class Unfit(ValueError):
-    """What was found is no target: the message says why."""
+    """Labels that describe no valid target; the message says why."""
 
 
 def target_of(labels: Labels, spec: DiscoverySpec) -> TargetSpec | None:
-    """The target that these labels describe; None where a rule drops it. Raises Unfit."""
-    found = relabel(labels, spec.rules)
-    if found is None:
+    """The target that these labels describe; None if a rule drops it. Raises Unfit."""
+    relabelled = relabel(labels, spec.relabel)
+    if relabelled is None:
         return None
-    address, path = found.get("__address__", ""), found.get("__path__", "")
-    scheme = found.get("__scheme__", "http")
+    address, path = relabelled.get("__address__", ""), relabelled.get("__path__", "")
+    scheme = relabelled.get("__scheme__", "http")
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[4] or 80) < 65_536:
         raise Unfit(f"__address__ {_shown(address)} is not host:port")
     if scheme not in ("http", "https"):
         raise Unfit(f"__scheme__ {_shown(scheme)} is not http or https")
-    if _PATH.fullmatch(path) is None or len(path) > LONGEST:
+    if _PATH.fullmatch(path) is None or len(path) > MAX_NAME_CHARS:
         raise Unfit(f"__path__ {_shown(path)} is not a path such as /v1")
     _check_host(match[1].strip("[]").lower(), spec.hosts)
-    name, model = found.get("name") or address, found.get("model") or spec.template.model
+    name, model = relabelled.get("name") or address, relabelled.get("model") or spec.target.model
     for key, text in (("name", name), ("model", model or "")):
-        if len(text) > LONGEST or not text.isprintable():
-            raise Unfit(f"{key} {_shown(text)} is longer than {LONGEST} characters, or has some that cannot be shown")
+        if len(text) > MAX_NAME_CHARS or not text.isprintable():
+            raise Unfit(
+                f"{key} {_shown(text)} is longer than {MAX_NAME_CHARS} characters, or has some that cannot be shown"
+            )
     base = f"{scheme}://{address}{path}".rstrip("/")
     url = base if path.strip("/") else f"{base}/v1"
-    return replace(spec.template, key=name, name=name, url=url, model=model)
+    return spec.discovered(url, name, model)
 
 
 def _shown(text: str) -> str:
@@ -110,15 +328,15 @@ def _shown(text: str) -> str:
 
 
 def _check_host(host: str, hosts: Sequence[str]) -> None:
-    """Raises Unfit for a host that is not among `hosts`, or without any for what only this machine itself can reach."""
+    """Raises Unfit for a host that is not among `hosts`; without any, for one that only this machine can reach."""
     try:
         at = ipaddress.ip_address(host)
     except ValueError:
         if _NUMERIC.fullmatch(host.rpartition(".")[2]):
-            # What a resolver takes for an address, such as 127.1 and 0x7f000001, would get round every rule on addresses.
+            # 127.1 and 0x7f000001 are addresses to a resolver and would get round every rule on addresses.
             raise Unfit(f"__address__ {_shown(host)} is neither a name nor an address") from None
         near = host == "localhost" or host.endswith(".localhost")
-        allowed = any(_fits_name(host, each) for each in hosts)
+        allowed = any(_fits_name(host, pattern) for pattern in hosts)
     else:
         at = getattr(at, "ipv4_mapped", None) or at
         near = at.is_loopback or at.is_link_local or at.is_unspecified or at.is_multicast
@@ -140,207 +358,30 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
         return None
 
 
-def resolve_discovery(
-    blocks: Mapping[int, models.Discovery],
-    template: Callable[[models.Target, str], TargetSpec],
-    variables: Variables,
-    problems: Problems,
-) -> tuple[DiscoverySpec, ...]:
-    """All of them with everything filled in; template: what a target block, at its place, comes to."""
-    found: list[DiscoverySpec] = []
-    names: dict[str, int] = {}
-    for index, block in blocks.items():
-        path = f"discovery[{index}]"
-        given = [kind for kind in KINDS if getattr(block, kind) is not None]
-        if len(given) != 1:
-            said = f"has {' and '.join(given)}; keep one of them" if given else f"needed: one of {', '.join(KINDS)}"
-            problems.add(path, said)
-            continue
-        kind = given[0]
-        alone = sum(getattr(other, kind) is not None for other in blocks.values()) == 1
-        name = block.name or (kind if alone else f"{kind}-{index}")
-        if name in names:
-            other = f"discovery[{names[name]}]"
-            problems.add(f"{path}.name", f"{other} is called {name!r} too; give each a name of its own")
-        names[name] = index
-        where = getattr(block, kind)
-        if isinstance(where, models.HttpDiscovery):
-            where = where.model_copy(update={"url": variables.url(where.url, f"{path}.http.url")})
-        source = _SOURCES[kind](where, f"{path}.{kind}", problems)
-        rules = tuple(
-            _rule(rule, f"{path}.relabel[{place}]", _meta(source), problems) for place, rule in enumerate(block.relabel)
-        )
-        if block.limit > MOST:
-            problems.add(
-                f"{path}.limit", f"{block.limit:,} targets are more than one prober can have; use {MOST:,} or less"
-            )
-        target = models.Target.model_construct(
-            url=PLACEHOLDER, **{key: getattr(block.target, key) for key in models.Template.model_fields}
-        )
-        common = replace(template(target, f"{path}.target"), key=f"{path}.target")
-        if common.gpus.chosen is None:
-            common = replace(common, gpus=replace(common.gpus, chosen=()))
-        _check_target(common, block.hosts, path, problems)
-        found.append(DiscoverySpec(name, source, rules, tuple(block.hosts), block.limit, common))
-    return tuple(found)
-
-
-def _check_target(common: TargetSpec, hosts: Sequence[str], path: str, problems: Problems) -> None:
-    """What all of them would have, and must not be given to anybody."""
-    for index, each in enumerate(hosts):
-        if _network(each) is None and not re.fullmatch(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", each):
-            problems.add(f"{path}.hosts[{index}]", f"{each!r} is no name, *.name or network such as 10.0.0.0/8")
-    if not hosts and (secret := _credentials(common)):
-        said = f"needed, as `target.{secret}` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]"
-        problems.add(f"{path}.hosts", said)
-    if common.metrics is not None and common.metrics.url is not None:
-        problems.add(f"{path}.target.metrics.url", "is one page for all of them; use auto or none")
-
-
-def _credentials(common: TargetSpec) -> str:
-    """The key of something secret that every target is sent, if there is one."""
-    if common.bearer_token_file is not None:
+def _secret_key(target: Template) -> str:
+    """Key of a secret that is sent to every target; empty if there is none."""
+    if target.auth is not None:
         return "auth"
-    if common.headers:
+    if target.headers:
         return "headers"
-    return "tls" if common.tls is not None and common.tls.cert_file is not None else ""
+    return "tls" if target.tls is not None and target.tls.cert_file is not None else ""
 
 
-def _meta(source: object) -> tuple[str, ...] | None:
-    """Labels that a source can have beside those that are kept; None where others choose them."""
-    match source:
-        case DnsSpec():
-            return META["dns"]
-        case KubernetesSpec(role=role):
-            return META[role]
-    return None
+def _is_label(name: str, pattern: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
-def _rule(block: models.Relabel, path: str, meta: Sequence[str] | None, problems: Problems) -> Rule:
-    try:
-        compiled(block.regex)
-    except ValueError as problem:
-        problems.add(f"{path}.regex", f"{block.regex!r} is no expression of RE2: {problem}")
-    if block.action == "replace":
-        if block.target_label is None:
-            problems.add(f"{path}.target_label", f"needed: one of {', '.join(KEPT)}, or __tmp_… for rules that follow")
-        elif block.target_label not in KEPT and not block.target_label.startswith("__tmp"):
-            said = (
-                f"{no_such('label that is kept', block.target_label, KEPT)}; __tmp_… can be used by rules that follow"
-            )
-            problems.add(f"{path}.target_label", said)
-    else:
-        for key in sorted({"target_label", "replacement"} & block.model_fields_set):
-            problems.add(f"{path}.{key}", f"is for action replace; `{block.action}` looks only")
-        if not block.source_labels:
-            problems.add(f"{path}.source_labels", f"needed with action {block.action}")
-    for index, name in enumerate(block.source_labels):
-        if not _LABEL.fullmatch(name):
-            problems.add(f"{path}.source_labels[{index}]", f"{name!r} is no name of a label")
-        elif meta is not None and not any(_is_meta(name, each) for each in (*KEPT, *meta, "__tmp*")):
-            problems.add(f"{path}.source_labels[{index}]", no_such("label", name, (*KEPT, *meta)))
-    return Rule(
-        block.action, tuple(block.source_labels), block.separator, block.regex, block.target_label, block.replacement
-    )
-
-
-def _is_meta(name: str, known: str) -> bool:
-    return name.startswith(known[:-1]) if known.endswith("*") else name == known
-
-
-def _file(block: models.FileDiscovery, path: str, problems: Problems) -> FileSpec:
-    for index, name in enumerate(block.files):
-        if not name.endswith((".json", ".yml", ".yaml")):
-            problems.add(f"{path}.files[{index}]", f"{name!r} ends in none of .json, .yml and .yaml")
-    return FileSpec(tuple(block.files), _interval(block.interval, "file", path, problems))
-
-
-def _http(block: models.HttpDiscovery, path: str, problems: Problems) -> HttpSpec:
-    parts = _address(block.url, f"{path}.url", problems)
-    if block.auth is not None and parts == "http":
-        problems.add(f"{path}.url", "would show the token to everybody on the way; use https")
-    tls = resolve_tls(block.tls, f"{path}.tls", problems)
-    if tls is not None and tls.server_name:
-        problems.add(f"{path}.tls.server_name", "is for targets only; give the url the name in the certificate")
-    token = block.auth.bearer_token_file if block.auth else None
-    return HttpSpec(block.url, _interval(block.interval, "http", path, problems), token, tls)
-
-
-def _dns(block: models.DnsDiscovery, path: str, problems: Problems) -> DnsSpec:
-    if (block.type == "SRV") == (block.port is not None):
-        said = "comes with each SRV record; remove it" if block.port else f"needed with type {block.type}"
-        problems.add(f"{path}.port", said)
-    for index, name in enumerate(block.names):
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?", name) or len(name) > 254:
-            problems.add(f"{path}.names[{index}]", f"{name!r} is no name of DNS")
-    server = None
-    if block.server is not None:
-        try:
-            parts = urlsplit(f"//{block.server}")
-            server = (str(ipaddress.ip_address(parts.hostname or "")), parts.port or 53)
-        except ValueError:
-            problems.add(f"{path}.server", f"{block.server!r} is not IP:port, such as 10.0.0.2:53")
-    return DnsSpec(tuple(block.names), block.type, block.port, _interval(block.interval, "dns", path, problems), server)
-
-
-def _kubernetes(block: models.KubernetesDiscovery, path: str, problems: Problems) -> KubernetesSpec:
-    if block.api_server is None:
-        for key in ("auth", "ca_file"):
-            if getattr(block, key) is not None:
-                problems.add(f"{path}.{key}", "is the service account's own in a cluster; add api_server, or remove it")
-    elif _address(block.api_server, f"{path}.api_server", problems) == "http" and block.auth is not None:
-        problems.add(f"{path}.api_server", "would show the token to everybody on the way; use https")
-    if block.api_server is not None and not block.namespaces:
-        problems.add(f"{path}.namespaces", "needed with api_server: names, or ['*'] for all")
-    if "*" in block.namespaces and len(block.namespaces) > 1:
-        problems.add(f"{path}.namespaces", "'*' is all of them; remove the others")
-    for index, name in enumerate(block.namespaces):
-        if name != "*" and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name):
-            problems.add(f"{path}.namespaces[{index}]", f"{name!r} is no name of a namespace")
-    if block.role == "endpointslice" and block.port_annotation is not None:
-        problems.add(f"{path}.port_annotation", "is for pods; endpoint slices say their ports")
-    return KubernetesSpec(
-        block.role,
-        tuple(block.namespaces),
-        block.label_selector,
-        block.field_selector,
-        tuple(sorted(block.annotations.items())),
-        block.port,
-        block.port_annotation,
-        block.unready,
-        block.api_server.rstrip("/") if block.api_server else None,
-        block.auth.bearer_token_file if block.auth else None,
-        block.ca_file,
-    )
-
-
-_SOURCES: dict[str, Callable[[Any, str, Problems], FileSpec | HttpSpec | DnsSpec | KubernetesSpec]] = {
-    "file": _file,
-    "http": _http,
-    "dns": _dns,
-    "kubernetes": _kubernetes,
-}
-
-
-def _interval(seconds: float, kind: str, path: str, problems: Problems) -> float:
-    if seconds < SHORTEST_S[kind]:
-        problems.add(f"{path}.interval", f"{seconds:g}s is too often; use {SHORTEST_S[kind]:g}s or more")
-    return seconds
-
-
-def _address(url: str, path: str, problems: Problems) -> Literal["http", "https"] | None:
-    """The scheme; for this machine itself `https`, as nobody is on the way. What is secret in a URL is not repeated."""
+def _check_server(url: str, key: str, auth: Auth | None, mistakes: Mistakes) -> None:
+    """Check the address of a server that may be sent a token. Secrets in it are not repeated."""
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError:  # which repeats what may be a password
-        problems.add(path, "is no address; write https://host:port")
-        return None
+    except ValueError:
+        mistakes.add(key, "is no address; write https://host:port")
+        return
     if parts.username or parts.password:
-        problems.add(path, "has a user or password in it; give a token as a file")
+        mistakes.add(key, "has a user or password in it; give a token as a file")
     elif parts.scheme not in ("http", "https") or not parts.hostname:
-        problems.add(path, "is not an http or https URL; write https://host:port")
-    else:
-        near = parts.hostname == "localhost" or parts.hostname.startswith("127.") or parts.hostname == "::1"
-        return "https" if near or parts.scheme == "https" else "http"
-    return None
+        mistakes.add(key, "is not an http or https URL; write https://host:port")
+    elif auth is not None and parts.scheme == "http" and not re.fullmatch(r"localhost|127\..*|::1", parts.hostname):
+        mistakes.add(key, "would show the token to everybody on the way; use https")

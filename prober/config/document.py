@@ -1,6 +1,6 @@
 """Parse YAML text into plain values. Duplicate keys are refused, and every error has line and column.
 
-Dates stay text (no key wants one), and only plain data can be written: no tags that build objects.
+Dates stay text, since no key takes one, and tags that build objects are refused.
 """
 
 from typing import Any
@@ -13,15 +13,15 @@ from yaml.reader import ReaderError
 from yaml.scanner import ScannerError
 
 Position = tuple[int, int]  # line and column, from 1
-MOST_VALUES = 1_000_000  # of a file with all aliases expanded: a few hundred bytes can expand to 10^12
-MOST_BRACKETS = 100
+MAX_VALUES = 1_000_000  # of a file with all aliases expanded: a few hundred bytes can expand to 10^12
+MAX_BRACKETS = 100
 
 
 class BadYaml(ValueError):
     """Invalid YAML, or a duplicate key. The message starts with the position."""
 
-    def __init__(self, what: str, at: Position | None) -> None:
-        super().__init__(what if at is None else f"line {at[0]}, column {at[1]}: {what}")
+    def __init__(self, problem: str, at: Position | None) -> None:
+        super().__init__(problem if at is None else f"line {at[0]}, column {at[1]}: {problem}")
 
 
 class _Loader(yaml.SafeLoader):
@@ -34,9 +34,9 @@ class _Loader(yaml.SafeLoader):
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 - the name is PyYAML's
         """Raise ScannerError for too many nested brackets, for which PyYAML needs quadratic time."""
-        if self.flow_level >= MOST_BRACKETS:
+        if self.flow_level >= MAX_BRACKETS:
             raise ScannerError(
-                None, None, f"more than {MOST_BRACKETS} brackets in each other; write it flat", self.get_mark()
+                None, None, f"more than {MAX_BRACKETS} brackets in each other; write it flat", self.get_mark()
             )
         super().fetch_flow_collection_start(TokenClass)
 
@@ -66,17 +66,17 @@ class _Loader(yaml.SafeLoader):
 
 def _values(node: Node, known: dict[int, int]) -> int:
     """Number of nodes after alias expansion. known: counts by node id, 0 for enclosing nodes."""
-    if (found := known.get(id(node))) is not None:
-        if found == 0:
+    if (count := known.get(id(node))) is not None:
+        if count == 0:
             raise ConstructorError(None, None, "a value that contains itself; write it out", node.start_mark)
-        return found
+        return count
     known[id(node)] = 0
     inside = () if isinstance(node, ScalarNode) else node.value
     pairs = isinstance(node, MappingNode)
-    count = 1 + sum(_values(each, known) for part in inside for each in (part if pairs else (part,)))
-    if count > MOST_VALUES:
-        said = f"stands for more than {MOST_VALUES:,} values with its aliases written out; use fewer"
-        raise ConstructorError(None, None, said, node.start_mark)
+    count = 1 + sum(_values(child, known) for part in inside for child in (part if pairs else (part,)))
+    if count > MAX_VALUES:
+        too_many = f"stands for more than {MAX_VALUES:,} values with its aliases written out; use fewer"
+        raise ConstructorError(None, None, too_many, node.start_mark)
     known[id(node)] = count
     return count
 
@@ -87,8 +87,8 @@ def parse(text: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
-        what = problem.problem or problem.context or "this is not YAML"
-        raise BadYaml(_advised(what), None if mark is None else (mark.line + 1, mark.column + 1)) from None
+        message = problem.problem or problem.context or "this is not YAML"
+        raise BadYaml(_advised(message), None if mark is None else (mark.line + 1, mark.column + 1)) from None
     except ReaderError as problem:
         before = text[: problem.position]
         at = (before.count("\n") + 1, problem.position - before.rfind("\n"))
@@ -99,12 +99,13 @@ def parse(text: str) -> Any:
         raise BadYaml(f"{problem}; remove the tag or mend the value", None) from None
 
 
-def _advised(what: str) -> str:
-    if what.startswith(("could not determine a constructor", "found undefined alias", "found undefined tag handle")):
+def _advised(message: str) -> str:
+    """An error of the parser with what to do about it."""
+    if message.startswith(("could not determine a constructor", "found undefined alias", "found undefined tag handle")):
         # The value is not shown: it may be a password without quotes.
         return "a tag or an alias that is not known; put quotes around what begins with '!' or '*'"
-    if ";" in what:
-        return what
-    if "'\\t'" in what:
-        return f"{what}; indent with spaces"
-    return f"{what}; mend the YAML there"
+    if ";" in message:
+        return message
+    if "'\\t'" in message:
+        return f"{message}; indent with spaces"
+    return f"{message}; mend the YAML there"

@@ -1,45 +1,16 @@
-"""Configuration of Grafana."""
+"""Grafana, to which dashboards and annotations are written."""
 
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from prober.config import models
-from prober.config.problems import Problems
-from prober.config.serving import resolve_tls
-from prober.config.specs import GrafanaSpec
-from prober.config.units import duration
+from pydantic import AfterValidator, Field, model_validator
 
-SHORTEST_S = duration("1m")
+from prober.config.fields import Block, Duration, mistake, require
+from prober.config.server import Auth, TlsSpec, server_tls
 
 
-def resolve_grafana(block: models.Grafana | None, problems: Problems) -> GrafanaSpec | None:
-    """Settings of Grafana; None if the block is missing or invalid."""
-    if block is None:
-        return None
-    if problem := flaw(block.url):
-        problems.add("grafana.url", problem)
-    if block.interval < SHORTEST_S:
-        problems.add(
-            "grafana.interval", f"{block.interval:g}s is more often than anybody edits a dashboard; use 1m or more"
-        )
-    if not (block.dashboards or block.annotations):
-        problems.add("grafana", "neither dashboards nor annotations are wanted; remove the block")
-    tls = resolve_tls(block.tls, "grafana.tls", problems)
-    if tls is not None and tls.server_name:
-        problems.add("grafana.tls.server_name", "is for targets only; give the url the name in the certificate")
-    return GrafanaSpec(
-        block.url.rstrip("/"),
-        block.auth.bearer_token_file,
-        tls,
-        block.folder,
-        block.datasource,
-        block.dashboards,
-        block.annotations,
-        block.interval,
-    )
-
-
-def flaw(url: str) -> str | None:
-    """Error in the URL of Grafana, without its secrets."""
+def url_problem(url: str) -> str:
+    """Error in the URL of Grafana, without its secrets; empty if it is valid."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -52,4 +23,36 @@ def flaw(url: str) -> str | None:
         return f"{url!r} is not an http or https URL; write https://grafana.example.org"
     if parts.query or parts.fragment:
         return f"{url!r} is not a base URL; remove the part after ? or #"
-    return None
+    return ""
+
+
+def _base_url(url: str) -> str:
+    if problem := url_problem(url):
+        raise mistake(problem)
+    return url.rstrip("/")
+
+
+class GrafanaSpec(Block):
+    """Grafana for dashboards and annotations. url: without a slash at its end."""
+
+    url: Annotated[str, AfterValidator(_base_url)] = Field(description="base URL, with its path prefix")
+    auth: Auth = Field(description="token of a service account")
+    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="settings for https")
+    folder: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+        "LLM SLO prober", description="title or uid of the dashboards' folder; created if it is missing"
+    )
+    datasource: str | None = Field(
+        None, description="name or uid of the default Prometheus of the dashboards; absent: Grafana's default"
+    )
+    dashboards: bool = Field(True, description="keep the dashboards up to date; edited ones are not overwritten")
+    annotations: bool = Field(True, description="annotate sweeps, drift and changes of the engine")
+    interval: Annotated[
+        Duration,
+        require(lambda s: s >= 60, lambda s: f"{s:g}s is more often than anybody edits a dashboard; use 1m or more"),
+    ] = Field(3600.0, description="time between checks of the dashboards, at least 1m")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not (self.dashboards or self.annotations):
+            raise mistake("neither dashboards nor annotations are wanted; remove the block")
+        return self

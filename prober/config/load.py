@@ -1,32 +1,33 @@
 """Load a configuration. One pass reports all errors: an invalid block does not hide errors elsewhere."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import ipaddress
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from prober.config import models
-from prober.config.discovery import resolve_discovery
+from prober.config.configuration import Configuration, PrometheusSpec, StorageSpec
+from prober.config.discovery import DiscoverySpec
 from prober.config.document import BadYaml, parse
-from prober.config.grafana import resolve_grafana
-from prober.config.problems import Problems, unknown_key
-from prober.config.resolve import (
-    Names,
-    resolve_drift,
-    resolve_prometheus,
-    resolve_slos,
-    resolve_target,
-    resolve_targets,
-    resolve_workloads,
-)
-from prober.config.specs import Specs
-from prober.config.sweep import check_nobody_asks
-from prober.config.variables import Variables
+from prober.config.drift import DriftSpec
+from prober.config.fields import Block, Document
+from prober.config.grafana import GrafanaSpec
+from prober.config.problems import Problems, below, explain, unknown_key
+from prober.config.slos import SloSpec
+from prober.config.target import Overridable, TargetSpec
+from prober.config.variables import plain_secrets
+from prober.config.workloads import WorkloadSpec, resolve_workloads
+from prober.workload.workloads import Mix, Workload
 
 M = TypeVar("M", bound=BaseModel)
-SECRET = {"auth", "headers", "proxy_url", "url", "bearer_token_file"}  # keys whose values are never shown in messages
-
-LISTED = {
+SINGLE: dict[str, type[Block]] = {
+    "drift": DriftSpec,
+    "storage": StorageSpec,
+    "prometheus": PrometheusSpec,
+    "grafana": GrafanaSpec,
+}
+LISTS = {
     "targets": "needed: a list of targets, such as [{url: http://localhost:8000}]",
     "discovery": "needed: a list, such as [{file: {files: [targets.json]}}]",
 }
@@ -43,14 +44,12 @@ def load(
     engines: Collection[str],
     environment: Mapping[str, str],
     read: Callable[[str], str],
-) -> Specs:
-    """What `text` describes.
+) -> Configuration:
+    """Parse and validate a configuration. Raises ConfigError.
 
-    source names the text in messages; engines are the known dialects; environment is the process's (for the downward API, and
-    `${NAME}` in values); read gives the content of a file that the configuration names and raises OSError. Raises ConfigError.
+    source: name of the text in messages; engines: known dialects; environment: of the process, for the downward API and `${NAME}`
+    read: returns the content of a file that the configuration names, or raises OSError
     """
-    problems = Problems(source)
-    variables = Variables(environment, problems)
     try:
         raw = parse(text)
     except BadYaml as problem:
@@ -59,144 +58,151 @@ def load(
         raise ConfigError(
             f"{source}: not a mapping; the least that works is `targets: [{{url: http://localhost:8000}}]`"
         )
-    for key in raw:
-        if key not in models.Config.model_fields:
-            problems.add("", unknown_key(key, models.Config.model_fields))
-    defaults = _block(models.Overridable, raw.get("defaults") or {}, "defaults", problems) or models.Overridable()
-    slos = _blocks(models.Slo, raw.get("slos"), "slos", problems)
-    workloads = _blocks(models.WorkloadBlock, raw.get("workloads"), "workloads", problems)
-    targets = _listed(models.Target, raw.get("targets"), "targets", problems)
-    discovery = _listed(models.Discovery, raw.get("discovery"), "discovery", problems)
-    if not raw.get("targets") and not raw.get("discovery"):
-        problems.add("targets", LISTED["targets"])
-    names = Names(
-        slos=resolve_slos(slos, problems),
-        workloads=resolve_workloads(workloads, problems, read),
-        engines=frozenset(engines),
-        broken=frozenset(set(_keys(raw.get("slos"))) - set(slos) | set(_keys(raw.get("workloads"))) - set(workloads)),
-        read=read,
-        variables=variables,
-    )
-    specs = Specs(
-        resolve_targets(targets, defaults, names, environment, problems),
-        resolve_drift(_block(models.Drift, raw.get("drift") or {}, "drift", problems) or models.Drift(), problems),
-        (_block(models.Storage, raw.get("storage") or {}, "storage", problems) or models.Storage()).path,
-        resolve_prometheus(_block(models.Prometheus, raw["prometheus"], "prometheus", problems), variables, problems)
-        if raw.get("prometheus") is not None
-        else None,
-        resolve_grafana(_block(models.Grafana, raw["grafana"], "grafana", problems), problems)
-        if raw.get("grafana") is not None
-        else None,
-        resolve_discovery(
-            discovery, lambda target, path: resolve_target(target, defaults, names, path, problems), variables, problems
-        ),
-        tuple(f"{source}: {each}" for each in variables.warnings),
-    )
-    if raw.get("prometheus") is None:
-        places = {f"targets[{index}]": target for index, target in zip(targets, specs.targets, strict=True)}
-        check_nobody_asks(places | {each.template.key: each.template for each in specs.discovery}, problems)
-    if not problems.lines:
-        swept = {slo.name for target in specs.kinds if target.sweep for slo in target.sweep.slos}
-        unused = set(names.slos) - {slo.name for slo in specs.uses()} - swept
-        for name in sorted(unused):
-            problems.add(f"slos.{name}", "no probe uses it; list it in the `slos` of one, or remove it")
-    if problems.lines:
-        raise ConfigError("\n".join(problems.lines))
-    return specs
+    reader = _Reader(raw, Problems(source), Document(engines, environment, read))
+    configuration = reader.configuration()
+    if reader.problems.lines:
+        raise ConfigError("\n".join(reader.problems.lines))
+    configuration._warnings = tuple(f"{source}: {warning}" for warning in plain_secrets(raw))
+    return configuration
 
 
-def nothing() -> Specs:
-    """Defaults without targets, used while there is no valid configuration."""
-    return Specs((), resolve_drift(models.Drift(), Problems("")), None, None)
-
-
-def _keys(value: Any) -> Iterable[str]:
-    return value if isinstance(value, dict) else ()
-
-
-def _blocks(model: type[M], raw: Any, path: str, problems: Problems) -> dict[str, M]:
-    if raw is None:
-        return {}
-    if not isinstance(raw, dict):
-        problems.add(path, "must be a mapping of names")
-        return {}
-    found: dict[str, M] = {}
-    for name, value in raw.items():
-        if not isinstance(name, str) or not name or not all(c.isalnum() or c in "_.-" for c in name):
-            problems.add(path, f"{name!r} cannot be a name; use letters, digits, '_', '.' and '-'")
-        elif block := _block(model, value, f"{path}.{name}", problems):
-            found[name] = block
-    return found
-
-
-def _listed(model: type[M], raw: Any, path: str, problems: Problems) -> dict[int, M]:
-    """Valid items by their index in the list."""
-    if raw is None:
-        return {}
-    if not isinstance(raw, list):
-        if raw:
-            problems.add(path, LISTED[path])
-        return {}
-    return {
-        index: block
-        for index, entry in enumerate(raw)
-        if (block := _block(model, entry, f"{path}[{index}]", problems)) is not None
-    }
-
-
-def _block(model: type[M], raw: Any, path: str, problems: Problems) -> M | None:
+def load_workloads(text: str, *, source: str, read: Callable[[str], str]) -> dict[str, Workload | Mix]:
+    """Built-in workloads and those of a configuration, the rest of which is not looked at. Raises ConfigError."""
     try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        shown: set[str] = set()
-        for item in error.errors(include_url=False, include_context=True):
-            where, message = _explain(model, path, item)
-            if where not in shown:  # one line per path: all branches of a union fail together
-                shown.add(where)
-                problems.add(where, message)
-        return None
+        raw = parse(text)
+    except BadYaml as problem:
+        raise ConfigError(f"{source}: {problem}") from None
+    if not isinstance(raw, dict) or not raw.get("workloads"):
+        raise ConfigError(f"{source}: workloads: none is there; leave it out to use a built-in one")
+    reader = _Reader(raw, Problems(source), Document((), {}, read))
+    reader.read_workloads()
+    if reader.problems.lines:
+        raise ConfigError("\n".join(reader.problems.lines))
+    return reader.document.workloads
 
 
-def _explain(model: type[BaseModel], path: str, item: Any) -> tuple[str, str]:
-    kind, given, where, place = item["type"], item.get("input"), path, item["loc"]
-    if SECRET & set(map(str, place)) or isinstance(given, list | dict):
-        given = "…"
-    if kind == "extra_forbidden":
-        *place, last = place  # a key of the user, which may look like a branch
-    keys = [part for part in place if not _is_branch(part)]
-    for key in keys:
-        where += f"[{key}]" if isinstance(key, int) else f".{key}"
-    if kind == "extra_forbidden":
-        return where + f".{last}", unknown_key(last, fields_of(model, keys))
-    if kind == "missing":
-        return where, "needed, but not given"
-    if kind == "unit":
-        return where, item["msg"]
-    if kind == "literal_error":
-        return where, f"{given!r} is not one of {item['ctx']['expected']}"
-    if kind == "model_type":
-        return where, f"{given!r} is not a mapping of keys; write it as key: value"
-    return where, f"{given!r}: {item['msg'][0].lower()}{item['msg'][1:]}"
+class _Reader:
+    """Validates a file block by block. problems: all errors; document: names that later blocks refer to."""
+
+    def __init__(self, raw: dict[Any, Any], problems: Problems, document: Document) -> None:
+        self.problems, self.document = problems, document
+        self._raw = raw
+
+    def configuration(self) -> Configuration:
+        """The configuration; not to be used if there are problems."""
+        raw, fields = self._raw, Configuration.model_fields
+        for key in raw:
+            if key not in fields:
+                self.problems.add("", unknown_key(key, fields))
+        if not raw.get("targets") and not raw.get("discovery"):
+            self.problems.add("targets", LISTS["targets"])
+        defaults: Any = self._block(Overridable, raw.get("defaults") or {}, "defaults")
+        slos = self._named(SloSpec, "slos")
+        self.document.slos = {name: slo.named(name) for name, slo in slos.items()}
+        workloads = self.read_workloads()
+        self.document.defaults = (raw.get("defaults") or {}) if defaults is not None else {}
+        blocks: dict[str, Any] = {
+            "targets": self._targets(),
+            **{key: self._block(model, raw[key], key) for key, model in SINGLE.items() if raw.get(key) is not None},
+            "discovery": self._discovery(),
+        }
+        configuration = Configuration.model_construct(defaults=defaults, slos=slos, workloads=workloads, **blocks)
+        if not self.problems.lines:
+            self._check(configuration)
+        return configuration
+
+    def read_workloads(self) -> dict[str, WorkloadSpec]:
+        """Read the workloads, so that later blocks can name them."""
+        workloads = self._named(WorkloadSpec, "workloads")
+        self.document.workloads = resolve_workloads(workloads, self.problems, self.document.read)
+        return workloads
+
+    def _targets(self) -> tuple[TargetSpec, ...]:
+        """Valid targets with unique names."""
+        targets = self._listed(TargetSpec, "targets")
+        environment = self.document.environment
+        namespace, workload = environment.get("POD_NAMESPACE"), environment.get("POD_WORKLOAD")
+        is_alone = sum(target.name is None for target in targets.values()) == 1
+        pod = f"{namespace}/{workload}" if namespace and workload and is_alone else None
+        places: dict[str | None, int] = {}
+        for index, target in targets.items():
+            name = target.name or pod or target.model or _host(target.url)
+            if name in places:
+                conflict = f"is called {name!r}" if name else "has no name and waits for its model's"
+                self.problems.add(
+                    f"targets[{index}].name", f"{conflict}, as targets[{places[name]}]; give each a name of its own"
+                )
+            places[name] = index
+            targets[index] = target.model_copy(update={"name": name})
+        return tuple(targets.values())
+
+    def _discovery(self) -> tuple[DiscoverySpec, ...]:
+        """Valid discoveries with unique names."""
+        specs = self._listed(DiscoverySpec, "discovery")
+        kinds = [spec.kind for spec in specs.values()]
+        places: dict[str, int] = {}
+        for index, spec in specs.items():
+            name = spec.name or (spec.kind if kinds.count(spec.kind) == 1 else f"{spec.kind}-{index}")
+            if name in places:
+                self.problems.add(
+                    f"discovery[{index}].name",
+                    f"discovery[{places[name]}] is called {name!r} too; give each a name of its own",
+                )
+            places[name] = index
+            specs[index] = spec.placed(index, name)
+        return tuple(specs.values())
+
+    def _check(self, configuration: Configuration) -> None:
+        """Report what only the whole file shows: queries without a Prometheus, and SLOs without use."""
+        used = set(configuration.uses())
+        for place, target in configuration.places.items():
+            used.update(target.sweep.slos if target.sweep is not None else ())
+            if configuration.prometheus is None and target.sweep is not None and target.sweep.demand_query is not None:
+                self.problems.add(
+                    f"{place}.sweep.demand_query",
+                    "nobody can be asked; add prometheus: {url: http://prometheus:9090}",
+                )
+        for name in sorted(configuration.slos.keys() - {slo.name for slo in used}):
+            self.problems.add(f"slos.{name}", "no probe uses it; list it in the `slos` of one, or remove it")
+
+    def _named(self, model: type[M], path: str) -> dict[str, M]:
+        """Valid blocks by name; the names of the others are broken."""
+        raw = self._raw.get(path)
+        if raw is not None and not isinstance(raw, dict):
+            self.problems.add(path, "must be a mapping of names")
+        blocks: dict[str, M] = {}
+        for name, value in raw.items() if isinstance(raw, dict) else ():
+            if not isinstance(name, str) or not name or not all(c.isalnum() or c in "_.-" for c in name):
+                self.problems.add(path, f"{name!r} cannot be a name; use letters, digits, '_', '.' and '-'")
+            elif (block := self._block(model, value, f"{path}.{name}")) is not None:
+                blocks[name] = block
+            else:
+                self.document.broken |= {name}
+        return blocks
+
+    def _listed(self, model: type[M], path: str) -> dict[int, M]:
+        """Valid blocks by their index in the list."""
+        raw = self._raw.get(path) or []
+        if not isinstance(raw, list):
+            self.problems.add(path, LISTS[path])
+            return {}
+        blocks = {index: self._block(model, value, f"{path}[{index}]") for index, value in enumerate(raw)}
+        return {index: block for index, block in blocks.items() if block is not None}
+
+    def _block(self, model: type[M], raw: Any, path: str) -> M | None:
+        try:
+            return model.model_validate(raw, context=self.document)
+        except ValidationError as error:
+            for key, message in explain(error, model, raw).items():
+                self.problems.add(below(path, key).removeprefix("/"), message)
+            return None
 
 
-def _is_branch(part: int | str) -> bool:
-    """Remove union branches, which Pydantic adds to the location, from the path."""
-    return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in ("int", "decimal", "str"))
-
-
-def fields_of(model: type[BaseModel], keys: list[int | str]) -> Iterable[str]:
-    """Known keys of the block at path `keys` of `model`."""
-    for key in keys:
-        field = model.model_fields.get(str(key))
-        found = _model_of(field.annotation) if field else None
-        model = found or model
-    return model.model_fields
-
-
-def _model_of(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        if found := _model_of(argument):
-            return found
-    return None
+def _host(url: str) -> str | None:
+    """Host of a URL as a name; None for this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = host in ("", "localhost") or host.endswith(".localhost")
+    return None if is_local else host

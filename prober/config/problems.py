@@ -1,10 +1,23 @@
-"""Collection of configuration errors."""
+"""Errors of a configuration: their collection, and their texts from the errors of a model."""
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError
+
+TYPES = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping; write it as name: value",
+    "int_type": "a whole number",
+    "model_type": "a mapping of keys; write it as key: value",
+    "string_type": "text; write it in quotes",
+    "tuple_type": "a list; write it as [a, b]",
+}
+SECRET_KEYS = {"auth", "headers", "proxy_url", "url", "bearer_token_file"}  # their values are never shown
 
 
 @dataclass(slots=True)
@@ -18,6 +31,75 @@ class Problems:
         """Add an error; control characters are escaped."""
         line = f"{self.source}: {path}: {message}" if path else f"{self.source}: {message}"
         self.lines.append("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line))
+
+
+def explain(
+    error: ValidationError, model: type[BaseModel], written: object, *, is_secret: bool = False
+) -> dict[str, str]:
+    """Messages by path below the validated value: `.key`, `[0].key`, or `/key` for a path from the top of the file.
+
+    written: the validated value; is_secret: no part of it is repeated
+    """
+    messages: dict[str, str] = {}
+    for item in error.errors(include_url=False):
+        path, message = _explain_one(model, written, item, is_secret=is_secret)
+        if item["type"] != "reported":
+            messages.setdefault(path, message)
+    return messages
+
+
+def _explain_one(model: type[BaseModel], written: object, item: Any, *, is_secret: bool) -> tuple[str, str]:
+    kind, value, location = item["type"], item.get("input"), item["loc"]
+    is_hidden = is_secret or bool(SECRET_KEYS & set(map(str, location))) or isinstance(value, list | dict)
+    keys = list(_keys(model, written, location))
+    path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
+    if kind == "extra_forbidden":
+        return path, unknown_key(keys[-1], fields_of(model, keys[:-1]))
+    if kind == "missing":
+        return path, "needed, but not given"
+    if kind == "mistake":
+        context = item.get("ctx", {})
+        return below(path, context.get("at", "")), context.get("message", item["msg"])
+    if kind == "literal_error" or kind in TYPES:
+        expected = TYPES.get(kind) or f"one of {item['ctx']['expected']}"
+        return path, f"must be {expected}" if is_hidden else f"{value!r} is not {expected}"
+    message = item["msg"][:1].lower() + item["msg"][1:]
+    return path, message if is_hidden else f"{value!r}: {message}"
+
+
+def _keys(model: type[BaseModel], written: Any, location: Sequence[int | str]) -> Iterator[int | str]:
+    """Keys and indices of a location. Pydantic's names for the branches of a union are neither in the value nor fields."""
+    keys: list[int | str] = []
+    for part in location:
+        try:
+            written = written[part]
+        except (KeyError, IndexError, TypeError):
+            if str(part) not in fields_of(model, keys):
+                continue
+            written = None
+        keys.append(part)
+        yield part
+
+
+def below(path: str, key: str) -> str:
+    """Path of a key below another path; a path from the top replaces it."""
+    return key if key.startswith("/") else path + key if not key or key.startswith(("[", ".")) else f"{path}.{key}"
+
+
+def fields_of(model: type[BaseModel], keys: Sequence[int | str]) -> Collection[str]:
+    """Known keys of the block at path `keys` of `model`."""
+    for key in keys:
+        field_ = model.model_fields.get(str(key))
+        model = (_model_of(field_.annotation) if field_ else None) or model
+    return model.model_fields
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = getattr(annotation, "__args__", ())
+    written = (getattr(item, "json_schema_input_type", None) for item in getattr(annotation, "__metadata__", ()))
+    return next(filter(None, map(_model_of, (*inner, *written))), None)
 
 
 def shown(url: str) -> str:
@@ -34,18 +116,18 @@ def is_http(url: str) -> bool:
         return False
 
 
-def no_such(what: str, name: str, known: Iterable[str]) -> str:
+def no_such(kind: str, name: str, known: Iterable[str]) -> str:
     """Error for an unknown name, with a suggestion."""
-    return f'no {what} "{name}"; {meant(name, known)}'
+    return f'no {kind} "{name}"; {_suggestion(name, known)}'
 
 
 def unknown_key(key: object, known: Iterable[str]) -> str:
     """Error for an unknown key, with a suggestion."""
-    said = str(key)[:60]
-    return f'unknown key "{said}"; {meant(said, known)}'
+    name = str(key)[:60]
+    return f'unknown key "{name}"; {_suggestion(name, known)}'
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, known: Iterable[str]) -> str:
     """The closest known name, if any, and all known names."""
     listed = sorted(known)
     near = difflib.get_close_matches(name, listed, n=1)

@@ -6,34 +6,62 @@ somebody else writes can make one run long.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import re2
+from pydantic import Field, model_validator
 
+from prober.config.fields import Block, Items, Mistakes
+from prober.config.problems import no_such
+
+KEPT = ("__address__", "__scheme__", "__path__", "name", "model")
 Labels = Mapping[str, str]
 MAX_MATCHED_CHARS = 4_096
+_LABEL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _GROUP = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)\})")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One relabelling rule. target_label: None for keep and drop."""
+class Rule(Block):
+    """One relabelling rule."""
 
-    action: Literal["replace", "keep", "drop"]
-    source_labels: tuple[str, ...] = ()
-    separator: str = ";"
-    regex: str = "(.*)"
-    target_label: str | None = None
-    replacement: str = "$1"
+    source_labels: Items[str] = Field((), description="labels whose values are joined and matched")
+    separator: str = Field(";", description="text between the joined values")
+    regex: str = Field("(.*)", description="RE2 expression that matches the whole text")
+    target_label: str | None = Field(None, description="label to set")
+    replacement: str = Field("$1", description="new value; $1 and ${name} are groups of the regex")
+    action: Literal["replace", "keep", "drop"] = Field(
+        "replace", description="keep: drop targets that do not match; drop: drop targets that match"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        with Mistakes() as mistakes:
+            try:
+                compiled(self.regex)
+            except ValueError as problem:
+                mistakes.add("regex", f"{self.regex!r} is no expression of RE2: {problem}")
+            if self.action != "replace":
+                for key in sorted({"target_label", "replacement"} & self.model_fields_set):
+                    mistakes.add(key, f"is for action replace; `{self.action}` looks only")
+                if not self.source_labels:
+                    mistakes.add("source_labels", f"needed with action {self.action}")
+            elif self.target_label is None:
+                mistakes.add("target_label", f"needed: one of {', '.join(KEPT)}, or __tmp_… for rules that follow")
+            elif self.target_label not in KEPT and not self.target_label.startswith("__tmp"):
+                unknown = no_such("label that is kept", self.target_label, KEPT)
+                mistakes.add("target_label", f"{unknown}; __tmp_… can be used by rules that follow")
+            for index, name in enumerate(self.source_labels):
+                if not _LABEL.fullmatch(name):
+                    mistakes.add(f"source_labels[{index}]", f"{name!r} is no name of a label")
+        return self
 
 
 def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:
     """Labels after all rules; None if a rule drops the target. Labels set to an empty value are removed."""
-    found = dict(labels)
+    changed = dict(labels)
     for rule in rules:
-        text = rule.separator.join(found.get(name, "") for name in rule.source_labels)[:MAX_MATCHED_CHARS]
+        text = rule.separator.join(changed.get(name, "") for name in rule.source_labels)[:MAX_MATCHED_CHARS]
         match = compiled(rule.regex).fullmatch(text)
         if rule.action != "replace":
             if (match is None) == (rule.action == "keep"):
@@ -41,10 +69,10 @@ def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:
         elif match is not None and rule.target_label is not None:
             value = _expanded(rule.replacement, match)
             if value:
-                found[rule.target_label] = value
+                changed[rule.target_label] = value
             else:
-                found.pop(rule.target_label, None)
-    return found
+                changed.pop(rule.target_label, None)
+    return changed
 
 
 @lru_cache(maxsize=1_000)
@@ -55,17 +83,17 @@ def compiled(regex: str) -> Any:
     try:
         return re2.compile(regex, options)
     except re2.error as problem:
-        said = problem.args[0] if problem.args else b""
-        raise ValueError(said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)) from None
+        why = problem.args[0] if problem.args else b""
+        raise ValueError(why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)) from None
 
 
 def _expanded(replacement: str, match: Any) -> str:
     """Expand the groups of a match; missing groups are empty."""
 
-    def group(found: "re.Match[str]") -> str:
-        if found[1]:
+    def group(reference: "re.Match[str]") -> str:
+        if reference[1]:
             return "$"
-        name = found[2] or found[3]
+        name = reference[2] or reference[3]
         number = int(name) if name.isdecimal() else match.re.groupindex.get(name, -1)
         return (match[number] or "") if 0 <= number <= match.re.groups else ""
 

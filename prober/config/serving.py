@@ -1,82 +1,130 @@
-"""Configuration of what serves a target: the engine's metrics page, TLS, GPUs and the decode step."""
+"""What serves a target: the engine's metrics page, GPUs, and the data that a decode step reads."""
 
 import json
-from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Self
 
-from prober.config import models
-from prober.config.problems import Problems, is_http, shown
-from prober.config.specs import DecodeSpec, GpusSpec, MetricsSpec, TlsSpec
-from prober.config.variables import Variables
-from prober.measure.bandwidth_bound import ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
-
-def resolve_metrics(block: models.Metrics, path: str, variables: Variables, problems: Problems) -> MetricsSpec | None:
-    """Location of the engine's metrics page; None: not read."""
-    if block.interval < 0.5:
-        problems.add(f"{path}.interval", f"{block.interval:g}s would disturb the engine; use 500ms or more")
-    if block.url == "none":
-        return None
-    url = variables.url(block.url, f"{path}.url")
-    if url != "auto" and not is_http(url):
-        problems.add(
-            f"{path}.url",
-            f"{shown(block.url)!r} is not auto, none, or an http or https URL; write http://host:port/metrics",
-        )
-    return MetricsSpec(None if url == "auto" else url, block.interval)
+from prober.config.fields import Auto, Block, Document, Duration, NotNegative, Positive, PositiveCount, mistake, require
+from prober.config.problems import is_http, shown
+from prober.config.server import expand_field
+from prober.config.units import shortened
+from prober.measure.bandwidth_bound import DecodeModel, ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
 
 
-def resolve_tls(block: models.Tls | None, path: str, problems: Problems) -> TlsSpec | None:
-    """TLS settings for the server's and the prober's certificates."""
-    if block is None:
-        return None
-    if bool(block.cert_file) != bool(block.key_file):
-        problems.add(path, "needs cert_file and key_file together; add the other one, or remove both")
-    return TlsSpec(block.ca_file, block.insecure_skip_verify, block.cert_file, block.key_file, block.server_name)
+def _page_url(text: str | None, info: ValidationInfo) -> str | None:
+    if text is None or text == "none":
+        return text
+    url = expand_field(text, info)
+    if not is_http(url):
+        raise mistake(f"{shown(text)!r} is not auto, none, or an http or https URL; write http://host:port/metrics")
+    return url
 
 
-def resolve_gpus(block: models.Gpus) -> GpusSpec:
-    """GPUs of the target."""
-    chosen: tuple[int | str, ...] | None
-    match block.indices:
-        case None:
-            chosen = None
-        case "all":
-            chosen = ("all",)
-        case "none":
-            chosen = ()
-        case listed:
-            chosen = tuple(listed)
-    return GpusSpec(chosen, block.price_per_hour)
+class MetricsSpec(Block):
+    """Metrics page of the engine. url: None to discover it on the target's server."""
 
-
-def resolve_decode_bound(
-    block: models.DecodeBound | None, path: str, problems: Problems, read: Callable[[str], str]
-) -> DecodeSpec | None:
-    """Bytes that a decode step reads and the memory bandwidth; None if not configured or unknown."""
-    if block is None:
-        return None
-    config: Any = None
-    if block.config_file is not None:
-        try:
-            config = json.loads(read(block.config_file))
-        except (OSError, ValueError) as problem:
-            problems.add(f"{path}.config_file", f"cannot be read: {problem}; name the model's config.json")
-            return None
-        if not isinstance(config, dict):
-            problems.add(f"{path}.config_file", "is no JSON object; name the model's config.json")
-            return None
-    model = decode_model(
-        config, ModelOverrides(block.active_parameters, block.bytes_per_weight, block.kv_bytes_per_token)
+    url: Annotated[Auto, AfterValidator(_page_url)] = Field(
+        None,
+        description="URL of the page, may contain `${NAME}` of the environment; auto: find it on the target's server; none: do not "
+        "read it",
+        repr=False,
     )
-    if isinstance(model, UnknownFigure):
-        problems.add(path, model.reason)
-        return None
-    bandwidth = block.memory_bandwidth
-    if bandwidth is None and block.gpu is not None:
-        found = memory_bandwidth(block.gpu)
-        if isinstance(found, UnknownFigure):
-            problems.add(f"{path}.gpu", f"{found.reason} with `memory_bandwidth`, in bytes/s")
-            return None
-        bandwidth = found
-    return DecodeSpec(model, bandwidth, block.gpus)
+    interval: Annotated[
+        Duration, require(lambda s: s >= 0.5, lambda s: f"{s:g}s would disturb the engine; use 500ms or more")
+    ] = Field(5.0, description="time between readings, at least 500ms")
+
+
+def _indices(value: object) -> object:
+    if isinstance(value, str) and value in ("all", "none"):
+        return ("all",) if value == "all" else ()
+    if isinstance(value, list | tuple) and all(isinstance(item, int | str) and item is not True for item in value):
+        return tuple(value)
+    raise mistake(f"{shortened(value)} is not all, none, or a list of indices and UUIDs")
+
+
+class GpusSpec(Block):
+    """GPUs of this machine. indices: also UUIDs; `all` alone for all of them; None if not configured."""
+
+    indices: Annotated[
+        tuple[int | str, ...] | None,
+        BeforeValidator(_indices),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"enum": ["all", "none"]},
+                    {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]}},
+                ]
+            }
+        ),
+    ] = Field(
+        None,
+        description="all visible ones, none, or a list of indices and UUIDs; absent: all if this is the only target, "
+        "else none",
+    )
+    price_per_hour: NotNegative | None = Field(
+        None, description="dollars per GPU and hour, for the cost of 1,000 tokens"
+    )
+
+
+class DecodeBoundSpec(Block):
+    """Data that a decode step reads. gpus: number that share the weights; None: as many as are detected."""
+
+    config_file: str | None = Field(None, description="config.json of the model on Hugging Face")
+    active_parameters: Positive | None = Field(None, description="weights read per token; absent: from config_file")
+    bytes_per_weight: Positive | None = Field(
+        None, description="2 for 16 bit, 1 for 8 bit; absent: from config_file, except for a quantised model"
+    )
+    kv_bytes_per_token: NotNegative | None = Field(
+        None, description="KV cache of one token in all layers; absent: from config_file"
+    )
+    gpu: str | None = Field(None, description="NVML name of the GPU; absent: from the GPU reader")
+    memory_bandwidth: Positive | None = Field(None, description="bytes/s of one GPU; absent: from its data sheet")
+    gpus: PositiveCount | None = Field(
+        None, description="number of GPUs that share the weights (tensor parallel); absent: the visible ones, or 1"
+    )
+    _model: DecodeModel = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _read(self, info: ValidationInfo) -> Self:
+        config: Any = None
+        if self.config_file is not None:
+            try:
+                assert isinstance(info.context, Document), "only a file names a file"
+                config = json.loads(info.context.read(self.config_file))
+            except (OSError, ValueError) as problem:
+                raise mistake(f"cannot be read: {problem}; name the model's config.json", "config_file") from None
+            if not isinstance(config, dict):
+                raise mistake("is no JSON object; name the model's config.json", "config_file")
+        model = decode_model(
+            config, ModelOverrides(self.active_parameters, self.bytes_per_weight, self.kv_bytes_per_token)
+        )
+        if isinstance(model, UnknownFigure):
+            raise mistake(model.reason)
+        self._model = model
+        if self.memory_bandwidth is None and self.gpu is not None:
+            bandwidth = memory_bandwidth(self.gpu)
+            if isinstance(bandwidth, UnknownFigure):
+                raise mistake(f"{bandwidth.reason} with `memory_bandwidth`, in bytes/s", "gpu")
+        return self
+
+    @property
+    def model(self) -> DecodeModel:
+        """The model, from config_file and the other fields."""
+        return self._model
+
+    @property
+    def memory_bandwidth_bytes_per_s(self) -> float | None:
+        """Bandwidth of one GPU: the configured one, or that of `gpu`; None if both are absent."""
+        if self.memory_bandwidth is not None or self.gpu is None:
+            return self.memory_bandwidth
+        bandwidth = memory_bandwidth(self.gpu)
+        return None if isinstance(bandwidth, UnknownFigure) else bandwidth

@@ -1,98 +1,118 @@
-"""Configuration of sweeps: workload, schedule and limits."""
+"""Sweeps of a target: what they send, when, and what ends them."""
 
-from collections.abc import Mapping
+from typing import Annotated, Literal, Self
 
-from prober.config import models
-from prober.config.problems import Problems, no_such
-from prober.config.specs import SweepSpec, TargetSpec
+from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, field_validator
+
+from prober.config.fields import (
+    Block,
+    Duration,
+    Items,
+    Mistakes,
+    NamedSlo,
+    NamedWorkload,
+    NotNegative,
+    Percent,
+    Positive,
+    PositiveCount,
+    Rate,
+    mistake,
+)
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, Slo
 from prober.workload.blackout import WeeklySpan, parse_weekly_span
-from prober.workload.workloads import Mix, Workload
+from prober.workload.workloads import BUILT_IN
 
-ASKED = ("ttft", "ttft_answer", "tpot", "itl", "e2e")
+SWEPT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")
 
 
-def resolve_sweep(
-    block: models.Sweep | None,
-    target: TargetSpec,
-    workloads: Mapping[str, Workload | Mix],
-    slos: Mapping[str, Slo],
-    path: str,
-    problems: Problems,
-) -> SweepSpec | None:
-    """Sweep of a target; None if not configured or invalid, with the errors added."""
-    if block is None:
-        return None
-    workload = workloads.get(block.workload)
-    if workload is None:
-        problems.add(f"{path}.workload", no_such("workload", block.workload, workloads))
-        return None
-    asked = _slos(block, target, slos, path, problems)
-    if block.min_rate > block.max_rate:
-        problems.add(f"{path}.max_rate", f"{block.max_rate:g}/s is below min_rate ({block.min_rate:g}/s); raise it")
-    limits, budget = block.limits, target.budget
-    if limits.cost is not None and (budget is None or budget.prompt_price is None):
-        problems.add(
-            f"{path}.limits.cost", "needs prices: budget: {price_per_million: {prompt: 0.60, completion: 0.60}}"
-        )
-    return SweepSpec(
-        schedule=block.schedule,
-        timezone=block.timezone,
-        mode=block.mode,
-        workload=workload,
-        slos=asked,
-        min_rate=block.min_rate,
-        max_rate=block.max_rate,
-        max_in_flight=block.max_in_flight,
-        min_gap_s=block.min_gap,
-        blackout=_blackout(block.blackout, f"{path}.blackout", problems),
-        after_change=block.after_change,
-        guard_waiting=block.guard.waiting,
-        guard_kv_usage=float(block.guard.kv_cache),
-        guard_production_ttft_s=block.guard.production_ttft,
-        guard_burn=block.guard.burn,
-        requests=limits.requests,
-        tokens=limits.tokens,
-        time_s=limits.time,
-        cost=limits.cost,
-        demand_query=block.demand_query,
+def _span(value: object) -> WeeklySpan:
+    if isinstance(value, WeeklySpan):
+        return value
+    try:
+        return parse_weekly_span(value if isinstance(value, str) else repr(value))
+    except ValueError as problem:
+        raise mistake(str(problem)) from None
+
+
+Span = Annotated[WeeklySpan, PlainValidator(_span), WithJsonSchema({"type": "string"})]
+
+
+class GuardSpec(Block):
+    """Thresholds that end a sweep at once."""
+
+    waiting: NotNegative | None = Field(
+        None, description="requests in the engine's queue; absent: a wait of 1.4 TTFT thresholds, in mode gentle 0.35"
     )
+    kv_cache: Percent = Field(0.98, description="usage of the KV cache")
+    production_ttft: Duration | None = Field(
+        None, description="TTFT that at most a tenth of the users' requests may exceed"
+    )
+    burn: Positive = Field(14.4, description="burn rate of the last 20 scheduled probes")
 
 
-def check_nobody_asks(targets: Mapping[str, TargetSpec], problems: Problems) -> None:
-    """Add an error for each target that needs a Prometheus query if no Prometheus is configured."""
-    for place, target in targets.items():
-        if target.sweep is not None and target.sweep.demand_query is not None:
-            said = "nobody can be asked; add prometheus: {url: http://prometheus:9090}"
-            problems.add(f"{place}.sweep.demand_query", said)
+class LimitsSpec(Block):
+    """Most that a sweep may use; None: no limit."""
+
+    requests: PositiveCount | None = Field(None, description="most requests")
+    tokens: PositiveCount | None = Field(None, description="prompt and output tokens")
+    time: Duration = Field(600.0, description="longest time that it sends")
+    cost: Positive | None = Field(None, description="most dollars, by `budget.price_per_million`")
 
 
-def _slos(
-    block: models.Sweep, target: TargetSpec, slos: Mapping[str, Slo], path: str, problems: Problems
-) -> tuple[Slo, ...]:
-    """The named SLOs, or all latency SLOs that apply to this target's answers."""
-    judged = {
-        name: slo
-        for name, slo in slos.items()
-        if slo.signal in ASKED and (target.stream or slo.signal in SIGNALS_WITHOUT_STREAM)
-    }
-    for index, name in enumerate(block.slos or ()):
-        if name not in slos:
-            problems.add(f"{path}.slos[{index}]", no_such("SLO", name, slos))
-        elif name not in judged:
-            problems.add(f"{path}.slos[{index}]", f"{name!r} judges {slos[name].signal}: a sweep asks about latencies")
-    chosen = tuple(slo for name, slo in judged.items() if block.slos is None or name in block.slos)
-    if not chosen:
-        problems.add(path, "there is no SLO to ask about; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
-                     "objective: 99%}")  # fmt: skip
-    return chosen
+class SweepSpec(Block):
+    """Short sweeps of a target."""
 
+    schedule: str | None = Field(None, description="cron expression of five fields; absent: on demand only")
+    timezone: str = Field("UTC", description="time zone of schedule and blackout")
+    mode: Literal["gentle", "adaptive", "grid"] = Field(
+        "gentle", description="gentle ends before an SLO is breached, adaptive at the knee, grid takes fixed steps"
+    )
+    workload: NamedWorkload = Field(
+        default_factory=lambda: BUILT_IN["chat"], description="workload to send", json_schema_extra={"default": "chat"}
+    )
+    slos: Items[NamedSlo] = Field(
+        (), description="SLOs to find the capacity for; absent: all on TTFT, TPOT, ITL and E2E"
+    )
+    min_rate: Rate = Field(1.0, description="first rate")
+    max_rate: Rate = Field(50.0, description="highest rate")
+    max_in_flight: PositiveCount = Field(2000, description="requests in flight at which the target counts as saturated")
+    min_gap: Duration = Field(
+        21_600.0,
+        description="shortest time between the starts of two sweeps; with `--storage.path` or a lease also over restarts",
+    )
+    blackout: Items[Span] = Field((), description="times without sweeps, such as [Mon-Fri 08:00-20:00]")
+    after_change: bool = Field(True, description="also sweep after a change of engine, version, model or flags")
+    demand_query: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description="PromQL for the requests per second of users, such as 'sum(rate(gateway_requests_total[5m]))', evaluated by "
+        "`prometheus.url`: the demand for headroom, and the load during a sweep if the engine's page does not count requests. "
+        "Ranges of at most 5m, since the query may count requests of sweeps; absent: the engine's counters",
+    )
+    guard: GuardSpec = Field(GuardSpec(), description="thresholds that end a sweep at once")
+    limits: LimitsSpec = Field(LimitsSpec(), description="limits of one sweep, beside the target's `budget`")
 
-def _blackout(texts: list[str], path: str, problems: Problems) -> tuple[WeeklySpan, ...]:
-    found: list[WeeklySpan] = []
-    for index, text in enumerate(texts):
-        try:
-            found.append(parse_weekly_span(text))
-        except ValueError as problem:
-            problems.add(f"{path}[{index}]", str(problem))
-    return tuple(found)
+    @field_validator("max_rate")
+    @classmethod
+    def _check_rates(cls, max_rate: float, info: ValidationInfo) -> float:
+        if max_rate < (min_rate := info.data.get("min_rate", 0.0)):
+            raise mistake(f"{max_rate:g}/s is below min_rate ({min_rate:g}/s); raise it")
+        return max_rate
+
+    def for_target(self, stream: bool, known: list[Slo], *, has_price: bool) -> Self:
+        """The sweep of a target with all SLOs that it is asked about. known: SLOs of the file, in their order."""
+        answered = [
+            slo for slo in known if slo.signal in SWEPT_SIGNALS and (stream or slo.signal in SIGNALS_WITHOUT_STREAM)
+        ]
+        with Mistakes() as mistakes:
+            for index, slo in enumerate(self.slos):
+                if slo not in answered:
+                    mistakes.add(f"slos[{index}]", f"{slo.name!r} judges {slo.signal}: a sweep asks about latencies")
+            chosen = tuple(slo for slo in answered if "slos" not in self.model_fields_set or slo in self.slos)
+            if not chosen:
+                mistakes.add("", "there is no SLO to ask about; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
+                                 "objective: 99%}")  # fmt: skip
+            if self.limits.cost is not None and not has_price:
+                mistakes.add(
+                    "limits.cost", "needs prices: budget: {price_per_million: {prompt: 0.60, completion: 0.60}}"
+                )
+        return self.model_copy(update={"slos": chosen})

@@ -24,8 +24,8 @@ PERCENT_PATTERN = rf"^{_NUMBER}\s*%$"
 COUNT_PATTERN = rf"^{_NUMBER}\s*([kKMGB]?)$"
 
 MAX_DURATION_S = 100 * 365 * 86_400.0  # larger values are mistakes, and clocks and counters cannot hold them
-RAREST_PER_S, MOST_PER_S = 1e-8, 1e5
-MOST_COUNT = 10**15
+MIN_RATE_PER_S, MAX_RATE_PER_S = 1e-8, 1e5
+MAX_COUNT = 10**15
 
 
 class UnitError(ValueError):
@@ -35,23 +35,25 @@ class UnitError(ValueError):
 def duration(value: object) -> float:
     """Seconds of "500ms", "10s", "2m", "6h", "30d". Raises UnitError with what to write instead."""
     if match := re.match(DURATION_PATTERN, value) if isinstance(value, str) else None:
-        if (found := float(match[1]) * _SECONDS[match[2]]) <= MAX_DURATION_S:
-            return found
-        raise UnitError(f"{_short(value)} is longer than a hundred years; use less")
-    raise UnitError(f"{_short(value)} is not a duration; write a number and a unit, such as 500ms, 10s, 2m, 6h or 30d")
+        if (seconds := float(match[1]) * _SECONDS[match[2]]) <= MAX_DURATION_S:
+            return seconds
+        raise UnitError(f"{shortened(value)} is longer than a hundred years; use less")
+    raise UnitError(
+        f"{shortened(value)} is not a duration; write a number and a unit, such as 500ms, 10s, 2m, 6h or 30d"
+    )
 
 
 def rate(value: object) -> float:
     """Requests per second of "0.2/s", "12/min", "1/h", "1/30s". Raises UnitError."""
     if match := re.match(RATE_PATTERN, value) if isinstance(value, str) else None:
         span_s = float(match[2] or 1) * _PER[match[3]]
-        found = float(match[1]) / span_s if span_s else 0.0
-        if RAREST_PER_S <= found <= MOST_PER_S:
-            return found
-        if found > 0:
-            raise UnitError(f"{_short(value)} is no rate that can be kept; use from 1/1000d to 100000/s")
-        raise UnitError(f"{_short(value)} is no rate; it must be above 0 (leave the probe out to send none)")
-    raise UnitError(f"{_short(value)} is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h")
+        per_s = float(match[1]) / span_s if span_s else 0.0
+        if MIN_RATE_PER_S <= per_s <= MAX_RATE_PER_S:
+            return per_s
+        if per_s > 0:
+            raise UnitError(f"{shortened(value)} is no rate that can be kept; use from 1/1000d to 100000/s")
+        raise UnitError(f"{shortened(value)} is no rate; it must be above 0 (leave the probe out to send none)")
+    raise UnitError(f"{shortened(value)} is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h")
 
 
 def percent(value: object) -> Decimal:
@@ -61,7 +63,7 @@ def percent(value: object) -> Decimal:
             return Decimal(match[1]) / 100
         except InvalidOperation:
             pass
-    raise UnitError(f"{_short(value)} is not a percentage; write it with its sign, such as 99% or 99.9%")
+    raise UnitError(f"{shortened(value)} is not a percentage; write it with its sign, such as 99% or 99.9%")
 
 
 def reuse(value: object) -> float:
@@ -73,19 +75,37 @@ def reuse(value: object) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise UnitError(f"{_short(value)} is not a share of reuse; write warm, cold, or a percentage such as 30%")
+        raise UnitError(f"{shortened(value)} is not a share of reuse; write warm, cold, or a percentage such as 30%")
     return share
 
 
 def count(value: object) -> int:
     """A whole number: 128, "4M", "200k". Raises UnitError."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNT:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT:
         return value
     if match := re.match(COUNT_PATTERN, value) if isinstance(value, str) else None:
-        found = Decimal(match[1]) * _COUNTS[match[2]]
-        if found <= MOST_COUNT and found == int(found):
-            return int(found)
-    raise UnitError(f"{_short(value)} is not a count; write a whole number, such as 128, 200k or 4M")
+        number = Decimal(match[1]) * _COUNTS[match[2]]
+        if number <= MAX_COUNT and number == int(number):
+            return int(number)
+    raise UnitError(f"{shortened(value)} is not a count; write a whole number, such as 128, 200k or 4M")
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as a file writes it: 500ms, 20m, 30d."""
+    for unit in ("d", "h", "m", "s"):
+        if seconds and seconds % _SECONDS[unit] == 0:
+            return f"{seconds / _SECONDS[unit]:g}{unit}"
+    return f"{seconds * 1e3:g}ms"
+
+
+def rate_text(per_s: float) -> str:
+    """A rate as a file writes it: 0.2/s, 1/30d."""
+    return f"{per_s:g}/s" if per_s >= 0.01 else f"1/{duration_text(round(1 / per_s, 3))}"
+
+
+def percent_text(ratio: float | Decimal) -> str:
+    """A ratio as a file writes it: 99.9%."""
+    return f"{float(ratio) * 100:g}%"
 
 
 def counted(count: int, noun: str) -> str:
@@ -93,8 +113,8 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _short(value: object) -> str:
-    """The value as written, shortened."""
+def shortened(value: object) -> str:
+    """A value for a message: its repr, of at most 80 characters."""
     try:
         text = repr(value)
     except ValueError:  # an integer with thousands of digits

@@ -1,46 +1,48 @@
 """Environment variables `${NAME}` in values, so that a configuration needs no secrets; plain secrets cause a warning."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 from urllib.parse import quote, urlsplit
-
-from prober.config.problems import Problems
 
 SECRET_HEADERS = frozenset(("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-auth-token"))
 _NAME = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_WRITE = "stands in the configuration itself; write ${NAME}, and set NAME in the environment"
+_REMEDY = "stands in the configuration itself; write ${NAME}, and set NAME in the environment"
 
 
-@dataclass(frozen=True, slots=True)
-class Variables:
-    """Expands values. problems: unset variables; warnings: plain secrets, as `path: message`."""
+def expand(text: str, environment: Mapping[str, str] | None) -> str:
+    """Text with its variables expanded; as it is without an environment. Raises ValueError for variables that are not set."""
+    return _expand(text, environment, str)
 
-    environment: Mapping[str, str]
-    problems: Problems
-    warnings: list[str] = field(default_factory=list)
 
-    def header(self, name: str, text: str, path: str) -> str:
-        """Expand the value of a header."""
-        if name.lower() in SECRET_HEADERS and not _NAME.search(text):
-            self.warnings.append(f"{path}: a secret {_WRITE}")
-        return self._filled(text, path, str)
+def expand_url(url: str, environment: Mapping[str, str] | None) -> str:
+    """The same of a URL; values of variables inside it are percent-encoded."""
+    return _expand(url, environment, str if _NAME.fullmatch(url) else lambda value: quote(value, safe=""))
 
-    def url(self, text: str, path: str) -> str:
-        """Expand a URL; values of variables are percent-encoded."""
-        if _has_password(text):
-            self.warnings.append(f"{path}: a password {_WRITE}")
-        return self._filled(text, path, str if _NAME.fullmatch(text) else lambda value: quote(value, safe=""))
 
-    def _filled(self, text: str, path: str, written: Callable[[str], str]) -> str:
-        """Expand `text`; unset variables are empty."""
-        for name in dict.fromkeys(_NAME.findall(text)):
-            if not self._value(name):
-                self.problems.add(path, f"the environment has no {name}, or an empty one; set it")
-        return _NAME.sub(lambda match: written(self._value(match[1])), text)
+def _expand(text: str, environment: Mapping[str, str] | None, write: Callable[[str], str]) -> str:
+    if environment is None:
+        return text
+    # The file of a Secret often ends with a newline.
+    values = {name: environment.get(name, "").strip() for name in _NAME.findall(text)}
+    if unset := [name for name, value in values.items() if not value]:
+        raise ValueError(f"the environment has no {' and no '.join(unset)}, or an empty one; set it")
+    return _NAME.sub(lambda match: write(values[match[1]]), text)
 
-    def _value(self, name: str) -> str:
-        return self.environment.get(name, "").strip()  # the file of a Secret often ends with a newline
+
+def plain_secrets(written: Any, path: str = "") -> Iterator[str]:
+    """Warnings about secrets in a configuration as it is written, as `path: message`."""
+    items = written.items() if isinstance(written, dict) else enumerate(written) if isinstance(written, list) else ()
+    for key, value in items:
+        at = f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}".lstrip(".")
+        if key == "headers" and isinstance(value, dict):
+            for name, text in value.items():
+                if name.lower() in SECRET_HEADERS and not _NAME.search(text):
+                    yield f"{at}.{name}: a secret {_REMEDY}"
+        elif key in ("url", "proxy_url") and isinstance(value, str) and _has_password(value):
+            yield f"{at}: a password {_REMEDY}"
+        else:
+            yield from plain_secrets(value, at)
 
 
 def _has_password(text: str) -> bool:

@@ -4,14 +4,14 @@ What Python's TLS cannot do as Go's does is refused by its name, never left out 
 """
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from prober.config.document import BadYaml, parse
-from prober.config.load import ConfigError, fields_of
-from prober.config.models import Block, Duration
-from prober.config.problems import Problems, meant
+from prober.config.fields import Block, Document, Duration, Items, Mistakes, mistake
+from prober.config.load import ConfigError
+from prober.config.problems import Problems, explain
 from prober.config.units import counted
 
 HIGHEST_COST = 14
@@ -47,29 +47,74 @@ class TlsServer(Block):
     """`tls_server_config`. Files as written, relative to the folder of the configuration."""
 
     cert: str = ""
-    key: str = Field(default="", repr=False)
+    key: str = Field("", repr=False)
     client_ca: str = ""
     cert_file: str = ""
     key_file: str = ""
     client_ca_file: str = ""
     client_auth_type: str = ""
-    client_allowed_sans: list[str] | None = None
+    client_allowed_sans: Items[str] | None = None
     min_version: str = "TLS12"
     max_version: str = "TLS13"
-    cipher_suites: list[str] = Field(default_factory=list)
+    cipher_suites: Items[str] = ()
     prefer_server_cipher_suites: bool = True
-    curve_preferences: list[str] = Field(default_factory=list)
+    curve_preferences: Items[str] = ()
 
     @property
     def wanted(self) -> bool:
         """Whether TLS is configured, possibly incompletely."""
-        given = (self.cert, self.cert_file, self.key, self.key_file, self.client_ca, self.client_ca_file)
-        return any(given) or bool(self.client_auth_type)
+        files = (self.cert, self.cert_file, self.key, self.key_file, self.client_ca, self.client_ca_file)
+        return any(files) or bool(self.client_auth_type)
 
     @property
     def certificate_required(self) -> bool:
         """Whether clients need a certificate of a configured CA."""
         return self.client_auth_type == "RequireAndVerifyClientCert"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.wanted:
+            with Mistakes() as mistakes:
+                self._check_certificates(mistakes)
+                self._check_protocol(mistakes)
+        return self
+
+    def _check_certificates(self, mistakes: Mistakes) -> None:
+        for name in ("cert", "key"):
+            inline, file = getattr(self, name), getattr(self, f"{name}_file")
+            if bool(inline) == bool(file):
+                mistakes.add(f"{name}_file", f"needed: one of {name}_file and {name}")
+        if self.client_auth_type in UNVOUCHED:
+            mistakes.add(
+                "client_auth_type",
+                f"{self.client_auth_type} takes certificates that nobody vouches for, which is not offered here; "
+                "write RequireAndVerifyClientCert",
+            )
+        elif self.client_auth_type not in ("", *VOUCHED):
+            mistakes.add("client_auth_type", f"{self.client_auth_type!r} is not one of {', '.join(VOUCHED)}")
+        verifies = self.client_auth_type in ("VerifyClientCertIfGiven", "RequireAndVerifyClientCert")
+        authorities = bool(self.client_ca) + bool(self.client_ca_file)
+        if verifies and authorities != 1:
+            mistakes.add("client_ca_file", "needed: one of client_ca_file and client_ca, whose certificates are taken")
+        if authorities and not verifies and self.client_auth_type not in UNVOUCHED:
+            mistakes.add("client_auth_type", "needed with a client CA; write RequireAndVerifyClientCert")
+        if self.client_allowed_sans is not None and not self.certificate_required:
+            mistakes.add("client_allowed_sans", "needs client_auth_type: RequireAndVerifyClientCert")
+
+    def _check_protocol(self, mistakes: Mistakes) -> None:
+        for key in ("min_version", "max_version"):
+            if getattr(self, key) not in VERSIONS:
+                mistakes.add(key, f"{getattr(self, key)!r} is not offered; write one of {', '.join(VERSIONS)}")
+        if self.min_version > self.max_version:
+            mistakes.add("min_version", f"is above max_version {self.max_version}; no client could connect")
+        for cipher in self.cipher_suites:
+            if cipher not in CIPHERS and cipher not in OF_TLS13:
+                mistakes.add("cipher_suites", f"{cipher!r} is not offered; take from {', '.join(CIPHERS)}")
+        for curve in self.curve_preferences:
+            if curve not in CURVES:
+                mistakes.add("curve_preferences", f"{curve!r} is not offered; take one of {', '.join(CURVES)}")
+        if len(self.curve_preferences) > 1:
+            mistakes.add("curve_preferences", "has more than one, which Python cannot order; keep one, or none")
 
 
 class HttpServer(Block):
@@ -78,12 +123,31 @@ class HttpServer(Block):
     http2: bool = True
     headers: dict[str, str] = Field(default_factory=dict)
 
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        with Mistakes() as mistakes:
+            for name, value in headers.items():
+                if name not in HEADERS:
+                    mistakes.add(name, f"cannot be set; these can: {', '.join(HEADERS)}")
+                elif value and HEADERS[name] and value.lower() not in HEADERS[name]:
+                    mistakes.add(name, f"{value!r} is not one of {', '.join(HEADERS[name])}")
+                elif not value.isascii() or not value.isprintable():
+                    mistakes.add(name, "has a character that no header may have; remove it")
+        return headers
+
 
 class RateLimit(Block):
     """`rate_limit` of all requests together: a token bucket. interval: seconds a request, 0 for no limit."""
 
     interval: Duration = 0.0
     burst: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.interval and not self.burst:
+            raise mistake("is 0, so that no request passes; write 1 or more", "burst")
+        return self
 
 
 class WebConfig(Block):
@@ -93,6 +157,27 @@ class WebConfig(Block):
     http_server_config: HttpServer = HttpServer()
     basic_auth_users: dict[str, str] = Field(default_factory=dict, repr=False)
     rate_limit: RateLimit = RateLimit()
+
+    @field_validator("basic_auth_users")
+    @classmethod
+    def _check_users(cls, users: dict[str, str]) -> dict[str, str]:
+        with Mistakes() as mistakes:
+            for name, password_hash in users.items():
+                match = HASH.fullmatch(password_hash)
+                if not name or ":" in name:
+                    mistakes.add(f".{name}", "is no name that can be sent; leave ':' out")
+                if match is None:
+                    mistakes.add(
+                        f".{name}",
+                        'is no bcrypt hash, which begins with $2y$ or $2b$; make one with `htpasswd -nBC 10 ""` of '
+                        "apache2-utils, or with Python's bcrypt as docs/security.md shows",
+                    )
+                elif not 4 <= int(match[1]) <= HIGHEST_COST:
+                    mistakes.add(
+                        f".{name}",
+                        f"has cost {int(match[1])}, with which a login takes seconds of a core; use 10 to {HIGHEST_COST}",
+                    )
+        return users
 
     @property
     def authenticates(self) -> bool:
@@ -105,122 +190,20 @@ class WebConfig(Block):
         users = counted(len(self.basic_auth_users), "user") if self.basic_auth_users else ""
         if not self.tls_server_config.wanted:
             return f"{users}, no TLS" if users else "neither TLS nor users"
-        who = "required client certificates" if self.tls_server_config.certificate_required else ""
-        return ", ".join(["TLS", *filter(None, (who, users))]) + ("" if self.authenticates else ", no users")
+        certificates = "required client certificates" if self.tls_server_config.certificate_required else ""
+        listed = ", ".join(filter(None, ("TLS", certificates, users)))
+        return listed if self.authenticates else f"{listed}, no users"
 
 
 def load_web(text: str, source: str) -> WebConfig:
     """Parse the file. Raises ConfigError with all errors."""
-    problems = Problems(source)
     try:
         raw = parse(text)
-        config = WebConfig.model_validate(_filled(raw))
+        return WebConfig.model_validate({} if raw is None else raw, context=Document((), {}, str))
     except BadYaml as problem:
         raise ConfigError(f"{source}: {problem}") from None
     except ValidationError as error:
-        for item in error.errors(include_url=False, include_input=False):
-            problems.add(".".join(map(str, item["loc"])), _explained(item))
+        problems = Problems(source)
+        for path, message in explain(error, WebConfig, raw, is_secret=True).items():
+            problems.add(path.removeprefix("."), message)
         raise ConfigError("\n".join(problems.lines)) from None
-    if config.tls_server_config.wanted:
-        _check_tls(config.tls_server_config, problems)
-    _check_headers(config.http_server_config.headers, problems)
-    for name, hashed in config.basic_auth_users.items():
-        _check_user(name, hashed, problems)
-    if config.rate_limit.interval and not config.rate_limit.burst:
-        problems.add("rate_limit.burst", "is 0, so that no request passes; write 1 or more")
-    if problems.lines:
-        raise ConfigError("\n".join(problems.lines))
-    return config
-
-
-SHAPES = {
-    "dict_type": "must be a mapping; write it as name: value",
-    "model_type": "must be a mapping of keys; write it as key: value",
-    "string_type": "must be text; put it in quotes",
-    "bool_type": "must be true or false",
-    "list_type": "must be a list; write it as [a, b]",
-    "int_type": "must be a whole number",
-}
-
-
-def _explained(item: Any) -> str:
-    """Error message from a model's error, without the value."""
-    if item["type"] == "extra_forbidden":
-        *before, last = item["loc"]
-        return f"unknown key; remove it; {meant(str(last), fields_of(WebConfig, before))}"
-    said: str = SHAPES.get(item["type"], item["msg"])
-    return said.replace("Input should be", "must be", 1)
-
-
-def _filled(raw: Any) -> Any:
-    """Remove empty blocks, as the toolkit does."""
-    if raw is None:
-        return {}
-    return {key: value for key, value in raw.items() if value is not None} if isinstance(raw, dict) else raw
-
-
-def _check_tls(tls: TlsServer, problems: Problems) -> None:
-    at = "tls_server_config"
-    for name in ("cert", "key"):
-        inline, file = getattr(tls, name), getattr(tls, f"{name}_file")
-        if bool(inline) == bool(file):
-            problems.add(f"{at}.{name}_file", f"needed: one of {name}_file and {name}")
-    if tls.client_auth_type in UNVOUCHED:
-        said = f"{tls.client_auth_type} takes certificates that nobody vouches for, which is not offered here"
-        problems.add(f"{at}.client_auth_type", f"{said}; write RequireAndVerifyClientCert")
-    elif tls.client_auth_type not in ("", *VOUCHED):
-        problems.add(f"{at}.client_auth_type", f"{tls.client_auth_type!r} is not one of {', '.join(VOUCHED)}")
-    asks = tls.client_auth_type in ("VerifyClientCertIfGiven", "RequireAndVerifyClientCert")
-    authority = bool(tls.client_ca) + bool(tls.client_ca_file)
-    if asks and authority != 1:
-        problems.add(
-            f"{at}.client_ca_file", "needed: one of client_ca_file and client_ca, whose certificates are taken"
-        )
-    if authority and not asks and tls.client_auth_type not in UNVOUCHED:
-        problems.add(f"{at}.client_auth_type", "needed with a client CA; write RequireAndVerifyClientCert")
-    if tls.client_allowed_sans is not None and not tls.certificate_required:
-        problems.add(f"{at}.client_allowed_sans", "needs client_auth_type: RequireAndVerifyClientCert")
-    _check_protocol(tls, at, problems)
-
-
-def _check_protocol(tls: TlsServer, at: str, problems: Problems) -> None:
-    for key in ("min_version", "max_version"):
-        if getattr(tls, key) not in VERSIONS:
-            problems.add(f"{at}.{key}", f"{getattr(tls, key)!r} is not offered; write one of {', '.join(VERSIONS)}")
-    if tls.min_version > tls.max_version:
-        problems.add(f"{at}.min_version", f"is above max_version {tls.max_version}; no client could connect")
-    for cipher in tls.cipher_suites:
-        if cipher not in CIPHERS and cipher not in OF_TLS13:
-            problems.add(f"{at}.cipher_suites", f"{cipher!r} is not offered; take from {', '.join(CIPHERS)}")
-    for curve in tls.curve_preferences:
-        if curve not in CURVES:
-            problems.add(f"{at}.curve_preferences", f"{curve!r} is not offered; take one of {', '.join(CURVES)}")
-    if len(tls.curve_preferences) > 1:
-        problems.add(f"{at}.curve_preferences", "has more than one, which Python cannot order; keep one, or none")
-
-
-def _check_headers(headers: dict[str, str], problems: Problems) -> None:
-    for name, value in headers.items():
-        at = f"http_server_config.headers.{name}"
-        if name not in HEADERS:
-            problems.add(at, f"cannot be set; these can: {', '.join(HEADERS)}")
-        elif value and HEADERS[name] and value.lower() not in HEADERS[name]:
-            problems.add(at, f"{value!r} is not one of {', '.join(HEADERS[name])}")
-        elif not value.isascii() or not value.isprintable():
-            problems.add(at, "has a character that no header may have; remove it")
-
-
-def _check_user(name: str, hashed: str, problems: Problems) -> None:
-    at = f"basic_auth_users.{name}"
-    found = HASH.fullmatch(hashed)
-    if not name or ":" in name:
-        problems.add(at, "is no name that can be sent; leave ':' out")
-    if found is None:
-        made = (
-            'make one with `htpasswd -nBC 10 ""` of apache2-utils, or with Python\'s bcrypt as docs/security.md shows'
-        )
-        problems.add(at, f"is no bcrypt hash, which begins with $2y$ or $2b$; {made}")
-    elif not 4 <= int(found[1]) <= HIGHEST_COST:
-        problems.add(
-            at, f"has cost {int(found[1])}, with which a login takes seconds of a core; use 10 to {HIGHEST_COST}"
-        )

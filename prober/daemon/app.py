@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from prober import __version__
+from prober.config.configuration import Configuration
 from prober.config.discovery import PLACEHOLDER
-from prober.config.load import ConfigError, load, nothing
-from prober.config.specs import Specs
+from prober.config.load import ConfigError, load
 from prober.config.units import counted
 from prober.daemon import series as own_series
 from prober.daemon.registry import registry
@@ -62,9 +61,8 @@ from prober.web.site import Serving, Site, serve
 from prober.web.web_config import WebFile
 
 WATCH_INTERVAL_S = 2.0
-RETRY_CONFIG_S = 10.0  # while no configuration is in use: files that it names may appear
+RETRY_CONFIG_S = 10.0  # without any configuration: also what it names may be there by then
 MIN_RETRY_LISTEN_S, MAX_RETRY_LISTEN_S = 1.0, 30.0
-DEFAULT_MAX_SEND_LAG_S = 0.010  # without any target
 NO_LEASE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
@@ -90,18 +88,15 @@ class Options:
     keep_running: bool = False
 
 
-def read_config(path: str) -> Specs:
-    """The configuration of a file. Raises ConfigError with all mistakes."""
+def read_config(path: str) -> Configuration:
+    """What the configuration file says. Raises ConfigError, with every mistake."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
     specs = load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read)
     problems = [] if specs.grafana is None or available() else [f"{path}: grafana: {MISSING}"]
-    places = [f"targets[{index}]" for index in range(len(specs.targets))]
-    for place, spec in zip(
-        [*places, *(discovery.template.key for discovery in specs.discovery)], specs.kinds, strict=True
-    ):
+    for place, spec in specs.places.items():
         try:
             endpoint(spec)
             if spec.sweep is not None:
@@ -115,8 +110,8 @@ def read_config(path: str) -> Specs:
     return specs
 
 
-def _read_config_safely(path: str) -> Specs:
-    """The configuration of a file; all errors are ConfigError, so that no file ends a running prober. Raises ConfigError."""
+def _read_config_safely(path: str) -> Configuration:
+    """The same, with no other exception: what a file holds must not end a prober that runs. Raises ConfigError."""
     try:
         return read_config(path)
     except ConfigError:
@@ -126,10 +121,10 @@ def _read_config_safely(path: str) -> Specs:
         raise ConfigError(f"{path}: cannot be read: {problem!r}; please report this with the file") from problem
 
 
-def _warn(specs: Specs) -> None:
-    """Log mistakes with which probing works, but alerts cannot fire or secrets are exposed."""
-    for warning in specs.warnings:
-        log.warning("%s", warning)
+def _warn(specs: Configuration) -> None:
+    """What does not stop the measuring, but would stop an alert or show a secret."""
+    for each in specs.warnings:
+        log.warning("%s", each)
     for slo, uses in specs.uses().items():
         for check in firing_checks(slo, uses):
             if check.problem:
@@ -138,10 +133,9 @@ def _warn(specs: Specs) -> None:
                 )
 
 
-def _discovered(specs: Specs) -> str:
-    """Text on the targets of discovery, for the log."""
-    names = ", ".join(discovery.name for discovery in specs.discovery)
-    return f", and those of discovery {names}" if names else ""
+def _discovered(specs: Configuration) -> str:
+    """What to say of those that are not configured one by one."""
+    return f", and those of discovery {', '.join(each.name for each in specs.discovery)}" if specs.discovery else ""
 
 
 def _read(path: str) -> str:
@@ -151,8 +145,8 @@ def _read(path: str) -> str:
 class App:
     """A daemon."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def __init__(self, options: Options, make_clock: Callable[[], Clock] = Clock) -> None:
+        self._options, self._make_clock = options, make_clock
         self._families = registry()
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -191,13 +185,13 @@ class App:
             raise ConfigError(why)
         if why and not web.problem:
             self._refused("web", "actions stay off", [why])
-        clock = Clock()
-        trust = Trust(min((spec.max_send_lag_s for spec in specs.kinds), default=DEFAULT_MAX_SEND_LAG_S))
+        clock = self._clock = self._make_clock()
+        trust = Trust(min((spec.max_send_lag for spec in specs.kinds), default=specs.defaults.max_send_lag))
         _warn(specs)
         instance = os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         events = EventLog()
-        self._clock, self._trust = clock, trust
-        path = self._storage_path = self._options.storage_path or specs.storage_path
+        self._trust = trust
+        path = self._storage_path = self._options.storage_path or specs.storage.path
         kinds = (DRIFT, ENGINE, DEMAND, BUDGET)
         store, (drifts, engine_facts, demands, budgets) = self._stored(path, kinds)
         if path and store and (kind := network_file_system(Path(path))):
@@ -212,7 +206,7 @@ class App:
         engines = EngineMonitor(self._families, events, engine_facts)
         headroom = Headroom(self._families, demands)
         self._drift = DriftMonitor(self._families, events, specs.drift, drifts, has_store=store is not None)
-        self._sweeps = Sweeps(self._families, events, headroom, trust, store, PageReader, leading)
+        self._sweeps = Sweeps(self._families, events, headroom, trust, clock, store, PageReader, leading)
         self._sweeps.prometheus_url = specs.prometheus_url
         diagnosis = DiagnosisMonitor(self._families, events)
         gpus = GpuMonitor(self._families, lambda: self._fleet.runners.values())
@@ -237,9 +231,16 @@ class App:
         self._desired_targets = DesiredTargets(
             self._families, lambda targets: self._fleet.change(targets, self._options.drain_s)
         )
-        self._persistence = StatePersistence(self._drift, engines, headroom, store, specs.prometheus_url, failures)
+        self._persistence = StatePersistence(
+            self._drift, engines, headroom, store, specs.prometheus_url, failures, clock
+        )
         self._grafana = Grafana(
-            self._families, events, self._sweeps.results, lambda: leading.held() is not None, first=shard.index == 0
+            self._families,
+            events,
+            self._sweeps.results,
+            clock,
+            lambda: leading.held() is not None,
+            first=shard.index == 0,
         )
         leading.listen(self._grafana.lost, lambda: None)
         self._grafana.configure(specs.grafana)
@@ -307,28 +308,28 @@ class App:
             except ConfigError as problem:
                 self._not_taken(str(problem).splitlines(), is_requested=is_requested)
                 return str(problem)
-            self._trust.max_lag_s = min(spec.max_send_lag_s for spec in specs.kinds)
+            self._trust.max_send_lag_s = min(spec.max_send_lag for spec in specs.kinds)
             self._drift.configure(specs.drift)
             self._persistence.prometheus_url = self._sweeps.prometheus_url = specs.prometheus_url
             self._grafana.configure(specs.grafana)
             await self._desired_targets.configure(specs)
             await self._fleet.settled()
             self._applied()
-            if specs.storage_path and specs.storage_path != self._storage_path and not self._options.storage_path:
-                log.warning("storage.path %s: is taken when the prober starts, not by a reload", specs.storage_path)
+            if specs.storage.path and specs.storage.path != self._storage_path and not self._options.storage_path:
+                log.warning("storage.path %s: is taken when the prober starts, not by a reload", specs.storage.path)
             _warn(specs)
             log.info("configuration applied: %s%s", counted(len(specs.targets), "target"), _discovered(specs))
             return None
 
-    def _initial_config(self) -> Specs:
-        """The initial configuration; empty if it has mistakes and the prober keeps running."""
+    def _initial_config(self) -> Configuration:
+        """The configuration to begin with; none where it has mistakes and the prober is to keep running."""
         try:
             return _read_config_safely(self._options.config_file)
         except ConfigError as problem:
             if not self._options.keep_running:
                 raise
             self._not_taken(str(problem).splitlines(), is_requested=True)
-            return nothing()
+            return Configuration()
 
     def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[dict[str, bytes]]]:
         """The store, and its rows of each kind."""
@@ -336,7 +337,7 @@ class App:
             return None, [{} for _ in kinds]
         try:
             store = Store(path)
-            return store, [store.load(kind, time.time() - MAX_STATE_AGE_S) for kind in kinds]
+            return store, [store.load(kind, self._clock.unix_s() - MAX_STATE_AGE_S) for kind in kinds]
         except (OSError, sqlite3.Error) as problem:
             if not self._options.keep_running:
                 raise
@@ -397,7 +398,7 @@ class App:
     def _applied(self) -> None:
         self._configured = True
         self._fixed("configuration")
-        self._family(own_series.RELOAD_TIME.name).value().value = time.time()
+        self._family(own_series.RELOAD_TIME.name).value().value = self._clock.unix_s()
 
     async def _watch(self, site: Site) -> None:
         polls = 0

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import math
 import sqlite3
-import time
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -14,6 +13,7 @@ from prober.exposition.families import Value
 from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES
 from prober.features.drift.detector import Observation
 from prober.features.drift.monitor import DriftMonitor
+from prober.net.clock import Clock
 from prober.net.prometheus import HOUR_S, QueryFailed, hourly_histograms
 from prober.probing import series as probe_series
 from prober.storage.store import Store
@@ -51,9 +51,10 @@ class StatePersistence:
         store: Store | None,
         prometheus_url: str | None,
         failures: Value,
+        clock: Clock,
     ) -> None:
         self.prometheus_url = prometheus_url
-        self._drift, self._store, self._failures = drift, store, failures
+        self._drift, self._store, self._failures, self._clock = drift, store, failures, clock
         self._parts: dict[str, Stateful] = {DRIFT: drift, ENGINE: engines, DEMAND: headroom}
         if store is None:
             log.warning("no --storage.path: drift baselines are in memory only and are learned again after a restart")
@@ -79,7 +80,7 @@ class StatePersistence:
             items.append(item)
             await asyncio.sleep(0)
         try:
-            await asyncio.to_thread(store.save, kind, items, time.time())
+            await asyncio.to_thread(store.save, kind, items, self._clock.unix_s())
         except sqlite3.Error as problem:
             self._failures.inc()
             log.error("%s states could not be saved, the next try is in %g s: %s", kind, SAVE_INTERVAL_S, problem)
@@ -104,7 +105,7 @@ class StatePersistence:
         target, workload, signal = key
         labels = {"target": target, "workload": workload}
         try:
-            hours = await hourly_histograms(url, probe_series.TTFT.name, labels, time.time(), RECALL_HOURS)
+            hours = await hourly_histograms(url, probe_series.TTFT.name, labels, self._clock.unix_s(), RECALL_HOURS)
             observations = sum(buckets[-1][1] for _, buckets in hours)
             if observations < NEEDED_SAMPLES:
                 return

@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 import struct
-import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
@@ -31,7 +30,7 @@ class Delivery:
         write_at_once(self._request)
         await self._response.prepare(self._request)
         self._keepalive_ns, self._comment = round(keepalive_s * 1e9), comment
-        self._last_ns = time.monotonic_ns()
+        self._last_ns = self._pacer.now_ns()
 
     async def send(
         self, steps: Iterable[Step], start_ns: int, known: Callable[[float | None], Awaitable[bool]] | None = None
@@ -42,7 +41,7 @@ class Delivery:
         """
         if known:
             await self._until(known)
-        record, response, until, now = self._record, self._response, self._pacer.sleep_until, time.monotonic_ns
+        record, response, until, now = self._record, self._response, self._pacer.sleep_until, self._pacer.now_ns
         due_ns = start_ns
         for offset_ns, kind, data, tokens in steps:
             due_ns = start_ns + offset_ns
@@ -68,8 +67,8 @@ class Delivery:
         return due_ns
 
     async def comment(self) -> None:
-        """Send a keep-alive comment now."""
-        self._last_ns = time.monotonic_ns()
+        """A keep-alive out of turn."""
+        self._last_ns = self._pacer.now_ns()
         if self._record.first_write_ns is None:
             self._record.first_write_ns = self._last_ns
         await self._response.write(self._comment)
@@ -102,13 +101,15 @@ def write_at_once(request: web.Request) -> None:
         request.transport.set_write_buffer_limits(high=0)
 
 
-async def send_response(response: web.Response, request: web.Request, record: Record, tokens: int = 0) -> None:
-    """Send an answer that is not a stream and contains `tokens` of content."""
+async def send_response(
+    response: web.Response, request: web.Request, record: Record, clock: Clock, tokens: int = 0
+) -> None:
+    """Send an answer that is not a stream; with `tokens` of content in it."""
     write_at_once(request)
     await response.prepare(request)
     record.ended = "complete"
     record.completion_tokens = tokens
-    record.first_write_ns = record.end_ns = time.monotonic_ns()
+    record.first_write_ns = record.end_ns = clock.now_ns()
     if tokens:
         record.writes.append(record.end_ns)
         record.tokens.append(tokens)

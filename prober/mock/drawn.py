@@ -1,7 +1,6 @@
 """An engine with a queue and background load, whose delays are drawn from distributions."""
 
 import asyncio
-import time
 from collections.abc import Coroutine, Iterator
 from random import Random
 from typing import Any
@@ -50,10 +49,10 @@ class DrawnPlace:
 class DrawnService:
     """See `Service`."""
 
-    def __init__(self, behaviour: Behaviour, model: str, seed: int | None) -> None:
+    def __init__(self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock) -> None:
         self.behaviour = behaviour
-        self.pacer = Clock()
-        self.page = Page(model, time.time())
+        self.pacer = clock
+        self.page = Page(model, self.pacer.unix_s())
         self._queue = Queue(behaviour.slots)
         self._prefixes = PrefixCache()
         self._rng = Random(seed)
@@ -96,7 +95,7 @@ class DrawnService:
         return DrawnPlace(self.behaviour, self._queue, record, at_ns, self._rng)
 
     async def _arrivals(self, rng: Random, rate_per_s: float) -> None:
-        due_ns = time.monotonic_ns()
+        due_ns = self.pacer.now_ns()
         while True:
             due_ns += round(rng.expovariate(rate_per_s) * 1e9)
             await self.pacer.sleep_until(due_ns)
@@ -115,7 +114,7 @@ class DrawnService:
             await self.pacer.sleep_until(record.writes[-1])
             end_ns = record.writes[-1]
         finally:
-            self.leave(place, "length" if end_ns else None, end_ns or time.monotonic_ns())
+            self.leave(place, "length" if end_ns else None, end_ns or self.pacer.now_ns())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

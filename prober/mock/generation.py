@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -47,7 +46,7 @@ class Generation:
         if self._name == "empty":
             completion = replace(completion, finish_reason="stop")
         record = self._record
-        entered_ns = time.monotonic_ns()
+        entered_ns = self._service.pacer.now_ns()
         place = self._service.enter(record, completion, entered_ns, endless=self._name == "endless")
         due_ns = entered_ns
         try:
@@ -61,7 +60,7 @@ class Generation:
             # A complete answer frees its slot at its due time, even if its last write was late.
             complete = record.ended == "complete"
             reason = completion.finish_reason if complete else "error" if record.ended == "cut" else None
-            self._service.leave(place, reason, due_ns if complete else time.monotonic_ns())
+            self._service.leave(place, reason, due_ns if complete else self._service.pacer.now_ns())
 
     async def _stream(
         self, completion: CompletionRequest, place: Place, entered_ns: int
@@ -69,7 +68,7 @@ class Generation:
         wire, fault = self._wire, self._fault
         tokens = None if self._name == "endless" else completion.tokens
         role = wire.role_chunk if completion.chat else "none"
-        chunks = Chunks(wire, completion, self._record, int(time.time()))
+        chunks = Chunks(wire, completion, self._record, int(self._service.pacer.unix_s()))
         response = web.StreamResponse(headers=_STREAM_HEADERS)
         delivery = Delivery(response, self._request, self._record, self._service.pacer)
         await delivery.prepare(keepalive_s=wire.keepalive_s, comment=chunks.comment)
@@ -91,7 +90,7 @@ class Generation:
         if self._name in _SILENT:
             await _wait_forever()
         reasoning = min(self._service.behaviour.reasoning, tokens)
-        body = plain_answer(self._wire, completion, self._record, int(time.time()), tokens, reasoning)
+        body = plain_answer(self._wire, completion, self._record, int(self._service.pacer.unix_s()), tokens, reasoning)
         if self._name in _HALVED:
             return await self._cut(body), due_ns
         if self._name == "error_in_stream":
@@ -101,7 +100,7 @@ class Generation:
         elif self._fault and self._name == "big_line":
             body += b" " * self._fault.count
         response = web.Response(body=body, content_type="application/json", headers=HEADERS)
-        await send_response(response, self._request, self._record, tokens)
+        await send_response(response, self._request, self._record, self._service.pacer, tokens)
         self._record.late_ns = (self._record.end_ns or due_ns) - due_ns
         return response, due_ns
 
@@ -113,11 +112,11 @@ class Generation:
         await response.prepare(self._request)
         record = self._record
         record.ended = "cut"
-        record.first_write_ns = time.monotonic_ns()
+        record.first_write_ns = self._service.pacer.now_ns()
         await response.write(body[: len(body) // 2])
         if self._name == "stall":
             await _wait_forever()
-        record.end_ns = time.monotonic_ns()
+        record.end_ns = self._service.pacer.now_ns()
         if self._name == "crash":
             os._exit(1)
         if self._name == "reset":

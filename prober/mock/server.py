@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -27,6 +26,7 @@ from prober.mock.service import Service
 from prober.mock.settings import Settings
 from prober.mock.simulated import SimulatedService
 from prober.mock.truth import TruthFile
+from prober.net.clock import Clock
 
 MAX_BODY_BYTES = 1 << 26
 _PIECE_BYTES = 1 << 16
@@ -36,12 +36,12 @@ _NOT_SERVING = {"starting": "Loading model", "draining": "Server is shutting dow
 class Mock:
     """State and handlers of one mock server, for the running loop. Raises OSError if the truth file cannot be opened."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._started_ns = time.monotonic_ns()
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings, self._clock = settings, clock
+        self._started_ns = clock.now_ns()
         self._schedule = Schedule(settings.faults, self._started_ns)
         self._truth = TruthFile(settings.truth) if settings.truth else None
-        self._service = _service(settings)
+        self._service = _service(settings, clock)
         self._service.start()
         self._service.schedule(self._schedule)
 
@@ -70,7 +70,7 @@ class Mock:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """The metrics page."""
-        page = self._service.render(time.monotonic_ns())
+        page = self._service.render(self._clock.now_ns())
         kind = "text/plain; version=0.0.4; charset=utf-8"
         return web.Response(body=page.encode(), headers=HEADERS | {"Content-Type": kind})
 
@@ -87,17 +87,17 @@ class Mock:
             check(faults, simulated=self._settings.simulation is not None)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             return _json(400, error_body(f'{problem}; send {{"faults": ["http:500@0s-10s"]}}', "BadRequestError", 400))
-        self._schedule = Schedule(faults, time.monotonic_ns())
+        self._schedule = Schedule(faults, self._clock.now_ns())
         self._service.schedule(self._schedule)
         return await self.read_faults(request)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """`/v1/chat/completions`."""
-        return await self._generate(request, time.monotonic_ns(), chat=True)
+        return await self._generate(request, self._clock.now_ns(), chat=True)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """`/v1/completions`."""
-        return await self._generate(request, time.monotonic_ns(), chat=False)
+        return await self._generate(request, self._clock.now_ns(), chat=False)
 
     async def _generate(self, request: web.Request, received_ns: int, *, chat: bool) -> web.StreamResponse:
         record = Record(request.headers.get("X-Request-Id") or uuid.uuid4().hex[:16], received_ns)
@@ -105,12 +105,12 @@ class Mock:
             try:
                 return await self._answer(request, record, chat)
             except RequestRefused as refusal:
-                return await _respond(_json(refusal.status, refusal.body), request, record)
+                return await self._respond(_json(refusal.status, refusal.body), request, record)
         except ConnectionError:
             return web.Response()  # the client left, which aiohttp detects itself
         finally:
             if record.end_ns is None:
-                record.end_ns = time.monotonic_ns()
+                record.end_ns = self._clock.now_ns()
             if self._truth:
                 self._truth.add(record)
 
@@ -121,9 +121,13 @@ class Mock:
         record.received_bytes = len(body)
         refusal = self._not_serving(fault) or self._not_allowed(request) or await _fault_response(fault)
         if refusal:
-            return await _respond(refusal, request, record)
+            return await self._respond(refusal, request, record)
         completion = parse_completion_request(body, chat=chat, model=self._settings.model)
         return await Generation(self._service, self._settings.wire, request, record, fault).serve(completion)
+
+    async def _respond(self, response: web.Response, request: web.Request, record: Record) -> web.Response:
+        await send_response(response, request, record, self._clock)
+        return response
 
     def _requested_fault(self, request: web.Request) -> Fault | None:
         text = request.headers.get("X-Mock-Fault")
@@ -138,11 +142,11 @@ class Mock:
         return fault
 
     def _scheduled(self) -> Fault | None:
-        return self._schedule.at(time.monotonic_ns())
+        return self._schedule.at(self._clock.now_ns())
 
     def _not_serving(self, fault: Fault | None) -> web.Response | None:
         name = fault.name if fault else ""
-        if time.monotonic_ns() - self._started_ns < self._settings.start_delay_s * 1e9:
+        if self._clock.now_ns() - self._started_ns < self._settings.start_delay_s * 1e9:
             name = "starting"
         if name not in _NOT_SERVING:
             return None
@@ -155,18 +159,18 @@ class Mock:
         return _json(401, b'{"error":"Unauthorized"}')
 
 
-def _service(settings: Settings) -> Service:
+def _service(settings: Settings, clock: Clock) -> Service:
     if settings.simulation:
-        return SimulatedService(settings.behaviour, settings.simulation, settings.model, settings.seed)
-    return DrawnService(settings.behaviour, settings.model, settings.seed)
+        return SimulatedService(settings.behaviour, settings.simulation, settings.model, settings.seed, clock)
+    return DrawnService(settings.behaviour, settings.model, settings.seed, clock)
 
 
-def create_app(settings: Settings) -> web.Application:
+def create_app(settings: Settings, make_clock: Callable[[], Clock] = Clock) -> web.Application:
     """The mock as an aiohttp application."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
 
     async def live(app: web.Application) -> AsyncIterator[None]:
-        mocks.append(Mock(settings))
+        mocks.append(Mock(settings, make_clock()))
         yield
         await mocks.pop().close()
 
@@ -195,13 +199,20 @@ def create_app(settings: Settings) -> web.Application:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, port: int = 0, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    settings: Settings,
+    port: int = 0,
+    *,
+    host: str = "127.0.0.1",
+    tls: ssl.SSLContext | None = None,
+    make_clock: Callable[[], Clock] = Clock,
 ) -> AsyncIterator[str]:
     """A mock that serves during the context; yields its address, `http://127.0.0.1:PORT`. port 0: a free one.
 
     Raises OSError if the port is taken or the truth file cannot be opened.
     """
-    runner = web.AppRunner(create_app(settings), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    runner = web.AppRunner(
+        create_app(settings, make_clock), access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port, ssl_context=tls)
@@ -241,11 +252,6 @@ async def _fault_response(fault: Fault | None) -> web.Response | None:
                 kind = "Error"
             return _json(fault.count, error_body(f"mock fault http:{fault.count}", kind, fault.count))
     return None
-
-
-async def _respond(response: web.Response, request: web.Request, record: Record) -> web.Response:
-    await send_response(response, request, record)
-    return response
 
 
 def _json(status: int, body: bytes) -> web.Response:

@@ -6,7 +6,6 @@ effect with the next step.
 
 import asyncio
 import math
-import time
 from collections import deque
 from collections.abc import Iterator
 from random import Random
@@ -85,22 +84,24 @@ class SimulatedPlace:
 class SimulatedService:
     """See `Service`."""
 
-    def __init__(self, behaviour: Behaviour, parameters: Parameters, model: str, seed: int | None) -> None:
+    def __init__(
+        self, behaviour: Behaviour, parameters: Parameters, model: str, seed: int | None, clock: Clock
+    ) -> None:
         self.behaviour = behaviour
-        self.pacer = Clock()
-        self.page = Page(model, time.time())
+        self.pacer = clock
+        self.page = Page(model, self.pacer.unix_s())
         self._parameters = parameters
         self._rng = Random(seed)
         self._engine = Engine(parameters, Random(self._rng.getrandbits(64)))
         self._live: dict[SimulatedPlace, None] = {}
-        self._since_ns = time.monotonic_ns()
+        self._since_ns = self.pacer.now_ns()
         self._load: Iterator[Request] = iter(())
         self._next: Request | None = None
         self._alarm: Alarm | None = None
 
     def start(self) -> None:
         """See `Service`."""
-        self._since_ns = time.monotonic_ns()
+        self._since_ns = self.pacer.now_ns()
         if self.behaviour.background_per_s:
             load = AzureConversation(self.behaviour.background_per_s, daily_amplitude=0.0)
             self._load = load.requests(Random(self._rng.getrandbits(64)), self.page.started_unix_s, math.inf)
@@ -178,7 +179,7 @@ class SimulatedService:
         )
 
     def _tick(self) -> None:
-        self._catch_up(time.monotonic_ns())
+        self._catch_up(self.pacer.now_ns())
         self._set_alarm()
 
     def _set_alarm(self) -> None:

@@ -8,7 +8,7 @@ import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prober.config.specs import TlsSpec
+from prober.config.server import TlsSpec
 from prober.storage.watched_file import Stamp, stamp
 
 CHECK_INTERVAL_S = 1.0

@@ -37,13 +37,24 @@ class Alarm:
 
 
 class Clock:
-    """Alarms of the running event loop and their lateness. Call `close` when done.
+    """Time, alarms of the running event loop and their lateness. Call `close` when done.
 
     The clock beats four times a second. A blocked loop or a stopped process misses beats, and timestamps taken then are
     unreliable. on_beat: called with each beat as (now_ns, seconds late).
+
+    now_ns: nanoseconds of the monotonic clock, for all timestamps
+    unix_s: seconds of the wall clock
+    monotonic_ns: time of the event loop, whose timers then wake the clock; None: of the kernel
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        unix_s: Callable[[], float] = time.time,
+        monotonic_ns: Callable[[], int] | None = None,
+        beat_ns: int = BEAT_NS,
+    ) -> None:
+        self.unix_s, self._beat_ns = unix_s, beat_ns
+        self.now_ns = monotonic_ns or time.monotonic_ns
         self._loop = asyncio.get_running_loop()
         self._heap: list[tuple[int, int, Alarm]] = []
         self._order = itertools.count()
@@ -51,16 +62,11 @@ class Clock:
         self._timer: asyncio.TimerHandle | None = None
         self.on_beat: Callable[[int, float], None] | None = None
         self._late: deque[tuple[int, int]] = deque()  # (time of the alarm, lateness), in order of decreasing lateness
-        self._fd = _timerfd_create()
+        self._fd = _timerfd_create() if monotonic_ns is None else None
         if self._fd is not None:
             self._loop.add_reader(self._fd, self._on_readable)
         self._due_ns = self.now_ns()
         self._beat()
-
-    @staticmethod
-    def now_ns() -> int:
-        """Nanoseconds of the monotonic clock, used for all timestamps."""
-        return time.monotonic_ns()
 
     def call_at(self, due_ns: int, callback: Callable[[], None]) -> Alarm:
         """Call at `due_ns`, or as soon as the loop runs if that has passed."""
@@ -101,7 +107,7 @@ class Clock:
         now = self.now_ns()
         if self.on_beat is not None:
             self.on_beat(now, (now - self._due_ns) / 1e9)
-        self._due_ns = max(self._due_ns + BEAT_NS, now)
+        self._due_ns = max(self._due_ns + self._beat_ns, now)
         self.call_at(self._due_ns, self._beat)
 
     def _record_lateness(self, now: int, late: int) -> None:

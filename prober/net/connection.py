@@ -5,7 +5,6 @@ import errno
 import os
 import socket
 import ssl
-import time
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -105,7 +104,8 @@ class _Setup:
         self._loop = asyncio.get_running_loop()
         self.host, self.port = endpoint.proxy or (endpoint.host, endpoint.port)
         self.phase = "dns"
-        self._connection = Connection(time.monotonic_ns())
+        self._now_ns = exchange.now_ns
+        self._connection = Connection(self._now_ns())
 
     def broken(self, outcome: Outcome, detail: str, *, is_refused: bool = False) -> Broken:
         return Broken(outcome, detail, self._connection, is_refused=is_refused)
@@ -126,13 +126,13 @@ class _Setup:
             tunnel.transport.set_protocol(self._exchange)
         if secured:
             await self._timed("tls", self._tls())
-        return replace(self._connection, ready_ns=time.monotonic_ns())
+        return replace(self._connection, ready_ns=self._now_ns())
 
     async def _timed(self, phase: str, work: Awaitable[T]) -> T:
         self.phase = phase
-        start = time.monotonic_ns()
+        start = self._now_ns()
         result = await work
-        seconds = {f"{phase}_s": (time.monotonic_ns() - start) / 1e9}
+        seconds = {f"{phase}_s": (self._now_ns() - start) / 1e9}
         self._connection = replace(self._connection, **seconds)  # type: ignore[arg-type]
         return result
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from prober import __version__
-from prober.config.specs import TargetSpec, TlsSpec
+from prober.config.server import TlsSpec
+from prober.config.target import TargetSpec
 from prober.net.certificates import BadCertificate, ClientTls, client_tls
 from prober.net.redaction import Redactor, basic
 from prober.storage.watched_file import Secret
@@ -85,7 +86,7 @@ def endpoint(spec: TargetSpec) -> Endpoint:
     parts = urlsplit(spec.url)
     proxy, authorization = None, ""
     redactor = Redactor()
-    for _, value in spec.headers:
+    for value in spec.headers.values():
         redactor.add(value)
     if spec.metrics and spec.metrics.url:
         redactor.add_url(spec.metrics.url)
@@ -97,7 +98,7 @@ def endpoint(spec: TargetSpec) -> Endpoint:
             pair = basic(unquote(through.username), unquote(through.password or ""))
             authorization = f"Proxy-Authorization: Basic {pair}\r\n"
     try:
-        trust = client_tls(spec.tls or TlsSpec(None, insecure_skip_verify=False)) if parts.scheme == "https" else None
+        trust = client_tls(spec.tls or TlsSpec()) if parts.scheme == "https" else None
     except BadCertificate as problem:
         raise BadEndpoint(f"{spec.url}: {problem}") from None
     return Endpoint(
@@ -105,12 +106,12 @@ def endpoint(spec: TargetSpec) -> Endpoint:
         parts.hostname or "",
         parts.port or (443 if parts.scheme == "https" else 80),
         parts.path.rstrip("/"),
-        spec.headers,
+        tuple(spec.headers.items()),
         trust,
         (spec.tls.server_name if spec.tls else None) or parts.hostname or "",
         proxy,
         authorization,
-        Secret(spec.bearer_token_file) if spec.bearer_token_file else None,
+        Secret(spec.auth.bearer_token_file) if spec.auth else None,
         spec.allow_link_local,
         redactor,
     )

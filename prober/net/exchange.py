@@ -12,7 +12,6 @@ An exception in this code ends only this exchange: it is raised to the caller th
 
 import asyncio
 import ssl
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -20,9 +19,10 @@ from typing import Concatenate, ParamSpec, cast
 
 import httptools
 
-from prober.config.specs import Timeouts
+from prober.config.target import Timeouts
 from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Recording
+from prober.net.clock import Clock
 
 MAX_PARSED_PIECES = 4  # per turn of the event loop
 MAX_STREAM_BYTES = 64 << 20  # of a stream on the wire, with headers, chunk framing and trailers
@@ -62,8 +62,9 @@ class Exchange(asyncio.Protocol):
     `ended` raises an internal error of this code; `received` then shows whether the server had sent anything.
     """
 
-    def __init__(self, recording: Recording | None) -> None:
+    def __init__(self, recording: Recording | None, clock: Clock) -> None:
         self.recording = recording
+        self.now_ns = clock.now_ns
         self.transport: asyncio.Transport | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status: int | None = None
@@ -95,9 +96,9 @@ class Exchange(asyncio.Protocol):
         if self.ended.done():
             return
         assert self.transport is not None
-        self.sent_ns = time.monotonic_ns()
+        self.sent_ns = self.now_ns()
         self.transport.write(data)
-        self._check(time.monotonic_ns())
+        self._check(self.now_ns())
 
     def abort(self) -> None:
         """Abort the connection."""
@@ -127,7 +128,7 @@ class Exchange(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._arrived_ns = time.monotonic_ns()
+        self._arrived_ns = self.now_ns()
         try:
             if self._arrived_ns > self._check_ns:
                 self._check(self._arrived_ns)
@@ -150,7 +151,7 @@ class Exchange(asyncio.Protocol):
 
     @_guarded
     def connection_lost(self, exc: Exception | None) -> None:
-        arrived_ns = time.monotonic_ns()
+        arrived_ns = self.now_ns()
         if arrived_ns > self._check_ns:
             self._check(arrived_ns)
         if self._timer:
@@ -301,7 +302,7 @@ class Exchange(asyncio.Protocol):
         if self.recording is not None and self.recording.parse_pending(MAX_PARSED_PIECES):
             self._timer = self.ended.get_loop().call_soon(self._on_timer)
             return
-        self._check(time.monotonic_ns())
+        self._check(self.now_ns())
 
     def _check(self, now_ns: int) -> None:
         """End the exchange if a deadline passed before `now_ns`; otherwise schedule the next check."""
@@ -317,20 +318,20 @@ class Exchange(asyncio.Protocol):
                 return
         due = self._deadlines.intended_ns
         limits = self._deadlines.timeouts
-        waits = [(due + round(limits.total_s * 1e9), Outcome.TIMEOUT_TOTAL, f"no end after {limits.total_s:g} s")]
+        waits = [(due + round(limits.total * 1e9), Outcome.TIMEOUT_TOTAL, f"no end after {limits.total:g} s")]
         next_ns = NEVER_NS
         if self.recording is not None and self.recording.streamed:
-            stall_ns = round(limits.stall_s * 1e9)
+            stall_ns = round(limits.stall * 1e9)
             if self.recording.first_ns is None:
-                at = due + round(limits.first_token_s * 1e9)
+                at = due + round(limits.first_token * 1e9)
                 progress = f"status {self.status}, {self._size} bytes" if self.status else "no answer"
-                detail = f"no content after {limits.first_token_s:g} s ({progress})"
+                detail = f"no content after {limits.first_token:g} s ({progress})"
                 waits.append((at, Outcome.TIMEOUT_FIRST_TOKEN, detail))
                 next_ns = now_ns + stall_ns  # content that arrives now can stall from then on
             else:
                 at = (self.recording.last_ns or 0) + stall_ns
                 detail = (
-                    f"neither content nor the end for {limits.stall_s:g} s after {self.recording.content_chunks} chunks"
+                    f"neither content nor the end for {limits.stall:g} s after {self.recording.content_chunks} chunks"
                 )
                 waits.append((at, Outcome.TIMEOUT_STALL, detail))
         at, outcome, detail = min(waits)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from random import Random
 from typing import TypeVar
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.net.endpoint import BadEndpoint
 from prober.probing.observer import TargetObserver
 from prober.probing.shard import Shard, shard_of
@@ -43,11 +43,6 @@ class Fleet:
         self._one_at_a_time = asyncio.Lock()
         self._next_start_s = 0.0
         self._elsewhere: set[str] = set()  # keys of the targets of other shards
-
-    async def reconcile(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
-        """Make the running targets those of `specs`; return when the targets that go or change have ended."""
-        await self.change(specs, drain_s)
-        await self.settled()
 
     async def settled(self) -> None:
         """Return when all targets that go or change have ended."""

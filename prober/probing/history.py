@@ -39,17 +39,18 @@ class ProbeHistory:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._targets: set[TargetHistory] = set()
+        self._targets: dict[str, TargetHistory] = {}
 
     def observe(self, observed: ObservedTarget) -> "TargetHistory":
-        """The history of one target."""
-        observer = TargetHistory(self)
-        self._targets.add(observer)
+        """The history of one target. One that takes over the name of a target that still ends goes on with its history."""
+        observer = TargetHistory(self, observed.name, self._targets.get(observed.name))
+        self._targets[observed.name] = observer
         return observer
 
     def forget(self, target: "TargetHistory") -> None:
         """A target is gone."""
-        self._targets.discard(target)
+        if self._targets.get(target.name) is target:
+            del self._targets[target.name]
 
     @property
     def max_successes(self) -> int:
@@ -61,12 +62,12 @@ class ProbeHistory:
 class TargetHistory(TargetObserver):
     """The history of one target. outcomes: how many scheduled probes ended how, since the target appeared."""
 
-    def __init__(self, history: ProbeHistory) -> None:
-        self._history = history
-        self._successes: deque[ProbeResult] = deque()
-        self._failures: deque[ProbeResult] = deque()
-        self.outcomes: Counter[str] = Counter()
-        self.samples: dict[tuple[str, str], Samples] = {}  # by workload and signal
+    def __init__(self, history: ProbeHistory, name: str, before: "TargetHistory | None") -> None:
+        self._history, self.name = history, name
+        self._successes: deque[ProbeResult] = before._successes if before else deque()
+        self._failures: deque[ProbeResult] = before._failures if before else deque()
+        self.outcomes: Counter[str] = before.outcomes if before else Counter()
+        self.samples: dict[tuple[str, str], Samples] = before.samples if before else {}  # by workload and signal
 
     def probe_ended(self, result: ProbeResult) -> None:
         self.add(result)
@@ -100,8 +101,9 @@ class TargetHistory(TargetObserver):
 
 
 def latest_first(histories: Iterable[TargetHistory]) -> list[ProbeResult]:
-    """The remembered probes of several targets, latest first."""
-    return sorted((result for history in histories for result in history.recent()), key=_latest_first)
+    """The remembered probes of several targets, latest first. Targets that overlap under one name share theirs."""
+    results = {id(result): result for history in histories for result in history.recent()}
+    return sorted(results.values(), key=_latest_first)
 
 
 def _latest_first(result: ProbeResult) -> int:

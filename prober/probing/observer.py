@@ -4,10 +4,11 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.probing.target import Target
 
 Observer = TypeVar("Observer", bound="TargetObserver")
@@ -44,7 +45,7 @@ class TargetObserver:
     def stopped(self) -> None:
         """No more probes are begun; those under way still end."""
 
-    def state_seen(self, state: str, starting_until_unix_s: float | None) -> None:
+    def state_seen(self, state: TargetState, starting_until_unix_s: float | None) -> None:
         """The target is in this state, which may be the one before.
 
         starting_until_unix_s: when a target that has never answered begins to count as failing, None for others
@@ -127,7 +128,7 @@ class ObservedTarget(TargetObserver):
     def stopped(self) -> None:
         self._tell(lambda observer: observer.stopped())
 
-    def state_seen(self, state: str, starting_until_unix_s: float | None) -> None:
+    def state_seen(self, state: TargetState, starting_until_unix_s: float | None) -> None:
         self._tell(lambda observer: observer.state_seen(state, starting_until_unix_s))
 
     def page_read(self, reading: PageReading | None) -> None:

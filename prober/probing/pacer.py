@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
-from prober.config.specs import ProbeSpec
+from prober.config.target import Gamma, ProbeSpec
 from prober.net.clock import Clock
 from prober.workload.arrivals import constant, gamma, poisson, replay
 from prober.workload.workloads import Workload
@@ -15,14 +15,13 @@ MISSED_NS = 1_000_000_000
 
 def due_times(probe: ProbeSpec, rng: Random, start_ns: int) -> Iterator[int]:
     """The schedule of `probe`: absolute, in nanoseconds of the monotonic clock."""
-    kind = probe.arrivals.kind
-    if kind == "constant":
-        return constant(probe.rate_per_s, start_ns)
-    if kind == "gamma":
-        return gamma(probe.rate_per_s, probe.arrivals.shape or 1.0, rng, start_ns)
-    if kind == "trace" and isinstance(probe.workload, Workload) and probe.workload.trace:
+    if isinstance(probe.arrivals, Gamma):
+        return gamma(probe.rate, probe.arrivals.gamma.shape, rng, start_ns)
+    if probe.arrivals == "constant":
+        return constant(probe.rate, start_ns)
+    if probe.arrivals == "trace" and isinstance(probe.workload, Workload) and probe.workload.trace:
         return replay(probe.workload.trace.offsets_ns, start_ns, probe.workload.speed)
-    return poisson(probe.rate_per_s, rng, start_ns)
+    return poisson(probe.rate, rng, start_ns)
 
 
 async def pace(

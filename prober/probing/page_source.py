@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from prober.config.specs import MetricsSpec
+from prober.config.serving import MetricsSpec
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.net.clock import Clock
 from prober.probing.target import Target

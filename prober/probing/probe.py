@@ -1,7 +1,6 @@
 """One probe: from its due time to its result."""
 
 import asyncio
-import time
 import uuid
 from collections.abc import Callable, Mapping
 
@@ -44,11 +43,11 @@ class Flight:
     ) -> None:
         self._target, self._may = target, may
         self._due_ns = due_ns
-        self._unix_s = time.time() + (due_ns - target.clock.now_ns()) / 1e9
+        self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
         self._id = f"slo-probe-{uuid.uuid4().hex[:16]}"
         self._draw: DrawnRequest = drawer.draw(self._id[10:])
         self._recording = Recording(streamed=target.spec.stream, keep_answer=self._draw.expectation is not None)
-        self._exchange = Exchange(self._recording)
+        self._exchange = Exchange(self._recording, target.clock)
         self._connection: Connection | None = None
         self._request = b""
         self._counted = False
@@ -171,7 +170,7 @@ class Flight:
         path = f"{identity.base_path}/{'chat/completions' if spec.api == 'chat' else 'completions'}"
         head = target.endpoint.head("POST", path, length=len(body), request_id=self._id, token=token)
         try:
-            self._connection = await connect(target.endpoint, self._exchange, spec.timeouts.connect_s)
+            self._connection = await connect(target.endpoint, self._exchange, spec.timeouts.connect)
         except Broken as broken:
             self._connection = broken.connection
             return broken.verdict
@@ -199,8 +198,8 @@ class Flight:
     def _judge(self, identity: Identity) -> Verdict:
         exchange, spec = self._exchange, self._target.spec
         lag = self._timeline().send_lag_s
-        if lag is not None and lag > spec.max_send_lag_s:
-            said = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag_s * 1e3:g} ms)"
+        if lag is not None and lag > spec.max_send_lag:
+            said = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag * 1e3:g} ms)"
             return Verdict(Outcome.INVALID, said)
         failed = exchange.status is not None and exchange.status >= 300
         ending = self._recording.observed_end(
@@ -218,7 +217,7 @@ class Flight:
         """Stopped, or kept from its loop: what it stamped, and what it missed, says nothing of the target."""
         target = self._target
         late_s = target.clock.late_s(self._began_ns)
-        if late_s <= HELD_UP * target.spec.max_send_lag_s:
+        if late_s <= HELD_UP * target.spec.max_send_lag:
             return None
         return Verdict(Outcome.INVALID, f"the prober itself was held up for {late_s:.3f} s meanwhile")
 

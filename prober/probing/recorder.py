@@ -4,6 +4,7 @@ from prober.exposition.buckets import COARSE, bounds
 from prober.exposition.families import Histogram, Registry, Series
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.probing import series
 from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
@@ -40,10 +41,10 @@ class TargetProbes(TargetObserver):
 
     def configured(self) -> None:
         spec, registry, name = self._observed.spec, self._registry, self._name
-        budget = spec.budget
+        price = spec.budget.price_per_million if spec.budget is not None else None
         self._price = None
-        if budget and budget.prompt_price is not None and budget.completion_price is not None:
-            self._price = budget.prompt_price, budget.completion_price
+        if price is not None:
+            self._price = price.prompt, price.completion
             registry.value(series.COST, name)
         wanted = {workload for probe in spec.probes for workload in probe.workload.series}
         for workload in self._bounds.keys() - wanted:
@@ -79,7 +80,7 @@ class TargetProbes(TargetObserver):
                 registry.value(series.QUALITY_FAILURES, *key, result.golden).inc(wrong)
             self._success(result)
 
-    def state_seen(self, state: str, starting_until_unix_s: float | None) -> None:
+    def state_seen(self, state: TargetState, starting_until_unix_s: float | None) -> None:
         self._registry.show_one(series.STATE, state, series.STATES, self._name)
         self._registry.show(series.STARTING_UNTIL, starting_until_unix_s, self._name)
 

@@ -1,6 +1,7 @@
 """Series of the probes."""
 
 from prober.exposition.families import Series, counter, gauge, histogram
+from prober.measure.target_state import TargetState
 
 _PROBE = ("target", "workload")
 PROBES = counter("llmslo_probes_total", "Due times of the schedule, sent or shed, without the neutral ones.", *_PROBE)
@@ -37,7 +38,7 @@ TOKENS = counter("llmslo_probe_tokens_total", "Tokens that probing used, as the 
 COST = counter("llmslo_probe_cost_dollars_total", "What probing cost at the configured price.", "target")
 RATE_LIMIT = gauge("llmslo_rate_limit_remaining", "Rate limit left, as the server's headers tell it.", "target", "kind")
 CERT_EXPIRY = gauge("llmslo_tls_cert_expiry_timestamp_seconds", "End of the server certificate's validity.", "target")
-STATES = ("pending", "starting", "ready", "draining", "failing")
+STATES = tuple(state.value for state in TargetState)
 PHASES = ("dns", "tcp", "proxy", "tls")
 TOKEN_KINDS = ("prompt", "completion", "cached")
 

@@ -2,20 +2,20 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from traceback import format_exception
 from typing import Protocol
 
 import orjson
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.measure.chat import Dialect, error_message
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
+from prober.measure.target_state import SILENT_STATES, TargetState
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
@@ -75,10 +75,10 @@ class Target:
         self.endpoint: Endpoint = endpoint(spec)
         self.clock = clock
         self._identity: Identity | None = None
-        self.state = "pending"
+        self.state = TargetState.PENDING
         self.paused_unix_s: float | None = None  # since when nobody may probe or sweep it
         self.in_flight = 0
-        slowest = min((probe.rate_per_s for probe in spec.probes), default=1.0)
+        slowest = min((probe.rate for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
         self.budgets: dict[str, Budget] = {}
         means = [probe.workload.mean_tokens() for probe in spec.probes]
@@ -104,14 +104,14 @@ class Target:
         """When refused connections begin to count as failures; None if they do already."""
         if self.waiting_since_ns is None or self.has_answered:
             return None
-        until_ns = self.waiting_since_ns + round(self.spec.starting_timeout_s * 1e9)
+        until_ns = self.waiting_since_ns + round(self.spec.starting_timeout * 1e9)
         return until_ns if self.clock.now_ns() < until_ns else None
 
     def inherit_start(self, before: "Target") -> None:
         """Take over how far its start has come from the same target before a reload, unless its address is another."""
         if (self.endpoint.host, self.endpoint.port) == (before.endpoint.host, before.endpoint.port):
             self.waiting_since_ns, self.has_answered = before.waiting_since_ns, before.has_answered
-            self.is_refusing = before.is_refusing and self.state == "starting"
+            self.is_refusing = before.is_refusing and self.state == TargetState.STARTING
 
     def beside(self) -> "Target":
         """A copy for a probe outside the schedule, which takes no slot here and changes neither state nor warm-up here."""
@@ -144,24 +144,24 @@ class Target:
         Nothing is asked of a target that answers well. One that fails is asked beside its probes, which do not wait for it;
         one that is new, loading or draining is asked first, since nothing is measured of it yet.
         """
-        if self.state == "ready" and not self._bad_in_a_row:
+        if self.state == TargetState.READY and not self._bad_in_a_row:
             return True
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_health())
-        if self.state in ("pending", "starting", "draining") or self.starting_until_ns is not None:
+        if self.state is TargetState.PENDING or self.state in SILENT_STATES or self.starting_until_ns is not None:
             await asyncio.shield(self._asking)
-        return self.state not in ("starting", "draining")
+        return self.state not in SILENT_STATES
 
     def ended(self, outcome: Outcome) -> None:
         """A probe ended; the state follows."""
         if outcome in ANSWERED:
-            self._bad_in_a_row, self._was_ready, self.state = 0, True, "ready"
+            self._bad_in_a_row, self._was_ready, self.state = 0, True, TargetState.READY
         elif outcome in BAD and outcome is not Outcome.SHED:
             self._bad_in_a_row += 1
             if outcome in (Outcome.CONNECT_REFUSED, Outcome.RESET):
                 self.warm_up.restarted()  # it went away: what answers next may be a cold engine
             if self._bad_in_a_row >= FAILING_AFTER:
-                self.state = "failing"
+                self.state = TargetState.FAILING
                 self.identity = None  # it may come back as another model, and what answers next pays for finding out
                 self.warm_up.restarted()
 
@@ -239,9 +239,9 @@ class Target:
 
     async def _connect_only(self) -> Answer:
         """Connect and disconnect: whether an engine without a health page listens."""
-        exchange = Exchange(None)
+        exchange = Exchange(None, self.clock)
         try:
-            await connect(self.endpoint, exchange, min(HEALTH_TIMEOUT_S, self.spec.timeouts.connect_s))
+            await connect(self.endpoint, exchange, min(HEALTH_TIMEOUT_S, self.spec.timeouts.connect))
         except Broken as broken:
             return Answer(0, {}, b"", broken.verdict, broken.is_refused)
         finally:
@@ -250,12 +250,14 @@ class Target:
 
     async def _get(self, path: str, timeout_s: float) -> Answer:
         """GET a path of the server, with the target's own headers, token, certificates and proxy."""
-        exchange = Exchange(None)
-        timeouts = replace(self.spec.timeouts, total_s=timeout_s)
+        exchange = Exchange(None, self.clock)
+        timeouts = self.spec.timeouts.model_copy(update={"total": timeout_s})
         token = self.endpoint.token()
         try:
-            await connect(self.endpoint, exchange, min(timeout_s, timeouts.connect_s))
-            head = self.endpoint.head("GET", path, length=0, request_id=f"slo-probe-{time.time_ns():x}", token=token)
+            await connect(self.endpoint, exchange, min(timeout_s, timeouts.connect))
+            head = self.endpoint.head(
+                "GET", path, length=0, request_id=f"slo-probe-{self.clock.now_ns():x}", token=token
+            )
             exchange.send(head, Deadlines(self.clock.now_ns(), timeouts))
             await exchange.ended
         except Broken as broken:
@@ -287,15 +289,15 @@ class Target:
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
         self.is_refusing = answer.is_refused and self.starting_until_ns is not None
         if self.is_refusing:
-            self.state = "starting"
+            self.state = TargetState.STARTING
         elif answer.status == 503 and any(word in said for word in ("draining", "shutting down", "shutdown")):
-            self.state = "draining"
+            self.state = TargetState.DRAINING
         elif (answer.status == 503 and ("loading" in said or "starting" in said)) or (
             answer.status == 503 and dialect.listens_while_loading and not self._was_ready
         ):
-            self.state = "starting"
-        elif self.state in ("starting", "draining"):
-            self.state = "pending"
+            self.state = TargetState.STARTING
+        elif self.state in SILENT_STATES:
+            self.state = TargetState.PENDING
             self.warm_up.restarted()
 
     async def _identify(self) -> Verdict | None:

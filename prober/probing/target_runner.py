@@ -2,19 +2,19 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from random import Random
 from typing import Protocol, TypeVar
 
-from prober.config.specs import ProbeSpec, TargetSpec
+from prober.config.target import ProbeSpec, TargetSpec
 from prober.measure.burn_rate_windows import promql
 from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
@@ -43,20 +43,6 @@ class BudgetKeeper(Protocol):
 
     async def written(self, within_s: float) -> bool:
         """Return after the next write; False if nothing can be kept, or not in time."""
-
-
-class NoBudgetKeeper:
-    """Keeps nothing."""
-
-    def enter(self, target: Target) -> None:
-        """Nothing was spent before."""
-
-    def leave(self, target: Target) -> None:
-        """Nothing to keep."""
-
-    async def written(self, within_s: float) -> bool:
-        """Nothing is written."""
-        return False
 
 
 class Names:
@@ -181,7 +167,7 @@ class TargetRunner:
             self._observed.paused()
         text = "paused on request" if unix_s is not None else "resumed on request"
         log.info("target=%s %s", self.name or UNNAMED, text)
-        self._context.events.append(TargetEvent(time.time(), self.name or UNNAMED, "state", text))
+        self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name or UNNAMED, "state", text))
 
     def record(self, result: ProbeResult, *, is_fault: bool = False) -> None:
         """Hand the result of a scheduled probe to all observers.
@@ -210,11 +196,13 @@ class TargetRunner:
 
     def starting_since_and_until_unix_s(self) -> tuple[float, float] | None:
         """Since when a target that refuses connections is waited for, and until when that is no failure; None for others."""
-        target, now_ns = self.target, self._context.clock.now_ns()
+        target, clock = self.target, self._context.clock
         until_ns = target.starting_until_ns
         if not target.is_refusing or until_ns is None or target.waiting_since_ns is None:
             return None
-        since_s, until_s = ((at_ns - now_ns) / 1e9 + time.time() for at_ns in (target.waiting_since_ns, until_ns))
+        since_s, until_s = (
+            clock.unix_s() + (at_ns - clock.now_ns()) / 1e9 for at_ns in (target.waiting_since_ns, until_ns)
+        )
         return float(round(since_s)), float(round(until_s))
 
     def _begin(self) -> None:
@@ -269,9 +257,9 @@ class TargetRunner:
             if target.is_refusing and target.paused_unix_s is None:
                 was_refused = True
                 await target.awake()
-                self._follow_state(None)
+                self._take(None)
         if was_refused and target.has_answered:
-            lead_ns = round(target.spec.connect_lead_s * 1e9)
+            lead_ns = round(target.spec.connect_lead * 1e9)
             for launch in self._launches:
                 launch(self._context.clock.now_ns() + lead_ns)
 
@@ -281,7 +269,7 @@ class TargetRunner:
         drawer = RequestGenerator(probe.workload, rng)
         start = clock.now_ns()
         schedule: Iterable[int] = due_times(probe, rng, start)
-        if self.target.state == "pending":
+        if self.target.state is TargetState.PENDING:
             schedule = chain([start], schedule)
 
         def launch(due_ns: int) -> None:
@@ -297,10 +285,10 @@ class TargetRunner:
             trust.missed(clock.now_ns())
             late_s = (clock.now_ns() - due_ns) / 1e9
             detail = f"the prober woke {late_s:.1f} s after the due time and did not send"
-            self.record(_unsent(probe, due_ns, Outcome.INVALID, detail))
+            self._take(_unsent(probe, due_ns, Outcome.INVALID, detail))
 
         self._launches.append(launch)
-        await pace(schedule, clock, round(self.target.spec.connect_lead_s * 1e9), launch, missed)
+        await pace(schedule, clock, round(self.target.spec.connect_lead * 1e9), launch, missed)
 
     async def _probe(self, probe: ProbeSpec, drawer: RequestGenerator, due_ns: int) -> None:
         is_fault = False
@@ -314,9 +302,18 @@ class TargetRunner:
             is_fault = True
             detail = "a fault inside the prober; please report it with the trace in the log"
             result = _unsent(probe, due_ns, Outcome.INVALID, detail)
-        if result is not None:
-            self.record(result, is_fault=is_fault)
-        self._follow_state(result)
+        self._take(result, is_fault=is_fault)
+
+    def _take(self, result: ProbeResult | None, *, is_fault: bool = False) -> None:
+        """Record a result, None if nothing was sent, and show the state. An exception is logged: the schedule goes on."""
+        try:
+            if result is not None:
+                self.record(result, is_fault=is_fault)
+            self._follow_state(result)
+        except Exception:
+            log.exception(
+                "target=%s: a result or the state could not be recorded; please report this", self.name or UNNAMED
+            )
 
     def _follow_state(self, result: ProbeResult | None) -> None:
         """Show the state, and log a change of it."""
@@ -332,13 +329,13 @@ class TargetRunner:
         if self.target.state != self._logged_state:
             before, self._logged_state = self._logged_state, self.target.state
             if self.target.is_refusing:
-                limit = promql(self.target.spec.starting_timeout_s)
+                limit = promql(self.target.spec.starting_timeout)
                 detail = f": refuses connections; counted as failures after {limit} (starting_timeout)"
             else:
                 detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
             log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
             text = f"{self.target.state}, was {before}{detail}"
-            self._context.events.append(TargetEvent(time.time(), self.name or UNNAMED, "state", text))
+            self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name or UNNAMED, "state", text))
         problem = self.target.endpoint.secret.problem if self.target.endpoint.secret else ""
         if problem != self._logged_token_problem:
             self._logged_token_problem = problem

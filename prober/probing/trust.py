@@ -20,9 +20,9 @@ class _Step:
 
 @dataclass(slots=True)
 class Trust:
-    """Counts in steps of ten seconds. `max_lag_s`: loop lag that 99% of readings must stay under."""
+    """Counts in steps of ten seconds. `max_send_lag_s`: loop lag that 99% of readings must stay under."""
 
-    max_lag_s: float
+    max_send_lag_s: float
     _steps: deque[_Step] = field(default_factory=deque)
 
     def probe(self, now_ns: int, *, invalid: bool) -> None:
@@ -35,7 +35,7 @@ class Trust:
         """The event loop was this late."""
         step = self._step(now_ns)
         step.lags += 1
-        step.late += lag_s > self.max_lag_s
+        step.late += lag_s > self.max_send_lag_s
 
     def missed(self, now_ns: int) -> None:
         """A due time passed without its probe being sent, for want of the prober."""

@@ -4,7 +4,6 @@ Within one boot of the machine the monotonic clock is used. Otherwise only wall 
 `MAX_CLOCK_ERROR_S` is subtracted, so that the result is rather too short.
 """
 
-import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,9 +27,9 @@ class Moment:
         return max(0, round((now.unix_s - self.unix_s - MAX_CLOCK_ERROR_S) * 1e9))
 
 
-def moment() -> Moment:
-    """The current moment."""
-    return Moment(_boot(), time.monotonic_ns(), time.time())
+def moment(monotonic_ns: int, unix_s: float) -> Moment:
+    """The moment at these times of this machine's clocks."""
+    return Moment(_boot(), monotonic_ns, unix_s)
 
 
 @cache

@@ -151,7 +151,7 @@ class Api:
     @_action("POST", "/api/v1/pauses", Reply(200, "the target is paused", PausedAnswer), _NO_TARGET)
     async def pause(self, request: web.Request) -> web.Response:
         """Send nothing more to a target until it is resumed or the prober restarts; a sweep of it ends."""
-        return self._paused(request, time.time())
+        return self._paused(request, self._fleet.context.clock.unix_s())
 
     @_action("DELETE", "/api/v1/pauses", Reply(200, "the target is probed", PausedAnswer), _NO_TARGET)
     async def resume(self, request: web.Request) -> web.Response:

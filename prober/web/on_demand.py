@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from prober.config.specs import needs_of
+from prober.config.target import needs_of
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
@@ -63,8 +63,8 @@ class OnRequest:
         beside = target.beside()
         beside.others = self._needs_of(target)
         drawer = RequestGenerator(target.spec.probes[0].workload, self._fleet.rng)
-        due = self._fleet.context.clock.now_ns() + round(min(target.spec.connect_lead_s, 0.1) * 1e9)
-        limit = limit_s if limit_s is not None else target.spec.timeouts.total_s + target.spec.timeouts.connect_s
+        due = self._fleet.context.clock.now_ns() + round(min(target.spec.connect_lead, 0.1) * 1e9)
+        limit = limit_s if limit_s is not None else target.spec.timeouts.total + target.spec.timeouts.connect
         try:
             result = await asyncio.wait_for(run_probe(beside, drawer, due), max(0.1, limit))
         except TimeoutError:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from prober import __version__
-from prober.config.specs import estimate_per_day
+from prober.config.target import estimate_per_day
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.diagnosis.monitor import TargetDiagnosis
@@ -78,7 +78,7 @@ class Views:
         shown = [await self._measured(view) for view in matching[(number - 1) * AT_ONCE : number * AT_ONCE]]
         name = one.name if one is not None else None
         return PageView(
-            at_unix_s=time.time(),
+            at_unix_s=self._fleet.context.clock.unix_s(),
             targets=shown,
             concerns=concerns,
             total=len(ranked),

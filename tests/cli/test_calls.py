@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from prober.cli.options import BuiltIn, EndpointOptions, WorkloadName, WorkloadOptions, expand_options
-from prober.cli.target import check_writable, target, workloads
+from prober.cli.target import check_writable, target, workload
 from prober.config.load import ConfigError
 from prober.measure.engines import DIALECTS
 from prober.workload.shapes import Fixed, Uniform
@@ -52,53 +52,46 @@ def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, me
 
 def test_a_header_without_a_colon_is_refused_and_not_shown() -> None:
     """It may be a secret."""
-    with pytest.raises(ConfigError, match="--header: one has no colon") as raised:
+    with pytest.raises(ValueError, match="--header: one has no colon") as raised:
         target("gate", NOBODY, EndpointOptions(header=["X-A: b", "Bearer hunter2"]))
     assert "hunter2" not in str(raised.value)
-    assert dict(target("gate", NOBODY, EndpointOptions(header=["X-A: b:c"])).headers)["X-A"] == "b:c"
+    assert target("gate", NOBODY, EndpointOptions(header=["X-A: b:c"])).headers["X-A"] == "b:c"
 
 
 def test_a_header_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others on the machine can read a command line."""
     monkeypatch.setenv("ENGINE_KEY", "hunter2")
-    assert (
-        dict(target("gate", NOBODY, EndpointOptions(header=["X-Api-Key: ${ENGINE_KEY}"])).headers)["X-Api-Key"]
-        == "hunter2"
-    )
-    with pytest.raises(ConfigError, match="the environment has no OTHER_KEY"):
+    assert target("gate", NOBODY, EndpointOptions(header=["X-Api-Key: ${ENGINE_KEY}"])).headers == {
+        "X-Api-Key": "hunter2"
+    }
+    with pytest.raises(ValueError, match="--header X-Api-Key: the environment has no OTHER_KEY"):
         target("gate", NOBODY, EndpointOptions(header=["X-Api-Key: ${OTHER_KEY}"]))
-
-
-def sent(name: str, block: dict[str, dict[str, object]]) -> Workload:
-    workload = (
-        target("gate", NOBODY, EndpointOptions(), workloads=block, probes=[{"workload": name}]).probes[0].workload
-    )
-    assert isinstance(workload, Workload)
-    return workload
 
 
 def test_what_is_sent_is_built_in_of_fixed_lengths_or_of_a_file(tmp_path: Path) -> None:
     """The file's other keys are nothing to the call: only its workloads are read, mixes of them too."""
-    assert workloads(WorkloadOptions("chat", 0, 0)) == ("chat", {})
-    lengths = sent(*workloads(WorkloadOptions("chat", 300, 20)))
+    assert workload(WorkloadOptions("chat", 0, 0)) is BUILT_IN["chat"]
+    lengths = workload(WorkloadOptions("chat", 300, 20))
+    assert isinstance(lengths, Workload)
     assert (lengths.prompt_tokens, lengths.output_tokens) == (Fixed(300), Fixed(20))
     file = tmp_path / "prober.yaml"
     file.write_text(
         "targets: [{url: 'http://elsewhere', auth: {bearer_token_file: /gone}}]\n"
         "workloads: {mine: {prompt_tokens: 30, output_tokens: {uniform: {min: 4, max: 8}}}}\n"
     )
-    lengths = sent(*workloads(WorkloadOptions("mine", 0, 0, str(file))))
+    lengths = workload(WorkloadOptions("mine", 0, 0, str(file)))
+    assert isinstance(lengths, Workload)
     assert (lengths.name, lengths.prompt_tokens, lengths.output_tokens) == ("mine", Fixed(30), Uniform(4, 8))
-    with pytest.raises(ConfigError, match=r'--workload: no workload "other"; known: .*mine'):
-        sent(*workloads(WorkloadOptions("other", 0, 0, str(file))))
+    with pytest.raises(ValueError, match=r'--workload: no workload "other"; known: .*mine'):
+        workload(WorkloadOptions("other", 0, 0, str(file)))
     with pytest.raises(ValueError, match=r"leave --config.file out"):
-        workloads(WorkloadOptions("mine", 3, 3, str(file)))
+        workload(WorkloadOptions("mine", 3, 3, str(file)))
     file.write_text("targets: []")
     with pytest.raises(ConfigError, match="workloads: none is there"):
-        workloads(WorkloadOptions("mine", 0, 0, str(file)))
+        workload(WorkloadOptions("mine", 0, 0, str(file)))
     file.write_text("a: [")
     with pytest.raises(ConfigError, match=r"--config.file .*prober.yaml: "):
-        workloads(WorkloadOptions("mine", 0, 0, str(file)))
+        workload(WorkloadOptions("mine", 0, 0, str(file)))
 
 
 def test_a_file_that_was_there_is_left_as_it_is(tmp_path: Path) -> None:

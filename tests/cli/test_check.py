@@ -334,7 +334,7 @@ def test_a_good_web_configuration_is_told_in_a_line(checked: Call, tmp_path: Pat
     [
         (
             "tls_server_config: {cert_fil: a}",
-            'tls_server_config.cert_fil: unknown key; remove it; did you mean "cert_file"?',
+            'tls_server_config.cert_fil: unknown key "cert_fil"; did you mean "cert_file"?',
         ),
         ("basic_auth_users: [a]", "basic_auth_users: must be a mapping; write it as name: value"),
         ("tls_server_config: {cert_file: none, key_file: b}", "tls_server_config: cert_file "),

@@ -301,18 +301,18 @@ async def test_pods_are_found_as_they_come_and_go(sharded: Server, token: str) -
     async with Following(
         discovery("pod", sharded.url, NAMESPACE, "research", token_file=token, ca_file=str(sharded.ca))
     ) as following:
-        findings = following.discovered
-        assert not findings.problems
+        discovered = following.discovered
+        assert not discovered.problems
 
         def names() -> set[str]:
-            return {labels["name"] for _, found in findings.items() for labels in found if "__address__" in labels}
+            return {labels["name"] for _, found in discovered.items() for labels in found if "__address__" in labels}
 
         assert "llm/first" in names()
         seen_pod(sharded, "research", "second", 8002)
         await following.until(lambda: "research/second" in names())
         gone(sharded, NAMESPACE, "first")
         await following.until(lambda: "llm/first" not in names())
-        assert findings.failures == 0
+        assert discovered.failures == 0
     gone(sharded, "research", "second")
 
 

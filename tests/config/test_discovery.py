@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.config.discovery import Unfit, target_of
+from prober.config.configuration import Configuration
+from prober.config.discovery import DiscoverySpec, Unfit, target_of
 from prober.config.load import ConfigError, load
 from prober.config.relabel import Rule, relabel
-from prober.config.specs import DiscoverySpec, Specs
+from prober.config.server import Auth
 from prober.measure.engines import DIALECTS
 
 FILE = "file: {files: [a.json]}"
 
 
-def loaded(text: str) -> Specs:
+def loaded(text: str) -> Configuration:
     return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)
 
 
@@ -137,8 +138,8 @@ def test_a_target_has_the_settings_of_the_template() -> None:
     target = target_of(labels, spec)
     assert target is not None
     assert (target.key, target.name, target.url, target.model) == ("a/b", "a/b", "https://10.0.0.1:8000/llm/v1", "m")
-    assert target.probes[0].rate_per_s == pytest.approx(1 / 60)
-    assert target.gpus.chosen == ()
+    assert target.probes[0].rate == pytest.approx(1 / 60)
+    assert target.gpus.indices == ()
     bare = target_of({"__address__": "[fd00::1]:80", "model": "n"}, spec)
     assert bare is not None
     assert (bare.name, bare.url, bare.model) == ("[fd00::1]:80", "http://[fd00::1]:80/v1", "n")
@@ -197,7 +198,7 @@ def test_credentials_go_to_the_named_hosts_only(address: str, fits: bool) -> Non
     if fits:
         target = target_of({"__address__": address}, spec)
         assert target is not None
-        assert target.bearer_token_file == "t"
+        assert target.auth == Auth(bearer_token_file="t")
     else:
         with pytest.raises(Unfit, match="not among `hosts`"):
             target_of({"__address__": address}, spec)
@@ -217,25 +218,25 @@ def test_no_label_gets_anything_but_five_fields_through(labels: dict[str, str]) 
     except Unfit:
         return
     assert target is not None
-    fields: dict[str, Any] = {name: getattr(target, name) for name in target.__dataclass_fields__}
+    fields: dict[str, Any] = dict(target)
     same = {name for name, value in fields.items() if value == getattr(spec.template, name)}
-    assert fields.keys() - same <= {"key", "name", "url", "model"}
+    assert fields.keys() - same <= {"name", "url", "model"}
     assert not set("@?#\\ \r\n") & set(target.url.removeprefix("https://").removeprefix("http://").partition("/")[0])
 
 
 @pytest.mark.parametrize(
     ("rule", "labels", "expected"),
     [
-        (Rule("keep", ("a",), regex="x"), {"a": "x"}, {"a": "x"}),
-        (Rule("keep", ("a",), regex="x"), {"a": "xx"}, None),
-        (Rule("keep", ("a",), regex="x|y"), {"a": "y"}, {"a": "y"}),
-        (Rule("drop", ("a",), regex="x.*"), {"a": "x\ny"}, None),
-        (Rule("drop", ("a", "b"), regex="x;y"), {"a": "x", "b": "y"}, None),
-        (Rule("drop", ("absent",), regex=".+"), {"a": "x"}, {"a": "x"}),
+        (Rule(action="keep", source_labels=("a",), regex="x"), {"a": "x"}, {"a": "x"}),
+        (Rule(action="keep", source_labels=("a",), regex="x"), {"a": "xx"}, None),
+        (Rule(action="keep", source_labels=("a",), regex="x|y"), {"a": "y"}, {"a": "y"}),
+        (Rule(action="drop", source_labels=("a",), regex="x.*"), {"a": "x\ny"}, None),
+        (Rule(action="drop", source_labels=("a", "b"), regex="x;y"), {"a": "x", "b": "y"}, None),
+        (Rule(action="drop", source_labels=("absent",), regex=".+"), {"a": "x"}, {"a": "x"}),
         (
             Rule(
-                "replace",
-                ("a", "b"),
+                action="replace",
+                source_labels=("a", "b"),
                 separator="-",
                 regex="(.*)-(?P<n>.*)",
                 target_label="name",
@@ -244,11 +245,23 @@ def test_no_label_gets_anything_but_five_fields_through(labels: dict[str, str]) 
             {"a": "x", "b": "y"},
             {"a": "x", "b": "y", "name": "y/y/x$"},
         ),
-        (Rule("replace", (), target_label="__scheme__", replacement="https"), {}, {"__scheme__": "https"}),
-        (Rule("replace", ("a",), target_label="name", replacement=""), {"a": "x", "name": "n"}, {"a": "x"}),
-        (Rule("replace", ("a",), regex="no", target_label="name", replacement="y"), {"name": "n"}, {"name": "n"}),
         (
-            Rule("replace", ("a",), regex="(b)?x", target_label="name", replacement="[$1$9]"),
+            Rule(action="replace", source_labels=(), target_label="__scheme__", replacement="https"),
+            {},
+            {"__scheme__": "https"},
+        ),
+        (
+            Rule(action="replace", source_labels=("a",), target_label="name", replacement=""),
+            {"a": "x", "name": "n"},
+            {"a": "x"},
+        ),
+        (
+            Rule(action="replace", source_labels=("a",), regex="no", target_label="name", replacement="y"),
+            {"name": "n"},
+            {"name": "n"},
+        ),
+        (
+            Rule(action="replace", source_labels=("a",), regex="(b)?x", target_label="name", replacement="[$1$9]"),
             {"a": "x"},
             {"a": "x", "name": "[]"},
         ),
@@ -261,4 +274,4 @@ def test_rules_do_what_prometheus_does(rule: Rule, labels: dict[str, str], expec
 
 def test_no_label_makes_an_expression_run_long() -> None:
     """A nest of repetitions, which backtracking would take longer than the universe for, is done at once."""
-    assert relabel({"a": "a" * 4_000}, [Rule("keep", ("a",), regex="((a+)+)+b")]) is None
+    assert relabel({"a": "a" * 4_000}, [Rule(action="keep", source_labels=("a",), regex="((a+)+)+b")]) is None

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from prober.config.grafana import GrafanaSpec
 from prober.config.load import ConfigError, load
-from prober.config.specs import GrafanaSpec, TlsSpec
+from prober.config.server import Auth, TlsSpec
 
 
 def spec(block: str) -> GrafanaSpec | None:
@@ -24,14 +25,14 @@ def test_the_least_and_the_most() -> None:
     """An address and a token are enough; everything else has a value."""
     least = spec("grafana: {url: http://grafana:3000/, auth: {bearer_token_file: /run/token}}")
     assert least == GrafanaSpec(
-        "http://grafana:3000",
-        "/run/token",
-        None,
-        "LLM SLO prober",
-        None,
+        url="http://grafana:3000",
+        auth=Auth(bearer_token_file="/run/token"),
+        tls=None,
+        folder="LLM SLO prober",
+        datasource=None,
         dashboards=True,
         annotations=True,
-        interval_s=3600.0,
+        interval=3600.0,
     )
     most = spec(
         "grafana: {url: https://ops.example.org/grafana, auth: {bearer_token_file: t}, tls: {ca_file: ca.pem}, folder: Models, "
@@ -39,11 +40,11 @@ def test_the_least_and_the_most() -> None:
     )
     assert most is not None
     assert (most.tls, most.folder, most.datasource) == (
-        TlsSpec("ca.pem", insecure_skip_verify=False),
+        TlsSpec(ca_file="ca.pem"),
         "Models",
         "Mimir",
     )
-    assert (most.dashboards, most.annotations, most.interval_s) == (False, True, 600.0)
+    assert (most.dashboards, most.annotations, most.interval) == (False, True, 600.0)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from decimal import Decimal
 import jsonschema
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from prober.config.load import ConfigError, load
 from prober.config.schema import json_schema
-from prober.config.specs import TargetSpec, Timeouts, estimate_per_day
+from prober.config.target import Gamma, GammaShape, ProbeSpec, TargetSpec, Timeouts, estimate_per_day
 from prober.measure.objective import Slo
+from prober.workload.workloads import BUILT_IN
 
 ENGINES = ("openai", "vllm")
 ONE_LINE = "targets: [{url: http://localhost:8000}]"
@@ -51,13 +53,13 @@ def test_one_line_is_enough() -> None:
     (target,) = loaded(ONE_LINE)
     assert (target.key, target.name, target.model, target.engine) == ("http://localhost:8000/v1", None, None, None)
     assert (target.api, target.stream, target.max_in_flight, target.warmup) == ("chat", True, 16, 3)
-    assert (target.connect_lead_s, target.max_send_lag_s, target.timeouts) == (
+    assert (target.connect_lead, target.max_send_lag, target.timeouts) == (
         1.0,
         0.010,
-        Timeouts(10.0, 30.0, 10.0, 120.0),
+        Timeouts(connect=10.0, first_token=30.0, stall=10.0, total=120.0),
     )
     (probe,) = target.probes
-    assert (probe.workload.name, probe.rate_per_s, probe.arrivals.kind, probe.slos) == ("probe", 0.2, "poisson", ())
+    assert (probe.workload.name, probe.rate, probe.arrivals, probe.slos) == ("probe", 0.2, "poisson", ())
 
 
 def test_everything_is_resolved() -> None:
@@ -66,10 +68,10 @@ def test_everything_is_resolved() -> None:
     ok = Slo("ok", "success", None, Decimal("0.99"), 7 * 86400.0)
     assert a.url == "https://llm.internal/v1"
     assert a.probes[0].slos == (ok,)
-    assert (a.probes[0].arrivals.kind, a.probes[0].arrivals.shape) == ("gamma", 0.5)
+    assert a.probes[0].arrivals == Gamma(gamma=GammaShape(shape=0.5))
     assert a.probes[0].workload.series == ("rag", "chat")
-    assert a.probes[0].rate_per_s == pytest.approx(0.2)
-    assert a.timeouts.first_token_s == 20.0
+    assert a.probes[0].rate == pytest.approx(0.2)
+    assert a.timeouts.first_token == 20.0
     assert b.probes[0].slos == (Slo("ttft", "ttft", 0.5, Decimal("0.999"), 30 * 86400.0), ok)
     use = estimate_per_day(b)
     assert use.tokens == pytest.approx(3.05e6, rel=0.01)
@@ -105,7 +107,7 @@ def test_a_target_is_never_called_localhost(target: str, environment: dict[str, 
 def test_how_long_an_engine_may_take_to_listen_is_inherited(defaults: str, target: str, seconds: float) -> None:
     """The target's own before the defaults' before 20 minutes; 0 needs no unit."""
     text = f"defaults: {{{defaults}}}\ntargets: [{{url: 'http://h', {target}}}]"
-    assert loaded(text)[0].starting_timeout_s == seconds
+    assert loaded(text)[0].starting_timeout == seconds
 
 
 @pytest.mark.parametrize("value", ["20", "false", "-1m", "never", "[1]"])
@@ -124,12 +126,32 @@ def test_equal_text_is_equal_and_a_change_shows() -> None:
     assert before[0] != after[0]
 
 
+def test_code_builds_a_target_from_numbers_and_objects() -> None:
+    """What a file writes as text with a unit or as a name is a number of seconds or the object itself in code."""
+    slo = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 30 * 86400.0)
+    target = TargetSpec(
+        url="http://h",
+        rate=2.0,
+        timeouts=Timeouts(stall=1.5),
+        probes=(ProbeSpec(workload=BUILT_IN["chat"], slos=(slo,)),),
+    )
+    (probe,) = target.probes
+    assert (target.url, target.timeouts.stall, probe.rate, probe.slos) == ("http://h/v1", 1.5, 2.0, (slo,))
+    assert probe.workload is BUILT_IN["chat"]
+    with pytest.raises(ValidationError):
+        TargetSpec(url="http://h", timeouts={"stall": "1.5s"})  # type: ignore[arg-type]
+
+
+def test_a_key_without_a_value_is_absent() -> None:
+    """An empty key leaves what is inherited."""
+    assert loaded("defaults: {rate: 3/s}\ntargets: [{url: http://h, rate: , stream: }]")[0].rate == 3.0
+
+
 KNOWN_TARGET = (
     "known: allow_link_local, api, arrivals, auth, budget, connect_lead, decode_bound, engine, gpus, headers, max_in_flight, "
     "max_send_lag, metrics, model, name, probes, proxy_url, rate, starting_timeout, stream, sweep, timeouts, tls, url, warmup"
 )
 TTFT = "slos: {a: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
-LENGTHS = "a number of tokens, or one of fixed, uniform, lognormal, empirical"
 BAD = [
     (
         "targets: [{url: http://h, metrics: {interval: 100ms}}]",
@@ -297,7 +319,7 @@ BAD = [
     ),
     (
         "targets: [{url: http://h, probes: [{workload: chat}, {workload: chat}]}]",
-        "targets[0].probes[1].workload: targets[0].probes[0] fills the same series 'chat'; keep one of the two",
+        "targets[0].probes[1].workload: probes[0] fills the same series 'chat'; keep one of the two",
     ),
     ("targets: [{url: http://h, probes: [{slos: [x]}]}]", 'targets[0].probes[0].slos[0]: no SLO "x"; known: none'),
     (
@@ -350,7 +372,12 @@ BAD = [
     ),
     (
         "workloads: {w: {output_tokens: 5, prompt_tokens: {normal: {}}}}\n" + ONE_LINE,
-        f"workloads.w.prompt_tokens: not a length; write {LENGTHS}",
+        'workloads.w.prompt_tokens.normal: unknown key "normal"; did you mean "lognormal"? known: empirical, fixed, lognormal, '
+        "uniform",
+    ),
+    (
+        "workloads: {w: {output_tokens: 5, prompt_tokens: {}}}\n" + ONE_LINE,
+        "workloads.w.prompt_tokens: not a length; write a number of tokens, or one of fixed, uniform, lognormal, empirical",
     ),
     (
         "workloads: {w: {output_tokens: 5, prompt_tokens: {uniform: {min: 5, max: 2}}}}\n" + ONE_LINE,
@@ -393,7 +420,7 @@ def test_a_key_given_twice_is_refused() -> None:
     assert told == 'line 2, column 1: the key "targets" is already on line 1; keep one of the two'
 
 
-def test_ten_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     """One mistake does not hide another."""
     told = mistakes("""
 defaults: {rate: 5, arivals: poisson}
@@ -403,8 +430,8 @@ targets:
   - {url: "http://u:p@h/", probes: [{workload: rga, slos: [aa]}], headers: {Host: x}}
   - {urll: http://h}
 """)
-    assert len(told) == 10
-    assert len(set(told)) == 10
+    assert len(told) == 12
+    assert len(set(told)) == 12
 
 
 def test_the_schema_takes_what_is_right_and_refuses_unknown_keys() -> None:

@@ -51,14 +51,14 @@ def test_rows_are_read_in_their_order() -> None:
     )
     assert (first.name, first.workload.name, first.hypothesis, first.closed) == ("a", "a", "text", False)
     assert (first.workload.prompt_tokens, first.workload.output_tokens) == (Fixed(100), Uniform(4, 8))
-    assert (first.rate_per_s, first.concurrency, first.requests, first.duration_s) == (2.0, None, 60, None)
-    assert [(each.name, each.threshold_s, each.objective) for each in first.slos] == [
+    assert (first.rate, first.concurrency, first.requests, first.duration) == (2.0, None, 60, None)
+    assert [(each.name, each.threshold_s, each.objective) for each in first.accept] == [
         ("ttft", 0.5, Decimal("0.99")),
         ("success", None, Decimal("0.99")),
     ]
-    assert (second.rate_per_s, second.concurrency, second.requests, second.duration_s) == (None, 4, None, 30.0)
+    assert (second.rate, second.concurrency, second.requests, second.duration) == (None, 4, None, 30.0)
     assert (second.closed, second.workload.prefix) == (True, Prefix(50, 0.3))
-    assert [each.name for each in second.slos] == ["ttft-2", "success"]
+    assert [each.name for each in second.accept] == ["ttft-2", "success"]
 
 
 def test_the_example_is_a_good_one() -> None:
@@ -66,7 +66,7 @@ def test_the_example_is_a_good_one() -> None:
     rows = load_rows(EXAMPLE.read_text(), source="deploy/matrix.yaml")
     assert [each.closed for each in rows] == [False] * 5 + [True]
     assert {each.name for each in rows if each.workload.prefix} == {"shared_prefix"}
-    assert all(each.slos and each.hypothesis for each in rows)
+    assert all(each.accept and each.hypothesis for each in rows)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_the_example_is_a_good_one() -> None:
         ({"rate": "2"}, "rows[0].rate: 2 is not a rate; write a positive number per time"),
         ({"rate": None, "concurrency": "0"}, "rows[0].concurrency: 0 in flight cannot be kept; use 1 to 2,000"),
         ({"requests": "0"}, "rows[0].requests: 0 shows nothing"),
-        ({"requests": None, "duration": "0s"}, "rows[0].duration: '0s' shows nothing"),
-        ({"hypothesis": "[x]"}, "rows[0].hypothesis: ['x'] is not text"),
-        ({"hypotesis": "x"}, 'rows[0].hypotesis: no key "hypotesis"; did you mean "hypothesis"? known: '),
+        ({"requests": None, "duration": "0s"}, "rows[0].duration: 0 shows nothing"),
+        ({"hypothesis": "[x]"}, "rows[0].hypothesis: must be text; write it in quotes"),
+        ({"hypotesis": "x"}, 'rows[0].hypotesis: unknown key "hypotesis"; did you mean "hypothesis"? known: '),
         ({"name": None}, "rows[0].name: needed, but not given"),
         ({"name": "'a b'"}, "rows[0].name: 'a b' cannot be a name"),
         ({"prompt_tokens": None}, "rows[0].prompt_tokens: needed: a number of tokens or a distribution"),
@@ -94,7 +94,7 @@ def test_the_example_is_a_good_one() -> None:
         ({"prefix": "{tokens: 5, reuse: hot}"}, "rows[0].prefix.reuse: 'hot' is not a share of reuse"),
         ({"prefix": "{tokens: 5, reus: warm}"}, "rows[0].prefix.reuse: needed, but not given"),
         ({"accept": None}, "rows[0].accept: needed: a list of what must hold"),
-        ({"accept": "ttft<500ms:99%"}, "rows[0].accept: needed: a list of what must hold"),
+        ({"accept": "ttft<500ms:99%"}, "rows[0].accept: 'ttft<500ms:99%' is not a list"),
         ({"accept": "['ttft']"}, "rows[0].accept[0]: 'ttft' is no objective; write signal<threshold:objective"),
         ({"accept": "['success:99%', 'ttft<500:99%']"}, "rows[0].accept[1]: '500' is not a duration"),
         ({"accept": "['ttft:99%']"}, "rows[0].accept[0]: needed for signal `ttft`: a duration above 0"),
@@ -113,11 +113,11 @@ def test_all_mistakes_are_told_at_once() -> None:
     """Those of each row, those that are a configuration's too, and names that come twice."""
     found = mistakes(row(rate="2", prompt_tokens="x"), row(accept="['success:100%']"), "5")
     assert [line.split(": ")[0] for line in found] == [
-        "rows[0].rate",
-        "rows[1].name",
-        "rows[2]",
         "rows[0].prompt_tokens",
+        "rows[0].rate",
         "rows[1].accept[0]",
+        "rows[2]",
+        "rows[1].name",
     ]
 
 

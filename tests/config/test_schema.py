@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 
 from prober.config.schema import document, json_schema
 
 SCHEMA = json_schema()
-ROWS = [(match[1], match[2]) for match in re.finditer(r"^\| `([^`]+)` \| (.*) \|$", document(), re.MULTILINE)]
+ROWS = [(match[1], match[2]) for match in re.finditer(r"^\| `([^`]+)` \| (.*?) \|.*$", document(), re.MULTILINE)]
 
 
 def resolved(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -47,6 +48,31 @@ def test_every_row_is_a_key_of_the_configuration(path: str, meaning: str) -> Non
     """At its whole path, not only by its last name, and it is told what it means."""
     (found,) = at(path)
     assert meaning.startswith(found["description"])
+
+
+DEFAULTS = [
+    pytest.param(schema, id=f"{name}.{key}")
+    for name, block in {"": SCHEMA, **SCHEMA["$defs"]}.items()
+    for key, schema in block.get("properties", {}).items()
+    if "default" in schema
+]
+
+
+@pytest.mark.parametrize("schema", DEFAULTS)
+def test_every_default_is_written_as_in_a_file(schema: dict[str, Any]) -> None:
+    """A default is valid under the schema of its own key: durations and rates have units."""
+    jsonschema.validate(schema["default"], {**schema, "$defs": SCHEMA["$defs"]})
+
+
+def test_defaults_with_units_are_in_the_schema_and_in_the_table() -> None:
+    """Quantities are shown as the file would have them."""
+    inherited = SCHEMA["$defs"]["Overridable"]["properties"]
+    assert [inherited[key]["default"] for key in ("rate", "max_send_lag", "starting_timeout")] == [
+        "0.2/s",
+        "10ms",
+        "20m",
+    ]
+    assert "| `drift.false_alarms` | most false alarms per signal of a workload | 1/30d |" in document()
 
 
 @pytest.mark.parametrize("path", ["targets[].decode_bound.gpus.indices", "workloads.NAME.trace.file.files", "timeouts"])

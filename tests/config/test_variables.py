@@ -2,14 +2,15 @@
 
 import pytest
 
+from prober.config.configuration import Configuration
+from prober.config.discovery import HttpSpec
 from prober.config.load import ConfigError, load
-from prober.config.specs import HttpSpec, Specs
 from prober.measure.engines import DIALECTS
 
 ENVIRONMENT = {"KEY": "k3y", "PASSWORD": "p/w@1%\n", "PROXY": "http://u:p%2Fw@proxy:3128", "EMPTY": " "}
 
 
-def loaded(text: str) -> Specs:
+def loaded(text: str) -> Configuration:
     return load(text, source="c", engines=DIALECTS, environment=ENVIRONMENT, read=lambda path: path)
 
 
@@ -20,7 +21,7 @@ def one(more: str) -> str:
 def test_a_header_takes_its_value_from_the_environment() -> None:
     """All of it or a part, as often as it is named; what is written otherwise stays as it is."""
     specs = loaded(one("headers: {Authorization: 'Token ${KEY}', X-A: '${KEY}${KEY}', X-B: '$KEY ${} ${a-b} $'}"))
-    assert specs.targets[0].headers == (("Authorization", "Token k3y"), ("X-A", "k3yk3y"), ("X-B", "$KEY ${} ${a-b} $"))
+    assert specs.targets[0].headers == {"Authorization": "Token k3y", "X-A": "k3yk3y", "X-B": "$KEY ${} ${a-b} $"}
     assert specs.warnings == ()
 
 
@@ -44,7 +45,7 @@ def test_an_address_takes_what_is_secret_from_the_environment() -> None:
 
 def test_targets_that_are_found_take_it_too() -> None:
     text = "discovery: [{file: {files: [a.json]}, hosts: [10.0.0.0/8], target: {headers: {Api-Key: '${KEY}'}}}]"
-    assert loaded(text).discovery[0].template.headers == (("Api-Key", "k3y"),)
+    assert loaded(text).discovery[0].template.headers == {"Api-Key": "k3y"}
 
 
 @pytest.mark.parametrize("name", ["EMPTY", "MISSING"])
@@ -107,3 +108,15 @@ def test_an_address_that_is_none_is_a_mistake_like_others(address: str) -> None:
 
 def test_an_address_without_a_password_is_not() -> None:
     assert loaded(one("proxy_url: 'http://user@p:3128'")).warnings == ()
+
+
+def test_no_secret_is_in_the_text_form_of_a_target() -> None:
+    """A log line or a traceback that shows a target shows no header and no address with a password."""
+    specs = loaded(
+        one("headers: {Authorization: '${KEY}'}, proxy_url: '${PROXY}', metrics: {url: 'http://u:${PASSWORD}@h/m'}")
+        + "\nprometheus: {url: 'http://u:${PASSWORD}@prom/'}\ndiscovery: [{http: {url: 'https://h/list?token=${PASSWORD}'}}]"
+    )
+    for secret in ("k3y", "p%2Fw"):
+        assert secret in str(specs.model_dump())
+        assert secret not in repr(specs)
+        assert secret not in str(specs)

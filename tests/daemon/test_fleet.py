@@ -1,7 +1,7 @@
 """Targets that come, change and go while others are probed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
@@ -10,10 +10,12 @@ from typing import Any, NoReturn
 
 import pytest
 
+from prober.config.drift import DriftSpec
 from prober.config.load import load
-from prober.config.specs import DriftSpec, TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Histogram, Registry, Value
+from prober.features.budget.checkpoints import Ledger
 from prober.features.budget.monitor import BudgetMonitor, TargetBudgets
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps, TargetSweeps
@@ -27,10 +29,10 @@ from prober.measure.engines import DIALECTS
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Recording
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
-from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.net import exchange
 from prober.net.clock import Alarm, Clock
@@ -43,9 +45,12 @@ from prober.probing.observer import Feature, TargetObserver
 from prober.probing.probe import Flight
 from prober.probing.recorder import ProbeRecorder, TargetProbes
 from prober.probing.target import Target
-from prober.probing.target_runner import UNNAMED, Names, NoBudgetKeeper, RunnerContext, TargetRunner, _unsent
+from prober.probing.target_runner import UNNAMED, Names, RunnerContext, TargetRunner, _unsent
 from prober.probing.trust import Trust
+from tests.processes import free_port
+from tests.virtual import make_clock, running
 
+pytestmark = pytest.mark.virtual_time
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.002), itl=Constant(0.0001)))
 SLOW = Settings(behaviour=Behaviour(ttft=Constant(0.3), itl=Constant(0.0001)))
 DEFAULTS = (
@@ -68,10 +73,10 @@ class Watched:
 
     def __init__(self, saved: dict[str, bytes] | None = None) -> None:
         self.families: Registry = registry()
-        self.clock = Clock()
+        self.clock = make_clock()
         self.events, self.trust, self.headroom = EventLog(), Trust(0.01), Headroom(self.families)
         self.engines = EngineMonitor(self.families, self.events, saved or {})
-        self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, None, PageReader)
+        self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.clock, None, PageReader)
         self.gpus = GpuMonitor(self.families, lambda: self.fleet.runners.values())
         features: tuple[Feature, ...] = (
             ProbeRecorder(self.families),
@@ -80,15 +85,20 @@ class Watched:
             ProbeHistory(100),
             self.engines,
             self.gpus,
-            DriftMonitor(self.families, self.events, DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {}),
+            DriftMonitor(self.families, self.events, DriftSpec(), {}),
             DiagnosisMonitor(self.families, self.events),
             self.headroom,
             self.sweeps,
         )
         context = RunnerContext(
-            self.clock, self.trust, self.events, features, self.families.remove, "test", Names(), NoBudgetKeeper()
+            self.clock, self.trust, self.events, features, self.families.remove, "test", Names(), Ledger()
         )
         self.fleet = Fleet(context)
+
+    async def reconcile(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
+        """Change the targets to `specs`; return when those that go or change have ended."""
+        await self.fleet.change(specs, drain_s)
+        await self.fleet.settled()
 
     def outcomes(self, target: str) -> dict[str, int]:
         """How many probes of a target ended how."""
@@ -133,8 +143,8 @@ async def watched(saved: dict[str, bytes] | None = None) -> AsyncIterator[Watche
         found.clock.close()
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
         while not true():  # noqa: ASYNC110 -- what is waited for is a number that has no event
             await asyncio.sleep(0.002)
 
@@ -142,11 +152,11 @@ async def until(true: Callable[[], bool]) -> None:
 async def test_a_target_that_did_not_change_goes_on_as_the_same_line() -> None:
     """A reload that adds and changes others leaves its line, its counters and its histogram as they are."""
     async with running(QUICK) as url, watched() as seen:
-        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         await until(lambda: seen.probes("a") >= 3)
         line, before = seen.fleet.runners["a"], seen.probes("a")
         histogram = seen.families["llmslo_ttft_seconds"].children["a", "probe"]
-        await seen.fleet.reconcile(specs(f"name: b, url: '{url}'", f"name: a, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: b, url: '{url}'", f"name: a, url: '{url}'"), 1.0)
         await until(lambda: seen.probes("b") >= 1 and seen.probes("a") > before)
         assert seen.fleet.runners["a"] is line
         assert seen.families["llmslo_ttft_seconds"].children["a", "probe"] is histogram
@@ -155,10 +165,10 @@ async def test_a_target_that_did_not_change_goes_on_as_the_same_line() -> None:
 async def test_a_target_that_changed_keeps_what_it_counted() -> None:
     """Another rate or timeout is no other target: counters never fall, and its history stays."""
     async with running(QUICK) as url, watched() as seen:
-        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         await until(lambda: seen.probes("a") >= 5)
         line = seen.fleet.runners["a"]
-        await seen.fleet.reconcile(specs(f"name: a, url: '{url}', rate: 1/h"), 5.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}', rate: 1/h"), 5.0)
         assert seen.fleet.runners["a"] is not line
         assert seen.probes("a") >= 5
         assert sum(seen.outcomes("a").values()) >= 5
@@ -167,13 +177,75 @@ async def test_a_target_that_changed_keeps_what_it_counted() -> None:
         assert sum(histogram.counts) >= 5
 
 
+async def test_a_target_that_takes_over_a_name_goes_on_with_its_counts_and_history() -> None:
+    """A target named by its model still ends its probes while one that is configured under that name has begun."""
+    slos = "{quick: {signal: ttft, threshold: 1s, objective: 99%}}"
+
+    def counts() -> tuple[float, float, int]:
+        return (
+            seen.count("llmslo_slo_events_total", "t"),
+            seen.count("llmslo_slo_bad_events_total", "t"),
+            sum(seen.outcomes("t").values()),
+        )
+
+    async with running(replace(SLOW, model="t")) as url, watched() as seen:
+        await seen.reconcile(specs(f"url: '{url}'", slos=slos), 1.0)
+        await until(lambda: seen.probes("t") >= 20)
+        before = counts()
+        await seen.fleet.change(specs(f"name: t, url: '{url}'", slos=slos), 1.0)
+        assert seen.fleet.runners.keys() == {f"{url}/v1", "t"}, "both are there for a moment"
+        assert counts() == before
+        await seen.fleet.settled()
+        assert seen.fleet.runners.keys() == {"t"}
+        await until(lambda: counts()[0] >= before[0] + 50)
+        events, bad, probes = counts()
+        assert (events, bad) == (probes, 0)
+        assert len(seen.recent("t")) == min(100, probes)
+
+
+async def test_a_restart_is_counted_where_the_model_changes_with_it() -> None:
+    """A target that is named by its model takes another name then; its engine's page is the same."""
+    port = free_port()
+    spec = specs(f"url: 'http://127.0.0.1:{port}', rate: 5/s, metrics: {{url: auto, interval: 5s}}")
+    async with watched() as seen:
+        async with running(replace(QUICK, model="one"), port):
+            await seen.reconcile(spec, 1.0)
+            await until(lambda: seen.count("llmslo_engine_requests_total", "one") > 100, 60.0)
+        await until(lambda: seen.count("llmslo_target_state", "one", "failing") == 1)
+        async with running(replace(QUICK, model="two"), port):
+            await until(lambda: seen.count("llmslo_engine_changes_total", "two", "restart") == 1, 60.0)
+            assert seen.named("one") == set()
+
+
+@pytest.mark.parametrize("function", ["_show_state", "_log_changes"])
+async def test_an_exception_in_showing_the_state_is_logged_and_costs_no_probe(
+    function: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither of the target nor of another, and a target that does not listen yet is still asked."""
+    port = free_port()
+    async with running(QUICK) as url, watched() as seen:
+        urls = specs(f"name: bad, url: 'http://127.0.0.1:{port}'", f"name: good, url: '{url}'")
+        await seen.reconcile(urls, 1.0)
+        await until(lambda: seen.probes("good") >= 1)
+        bad, real = seen.fleet.runners["bad"], getattr(TargetRunner, function)
+        monkeypatch.setattr(
+            TargetRunner, function, lambda runner, *given: fail() if runner is bad else real(runner, *given)
+        )
+        await until(lambda: FAULT in caplog.text)
+        good = seen.probes("good")
+        async with running(QUICK, port):
+            await until(lambda: seen.probes("bad") >= 5 and seen.probes("good") >= good + 5, 60.0)
+        assert "target=bad" in caplog.text
+        assert "target=good" not in caplog.text.partition(FAULT)[2]
+
+
 async def test_a_target_that_is_gone_leaves_no_series_and_no_history() -> None:
     """Nothing of a removed target is on the page, and no probe of it that ends late brings it back."""
     async with running(QUICK) as url, watched() as seen:
-        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'", f"name: b, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}'", f"name: b, url: '{url}'"), 1.0)
         await until(lambda: seen.probes("a") >= 1)
         assert seen.named("a")
-        await seen.fleet.reconcile(specs(f"name: b, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: b, url: '{url}'"), 1.0)
         before = seen.probes("b")
         await until(lambda: seen.probes("b") >= before + 3)
         assert seen.named("a") == set()
@@ -186,7 +258,7 @@ async def test_an_unnamed_target_takes_the_name_of_its_model_once_that_is_known(
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with watched() as seen:
-        await seen.fleet.reconcile(specs(f"url: 'http://127.0.0.1:{port}'"), 1.0)
+        await seen.reconcile(specs(f"url: 'http://127.0.0.1:{port}'"), 1.0)
         await until(lambda: seen.count("llmslo_probe_failures_total", UNNAMED) >= 1)
         server.close()
         await server.wait_closed()
@@ -199,9 +271,9 @@ async def test_an_unnamed_target_takes_the_name_of_its_model_once_that_is_known(
 async def test_an_unnamed_target_that_changes_records_its_new_workload() -> None:
     """What it was found to be called stays its name, and the series of its new workload are declared at once."""
     async with running(replace(QUICK, model="llama")) as url, watched() as seen:
-        await seen.fleet.reconcile(specs(f"url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"url: '{url}'"), 1.0)
         await until(lambda: seen.probes("llama", "probe") >= 1)
-        await seen.fleet.reconcile(specs(f"url: '{url}', probes: [{{workload: chat}}]"), 5.0)
+        await seen.reconcile(specs(f"url: '{url}', probes: [{{workload: chat}}]"), 5.0)
         assert ("llama", "chat") in seen.families["llmslo_probes_total"].children
         await until(lambda: seen.probes("llama", "chat") >= 1)
         assert ("llama", "probe") not in seen.families["llmslo_probes_total"].children
@@ -212,11 +284,11 @@ async def test_a_model_that_is_called_like_another_target_does_not_share_its_ser
     async with running(replace(QUICK, model="llama")) as url, watched() as seen:
         named = f"name: llama, url: '{url}', probes: [{{workload: chat}}]"
         unnamed = f"url: '{url}'"
-        await seen.fleet.reconcile(specs(named, unnamed), 1.0)
+        await seen.reconcile(specs(named, unnamed), 1.0)
         key = next(key for key, line in seen.fleet.runners.items() if line.target.spec.name is None)
         await until(lambda: seen.probes(key, "probe") >= 1 and seen.probes("llama", "chat") >= 1)
         assert seen.count("llmslo_probes_total", "llama", "probe") == 0
-        await seen.fleet.reconcile(specs(named), 1.0)
+        await seen.reconcile(specs(named), 1.0)
         before = seen.probes("llama", "chat")
         await until(lambda: seen.probes("llama", "chat") > before)
         assert seen.named(key) == set()
@@ -230,13 +302,13 @@ async def test_gpus_stand_beside_the_targets_they_serve() -> None:
     part = GpuReading(1, "MIG-1", "H", partition=2, parent="GPU-1", memory_used_bytes=5)
     async with running(QUICK) as url, watched() as seen:
         gpus = seen.gpus
-        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         gpus.show([first, second], "570.86")
         assert seen.count("llmslo_gpu_power_watts", "a") == 200
         assert seen.count("llmslo_gpu_throttle_active", "a", "0", "thermal") == 1
         assert seen.count("llmslo_gpu_throttle_active", "a", "0") == 1
         many = (f"name: a, url: '{url}'", f"name: b, url: '{url}', gpus: {{indices: [1]}}")
-        await seen.fleet.reconcile(specs(*many), 1.0)
+        await seen.reconcile(specs(*many), 1.0)
         gpus.show([first, second, part], "570.86")
         assert not [labels for labels in seen.families["llmslo_gpu_info"].children if labels[0] == "a"]
         places = {labels[1] for labels in seen.families["llmslo_gpu_info"].children}
@@ -252,12 +324,12 @@ async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_t
     """What was said to an earlier process is compared with; what is said for the first time is no change."""
     saved = {"a": b'{"version": "1.0", "dtype": "auto"}'}
     async with running(QUICK) as url, watched(saved) as seen:
-        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         runner = seen.fleet.runners["a"]
         engine = runner.find(TargetEngine)
         assert engine is not None
         for version, flag, driver in (("1.1", "fp8", "570.1"), ("1.1", "fp8", "575.2")):
-            for change in engine.identity.update({"version": version, "dtype": flag}):
+            for change in engine.continuity.identity.update({"version": version, "dtype": flag}):
                 engine._observed.engine_changed(change)
             runner.gpus_read([GpuReading(0, "GPU-0", "H")], driver)
         changes = [event.text for event in seen.events.latest("a") if event.kind == "engine"]
@@ -274,7 +346,7 @@ async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_t
 async def test_warm_up_is_counted_and_kept_out_of_the_latencies() -> None:
     """The first successes are probes, but their times are in no histogram: only the cold start has a value."""
     async with running(QUICK) as url, watched() as seen:
-        await seen.fleet.reconcile(specs(f"name: a, url: '{url}', warmup: 3"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}', warmup: 3"), 1.0)
         await until(lambda: seen.probes("a") >= 6)
         assert seen.count("llmslo_e2e_seconds", "a") == seen.probes("a") - 3
         assert seen.count("llmslo_ttft_seconds", "a") == seen.probes("a") - 3
@@ -284,7 +356,7 @@ async def test_warm_up_is_counted_and_kept_out_of_the_latencies() -> None:
 async def test_probes_under_way_end_within_the_drain_time_and_count() -> None:
     """A stop sends nothing more and waits for the answers that are coming."""
     async with running(SLOW) as url, watched() as seen:
-        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         target = seen.fleet.runners["a"].target
         await until(lambda: target.in_flight >= 2)
         under_way = target.in_flight
@@ -299,7 +371,7 @@ async def test_what_the_prober_itself_cuts_off_is_no_failure_of_the_target() -> 
     """Probes that outlast the drain time are cancelled: counted as neutral, in no SLI."""
     async with running(SLOW) as url, watched() as seen:
         found = specs(f"name: a, url: '{url}', headers: {{X-Mock-Fault: hang}}")
-        await seen.fleet.reconcile(found, 1.0)
+        await seen.reconcile(found, 1.0)
         target = seen.fleet.runners["a"].target
         await until(lambda: target.in_flight >= 2)
         await seen.fleet.stop(0.0)
@@ -387,7 +459,7 @@ async def test_an_exception_in_the_code_of_one_target_is_its_own(
     async with running(QUICK) as url, watched() as seen:
         budget = "budget: {tokens_per_day: 2000000000}"
         both = specs(f"name: bad, url: '{url}', {budget}", f"name: good, url: '{url}', {budget}")
-        await seen.fleet.reconcile(both, 1.0)
+        await seen.reconcile(both, 1.0)
         await until(lambda: seen.probes("bad") >= 2 and seen.probes("good") >= 2)
         bad = seen.fleet.runners["bad"].target
         with monkeypatch.context() as patched:
@@ -396,7 +468,7 @@ async def test_an_exception_in_the_code_of_one_target_is_its_own(
             patched.setattr(CLASSES[kind], function, sometimes)
             await until(lambda: FAULT in caplog.text)
             good, failed = seen.probes("good"), seen.count("llmslo_probe_failures_total", "bad")
-            bad.state, bad._bad_in_a_row = ("pending", 1) if function == "awake" else ("ready", 0)
+            bad.state, bad._bad_in_a_row = (TargetState.PENDING, 1) if function == "awake" else (TargetState.READY, 0)
             bad.identity = None if function == "identify" else bad.known
             await until(lambda: seen.probes("good") >= good + 5)
             if outcome == READING:
@@ -438,7 +510,7 @@ async def test_an_exception_in_an_observer_is_logged_and_the_others_still_hear(
     """One that fails for one target costs neither the other observers nor other targets, and schedules go on."""
     async with running(QUICK) as url, watched() as seen:
         budget = "budget: {tokens_per_day: 2000000000}"
-        await seen.fleet.reconcile(specs(f"name: bad, url: '{url}', {budget}", f"name: good, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: bad, url: '{url}', {budget}", f"name: good, url: '{url}'"), 1.0)
         await until(lambda: seen.probes("bad") >= 1 and seen.probes("good") >= 1)
         heard: dict[str, int] = dict.fromkeys(LISTENERS, 0)
         for other, (kind, method) in LISTENERS.items():
@@ -464,7 +536,7 @@ async def test_an_exception_in_an_observer_is_logged_and_the_others_still_hear(
 async def test_real_lateness_still_takes_trust_away() -> None:
     """An `invalid` probe that was late counts; one that a fault ended does not, and neither makes up for the other."""
     async with running(QUICK) as url, watched() as seen:
-        await seen.fleet.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         await until(lambda: seen.probes("a") >= 1)
         line = seen.fleet.runners["a"]
         line.pause(0.0)
@@ -503,7 +575,7 @@ async def test_complete_answers_on_connections_that_stay_open_shed_nobody(monkey
     port = server.sockets[0].getsockname()[1]
     async with watched() as seen:
         limits = "max_in_flight: 2, timeouts: {first_token: 20s, stall: 20s, total: 60s}"
-        await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}', {limits}"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}', {limits}"), 1.0)
         await until(lambda: seen.probes("a") >= 40)
         assert seen.count("llmslo_probe_failures_total", "a") == 0
         assert seen.count("llmslo_e2e_seconds", "a") == seen.probes("a")

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from prober.config.specs import KubernetesSpec
+from prober.config.discovery import KubernetesSpec
+from prober.config.server import Auth
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.kubernetes import Kubernetes
 from prober.features.replicas.lease_machine import Record, Write
@@ -21,12 +22,12 @@ def discovery(
         namespaces=namespaces,
         label_selector=None,
         field_selector=None,
-        annotations=(),
+        annotations={},
         port=8000,
         port_annotation=None,
         unready=False,
         api_server=api_server,
-        bearer_token_file=token_file,
+        auth=Auth(bearer_token_file=token_file) if token_file else None,
         ca_file=ca_file,
     )
 

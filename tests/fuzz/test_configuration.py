@@ -8,16 +8,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.config import models, units
+from prober.config import units
+from prober.config.configuration import Configuration
 from prober.config.document import BadYaml, parse
 from prober.config.load import ConfigError, load
-from prober.config.rows import KEYS, load_rows
-from prober.config.specs import Specs
+from prober.config.rows import Row, load_rows
 from prober.config.web import WebConfig, load_web
 from prober.measure.engines import DIALECTS
 from tests.fuzz.hostile import FEW, LEAVES, NESTED, VALUES, changed, document
 
-SCHEMA = models.Config.model_json_schema()
+SCHEMA = Configuration.model_json_schema()
 WEB = WebConfig.model_json_schema()
 RIGHT = (
     "targets: [{url: http://localhost:8000}]\n",
@@ -29,7 +29,7 @@ YAML = ("*a", "&a ", "<<: ", "!!int ", "!!python/object:os.system ", "!!binary "
         "\t", "\x85", "\x00", "'", '"', "#", "[", "]", "{", "}", "~", ".inf", "0o9", "1:2:3", "2026-01-01", *NESTED[2:])  # fmt: skip
 
 
-def taken(text: str, content: str = "") -> Specs | None:
+def taken(text: str, content: str = "") -> Configuration | None:
     """What the prober makes of it; None for a ConfigError that says something."""
     try:
         return load(text, source="c.yaml", engines=DIALECTS, environment={}, read=lambda path: content)
@@ -46,7 +46,7 @@ def told(problem: ConfigError, source: str) -> None:
 @FEW
 @given(document(SCHEMA, SCHEMA["$defs"]), st.sampled_from((*NESTED, "", "{}", "[]", '{"hidden_size": 1e999}')))
 def test_any_document_of_known_keys_is_taken_or_refused(written: Any, content: str) -> None:
-    """Whatever stands behind the keys, and in the files that they name, load gives Specs or raises ConfigError."""
+    """Whatever stands behind the keys, and in the files that they name, load gives Configuration or raises ConfigError."""
     taken(yaml.safe_dump(written), content)
 
 
@@ -68,7 +68,7 @@ def test_any_web_configuration_is_taken_or_refused(written: Any) -> None:
 
 
 @FEW
-@given(st.lists(st.dictionaries(st.sampled_from(KEYS), st.one_of(LEAVES, VALUES)), max_size=3))
+@given(st.lists(st.dictionaries(st.sampled_from(list(Row.model_fields)), st.one_of(LEAVES, VALUES)), max_size=3))
 def test_any_rows_are_taken_or_refused(rows: Any) -> None:
     """The same of a matrix's file."""
     try:

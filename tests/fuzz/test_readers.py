@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.fuzz import blocks
+from prober.config.discovery import FileSpec
 from prober.config.relabel import Rule, relabel
-from prober.config.specs import FileSpec
 from prober.exposition.parse import Page, Parser
 from prober.features.discovery.sources.file import Files
 from prober.features.discovery.sources.groups import BadList, targets_of
@@ -211,7 +211,14 @@ REGEXES = ("(.*)", "(a+)+$", "", "(?P<n>.)", "^(.*):(\\d+)$", "[^/]+", "a|b", "(
 def test_any_labels_are_relabelled(labels: dict[str, str], steps: list[tuple[str, Any, str]]) -> None:
     """Labels that others write are relabelled, or their target dropped, in time that grows with their length only."""
     rules = [
-        Rule(action, ("__address__", "name"), ";", regex, "name", replacement) for regex, action, replacement in steps
+        Rule.model_construct(
+            action=action,
+            source_labels=("__address__", "name"),
+            regex=regex,
+            target_label="name",
+            replacement=replacement,
+        )
+        for regex, action, replacement in steps
     ]
     found = relabel(labels, rules)
     assert found is None or all(isinstance(value, str) for value in found.values())
@@ -231,7 +238,7 @@ def test_any_file_of_targets_is_taken_or_refused(text: str) -> None:
             path = Path(folder) / f"targets.{kind}"
             path.write_bytes(text.encode("utf-8", "surrogatepass"))
             with contextlib.suppress(BadList):
-                Files(FileSpec((str(path),), 1.0), {"name"}, None)._read(str(path))  # type: ignore[arg-type]
+                Files(FileSpec(files=(str(path),), interval=1.0), {"name"}, None)._read(str(path))  # type: ignore[arg-type]
 
 
 def test_a_block_of_hostile_streams_is_answered(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from prober.features.replicas.leadership import KubernetesLeadership
 from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import KubernetesLease
 from prober.measure.engines import DIALECTS
+from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import create_app
@@ -126,9 +127,9 @@ class Replica:
         spec = load(TEXT.format(url=url, gap=gap), source="c", engines=DIALECTS, environment={}, read=str).targets[0]
         self.families, self.clock = families or registry(), Clock()
         headroom = Headroom(self.families)
-        self.sweeps = Sweeps(self.families, EventLog(), headroom, Trust(5.0), None, PageReader, leadership)
+        self.sweeps = Sweeps(self.families, EventLog(), headroom, Trust(5.0), self.clock, None, PageReader, leadership)
         self.target = Target(spec, self.clock)
-        self.target.state = "ready"
+        self.target.state = TargetState.READY
         self.observed = ObservedTarget("t", self.target, (self.sweeps,))
 
     @property

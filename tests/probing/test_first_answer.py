@@ -1,27 +1,19 @@
 """Targets that do not listen yet, in a fleet: not counted, shown with their bound, probed as soon as they answer."""
 
 import asyncio
-import time
 
 import pytest
 
-from prober.mock.server import running
-from prober.probing import target as target_module
-from prober.probing import target_runner as fleet_module
+from prober.measure.target_state import TargetState
 from prober.probing.target_runner import UNNAMED
 from prober.web.api_types import TargetAnswer
 from prober.web.views import Views
 from tests.daemon.test_fleet import QUICK, Watched, specs, until, watched
 from tests.processes import free_port
+from tests.virtual import running
 
+pytestmark = pytest.mark.virtual_time
 STATE, UNTIL = "llmslo_target_state", "llmslo_target_starting_until_timestamp_seconds"
-
-
-@pytest.fixture(autouse=True)
-def asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the pauses between two questions."""
-    monkeypatch.setattr(fleet_module, "FIRST_ANSWER_INTERVAL_S", 0.02)
-    monkeypatch.setattr(target_module, "HEALTH_EVERY_NS", 0)
 
 
 def state(seen: Watched, name: str) -> str:
@@ -34,12 +26,10 @@ async def test_a_target_that_does_not_listen_yet_counts_nothing_and_its_neighbou
     """Its series say since when and until when; those of a target that answers say nothing of the kind."""
     port = free_port()
     async with running(QUICK) as url, watched() as seen:
-        await seen.fleet.reconcile(
-            specs(f"name: late, url: 'http://127.0.0.1:{port}'", f"name: well, url: '{url}'"), 1.0
-        )
-        await until(lambda: seen.probes("well") >= 20 and state(seen, "late") == "starting")
+        await seen.reconcile(specs(f"name: late, url: 'http://127.0.0.1:{port}'", f"name: well, url: '{url}'"), 1.0)
+        await until(lambda: seen.probes("well") >= 20 and state(seen, "late") == TargetState.STARTING)
         assert seen.probes("late") == seen.count("llmslo_probe_failures_total", "late") == 0
-        assert 1190 < seen.count(UNTIL, "late") - time.time() < 1201
+        assert 1190 < seen.count(UNTIL, "late") - seen.clock.unix_s() < 1201
         assert ("well",) not in seen.families[UNTIL].children
         view = next(
             each for each in await Views(seen.fleet, seen.sweeps, seen.headroom).targets() if each.name == "late"
@@ -51,7 +41,7 @@ async def test_a_target_that_does_not_listen_yet_counts_nothing_and_its_neighbou
         assert "counted as failures after 20m, from" in answer.detail
         async with running(QUICK, port):
             await until(lambda: seen.probes("late") >= 3)
-            await until(lambda: state(seen, "late") == "ready")
+            await until(lambda: state(seen, "late") == TargetState.READY)
             assert ("late",) not in seen.families[UNTIL].children
         assert seen.count("llmslo_probe_failures_total", "well") == 0
 
@@ -60,8 +50,8 @@ async def test_a_rare_probe_is_sent_as_soon_as_the_engine_listens() -> None:
     """One an hour does not wait for its next due time."""
     port = free_port()
     async with watched() as seen:
-        await seen.fleet.reconcile(specs(f"name: late, url: 'http://127.0.0.1:{port}', rate: 1/h"), 1.0)
-        await until(lambda: state(seen, "late") == "starting")
+        await seen.reconcile(specs(f"name: late, url: 'http://127.0.0.1:{port}', rate: 1/h"), 1.0)
+        await until(lambda: state(seen, "late") == TargetState.STARTING)
         async with running(QUICK, port):
             await until(lambda: seen.probes("late") == 1)
         assert seen.count("llmslo_probe_failures_total", "late") == 0
@@ -71,9 +61,9 @@ async def test_past_the_bound_it_is_failing() -> None:
     """Also where its probes are rare nothing says `starting` any more, and no bound is shown that has passed."""
     where = f"url: 'http://127.0.0.1:{free_port()}', starting_timeout: 300ms"
     async with watched() as seen:
-        await seen.fleet.reconcile(specs(f"name: often, {where}", f"name: rare, {where}, rate: 1/h"), 1.0)
-        await until(lambda: state(seen, "often") == state(seen, "rare") == "starting")
-        await until(lambda: state(seen, "often") == "failing" and state(seen, "rare") == "pending")
+        await seen.reconcile(specs(f"name: often, {where}", f"name: rare, {where}, rate: 1/h"), 1.0)
+        await until(lambda: state(seen, "often") == state(seen, "rare") == TargetState.STARTING)
+        await until(lambda: state(seen, "often") == TargetState.FAILING and state(seen, "rare") == TargetState.PENDING)
         assert seen.count("llmslo_probe_failures_total", "often", "probe", "connect_refused") >= 3
         assert not seen.families[UNTIL].children
 
@@ -83,32 +73,32 @@ async def test_a_reload_neither_begins_the_start_anew_nor_forgets_an_answer() ->
     port = free_port()
     changed = f"name: a, url: 'http://127.0.0.1:{port}/v1', max_in_flight: 50"
     async with watched() as seen:
-        await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}'"), 1.0)
-        await until(lambda: state(seen, "a") == "starting")
+        await seen.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}'"), 1.0)
+        await until(lambda: state(seen, "a") == TargetState.STARTING)
         since = seen.fleet.runners["a"].target.waiting_since_ns
-        await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}', max_in_flight: 60"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}', max_in_flight: 60"), 1.0)
         assert seen.fleet.runners["a"].target.waiting_since_ns == since
-        assert state(seen, "a") == "starting"
+        assert state(seen, "a") == TargetState.STARTING
         assert seen.count(UNTIL, "a") > 0
         async with running(QUICK, port):
-            await until(lambda: state(seen, "a") == "ready")
+            await until(lambda: state(seen, "a") == TargetState.READY)
         before = seen.count("llmslo_probe_failures_total", "a", "probe", "connect_refused")
-        await seen.fleet.reconcile(specs(changed), 1.0)
+        await seen.reconcile(specs(changed), 1.0)
         await until(lambda: seen.count("llmslo_probe_failures_total", "a", "probe", "connect_refused") >= before + 3)
-        assert state(seen, "a") == "failing"
-        await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{free_port()}'"), 1.0)
-        assert state(seen, "a") == "pending", "nothing is known of another server yet"
-        await until(lambda: state(seen, "a") == "starting")
+        assert state(seen, "a") == TargetState.FAILING
+        await seen.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{free_port()}'"), 1.0)
+        assert state(seen, "a") == TargetState.PENDING, "nothing is known of another server yet"
+        await until(lambda: state(seen, "a") == TargetState.STARTING)
 
 
 async def test_an_unnamed_target_that_does_not_listen_yet_has_a_state() -> None:
     """Under the name that failures of unnamed targets have; the real one takes its place."""
     port = free_port()
     async with watched() as seen:
-        await seen.fleet.reconcile(specs(f"url: 'http://127.0.0.1:{port}'"), 1.0)
-        await until(lambda: state(seen, UNNAMED) == "starting")
+        await seen.reconcile(specs(f"url: 'http://127.0.0.1:{port}'"), 1.0)
+        await until(lambda: state(seen, UNNAMED) == TargetState.STARTING)
         async with running(QUICK, port):
-            await until(lambda: state(seen, "mock") == "ready")
+            await until(lambda: state(seen, "mock") == TargetState.READY)
         assert seen.named(UNNAMED) == set()
 
 
@@ -116,13 +106,13 @@ async def test_nothing_is_asked_of_a_paused_target() -> None:
     """It stays as it was until it is resumed."""
     port = free_port()
     async with watched() as seen:
-        await seen.fleet.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}'"), 1.0)
-        await until(lambda: state(seen, "a") == "starting")
+        await seen.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}'"), 1.0)
+        await until(lambda: state(seen, "a") == TargetState.STARTING)
         line = seen.fleet.runners["a"]
-        line.pause(time.time())
+        line.pause(seen.clock.unix_s())
         await until(lambda: not line._probes)
         async with running(QUICK, port):
             await asyncio.sleep(0.2)  # ten times the pause between two questions
-            assert state(seen, "a") == "starting"
+            assert state(seen, "a") == TargetState.STARTING
             line.pause(None)
-            await until(lambda: state(seen, "a") == "ready")
+            await until(lambda: state(seen, "a") == TargetState.READY)

@@ -1,5 +1,6 @@
 """What is remembered of probes, and how much of it."""
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -34,7 +35,9 @@ class Remembered:
 
     def add(self, result: ProbeResult) -> None:
         if result.target not in self._targets:
-            self._targets[result.target] = self._history.observe(cast(ObservedTarget, None))
+            self._targets[result.target] = self._history.observe(
+                cast(ObservedTarget, SimpleNamespace(name=result.target))
+            )
         self._targets[result.target].probe_ended(result)
 
     def probes(self, target: str | None = None) -> list[ProbeResult]:

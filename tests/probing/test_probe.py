@@ -17,17 +17,17 @@ import pytest
 import trustme
 
 from prober.config.load import load
-from prober.config.specs import TargetSpec, Timeouts, TlsSpec
+from prober.config.server import Auth, TlsSpec
+from prober.config.target import TargetSpec, Timeouts
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
-from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.mock.wire import Wire
-from prober.net import exchange
 from prober.net.clock import Clock
 from prober.net.endpoint import Endpoint
 from prober.probing.probe import Flight, header_number, run_probe
@@ -35,17 +35,19 @@ from prober.probing.target import Identity, Target
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
+from tests.virtual import make_clock, running
 
+pytestmark = pytest.mark.virtual_time
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
-SHORT = Timeouts(connect_s=0.3, first_token_s=0.3, stall_s=0.2, total_s=0.6)
-PATIENT = Timeouts(connect_s=5, first_token_s=10, stall_s=5, total_s=20)
+SHORT = Timeouts(connect=0.3, first_token=0.3, stall=0.2, total=0.6)
+PATIENT = Timeouts(connect=5, first_token=10, stall=5, total=20)
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def spec(url: str, **changes: Any) -> TargetSpec:
     text = f"targets: [{{name: t, url: '{url}', connect_lead: 100ms, max_send_lag: 5s}}]"
     found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
-    return replace(found, **({"timeouts": PATIENT} | changes))
+    return found.model_copy(update={"timeouts": PATIENT} | changes)
 
 
 async def send(target: Target, lead_s: float = 0.05) -> ProbeResult:
@@ -56,7 +58,7 @@ async def send(target: Target, lead_s: float = 0.05) -> ProbeResult:
 
 
 async def probe(found: TargetSpec, *, identified: bool = True) -> ProbeResult:
-    clock = Clock()
+    clock = make_clock()
     target = Target(found, clock)
     if identified:
         await target.identify()
@@ -88,7 +90,6 @@ FAULTS = [
     ("error_in_stream:3", Outcome.ERROR_IN_STREAM),
     ("truncated:3", Outcome.TRUNCATED),
     ("wrong_done", Outcome.TRUNCATED),
-    ("reset:3", Outcome.RESET),
     ("empty", Outcome.EMPTY),
     ("short:3", Outcome.SHORT),
     ("no_usage", Outcome.OK),
@@ -106,10 +107,18 @@ async def test_each_fault_has_its_outcome(fault: str, outcome: Outcome) -> None:
     """What a server can do wrong is named for what it is, never `ok`."""
     timed = outcome.value.startswith("timeout")
     async with running(QUICK) as url:
-        found = spec(url, headers=(("X-Mock-Fault", fault),), timeouts=SHORT if timed else PATIENT)
+        found = spec(url, headers={"X-Mock-Fault": fault}, timeouts=SHORT if timed else PATIENT)
         result = await probe(found)
     assert result.outcome is outcome, result.detail
     assert result.detail or outcome is Outcome.OK
+
+
+@pytest.mark.real_time
+async def test_a_tcp_reset_is_reset() -> None:
+    """In the middle of an answer."""
+    async with running(QUICK) as url:
+        result = await probe(spec(url, headers={"X-Mock-Fault": "reset:3"}))
+    assert result.outcome is Outcome.RESET, result.detail
 
 
 async def test_a_good_answer_is_ok_and_counted_by_the_server() -> None:
@@ -208,6 +217,7 @@ def full_backlog() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
+@pytest.mark.real_time
 @pytest.mark.skipif(sys.platform != "linux", reason="a full backlog is silent on Linux only")
 async def test_a_server_that_accepts_nobody_is_connect_timeout() -> None:
     """No answer to the SYN: the phase that did not end is in the detail."""
@@ -257,7 +267,7 @@ async def test_what_a_request_delivered_before_it_was_cut_is_known() -> None:
     slow = Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.02)))
     for after_s, least in ((0.6, 5), (0.01, 0)):
         async with running(slow) as url:
-            target = Target(spec(url), Clock())
+            target = Target(spec(url), make_clock())
             await target.identify()
             drawer = RequestGenerator(Workload("w", prompt_tokens=Fixed(20), output_tokens=Fixed(500)), Random(1))
             flight = Flight(target, drawer, target.clock.now_ns() + 50_000_000)
@@ -283,10 +293,10 @@ async def test_a_probe_that_is_cancelled_gives_its_slot_back_and_leaves_no_conne
         writer.close()
         left.set()
 
-    clock = Clock()
+    clock = make_clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
-        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
         task = asyncio.create_task(send(target, lead_s=0.0))
         async with asyncio.timeout(5):
             await came.wait()
@@ -296,7 +306,7 @@ async def test_a_probe_that_is_cancelled_gives_its_slot_back_and_leaves_no_conne
     clock.close()
     assert task.cancelled()
     assert target.in_flight == 0
-    assert target.state == "ready"
+    assert target.state == TargetState.READY
 
 
 @pytest.mark.parametrize(
@@ -320,10 +330,10 @@ async def test_a_golden_prompt_is_sent_as_it_is_and_its_answer_judged(said: str,
         writer.close()
 
     golden = Workload("g", Fixed(1), Fixed(64), golden=(GoldenPrompt("17 + 25?", Expectation("regex", r"\b42\b")),))
-    clock = Clock()
+    clock = make_clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
-        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
         result = await run_probe(target, RequestGenerator(golden, Random(1)), clock.now_ns() + 50_000_000)
     clock.close()
     assert result is not None
@@ -350,7 +360,7 @@ async def test_a_ca_that_does_not_fit_is_tls_and_one_that_fits_is_ok(tmp_path: P
     """The certificate is verified, its end is known, and the handshake has its own time."""
     async with secure(tmp_path) as (url, ca_file):
         refused = await probe(spec(url), identified=False)
-        result = await probe(spec(url, tls=TlsSpec(ca_file, insecure_skip_verify=False)))
+        result = await probe(spec(url, tls=TlsSpec(ca_file=ca_file)))
     assert refused.outcome is Outcome.TLS
     assert "certificate" in refused.detail
     assert result.outcome is Outcome.OK, result.detail
@@ -377,9 +387,7 @@ async def test_a_slow_handshake_is_slow_and_not_invalid(tmp_path: Path) -> None:
     async with secure(tmp_path) as (url, ca_file):
         port = int(url.rsplit(":", 1)[1])
         async with serving(lambda r, w: relay(port, 0.25, r, w)) as slow:
-            found = spec(
-                f"https://127.0.0.1:{slow}", tls=TlsSpec(ca_file, insecure_skip_verify=False), max_send_lag_s=0.1
-            )
+            found = spec(f"https://127.0.0.1:{slow}", tls=TlsSpec(ca_file=ca_file), max_send_lag=0.1)
             result = await probe(found)
     assert result.outcome is Outcome.OK, result.detail
     assert result.timeline.ttft_s is not None
@@ -393,7 +401,7 @@ async def test_a_slow_accept_is_slow_and_not_invalid() -> None:
     async with running(QUICK) as url:
         port = int(url.rsplit(":", 1)[1])
         async with serving(lambda r, w: relay(port, 0.25, r, w)) as slow:
-            result = await probe(spec(f"http://127.0.0.1:{slow}", max_send_lag_s=0.1))
+            result = await probe(spec(f"http://127.0.0.1:{slow}", max_send_lag=0.1))
     assert result.outcome is Outcome.OK, result.detail
     assert result.timeline.ttft_s is not None
     assert result.timeline.ttft_s > 0.18
@@ -427,7 +435,7 @@ async def test_http_and_https_go_through_a_proxy(tmp_path: Path) -> None:
         async with running(QUICK) as url:
             plain = await probe(spec(url, proxy_url=through))
         async with secure(tmp_path) as (url, ca_file):
-            tunnelled = await probe(spec(url, proxy_url=through, tls=TlsSpec(ca_file, insecure_skip_verify=False)))
+            tunnelled = await probe(spec(url, proxy_url=through, tls=TlsSpec(ca_file=ca_file)))
     assert plain.outcome is Outcome.OK, plain.detail
     assert tunnelled.outcome is Outcome.OK, tunnelled.detail
     assert any(line.startswith("POST http://127.0.0.1:") for line in seen)
@@ -466,7 +474,7 @@ async def test_a_proxy_that_gives_no_tunnel_is_let_go(answer: bytes, outcome: Ou
 
 async def test_at_the_cap_a_probe_is_shed_and_not_delayed() -> None:
     """With one allowed in flight, the second of two that are due at once is shed."""
-    clock = Clock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url, max_in_flight=1), clock)
         await target.identify()
@@ -488,10 +496,10 @@ async def test_a_shed_probe_leaves_no_connection() -> None:
         writer.close()
         left.set()
 
-    clock = Clock()
+    clock = make_clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", max_in_flight=1), clock)
-        target.identity, target.state, target.in_flight = Identity("m", DIALECTS["vllm"], "/v1"), "ready", 1
+        target.identity, target.state, target.in_flight = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY, 1
         result = await send(target)
         async with asyncio.timeout(5):
             await left.wait()
@@ -511,10 +519,10 @@ async def test_an_outage_of_the_target_is_its_failure_and_not_the_prober_s() -> 
         await asyncio.sleep(0.1)
         writer.close()
 
-    clock = Clock()
+    clock = make_clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
-        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
         under_way = asyncio.create_task(send(target))
         await came.wait()
         for _ in range(3):
@@ -529,7 +537,7 @@ async def test_a_budget_that_is_used_up_sends_nothing() -> None:
     """Tokens are reserved before a request leaves, and given back when fewer were used."""
     from prober.workload.budget import Budget
 
-    clock = Clock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
         target.budgets["tokens"] = Budget(1)
@@ -551,9 +559,9 @@ async def test_the_token_file_is_read_again_and_kept_when_it_vanishes(tmp_path: 
     """A rotated token is used at once; a vanished file does not stop the probes, and is told."""
     token = tmp_path / "token"
     token.write_text("old\n")
-    clock = Clock()
+    clock = make_clock()
     async with running(replace(QUICK, api_key="new")) as url:
-        target = Target(spec(url, bearer_token_file=str(token)), clock)
+        target = Target(spec(url, auth=Auth(bearer_token_file=str(token))), clock)
         refused = await send(target)
         token.write_text("new\n")
         good = await send(target)
@@ -568,7 +576,7 @@ async def test_the_token_file_is_read_again_and_kept_when_it_vanishes(tmp_path: 
 async def test_a_token_file_that_never_was_sends_nothing(tmp_path: Path) -> None:
     """Without a token the probe is not sent, and says which file is missing."""
     async with running(QUICK) as url:
-        result = await probe(spec(url, bearer_token_file=str(tmp_path / "none")))
+        result = await probe(spec(url, auth=Auth(bearer_token_file=str(tmp_path / "none"))))
     assert result.outcome is Outcome.REJECTED
     assert "none" in result.detail
 
@@ -579,9 +587,9 @@ async def test_a_lag_of_our_own_is_invalid(monkeypatch: pytest.MonkeyPatch) -> N
     async def slow_disk(_ns: int) -> None:
         await asyncio.sleep(1)
 
-    clock = Clock()
+    clock = make_clock()
     async with running(QUICK) as url:
-        target = Target(spec(url, max_send_lag_s=0.5), clock)
+        target = Target(spec(url, max_send_lag=0.5), clock)
         await target.identify()
         monkeypatch.setattr(target, "covered", slow_disk)
         result = await send(target)
@@ -592,35 +600,34 @@ async def test_a_lag_of_our_own_is_invalid(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:
     """While the health page says so nothing is sent; what answers first afterwards is warm-up."""
-    clock = Clock()
+    clock = make_clock()
     async with running(replace(QUICK, start_delay_s=0.4)) as url:
         target = Target(spec(url), clock)
         held = await run_probe(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
         state = target.state
-        while target.state != "ready":
-            target._health_ns = 0  # asked once a second at most; the test need not wait for that
+        while target.state != TargetState.READY:
             last = await run_probe(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(1.0)
     clock.close()
     assert held is None
-    assert state == "starting"
+    assert state == TargetState.STARTING
     assert last is not None
     assert last.warm_up
 
 
 async def test_three_failures_in_a_row_are_failing() -> None:
     """One failure is none of the state's business; three are."""
-    clock = Clock()
+    clock = make_clock()
     async with running(QUICK) as url:
-        target = Target(spec(url, headers=(("X-Mock-Fault", "http:500"),)), clock)
+        target = Target(spec(url, headers={"X-Mock-Fault": "http:500"}), clock)
         states = [(await send(target), target.state)[1] for _ in range(3)]
     clock.close()
-    assert states == ["pending", "pending", "failing"]
+    assert states == [TargetState.PENDING, TargetState.PENDING, "failing"]
 
 
 async def test_a_target_that_is_found_failing_meanwhile_is_still_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another probe's failure may have its identity forgotten between finding it out and asking: that is no fault of ours."""
-    clock = Clock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
 
@@ -694,12 +701,6 @@ async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.transport.abort()
 
 
-@pytest.fixture
-def brief_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that the server keeps open is closed almost at once, so that the test need not wait for it."""
-    monkeypatch.setattr(exchange, "LINGER_S", 0.02)
-
-
 STREAM = b"Content-Type: text/event-stream\r\n"
 UNBOUNDED = b"HTTP/1.1 200 OK\r\n" + STREAM + b"\r\n"
 FINISHED: dict[str, Callable[[int], bytes]] = {
@@ -716,15 +717,14 @@ FINISHED: dict[str, Callable[[int], bytes]] = {
 
 def known(url: str, **changes: Any) -> tuple[Clock, Target]:
     """A target that need not be asked who it is."""
-    clock = Clock()
+    clock = make_clock()
     target = Target(spec(url, engine="vllm", **changes), clock)
-    target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+    target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
     return clock, target
 
 
 @pytest.mark.parametrize("end", [stays_open, pings, closes, resets])
 @pytest.mark.parametrize("name", FINISHED)
-@pytest.mark.usefixtures("brief_linger")
 async def test_an_answer_ends_with_done_whatever_the_connection_does(name: str, end: Ending) -> None:
     """`ok` with an E2E, at once and long before any deadline, and the slot is free."""
     async with raw(FINISHED[name], end) as port:
@@ -741,11 +741,11 @@ async def test_a_stall_is_given_up_at_its_limit_and_not_at_that_of_the_first_tok
     """Nothing after the first content: the slot is free as soon as the limit is passed."""
     first = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
     async with raw(lambda n: HEAD + chunked(first), stays_open) as port:
-        timeouts = Timeouts(connect_s=5, first_token_s=30, stall_s=0.3, total_s=60)
+        timeouts = Timeouts(connect=5, first_token=30, stall=0.3, total=60)
         clock, target = known(f"http://127.0.0.1:{port}", timeouts=timeouts)
         async with asyncio.timeout(5):
             result = await send(target)
-        late_s = (clock.now_ns() - result.timeline.content_ns[-1]) / 1e9 - timeouts.stall_s
+        late_s = (clock.now_ns() - result.timeline.content_ns[-1]) / 1e9 - timeouts.stall
         clock.close()
     assert result.outcome is Outcome.TIMEOUT_STALL, result.detail
     assert late_s < 2
@@ -816,7 +816,7 @@ async def test_a_list_of_models_that_the_prober_fails_to_read_is_the_target_s_fa
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a fault")
 
-    clock = Clock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
         monkeypatch.setattr(target, "_read", fail)
@@ -852,7 +852,7 @@ async def test_an_exception_before_the_answer_is_raised_and_gives_slot_and_budge
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a fault")
 
-    clock = Clock()
+    clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url), clock)
         await target.identify()

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from prober.config.load import load
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.registry import registry
 from prober.exposition.buckets import bounds
@@ -19,6 +19,7 @@ from prober.features.slo.monitor import SloMonitor
 from prober.measure.chat import Usage
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
 from prober.probing.observer import ObservedTarget
 from prober.probing.recorder import ProbeRecorder
@@ -133,7 +134,7 @@ def test_a_removed_target_leaves_nothing_and_takes_nothing() -> None:
     """Series of what is gone are gone, and a late result does not bring them back."""
     recorder, families = declared()
     recorder.probe_ended(GOOD)
-    recorder.state_seen("ready", None)
+    recorder.state_seen(TargetState.READY, None)
     recorder.removed()
     families.remove("t")
     recorder.probe_ended(GOOD)

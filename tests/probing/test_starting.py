@@ -13,6 +13,7 @@ import pytest
 
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.mock.server import running
 from prober.net.clock import Clock
 from prober.probing.probe import run_probe
@@ -43,7 +44,7 @@ def target(clock: Clock, url: str, **changes: Any) -> Target:
 async def send(found: Target) -> ProbeResult | None:
     """One probe that is due now; the health page is asked each time, without its pause of a second."""
     found._health_ns = -(10**18)
-    return await run_probe(found, RequestGenerator(found.spec.probes[0].workload, Random(1)), Clock.now_ns())
+    return await run_probe(found, RequestGenerator(found.spec.probes[0].workload, Random(1)), found.clock.now_ns())
 
 
 @asynccontextmanager
@@ -65,11 +66,11 @@ async def test_an_engine_that_does_not_listen_yet_is_starting_up_to_the_bound(en
         for minute in (0, 1, 10, 19):
             found.waiting_since_ns = clock.now_ns() - minute * MINUTE_NS
             assert await send(found) is None
-            assert (found.state, found.is_refusing) == ("starting", True)
+            assert (found.state, found.is_refusing) == (TargetState.STARTING, True)
         found.waiting_since_ns = clock.now_ns() - 20 * MINUTE_NS
         results = [await send(found) for _ in range(3)]
         assert [result and result.outcome for result in results] == [Outcome.CONNECT_REFUSED] * 3
-        assert (found.state, found.is_refusing, found.starting_until_ns) == ("failing", False, None)
+        assert (found.state, found.is_refusing, found.starting_until_ns) == (TargetState.FAILING, False, None)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "openai", None])
@@ -77,7 +78,9 @@ async def test_it_is_probed_once_it_listens_and_its_first_success_is_warm_up(eng
     """What answers after the start is a cold engine; a refusal after any answer is an outage, within the bound too."""
     port = free_port()
     with ticking() as clock:
-        found = target(clock, f"http://127.0.0.1:{port}", engine=engine, timeouts=replace(SHORT, total_s=20))
+        found = target(
+            clock, f"http://127.0.0.1:{port}", engine=engine, timeouts=SHORT.model_copy(update={"total": 20.0})
+        )
         assert await send(found) is None
         async with running(QUICK, port):
             first = await send(found)
@@ -85,7 +88,7 @@ async def test_it_is_probed_once_it_listens_and_its_first_success_is_warm_up(eng
         assert (first.outcome, first.warm_up) == (Outcome.OK, True), first.detail
         results = [await send(found) for _ in range(3)]
         assert [result and result.outcome for result in results] == [Outcome.CONNECT_REFUSED] * 3
-        assert found.state == "failing"
+        assert found.state == TargetState.FAILING
 
 
 async def test_an_answer_that_says_it_is_loading_is_an_answer() -> None:
@@ -96,7 +99,7 @@ async def test_an_answer_that_says_it_is_loading_is_an_answer() -> None:
         assert await send(found) is None
         async with running(replace(QUICK, start_delay_s=60), port):
             assert await send(found) is None
-            assert (found.state, found.is_refusing) == ("starting", False)
+            assert (found.state, found.is_refusing) == (TargetState.STARTING, False)
         result = await send(found)
     assert result is not None
     assert result.outcome is Outcome.CONNECT_REFUSED
@@ -106,7 +109,7 @@ async def test_where_nobody_waits_for_a_start_a_refusal_is_a_failure() -> None:
     """As `prober once` and experiments have it, and a bound of 0."""
     url = f"http://127.0.0.1:{free_port()}"
     with ticking() as clock:
-        for found in (Target(spec(url), clock), target(clock, url, starting_timeout_s=0.0)):
+        for found in (Target(spec(url), clock), target(clock, url, starting_timeout=0.0)):
             result = await send(found)
             assert result is not None
             assert result.outcome is Outcome.CONNECT_REFUSED
@@ -145,11 +148,11 @@ async def test_a_name_that_appears_late_does_not_make_a_refusal_count(monkeypatc
 
         monkeypatch.setattr(loop, "getaddrinfo", resolve)
         outcomes = [result.outcome for _ in range(3) if (result := await send(found))]
-        assert (outcomes, found.state) == ([Outcome.DNS] * 3, "failing")
+        assert (outcomes, found.state) == ([Outcome.DNS] * 3, TargetState.FAILING)
         there = True
         for _ in range(3):
             assert await send(found) is None
-            assert found.state == "starting"
+            assert found.state == TargetState.STARTING
 
 
 async def test_localhost_without_ipv6_refuses_as_its_one_address_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,11 @@ def swept(plan: Plan, rng: Random | None = None) -> tuple[list[ProbeResult], lis
 
 
 PLAN = Plan(
-    (Slo("ttft", "ttft", 2.0, Decimal("0.99"), 3_600.0),), warm_up=3, start_per_s=2.0, highest_per_s=16.0, mode="gentle"
+    (Slo("ttft", "ttft", 2.0, Decimal("0.99"), 3_600.0),),
+    warm_up=3,
+    min_rate_per_s=2.0,
+    max_rate_per_s=16.0,
+    mode="gentle",
 )
 
 

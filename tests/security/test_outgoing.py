@@ -11,15 +11,17 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 
+from prober.config.discovery import HttpSpec
 from prober.config.load import ConfigError, load
-from prober.config.specs import HttpSpec, MetricsSpec, TargetSpec, TlsSpec
+from prober.config.server import Auth, TlsSpec
+from prober.config.serving import MetricsSpec
+from prober.config.target import TargetSpec
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.http import Http
 from prober.features.replicas.lease_store import KubernetesLease
@@ -46,7 +48,7 @@ Answer = Callable[[bytes], Awaitable[list[bytes]]]
 def spec(url: str, **changes: Any) -> TargetSpec:
     text = f"targets: [{{name: t, url: '{url}', model: m, connect_lead: 10ms, max_send_lag: 5s}}]"
     target_spec = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
-    return replace(target_spec, **({"timeouts": PATIENT} | changes))
+    return target_spec.model_copy(update={"timeouts": PATIENT} | changes)
 
 
 def head(status: str = "200 OK", kind: str = "text/event-stream", *more: str) -> bytes:
@@ -164,9 +166,11 @@ async def test_who_means_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"defaults: {{allow_link_local: true}}\ntargets: [{{name: t, url: 'http://{METADATA}', model: m}}]"
     target_spec = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
     assert target_spec.allow_link_local
-    result = await probe(replace(target_spec, connect_lead_s=0.01, max_send_lag_s=5))
+    result = await probe(target_spec.model_copy(update={"connect_lead": 0.01, "max_send_lag": 5.0}))
     assert (result.outcome, METADATA in result.detail) == (Outcome.CONNECT_REFUSED, True)
-    refused = await probe(replace(target_spec, allow_link_local=False, connect_lead_s=0.01, max_send_lag_s=5))
+    refused = await probe(
+        target_spec.model_copy(update={"allow_link_local": False, "connect_lead": 0.01, "max_send_lag": 5.0})
+    )
     assert (refused.outcome, "allow_link_local" in refused.detail) == (Outcome.REJECTED, True)
 
 
@@ -294,7 +298,7 @@ def certificate_files(folder: Path, authority: trustme.CA) -> TlsSpec:
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     (folder / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
     (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
-    return TlsSpec(str(folder / "ca.pem"), False, str(folder / "tls.crt"), str(folder / "tls.key"))
+    return TlsSpec(ca_file=str(folder / "ca.pem"), cert_file=str(folder / "tls.crt"), key_file=str(folder / "tls.key"))
 
 
 async def test_a_client_certificate_is_shown_to_the_target_and_to_its_page(tmp_path: Path) -> None:
@@ -304,7 +308,9 @@ async def test_a_client_certificate_is_shown_to_the_target_and_to_its_page(tmp_p
     async with asking_for_certificates(authority) as url:
         result = await probe(spec(url, tls=tls, model=None))
         assert result.outcome is Outcome.OK, result.detail
-        without = await probe(spec(url, tls=replace(tls, cert_file=None, key_file=None)), identified=False)
+        without = await probe(
+            spec(url, tls=tls.model_copy(update={"cert_file": None, "key_file": None})), identified=False
+        )
         assert without.outcome in (Outcome.TLS, Outcome.RESET)
         page = await fetch(f"{url}/metrics", headers={}, tls=ClientTls(tls).context())
         assert b"vllm" in page.body
@@ -315,7 +321,7 @@ async def test_the_name_in_the_certificate_can_be_another_one(tmp_path: Path) ->
     tls = certificate_files(tmp_path, authority)
     async with asking_for_certificates(authority, "engine.example") as url:
         assert (await probe(spec(url, tls=tls), identified=False)).outcome is Outcome.TLS
-        result = await probe(spec(url, tls=replace(tls, server_name="engine.example"), model=None))
+        result = await probe(spec(url, tls=tls.model_copy(update={"server_name": "engine.example"}), model=None))
         assert result.outcome is Outcome.OK, result.detail
 
 
@@ -326,7 +332,7 @@ def test_certificates_are_followed_and_a_bad_one_changes_nothing(
     """Also halfway through a rotation, when the key is another one's; `problem` says so until it is fixed."""
     monkeypatch.setattr("prober.net.certificates.CHECK_INTERVAL_S", 0.0)
     spec = certificate_files(tmp_path, trustme.CA())
-    settings = ClientTls(replace(spec, ca_file=None) if system else spec)
+    settings = ClientTls(spec.model_copy(update={"ca_file": None}) if system else spec)
     first = settings.context()
     good = (tmp_path / "tls.key").read_bytes()
     (tmp_path / "tls.key").write_bytes(trustme.CA().issue_cert("x").private_key_pem.bytes())
@@ -384,7 +390,9 @@ async def said_of_a_list(tmp_path: Path, answer: bytes) -> tuple[str, list[bytes
     discovered = DiscoveredTargets("d", lambda: None)
     async with hostile(answer, listed=False) as (url, requests):
         await Http(
-            HttpSpec(f"{url}/list?key={QUERY_SECRET}", 60.0, str(tmp_path / "token"), None), (), discovered
+            HttpSpec(url=f"{url}/list?key={QUERY_SECRET}", auth=Auth(bearer_token_file=str(tmp_path / "token"))),
+            (),
+            discovered,
         ).refresh()
     (problem,) = discovered.problems
     return problem, requests
@@ -424,7 +432,7 @@ async def test_the_address_of_a_list_is_shown_without_its_query(caplog: pytest.L
     discovered = DiscoveredTargets("d", lambda: None)
     listed = head("200 OK", "application/json") + b'[{"targets": ["h:1"]}]'
     async with hostile(listed, listed=False) as (url, requests):
-        source = Http(HttpSpec(f"{url}/list?key={QUERY_SECRET}", 60.0, None, None), {"__meta_url"}, discovered)
+        source = Http(HttpSpec(url=f"{url}/list?key={QUERY_SECRET}"), {"__meta_url"}, discovered)
         discovered.failed(f"{url}/list?…", "no answer")
         with caplog.at_level("INFO"):
             await source.refresh()
@@ -507,6 +515,8 @@ async def test_a_prometheus_that_repeats_its_password_is_not_repeated() -> None:
 
 
 def test_a_page_elsewhere_has_its_password_hidden() -> None:
-    """It is hidden like secrets of headers and of the proxy."""
-    hidden = endpoint(replace(spec("http://h"), metrics=MetricsSpec(f"http://user:{TOKEN}@h/metrics", 5.0)))
+    """As the header and the proxy's have."""
+    hidden = endpoint(
+        spec("http://h").model_copy(update={"metrics": MetricsSpec(url=f"http://user:{TOKEN}@h/metrics")})
+    )
     assert hidden.redactor.redact(f"no: {TOKEN}") == "no: …"

@@ -6,7 +6,7 @@ from decimal import Decimal
 from functools import cache
 from random import Random
 
-from prober.config.specs import Estimate
+from prober.config.target import Estimate
 from prober.features.capacity.sweep_progress import Sweeping
 from prober.features.diagnosis.clues import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis, Finding, RunnerUp
@@ -17,6 +17,7 @@ from prober.measure.event import TargetEvent
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity
 from prober.statistics.quantiles import quantiles
@@ -112,7 +113,7 @@ def target(
         url="http://llm.example:8000/v1",
         model=model,
         engine="vllm",
-        state="ready",
+        state=TargetState.READY,
         outcomes={"ok": samples, "http_5xx": 2},
         standings=standings("met", "met", "met"),
         quantiles={("chat", signal): quantiles(values) for signal, values in drawn.items()},
@@ -200,7 +201,11 @@ def down() -> list[TargetView]:
     outcomes = {"ok": 1_400, "connect_refused": 12}
     return [
         replace(
-            target(), state="failing", standings=standings("missed", "met", "missed"), probes=probes, outcomes=outcomes
+            target(),
+            state=TargetState.FAILING,
+            standings=standings("missed", "met", "missed"),
+            probes=probes,
+            outcomes=outcomes,
         )
     ]
 
@@ -214,8 +219,8 @@ def nothing() -> list[TargetView]:
             url="http://llm.example:8000",
             model="",
             engine="",
-            state="pending",
-            standings=[replace(standing, events=0, why="no event yet") for standing in standings(*("no_data",) * 3)],
+            state=TargetState.PENDING,
+            standings=[replace(each, events=0, why="no event yet") for each in standings(*("no_data",) * 3)],
             drifts=[Drifting("chat", "ttft", DriftVerdict("learning", 0.0))],
         )
     ]
@@ -223,7 +228,7 @@ def nothing() -> list[TargetView]:
 
 def starting() -> list[TargetView]:
     """An engine that has refused connections since the prober started to probe it six minutes ago."""
-    return [replace(nothing()[0], state="starting", starting=Starting(NOW - 360, NOW + 840))]
+    return [replace(nothing()[0], state=TargetState.STARTING, starting=Starting(NOW - 360, NOW + 840))]
 
 
 def paused() -> list[TargetView]:

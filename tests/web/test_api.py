@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from openapi_spec_validator import validate
 
-from prober.config.specs import needs_of
+from prober.config.target import needs_of
 from prober.measure.chat import Usage
 from prober.mock.server import running
 from prober.mock.settings import Settings
@@ -62,7 +62,7 @@ async def requesting(
         return None
 
     async with running(mock) as url, watched() as seen, aiohttp.ClientSession() as session:
-        await seen.fleet.reconcile(specs(*(target.format(url=url) for target in targets), slos=slos), 1.0)
+        await seen.reconcile(specs(*(each.format(url=url) for each in targets), slos=slos), 1.0)
         site = Site(seen.fleet, seen.sweeps, seen.headroom, seen.families, reload, external, prefix)
         site.admin = admin
         runner = await serve(site, "127.0.0.1:0")
@@ -378,7 +378,7 @@ async def test_a_paused_target_is_sent_nothing() -> None:
         assert (await site.ask("GET", "/api/v1/events")).data[0]["text"] == "paused on request"
         assert "No probes and no sweeps start until it is resumed" in (await site.ask("GET", "/")).text
         spec = line.target.spec
-        await site.seen.fleet.reconcile(specs(f"name: a, url: '{spec.url}', rate: 60/s"), 1.0)
+        await site.seen.reconcile(specs(f"name: a, url: '{spec.url}', rate: 60/s"), 1.0)
         again = site.seen.fleet.find("a")
         assert again is not None
         assert again is not line
@@ -564,7 +564,7 @@ async def test_a_target_of_another_shard_is_told_where_it_is() -> None:
     mine, foreign = ([name for name in names if (shard_of(name, 2) == 0) is own] for own in (True, False))
     async with requesting(f"name: {mine[0]}, url: '{{url}}'") as site:
         site.seen.fleet.shard = Shard(0, 2)
-        await site.seen.fleet.reconcile(specs(*(f"name: {name}, url: 'http://127.0.0.1:1'" for name in foreign)), 1.0)
+        await site.seen.reconcile(specs(*(f"name: {name}, url: 'http://127.0.0.1:1'" for name in foreign)), 1.0)
         answer = await site.ask("GET", f"/probe?target={foreign[0]}")
         message = f"target '{foreign[0]}' is configured, but shard 1/2 has it, and this is 0/2\n"
         assert (answer.status, answer.text) == (404, message)

@@ -8,7 +8,6 @@ import asyncio
 import json
 import logging
 import sqlite3
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -118,7 +117,8 @@ class Ledger:
         }
         try:
             if checkpoints:
-                await asyncio.to_thread(store.save, BUDGET, list(_rows(checkpoints)), time.time())
+                unix_s = next(iter(targets.values())).clock.unix_s()
+                await asyncio.to_thread(store.save, BUDGET, list(_rows(checkpoints, unix_s)), unix_s)
         except sqlite3.Error as problem:
             self._failed(problem)
             self._due |= keys
@@ -145,7 +145,7 @@ class Ledger:
             self._writing = None
 
     def _recall(self, target: Target, data: bytes) -> None:
-        now = moment()
+        now = moment(target.clock.now_ns(), target.clock.unix_s())
         try:
             row = json.loads(data)
             age_ns = Moment(row["boot"], row["monotonic_ns"], row["unix_s"]).age_ns(now)
@@ -158,10 +158,11 @@ class Ledger:
             log.error("target=%s: its saved budgets cannot be read and start at 0: %r", target.spec.key, problem)
 
 
-def _rows(checkpoints: Mapping[str, Sequence[tuple[str, Budget, Checkpoint]]]) -> Iterator[tuple[str, bytes]]:
-    at = moment()
-    for key, entries in checkpoints.items():
-        budgets = {kind: {"hours": saved.hours, "ahead": saved.margin} for kind, _, saved in entries}
-        made_ns = entries[0][2].at_ns
-        row = {"boot": at.boot, "monotonic_ns": made_ns, "unix_s": at.unix_s, "budgets": budgets}
+def _rows(
+    checkpoints: Mapping[str, Sequence[tuple[str, Budget, Checkpoint]]], unix_s: float
+) -> Iterator[tuple[str, bytes]]:
+    for key, found in checkpoints.items():
+        budgets = {kind: {"hours": mark.hours, "ahead": mark.margin} for kind, _, mark in found}
+        at = moment(found[0][2].at_ns, unix_s)
+        row = {"boot": at.boot, "monotonic_ns": at.monotonic_ns, "unix_s": at.unix_s, "budgets": budgets}
         yield key, json.dumps(row).encode()

@@ -5,22 +5,27 @@ missed; if it is set back, a due time is not called again.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
+from math import inf
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from apscheduler.events import EVENT_JOB_MISSED, EVENT_JOB_SUBMITTED, JobExecutionEvent, JobSubmissionEvent
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.cron import CronTrigger
 
+from prober.net.clock import Clock
 from prober.workload.blackout import WeeklySpan
 
+COUNTED_S = 5 * 7 * 86_400.0
 MAX_DUE_TIMES = 2_000
 MAX_COUNTED_DUE_TIMES = 12_000  # over a week of one a minute
 WAKEUP_INTERVAL_S = 30.0  # the wall clock may have been changed
 MAX_LATENESS_S = 600  # a later call, such as after a suspension, counts as missed
+log = logging.getLogger(__name__)
 
 
 class BadSchedule(ValueError):
@@ -48,19 +53,14 @@ def trigger(schedule: str, timezone: str) -> CronTrigger:
         raise BadSchedule("schedule", f"{schedule!r}: {problem}; write five fields, such as 15 3 * * *") from None
 
 
-def longest_gap_s(schedule: str, timezone: str, blackout: Collection[WeeklySpan] = ()) -> float | None:
+def longest_gap_s(schedule: str, timezone: str, blackout: Collection[WeeklySpan], from_unix_s: float) -> float | None:
     """Longest time in seconds between consecutive due times of the next five weeks, without those in `blackout`.
 
     None for fewer than two. Raises BadSchedule.
     """
-    cron, where = trigger(schedule, timezone), zone(timezone)
-    at: datetime | None = datetime.now(where)
-    end, due_times = datetime.now(where) + timedelta(weeks=5), list[datetime]()
-    while len(due_times) < MAX_DUE_TIMES and (at := cron.get_next_fire_time(at, at)) is not None and at < end:
-        if not any(span.contains(at) for span in blackout):
-            due_times.append(at)
-        at += timedelta(seconds=1)
-    return max(((after - before).total_seconds() for before, after in pairwise(due_times)), default=None)
+    cron = trigger(schedule, timezone)
+    due_times = islice(_due_times(cron, blackout, from_unix_s, from_unix_s + COUNTED_S), MAX_DUE_TIMES)
+    return max((after_s - before_s for before_s, after_s in pairwise(due_times)), default=None)
 
 
 @cache
@@ -71,15 +71,9 @@ def max_due_times(
 
     Due times in `blackout`, or sooner than `min_gap_s` after a counted one, do not count.
     """
-    cron, where = trigger(schedule, timezone), zone(timezone)
-    begin = at = cron.get_next_fire_time(None, datetime.now(where))
-    counted: list[float] = []
-    while at is not None and at - begin < timedelta(weeks=5) and len(counted) < MAX_COUNTED_DUE_TIMES:
-        next_s = at.timestamp() + 1.0
-        if not any(span.contains(at) for span in blackout):
-            counted.append(at.timestamp())
-            next_s = at.timestamp() + max(1.0, min_gap_s)
-        at = cron.get_next_fire_time(None, datetime.fromtimestamp(next_s, where))
+    cron = trigger(schedule, timezone)
+    begin_s = _next_s(cron, time.time())
+    counted = list(islice(_due_times(cron, blackout, begin_s, begin_s + COUNTED_S, min_gap_s), MAX_COUNTED_DUE_TIMES))
     most = first = 0
     for last, due_s in enumerate(counted):
         while due_s - counted[first] >= within_s:
@@ -88,17 +82,23 @@ def max_due_times(
     return most
 
 
+@dataclass(slots=True)
+class _Job:
+    """One schedule. next_s: Unix seconds, infinite without another due time."""
+
+    trigger: CronTrigger
+    next_s: float
+    on_due: Callable[[float], None]
+    on_missed: Callable[[float], None]
+
+
 class Cron:
     """Callbacks on cron schedules, one per key. Needs a running event loop."""
 
-    def __init__(self) -> None:
-        self._scheduler = AsyncIOScheduler(timezone=ZoneInfo("UTC"))
-        self._due_s: dict[str, float] = {}
-        self._missed: dict[str, Callable[[float], None]] = {}
-        self._scheduler.add_listener(self._on_submitted, EVENT_JOB_SUBMITTED)
-        self._scheduler.add_listener(self._on_missed, EVENT_JOB_MISSED)
-        self._scheduler.start()
-        self._wakeup_timer = asyncio.get_running_loop().call_later(WAKEUP_INTERVAL_S, self._wake_up)
+    def __init__(self, clock: Clock) -> None:
+        self._unix_s = clock.unix_s
+        self._jobs: dict[str, _Job] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     def set(
         self,
@@ -106,51 +106,65 @@ class Cron:
         schedule: str,
         timezone: str,
         on_due: Callable[[float], None],
-        on_missed: Callable[[float], None] = lambda _: None,
+        on_missed: Callable[[float], None],
     ) -> None:
         """Set the schedule of `key`, replacing an earlier one. Raises BadSchedule.
 
         on_due: called with the due time (Unix seconds).
         on_missed: called instead if the due time is over MAX_LATENESS_S ago.
         """
-
-        async def run_on_loop() -> None:  # the scheduler would run a plain function in a thread
-            on_due(self._due_s[key])
-
-        self._scheduler.add_job(
-            run_on_loop,
-            trigger(schedule, timezone),
-            id=key,
-            replace_existing=True,
-            coalesce=True,
-            max_instances=1,
-            misfire_grace_time=MAX_LATENESS_S,
-        )
-        self._missed[key] = on_missed
+        cron = trigger(schedule, timezone)
+        job = self._jobs[key] = _Job(cron, _next_s(cron, self._unix_s()), on_due, on_missed)
+        self._wake_up_at(job.next_s)
 
     def remove(self, key: str) -> None:
         """Remove the schedule of `key`."""
-        if self._scheduler.get_job(key):
-            self._scheduler.remove_job(key)
-
-    def next(self, key: str) -> datetime | None:
-        """Next due time of `key`, None without one."""
-        job = self._scheduler.get_job(key)
-        return job.next_run_time if job else None
-
-    def _on_submitted(self, event: JobSubmissionEvent) -> None:
-        """Record the due time: the job itself does not get it."""
-        self._due_s[event.job_id] = event.scheduled_run_times[-1].timestamp()
-
-    def _on_missed(self, event: JobExecutionEvent) -> None:
-        if (on_missed := self._missed.get(event.job_id)) is not None:
-            on_missed(event.scheduled_run_time.timestamp())
-
-    def _wake_up(self) -> None:
-        self._scheduler.wakeup()
-        self._wakeup_timer = asyncio.get_running_loop().call_later(WAKEUP_INTERVAL_S, self._wake_up)
+        self._jobs.pop(key, None)
 
     def stop(self) -> None:
         """Stop all schedules."""
-        self._wakeup_timer.cancel()
-        self._scheduler.shutdown(wait=False)
+        self._jobs.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _run_due(self) -> None:
+        """Call back for the latest due time of each schedule that has passed, and wake up for the next one."""
+        self._timer, now_s = None, self._unix_s()
+        for key, job in list(self._jobs.items()):
+            due_s = None
+            while job.next_s <= now_s:
+                due_s = job.next_s
+                job.next_s = _next_s(job.trigger, max(due_s + 1.0, now_s - MAX_LATENESS_S))
+            if due_s is not None and self._jobs.get(key) is job:
+                try:
+                    (job.on_due if now_s - due_s <= MAX_LATENESS_S else job.on_missed)(due_s)
+                except Exception:
+                    log.exception("schedule of %s: the call failed; please report this", key)
+        self._wake_up_at(min((job.next_s for job in self._jobs.values()), default=inf))
+
+    def _wake_up_at(self, unix_s: float) -> None:
+        """Wake up at this time, unless an earlier wake-up is set: in WAKEUP_INTERVAL_S at the latest."""
+        loop = asyncio.get_running_loop()
+        wait_s = max(0.0, min(unix_s - self._unix_s(), WAKEUP_INTERVAL_S))
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + wait_s:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(wait_s, self._run_due)
+
+
+def _next_s(cron: CronTrigger, from_s: float) -> float:
+    """First due time at `from_s` (Unix seconds) or later; infinite if there is none."""
+    at = cron.get_next_fire_time(None, datetime.fromtimestamp(from_s, cron.timezone))
+    return inf if at is None else float(at.timestamp())
+
+
+def _due_times(
+    cron: CronTrigger, blackout: Collection[WeeklySpan], from_s: float, until_s: float, min_gap_s: float = 0.0
+) -> Iterator[float]:
+    """Due times in Unix seconds at least `min_gap_s` apart, without those in `blackout`."""
+    while (due_s := _next_s(cron, from_s)) < until_s:
+        is_allowed = not any(span.contains(datetime.fromtimestamp(due_s, cron.timezone)) for span in blackout)
+        if is_allowed:
+            yield due_s
+        from_s = due_s + (max(1.0, min_gap_s) if is_allowed else 1.0)

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -154,7 +153,7 @@ class Headroom:
 
     def observe(self, observed: ObservedTarget) -> "TargetDemand":
         """The demand of one target."""
-        observer = self._observers[observed.name] = TargetDemand(self, observed.name)
+        observer = self._observers[observed.name] = TargetDemand(self, observed)
         return observer
 
     def reading(self, name: str, reading: PageReading, unix_s: float) -> None:
@@ -347,14 +346,14 @@ class Headroom:
 class TargetDemand(TargetObserver):
     """Hears of one target for `Headroom`."""
 
-    def __init__(self, headroom: Headroom, name: str) -> None:
-        self._headroom, self._name = headroom, name
+    def __init__(self, headroom: Headroom, observed: ObservedTarget) -> None:
+        self._headroom, self._name, self._clock = headroom, observed.name, observed.target.clock
 
     def page_read(self, reading: PageReading | None) -> None:
         if reading is None:
             self._headroom.page_lost(self._name)
         else:
-            self._headroom.reading(self._name, reading, time.time())
+            self._headroom.reading(self._name, reading, self._clock.unix_s())
 
     def page_changed(self) -> None:
         self._headroom.forget_demand(self._name)

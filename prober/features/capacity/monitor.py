@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import sqlite3
-import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
@@ -16,7 +15,8 @@ from math import inf
 from random import Random
 from typing import Literal
 
-from prober.config.specs import SweepSpec, needs_of
+from prober.config.sweep import SweepSpec
+from prober.config.target import needs_of
 from prober.exposition.families import Registry
 from prober.features.capacity.actions import Estimate, Finished, Run
 from prober.features.capacity.cron import MAX_LATENESS_S, Cron, longest_gap_s, zone
@@ -34,6 +34,8 @@ from prober.measure.engine_signals import EngineChange
 from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
+from prober.net.clock import Clock
 from prober.net.prometheus import QueryFailed, firing
 from prober.probing.event_log import EventLog
 from prober.probing.leadership import Alone, Leadership, claimed_as
@@ -113,20 +115,22 @@ class Sweeps:
         events: EventLog,
         headroom: Headroom,
         trust: Trust,
+        clock: Clock,
         store: Store | None,
         open_page: OpenPage,
         leadership: Leadership | None = None,
     ) -> None:
         self._series, self._events, self._headroom, self._trust = SweepSeries(families), events, headroom, trust
-        self._demands, self._store, self._open_page = Demands(headroom), store, open_page
-        self._cron = Cron()
+        self._clock, self._store, self._open_page = clock, store, open_page
+        self._demands = Demands(headroom, clock)
+        self._cron = Cron(clock)
         self._swept: dict[str, _Swept] = {}
         self._busy: str | None = None
         self._waiting: dict[str, tuple[Why, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._standing: dict[str, float] = {}  # when a schedule rang while another replica had the lease
-        self._archive = SweepArchive(store) if store is not None else None
-        self._starts = _starts(store) if store is not None else {}
+        self._archive = SweepArchive(store, clock.unix_s) if store is not None else None
+        self._starts = _starts(store, moment(clock.now_ns(), clock.unix_s())) if store is not None else {}
         self._to_recall: asyncio.Queue[_Swept] = asyncio.Queue()
         if self._archive is not None:
             self._keep(asyncio.create_task(self._recall_all(self._archive)))
@@ -179,8 +183,8 @@ class Sweeps:
         self._cron.set(
             name, spec.schedule, spec.timezone, partial(self._ring, name, "schedule"), partial(self._missed, name)
         )
-        gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout)
-        self._series.declare(name, None if gap_s is None else max(gap_s, spec.min_gap_s))
+        gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, self._clock.unix_s())
+        self._series.declare(name, None if gap_s is None else max(gap_s, spec.min_gap))
 
     def removed(self, observed: ObservedTarget) -> None:
         """A target is gone; one that took its name over goes on."""
@@ -297,7 +301,7 @@ class Sweeps:
     def _missed(self, name: str, due_unix_s: float) -> None:
         """The prober was stopped when a schedule rang, or its clock was set over it."""
         if (swept := self._swept.get(name)) is not None:
-            late_s = time.time() - due_unix_s
+            late_s = self._clock.unix_s() - due_unix_s
             self._not_begun(
                 swept, "schedule", Refused("missed", f"it was due {late_s:.0f} s ago; {MAX_LATENESS_S} s is too late")
             )
@@ -316,7 +320,7 @@ class Sweeps:
         """What rang a little while ago, and nobody has begun, is begun now."""
         standing, self._standing = self._standing, {}
         for name, due_unix_s in standing.items():
-            if name in self._swept and time.time() - due_unix_s <= MAX_LATENESS_S:
+            if name in self._swept and self._clock.unix_s() - due_unix_s <= MAX_LATENESS_S:
                 self._ring(name, "schedule", due_unix_s)
 
     def _may(self, name: str, why: Why, due_unix_s: float) -> _Swept:
@@ -339,12 +343,12 @@ class Sweeps:
         if self._busy is not None:
             raise Refused("running", f"a sweep of {self._busy!r} is under way; one at a time")
         self._soon(swept, why)
-        at = datetime.fromtimestamp(time.time(), zone(swept.spec.timezone))
+        at = datetime.fromtimestamp(self._clock.unix_s(), zone(swept.spec.timezone))
         if any(span.contains(at) for span in swept.spec.blackout):
             raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
         if swept.target.paused_unix_s is not None:
             raise Refused("not_ready", "the target is paused")
-        if swept.target.state != "ready":
+        if swept.target.state is not TargetState.READY:
             raise Refused("not_ready", f"the target is {swept.target.state}")
         self._afford(swept)
         return swept
@@ -352,9 +356,9 @@ class Sweeps:
     def _soon(self, swept: _Swept, why: Why) -> None:
         """Raises Refused if the last sweep is too recent, or the target asked to be left alone."""
         since_s = self._since_s(swept)
-        if since_s < swept.spec.min_gap_s and why != "request":
-            raise Refused("min_gap", f"the last one began {since_s:.0f} s ago; min_gap is {swept.spec.min_gap_s:g} s")
-        if (left_s := swept.quiet_until_s - time.monotonic()) > 0:
+        if since_s < swept.spec.min_gap and why != "request":
+            raise Refused("min_gap", f"the last one began {since_s:.0f} s ago; min_gap is {swept.spec.min_gap:g} s")
+        if (left_s := swept.quiet_until_s - self._now_s()) > 0:
             raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
 
     def _since_s(self, swept: _Swept) -> float:
@@ -362,7 +366,7 @@ class Sweeps:
 
         A time in the future is of a clock that was wrong then or is wrong now: it counts from when it was first seen.
         """
-        key, now_ns, unix_s = swept.target.spec.key, time.monotonic_ns(), time.time()
+        key, now_ns, unix_s = swept.target.spec.key, self._clock.now_ns(), self._clock.unix_s()
         since_s = (now_ns - self._starts[key]) / 1e9 if key in self._starts else inf
         claimed_s = self._leadership.claimed(claimed_as(key))
         if claimed_s <= unix_s:
@@ -374,7 +378,7 @@ class Sweeps:
     def _unclaimed(self, swept: _Swept, due_unix_s: float) -> None:
         """Raises Refused if another replica began the sweep that is due. A claim from far in the future says nothing of it."""
         claimed_s = self._leadership.claimed(claimed_as(swept.target.spec.key))
-        if 0 < due_unix_s <= claimed_s <= time.time() + MAX_LATENESS_S:
+        if 0 < due_unix_s <= claimed_s <= self._clock.unix_s() + MAX_LATENESS_S:
             raise Refused("no_lease", "another replica began the one that was due")
 
     def _afford(self, swept: _Swept) -> None:
@@ -412,7 +416,7 @@ class Sweeps:
 
         Raises Refused where that is not possible: it would be swept again after each restart. People may ask nevertheless.
         """
-        now, key = moment(), swept.target.spec.key
+        now, key = moment(self._clock.now_ns(), self._clock.unix_s()), swept.target.spec.key
         if self._store is not None:
             try:
                 await asyncio.to_thread(self._store.save, SWEPT, [(key, _row(now))], now.unix_s)
@@ -431,7 +435,7 @@ class Sweeps:
             await self._check_alerts(swept)
             with Lock(swept.target.spec.url, f"prober run, a sweep of {name}"):
                 self._unclaimed(swept, due_unix_s)  # the lease may have been another one's meanwhile
-                number = max(due_unix_s, time.time())
+                number = max(due_unix_s, self._clock.unix_s())
                 fence = await self._leadership.claim(claimed_as(swept.target.spec.key), number)
                 if fence is None:
                     raise Refused("no_lease", f"lease {self._leadership.where} was lost before it began")
@@ -468,7 +472,7 @@ class Sweeps:
         if swept.removed:
             raise Refused("not_configured", "the target was removed")
         spec, target, name = swept.spec, swept.target.spec, swept.name
-        started = time.time()
+        started = self._clock.unix_s()
 
         def heard(order: Run | Estimate | Finished) -> None:
             if not swept.removed:
@@ -510,7 +514,7 @@ class Sweeps:
             if not swept.removed:
                 self._series.rate(name, 0.0)
                 swept.observed.budget_spent()
-        swept.quiet_until_s = time.monotonic() + driven.quiet_s
+        swept.quiet_until_s = self._now_s() + driven.quiet_s
         where = self._leadership.where
         result = await asyncio.to_thread(
             result_of,
@@ -519,7 +523,7 @@ class Sweeps:
             spec,
             identity=identity,
             started_unix_s=started,
-            ended_unix_s=time.time(),
+            ended_unix_s=self._clock.unix_s(),
             told={"why": why} | ({"lease": where, "lease_transitions": fence} if where else {}),
             devices=swept.devices,
         )
@@ -546,20 +550,20 @@ class Sweeps:
 
     async def _watch(self, swept: _Swept, drive: Drive) -> None:
         """The guards that the machine cannot see: the continuous probes, the target's state, the prober itself, alerts."""
-        asked_s, began_ns, spec = time.monotonic(), time.monotonic_ns(), swept.spec
+        asked_s, began_ns, spec = self._now_s(), self._clock.now_ns(), swept.spec
         while True:
             await asyncio.sleep(GUARD_EVERY_S)
             swept.observed.budget_spent()
-            if swept.target.state == "failing":
+            if swept.target.state is TargetState.FAILING:
                 drive.guard("the target fails")
             elif burns(
-                [each for each in swept.recent if each.timeline.intended_ns >= began_ns], spec.slos, spec.guard_burn
+                [each for each in swept.recent if each.timeline.intended_ns >= began_ns], spec.slos, spec.guard.burn
             ):
                 drive.guard("the continuous probes burn their budget")
-            elif not self._trust.trusted(time.monotonic_ns()):
+            elif not self._trust.trusted(self._clock.now_ns()):
                 drive.guard("the prober does not trust itself")
-            if time.monotonic() - asked_s >= ALERTS_EVERY_S:
-                asked_s = time.monotonic()
+            if self._now_s() - asked_s >= ALERTS_EVERY_S:
+                asked_s = self._now_s()
                 try:
                     await self._check_alerts(swept)
                 except Refused as refusal:
@@ -595,22 +599,25 @@ class Sweeps:
         """The newest capacity that is kept stands, with its own time; the other results are read when somebody asks."""
         await swept.results.read(lambda _: True)
         if latest := swept.results.latest():
-            key, now = swept.target.spec.key, time.time()
+            key, now = swept.target.spec.key, self._clock.unix_s()
             if key not in self._starts:  # of a version that wrote results only
                 ago_s = max(0.0, now - latest[0].started_unix_s)
-                self._starts[key] = time.monotonic_ns() - round(ago_s * 1e9)
+                self._starts[key] = self._clock.now_ns() - round(ago_s * 1e9)
             quiet_s = latest[0].retry_after_s
-            swept.quiet_until_s = time.monotonic() + min(quiet_s, latest[0].ended_unix_s + quiet_s - now)
+            swept.quiet_until_s = self._now_s() + min(quiet_s, latest[0].ended_unix_s + quiet_s - now)
         await swept.results.read(_has_capacity)
         found = next((each for each in swept.results.latest() if _has_capacity(each)), None)
         if found is not None and not swept.removed:
-            self._headroom.found(swept.name, found.capacities, time.time())
+            self._headroom.found(swept.name, found.capacities, self._clock.unix_s())
             self._series.found(swept.name, found.ended_unix_s)
 
     async def _clean_up(self, archive: SweepArchive) -> None:
         await archive.listed.wait()
         await asyncio.sleep(CLEAN_UP_AFTER_S)
         await archive.clean_up()
+
+    def _now_s(self) -> float:
+        return self._clock.now_ns() / 1e9
 
     def _keep(self, task: "asyncio.Task[None]") -> None:
         self._tasks.add(task)
@@ -651,13 +658,13 @@ def _row(at: Moment) -> bytes:
     return json.dumps({"boot": at.boot, "monotonic_ns": at.monotonic_ns, "unix_s": at.unix_s}).encode()
 
 
-def _starts(store: Store) -> dict[str, int]:
+def _starts(store: Store, now: Moment) -> dict[str, int]:
     """When the last sweep of each target began, by its key, in nanoseconds of this process's monotonic clock.
 
     The clock on the wall tells where the machine was started since. By one that was set back it may have begun in the future: then
     it begins now, once and for all.
     """
-    now, found, moved = moment(), dict[str, int](), list[str]()
+    found, moved = dict[str, int](), list[str]()
     for key, data in store.load(SWEPT, now.unix_s - KEPT_S).items():
         try:
             row = json.loads(data)

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-import time
 
 from prober.features.capacity.headroom import Headroom
+from prober.net.clock import Clock
 from prober.net.prometheus import QueryFailed, instant
 
 EVERY_S = 30.0
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 class Demands:
     """Asks for every target that has a query, and tells `headroom`. url: of the Prometheus, None: nobody is asked."""
 
-    def __init__(self, headroom: Headroom) -> None:
+    def __init__(self, headroom: Headroom, clock: Clock) -> None:
         self.url: str | None = None
-        self._headroom = headroom
+        self._headroom, self._clock = headroom, clock
         self._queries: dict[str, str] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._told: dict[str, str] = {}
@@ -71,5 +71,5 @@ class Demands:
     async def _ask_often(self, name: str) -> None:
         while True:
             per_s = await self.now(name)
-            self._headroom.told(name, time.monotonic(), per_s, time.time())
+            self._headroom.told(name, self._clock.now_ns() / 1e9, per_s, self._clock.unix_s())
             await asyncio.sleep(EVERY_S)

@@ -54,8 +54,9 @@ class RequestRecord:
     def first_token(self, at_s: float, slos: Sequence[Slo]) -> None:
         """Add the arrival of the first content."""
         self.first_s = self.known_s = at_s
-        ttft = {slo.name: slo.threshold_s for slo in slos if slo.signal == "ttft" and slo.threshold_s is not None}
-        self.events = {**self.events, **{name: (1, int(at_s - self.at_s > limit_s)) for name, limit_s in ttft.items()}}
+        for slo in slos:
+            if slo.signal == "ttft" and slo.threshold_s is not None:
+                self.events = {**self.events, slo.name: (1, int(at_s - self.at_s > slo.threshold_s))}
 
     def finished(self, result: ProbeResult, at_s: float, slos: Sequence[Slo]) -> None:
         """Add the end of the request, observed at `at_s`."""
@@ -73,17 +74,13 @@ class RequestRecord:
 
     def check_overdue(self, at_s: float, slos: Sequence[Slo]) -> bool:
         """Count a wait beyond a threshold as a breach. Returns whether there is one."""
-        self.known_s = at_s
-        overdue = {
-            slo.name: (1, 1)
-            for slo in slos
-            if slo.threshold_s is not None
-            and at_s - self.at_s > slo.threshold_s
-            and (slo.signal == "e2e" or (slo.signal == "ttft" and self.first_s is None))
-        }
-        if overdue:
-            self.events = {**self.events, **overdue}
-        return bool(overdue)
+        self.known_s, waited_s, is_overdue = at_s, at_s - self.at_s, False
+        for slo in slos:
+            waits = slo.signal == "e2e" or (slo.signal == "ttft" and self.first_s is None)
+            if slo.threshold_s is not None and waited_s > slo.threshold_s and waits:
+                self.events = {**self.events, slo.name: (1, 1)}
+                is_overdue = True
+        return is_overdue
 
     def breaches(self, slo: Slo) -> bool:
         """Whether it breaches `slo` by the events known so far."""

@@ -58,7 +58,10 @@ class StopConditions:
             return changed
         if self._waits(signals, total_per_s):
             return "waiting"
-        if signals.kv_cache_usage_ratio_max is not None and signals.kv_cache_usage_ratio_max > self._guards.kv_usage:
+        if (
+            signals.kv_cache_usage_ratio_max is not None
+            and signals.kv_cache_usage_ratio_max > self._guards.kv_cache_ratio
+        ):
             return "kv_usage"
         rate = self._preemptions_per_s(_PREEMPTIONS_S)
         if rate is not None and (rate - (self._before_per_s or 0.0)) * _PREEMPTIONS_S > self._guards.preemptions:

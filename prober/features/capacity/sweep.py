@@ -77,7 +77,9 @@ class Sweep:
         self._capacities: tuple[Capacity, ...] = ()
         self._shares: deque[float] = deque(maxlen=GENTLE_LAST)
         phase: Phase = "warm_up" if plan.warm_up else "grid" if plan.mode == "grid" else "ramp"
-        self._order: Action = self._begin(phase, plan.start_per_s if plan.warm_up else plan.rate(0) or plan.start_per_s)
+        self._order: Action = self._begin(
+            phase, plan.min_rate_per_s if plan.warm_up else plan.rate(0) or plan.min_rate_per_s
+        )
 
     # -- what happens, as the driver sees it
 
@@ -89,7 +91,7 @@ class Sweep:
         record = RequestRecord(at_s, prompt_tokens, output_tokens, self._order.stage, known_s=at_s)
         account.sent(request_id, record)
         share, limit = self._plan.budget.used(len(account.requests), account.prompt_tokens, account.output_tokens)
-        if len(self._account.open) >= self._plan.guards.in_flight:
+        if len(self._account.open) >= self._plan.guards.max_in_flight:
             self._stop("saturated", at_s, f"{len(self._account.open)} requests in flight")
         elif share >= 1:
             self.spent(limit, at_s)
@@ -170,8 +172,8 @@ class Sweep:
             return
         self._age(at_s)
         plan, last_s = self._plan, self._guard.last_s
-        if plan.budget.seconds is not None and at_s - self._began_s >= plan.budget.seconds:
-            self._stop("time_budget", at_s, f"{plan.budget.seconds:g} s")
+        if plan.budget.time_s is not None and at_s - self._began_s >= plan.budget.time_s:
+            self._stop("time_budget", at_s, f"{plan.budget.time_s:g} s")
         elif last_s is not None and at_s - max(last_s, self._account.stages[-1].began_s) > plan.guards.page_lost_s:
             self._stop("page_lost", at_s, f"no reading for {at_s - last_s:.1f} s")
         if isinstance(self._order, Run):
@@ -291,7 +293,7 @@ class Sweep:
             if lasted_s >= CLIMB_S:
                 self._order = self._begin("climb", run.rate_per_s * CLIMB, at_s)
         elif lasted_s >= REST_S[0] and (lasted_s >= REST_S[1] or len(self._account.open) <= QUIET):
-            self._order = self._begin("climb", max(self._plan.start_per_s, CLIMB_FROM * self._peak_per_s), at_s)
+            self._order = self._begin("climb", max(self._plan.min_rate_per_s, CLIMB_FROM * self._peak_per_s), at_s)
 
     def _advance(self, at_s: float) -> None:
         """The next rate of the plan."""
@@ -333,7 +335,7 @@ class Sweep:
             ):
                 self._peak_per_s = stage.rate_per_s
                 self._account.stages[-1] = replace(self._account.stages[-1], ended_s=at_s)
-                self._order = self._begin("rest", self._plan.start_per_s, at_s)
+                self._order = self._begin("rest", self._plan.min_rate_per_s, at_s)
             else:
                 self._stop("knee_passed", at_s, f"{breached} breaches at {stage.rate_per_s:.3g}/s")
         elif stage.phase == "grid" and breached >= IN_A_STAGE and self._surely(breached, stage.sent):

@@ -5,7 +5,8 @@ from math import inf
 from random import Random
 from typing import Literal
 
-from prober.config.specs import SweepSpec, TargetSpec
+from prober.config.sweep import SweepSpec
+from prober.config.target import TargetSpec
 from prober.measure.objective import Slo
 from prober.workload.workloads import sample_lengths
 
@@ -22,10 +23,10 @@ class Guards:
     failed_ratio: of a stage's requests, two at least; ttft_factor: a TTFT above so many times its threshold
     waiting: requests in the engine's queue; None: as many as make a wait of `waiting_share` × the TTFT
     threshold (Little's law; gentle: a quarter of that)
-    kv_usage: 0 to 1; preemptions: within two seconds, more than before the sweep
+    kv_cache_ratio: 0 to 1; preemptions: within two seconds, more than before the sweep
     production_ttft_s, production_share: more than this share of others' requests had a TTFT above it, by the engine's own
     histogram over five seconds; None: no such guard
-    in_flight: requests of the sweep at once, far above need; late_ratio: results of the last 20 that the prober itself spoilt
+    max_in_flight: requests of the sweep at once, far above need; late_ratio: results of the last 20 that the prober itself spoilt
     page_lost_s: without a reading for so long where there were readings, the guards are blind
     """
 
@@ -33,11 +34,11 @@ class Guards:
     ttft_factor: float = 3.0
     waiting: float | None = None
     waiting_share: float = 1.4
-    kv_usage: float = 0.98
+    kv_cache_ratio: float = 0.98
     preemptions: float = 4.0
     production_ttft_s: float | None = None
     production_share: float = 0.1
-    in_flight: int = 2_000
+    max_in_flight: int = 2_000
     late_ratio: float = 0.1
     page_lost_s: float = 3.0
 
@@ -48,7 +49,7 @@ class Budget:
 
     requests: int | None = None
     tokens: int | None = None
-    seconds: float | None = None
+    time_s: float | None = None
     cost: float | None = None
     prompt_token_cost: float = 0.0
     output_token_cost: float = 0.0
@@ -72,7 +73,7 @@ class Plan:
 
     mode: adaptive ramps until the knee is passed; gentle ends the ramp at `gentle_share` of a threshold, or at the first queue;
     grid walks fixed steps for curves
-    start_per_s, highest_per_s, factor: of the ramp, and of the grid where `grid` names no rates
+    min_rate_per_s, max_rate_per_s, factor: of the ramp, and of the grid where `grid` names no rates
     factor: from stage to stage, None: 1.15 (grid: 1.1); stage_s: None: 4 s (grid: 60 s)
     warm_up: requests answered before the ramp, at the lowest rate and for at most `warm_up_s`; their latencies are nobody's;
     five are enough where the engine's page shows that it has served many before, and the first ones are no slower
@@ -84,8 +85,8 @@ class Plan:
 
     slos: tuple[Slo, ...]
     mode: Mode = "adaptive"
-    start_per_s: float = 1.0
-    highest_per_s: float = 1_000.0
+    min_rate_per_s: float = 1.0
+    max_rate_per_s: float = 1_000.0
     factor: float | None = None
     grid: tuple[float, ...] = ()
     stage_s: float | None = None
@@ -100,8 +101,8 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.slos:
             raise ValueError("a sweep asks up to which rate an SLO holds; there is none")
-        if not 0 < self.start_per_s <= self.highest_per_s:
-            raise ValueError(f"rates from {self.start_per_s} to {self.highest_per_s}/s: there is no such ramp")
+        if not 0 < self.min_rate_per_s <= self.max_rate_per_s:
+            raise ValueError(f"rates from {self.min_rate_per_s} to {self.max_rate_per_s}/s: there is no such ramp")
         if self.step <= 1 or (self.stage_s is not None and self.stage_s <= 0):
             raise ValueError("each stage is a higher rate than the last (factor above 1), and takes time")
         if list(self.grid) != sorted(set(self.grid)) or (self.grid and self.grid[0] <= 0):
@@ -121,8 +122,8 @@ class Plan:
         """The rate of the ramp's or the grid's stage `number`, from 0; None above the highest."""
         if self.mode == "grid" and self.grid:
             return self.grid[number] if number < len(self.grid) else None
-        rate = self.start_per_s * self.step**number
-        return rate if rate <= self.highest_per_s * (1 + 1e-9) else None
+        rate = self.min_rate_per_s * self.step**number
+        return rate if rate <= self.max_rate_per_s * (1 + 1e-9) else None
 
     @property
     def most_requests(self) -> float:
@@ -130,32 +131,39 @@ class Plan:
 
         adaptive: without a page a slower climb follows the ramp, here at the highest rate for all the time that is left.
         """
-        left_s = self.budget.seconds if self.budget.seconds is not None else inf
+        left_s = self.budget.time_s if self.budget.time_s is not None else inf
         spent_s = min(left_s, self.warm_up_s if self.warm_up else 0.0)
-        sent, number = spent_s * self.start_per_s, 0
+        sent, number = spent_s * self.min_rate_per_s, 0
         while left_s > spent_s and (rate := self.rate(number)) is not None:
             lasts_s = min(self.stage_length_s, left_s - spent_s)
             sent, spent_s, number = sent + lasts_s * rate, spent_s + lasts_s, number + 1
         if self.mode == "adaptive" and left_s > spent_s:
-            sent += (left_s - spent_s) * self.highest_per_s
+            sent += (left_s - spent_s) * self.max_rate_per_s
         return min(sent, self.budget.requests if self.budget.requests is not None else inf)
 
 
 def plan_of(spec: SweepSpec, target: TargetSpec, draws: int = LENGTHS) -> Plan:
     """The plan of a configured sweep. draws: of the workload, for the forecast."""
-    budget = target.budget
-    prompt, completion = (budget.prompt_price or 0.0, budget.completion_price or 0.0) if budget else (0.0, 0.0)
+    price = target.budget.price_per_million if target.budget is not None else None
+    prompt, completion = (price.prompt, price.completion) if price is not None else (0.0, 0.0)
     return Plan(
         slos=spec.slos,
         mode=spec.mode,
-        start_per_s=spec.min_rate,
-        highest_per_s=spec.max_rate,
+        min_rate_per_s=spec.min_rate,
+        max_rate_per_s=spec.max_rate,
         guards=Guards(
-            waiting=spec.guard_waiting,
-            kv_usage=spec.guard_kv_usage,
-            production_ttft_s=spec.guard_production_ttft_s,
-            in_flight=spec.max_in_flight,
+            waiting=spec.guard.waiting,
+            kv_cache_ratio=spec.guard.kv_cache,
+            production_ttft_s=spec.guard.production_ttft,
+            max_in_flight=spec.max_in_flight,
         ),
-        budget=Budget(spec.requests, spec.tokens, spec.time_s, spec.cost, prompt / 1e6, completion / 1e6),
+        budget=Budget(
+            spec.limits.requests,
+            spec.limits.tokens,
+            spec.limits.time,
+            spec.limits.cost,
+            prompt / 1e6,
+            completion / 1e6,
+        ),
         lengths=sample_lengths(spec.workload, Random(0), draws),
     )

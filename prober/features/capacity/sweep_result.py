@@ -7,7 +7,8 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from prober import __version__
-from prober.config.specs import SweepSpec, TargetSpec
+from prober.config.sweep import SweepSpec
+from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished
 from prober.features.capacity.sweep_runner import Driven
 from prober.measure.engine_signals import EngineSignals
@@ -113,6 +114,7 @@ def _target(spec: TargetSpec, driven: Driven, last: EngineSignals | None) -> Tar
 
 def _configuration(sweep: SweepSpec) -> dict[str, object]:
     """What the sweep was told."""
+    limits = sweep.limits
     return {
         "mode": sweep.mode,
         "workload": sweep.workload.name,
@@ -120,17 +122,22 @@ def _configuration(sweep: SweepSpec) -> dict[str, object]:
         "min_rate": sweep.min_rate,
         "max_rate": sweep.max_rate,
         "max_in_flight": sweep.max_in_flight,
-        "limits": {"requests": sweep.requests, "tokens": sweep.tokens, "time_s": sweep.time_s, "cost": sweep.cost},
+        "limits": {
+            "requests": limits.requests,
+            "tokens": limits.tokens,
+            "time_s": limits.time,
+            "cost": limits.cost,
+        },
         "demand_query": sweep.demand_query,
     }
 
 
 def _prices(spec: TargetSpec) -> Prices:
-    budget = spec.budget
+    price = spec.budget.price_per_million if spec.budget is not None else None
     return Prices(
         gpu_per_hour=spec.gpus.price_per_hour,
-        prompt_per_million=budget.prompt_price if budget else None,
-        completion_per_million=budget.completion_price if budget else None,
+        prompt_per_million=price.prompt if price is not None else None,
+        completion_per_million=price.completion if price is not None else None,
     )
 
 

@@ -7,11 +7,10 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
-from prober.config.specs import MetricsSpec
 from prober.features.capacity.actions import Estimate, Finished, Run
 from prober.features.capacity.estimate import estimated
 from prober.features.capacity.fitting import Fit, Prior
@@ -84,7 +83,7 @@ class Drive:
         others: Mapping[str, BudgetDemand] = MappingProxyType({}),
     ) -> None:
         # Its own view of the target: what the sweep sends has its own cap, and counts in nobody's state, but in its budgets.
-        spec = replace(target.spec, max_in_flight=plan.guards.in_flight, warmup=0)
+        spec = target.spec.model_copy(update={"max_in_flight": plan.guards.max_in_flight, "warmup": 0})
         self._target = Target(spec, target.clock)
         self._target.budgets, self._target.ledger, self._target.others = target.budgets, target.ledger, others
         self._target.identity, self._target.state = target.identity, target.state
@@ -114,7 +113,7 @@ class Drive:
         if target.budgets.keys() != self._target.budgets.keys():
             self.guard("the target's budget was changed")
             return
-        self._target.spec = replace(self._target.spec, budget=target.spec.budget)
+        self._target.spec = self._target.spec.model_copy(update={"budget": target.spec.budget})
         self._target.budgets, self._target.ledger, self._target.others = target.budgets, target.ledger, others
 
     def lease_lost(self) -> None:
@@ -171,7 +170,7 @@ class Drive:
         metrics = self._target.spec.metrics
         if metrics is None:
             return None
-        spec = MetricsSpec(metrics.url, PAGE_S)
+        spec = metrics.model_copy(update={"interval": PAGE_S})
         name = self._target.spec.name or self._target.spec.url
         return asyncio.create_task(self._read(self._open_page(self._target, spec, self._clock, self, lambda: name)))
 

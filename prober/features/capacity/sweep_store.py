@@ -1,13 +1,13 @@
-"""Results of sweeps, without their requests: in the store where there is one, read when somebody asks; else in memory.
+"""Results of sweeps, without their requests: in the store, if there is one, and read on request; else in memory.
 
-Everything that touches the disk or parses a result runs in a thread. A row is `["target's key", "sweep's id"]` to a result's file.
+Access to the disk and parsing of results run in a thread. The key of a row is `["target's key", "sweep's id"]`, its value the file
+of a result.
 """
 
 import asyncio
 import json
 import logging
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
@@ -17,15 +17,15 @@ from prober.results.result import Result
 from prober.results.result_file import REQUEST_LISTS, from_json, to_json
 from prober.storage.store import UNREADABLE_SUFFIX, Entry, Store
 
-SWEEP = "sweep"  # kind of what is in the store
-KEPT, KEPT_S = 20, 90 * 86_400.0  # results of a target, and how long they are kept
-MAX_BYTES = 32 << 20  # of all results: half of the volume that the manifests give
-BATCH, PAUSE_S = 50, 0.02  # rows that are cleaned up at a time, and the pause in which others write
+SWEEP = "sweep"  # kind of the rows in the store
+KEPT, KEPT_S = 20, 90 * 86_400.0  # most results of a target, and their largest age
+MAX_BYTES = 32 << 20  # of all results: half of the volume in the manifests
+BATCH, PAUSE_S = 50, 0.02  # rows that are cleaned up at a time, and the pause for other writers
 log = logging.getLogger(__name__)
 
 
 class SweepStore:
-    """Of one target, by its key; the latest KEPT of them. archive: of all targets, None keeps them in memory only."""
+    """The latest KEPT results of one target. key: of the target; archive: of all targets; None: in memory only."""
 
     def __init__(self, archive: "SweepArchive | None", key: str) -> None:
         self._archive, self._key = archive, key
@@ -34,20 +34,20 @@ class SweepStore:
         self._reading = asyncio.Lock()
 
     def latest(self) -> list[Result]:
-        """Those that were read, latest first."""
+        """Results that were read, latest first."""
         return list(self._results.values())
 
     def has(self, identity: str) -> bool:
-        """Whether there is such a result, read or not."""
+        """Whether there is a result with this id, read or not."""
         return identity in self._results or identity in self._unread
 
     async def read(self, enough: Callable[[Result], bool] = lambda _: False) -> None:
-        """Read what is in the store only, latest first, until one of all that were read is enough."""
+        """Read results from the store, latest first, until one of those that were read is `enough`."""
         if self._archive is None:
             return
         await self._archive.listed.wait()
         async with self._reading:
-            while self._unread and not any(enough(each) for each in self._results.values()):
+            while self._unread and not any(enough(result) for result in self._results.values()):
                 identity = self._unread[0]
                 result = await asyncio.to_thread(self._archive.result, self._key, identity)
                 if identity in self._unread:  # it may have been superseded meanwhile
@@ -56,21 +56,21 @@ class SweepStore:
                         self._results[identity] = result
 
     async def keep(self, result: Result) -> None:
-        """One more. Older ones than the latest KEPT are removed, here and in the store."""
-        kept = without_requests(result)
+        """Add a result. Results beyond the latest KEPT are removed, here and in the store."""
+        short = without_requests(result)
         if self._archive is not None:
-            await asyncio.to_thread(self._archive.save, self._key, kept)
-        self._results = {kept.id: kept} | self._results  # told only now: what was told is there after a kill
+            await asyncio.to_thread(self._archive.save, self._key, short)
+        self._results = {short.id: short} | self._results  # shown only after it was saved
         while len(self._results) > KEPT:
             self._results.popitem()
         del self._unread[KEPT - len(self._results) :]
 
     def found(self, identity: str) -> None:
-        """The store has another one, older than all that are known."""
+        """Add the id of a result in the store, older than all known ones."""
         self._unread.append(identity)
 
     def forget(self) -> None:
-        """The target is gone: if it returns its results are read again."""
+        """Forget the results of a removed target; they are read again if it returns."""
         if self._archive is not None:
             self._unread = [*self._results, *self._unread]
             self._results.clear()
@@ -82,18 +82,18 @@ class SweepArchive:
     An older version kept each request, and every result for 90 days: `clean_up` ends that.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
+        self._store, self._unix_s = store, unix_s
         self._max_bytes = inf  # until no row has requests in it any more
         self._stores: dict[str, SweepStore] = {}
         self.listed = asyncio.Event()
 
     def of(self, key: str) -> SweepStore:
-        """The results of one target, by its key."""
+        """The results of the target with this key."""
         return self._stores.setdefault(key, SweepStore(self, key))
 
     async def index(self) -> None:
-        """Find out what there is, without reading any of it."""
+        """List the results without reading them."""
         try:
             for key, identity in await asyncio.to_thread(self._known):
                 self.of(key).found(identity)
@@ -102,21 +102,21 @@ class SweepArchive:
         self.listed.set()
 
     def _known(self) -> list[tuple[str, str]]:
-        """(key, id) of the results that are kept, latest first."""
+        """(key, id) of the results within the limits, latest first."""
         entries = self._store.entries(SWEEP)
         old, known = set(self._surplus(entries)), []
-        for each in reversed(entries):
-            if (names := _names(each.key)) is None:
-                self._set_aside(each.key, "its key does not name a target and a sweep")
-            elif each.key not in old:
+        for entry in reversed(entries):
+            if (names := _names(entry.key)) is None:
+                self._set_aside(entry.key, "its key does not name a target and a sweep")
+            elif entry.key not in old:
                 known.append(names)
         return known
 
     async def clean_up(self) -> None:
-        """Remove what is too old, too much, or a request, some rows at a time; then give the space back."""
+        """Remove results beyond the limits, and requests, some rows at a time; then free the space."""
         try:
             await self._prune()
-            await asyncio.to_thread(self._store.load, SWEEP + UNREADABLE_SUFFIX, time.time() - KEPT_S)
+            await asyncio.to_thread(self._store.load, SWEEP + UNREADABLE_SUFFIX, self._unix_s() - KEPT_S)
             for each in await asyncio.to_thread(self._store.entries, SWEEP):
                 await asyncio.to_thread(self._shorten, each.key)
             self._max_bytes = MAX_BYTES
@@ -127,7 +127,7 @@ class SweepArchive:
             log.error("stored sweeps cannot be cleaned up, the next start tries again: %s", problem)
 
     async def _prune(self) -> None:
-        """Some rows at a time, as others write too."""
+        """Remove results beyond the limits, some rows at a time, so that others can write."""
         old = await asyncio.to_thread(lambda: list(self._surplus(self._store.entries(SWEEP))))
         for start in range(0, len(old), BATCH):
             await asyncio.to_thread(self._remove, old[start : start + BATCH])
@@ -136,7 +136,7 @@ class SweepArchive:
             log.info("%d stored sweeps were too old or too many, and were removed", len(old))
 
     def result(self, key: str, identity: str) -> Result | None:
-        """One result; None, and set aside with a line in the log, if it cannot be read. Blocks."""
+        """The result; None if it cannot be read, and then it is logged and set aside. Blocks."""
         row = json.dumps([key, identity])
         try:
             self._shorten(row)
@@ -149,16 +149,16 @@ class SweepArchive:
         return None
 
     def save(self, key: str, result: Result) -> None:
-        """One more, and no more than the limits allow, in one transaction. Blocks."""
+        """Save a result and remove those beyond the limits, in one transaction. Blocks."""
         row = json.dumps([key, result.id])
         items = [(row, to_json(result).encode())]
         try:
-            self._store.save_and_prune(SWEEP, items, time.time(), lambda entries: self._surplus(entries, row))
+            self._store.save_and_prune(SWEEP, items, self._unix_s(), lambda entries: self._surplus(entries, row))
         except sqlite3.Error as problem:
             log.error("a sweep's result could not be saved: %s", problem)
 
     def _surplus(self, entries: Sequence[Entry], keep: str = "") -> Iterable[str]:
-        return surplus(entries, time.time(), self._max_bytes, keep)
+        return surplus(entries, self._unix_s(), self._max_bytes, keep)
 
     def _remove(self, rows: Sequence[str]) -> None:
         try:
@@ -167,7 +167,7 @@ class SweepArchive:
             log.error("%d stored sweeps could not be removed, the next start tries again: %s", len(rows), problem)
 
     def _shorten(self, row: str) -> None:
-        """Without the requests that an older version kept."""
+        """Remove the requests that an older version stored."""
         try:
             self._store.empty_lists(SWEEP, row, REQUEST_LISTS)
         except sqlite3.Error as problem:
@@ -182,23 +182,23 @@ class SweepArchive:
 
 
 def surplus(entries: Sequence[Entry], now_unix_s: float, max_bytes: float, keep: str = "") -> Iterable[str]:
-    """The keys of the results to remove: those too old, those beyond KEPT of a target, and beyond `max_bytes` of all.
+    """The keys of the results to remove: too old ones, those beyond KEPT of a target, and beyond `max_bytes` in total.
 
-    entries: in the order in which they were saved, which no clock that was set can change. Each target's latest go last; `keep`,
-    the one that is being saved, never goes.
+    entries: in the order in which they were saved, which does not depend on the clock. The latest results of every target are
+    removed last, and `keep`, the result that is being saved, never.
     """
     ranked: list[tuple[int, int, Entry]] = []
     ranks: Counter[str] = Counter()
-    for age, each in enumerate(reversed(entries)):
-        names = _names(each.key)
+    for age, entry in enumerate(reversed(entries)):
+        names = _names(entry.key)
         owner = names[0] if names is not None else ""
-        ranked.append((ranks[owner], age, each))
+        ranked.append((ranks[owner], age, entry))
         ranks[owner] += 1
     total = 0
-    for rank, _, each in sorted(ranked, key=lambda row: row[:2]):
-        total += each.size_bytes
-        if each.key != keep and (rank >= KEPT or each.saved_unix_s < now_unix_s - KEPT_S or total > max_bytes):
-            yield each.key
+    for rank, _, entry in sorted(ranked, key=lambda row: row[:2]):
+        total += entry.size_bytes
+        if entry.key != keep and (rank >= KEPT or entry.saved_unix_s < now_unix_s - KEPT_S or total > max_bytes):
+            yield entry.key
 
 
 def _names(row: str) -> tuple[str, str] | None:

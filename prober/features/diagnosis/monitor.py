@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from prober.config.specs import DecodeSpec
+from prober.config.serving import DecodeBoundSpec
 from prober.exposition.families import Registry
 from prober.features.diagnosis import series
 from prober.features.diagnosis.clues import Evidence, WindowFeatures
@@ -58,7 +57,10 @@ class DiagnosisMonitor:
             await asyncio.sleep(EVALUATE_EVERY_S)
             for target in list(self._targets):
                 if target in self._targets:  # it may have been removed during this round
-                    target.evaluate(time.time())
+                    try:
+                        target.evaluate()
+                    except Exception:
+                        log.exception("target=%s: the diagnosis failed; please report this", target.name)
                 await asyncio.sleep(0)
 
 
@@ -77,12 +79,13 @@ class TargetDiagnosis(TargetObserver):
         on_removed: Callable[["TargetDiagnosis"], None],
     ) -> None:
         self._registry, self._events, self._observed, self._on_removed = registry, events, observed, on_removed
+        self.name = observed.name
         self._slos: dict[str, tuple[Slo, ...]] = {}
         self._probes: dict[str, deque[ProbeResult]] = {}
         self._usual: dict[str, deque[WindowFeatures]] = {}
         self._drifted: set[tuple[str, str]] = set()  # workload, signal
         self._window_began_s = self._now_s()
-        self.decode: DecodeSpec | None = None
+        self.decode: DecodeBoundSpec | None = None
         self.readings: deque[tuple[float, EngineSignals]] = deque(maxlen=MOST)
         self.devices: deque[tuple[float, Sequence[GpuReading]]] = deque(maxlen=MOST)
         self.diagnosis: Diagnosis | None = None
@@ -116,7 +119,7 @@ class TargetDiagnosis(TargetObserver):
     def removed(self) -> None:
         self._on_removed(self)
 
-    def evaluate(self, unix_s: float) -> None:
+    def evaluate(self) -> None:
         """Diagnose a target that is in trouble, or learn from one that is not."""
         now_s = self._now_s()
         drifted = {workload.removesuffix(WARM) for workload, _ in self._drifted}
@@ -129,9 +132,9 @@ class TargetDiagnosis(TargetObserver):
             troubled |= bool(breached or _breached(slos, probes)) or workload in drifted
             if telling and (breached or workload in drifted) and (found is None or found.regime == "unknown"):
                 present = _seen(self, probes)
-                self._registry.show(series.BOUND_RATIO, present.over_bound, self._observed.name)
+                self._registry.show(series.BOUND_RATIO, present.over_bound, self.name)
                 found = self._diagnose(workload, present, breached)
-        self._take(found, unix_s)
+        self._take(found)
         if troubled:
             self._window_began_s = now_s
         else:
@@ -141,15 +144,16 @@ class TargetDiagnosis(TargetObserver):
         engine = self.readings[-1][1].info.engine if self.readings else None
         return diagnose(Evidence(present, _typical(self._usual.get(workload, ())), breached, engine))
 
-    def _take(self, found: Diagnosis | None, unix_s: float) -> None:
+    def _take(self, found: Diagnosis | None) -> None:
         self._show(found.regime if found else None)
         if found is not None and (self.diagnosis is None or found.regime != self.diagnosis.regime):
-            log.info("target=%s diagnosis: %s", self._observed.name, found.regime)
-            self._events.append(TargetEvent(unix_s, self._observed.name, "diagnosis", found.text()))
+            log.info("target=%s diagnosis: %s", self.name, found.regime)
+            unix_s = self._observed.target.clock.unix_s()
+            self._events.append(TargetEvent(unix_s, self.name, "diagnosis", found.text()))
         self.diagnosis = found
 
     def _show(self, regime: str | None) -> None:
-        self._registry.show_one(series.REGIME, regime, series.REGIMES, self._observed.name)
+        self._registry.show_one(series.REGIME, regime, series.REGIMES, self.name)
 
     def _learn(self, windows: dict[str, list[ProbeResult]], now_s: float) -> None:
         """A window without trouble is a usual one."""
@@ -159,7 +163,7 @@ class TargetDiagnosis(TargetObserver):
         for workload, probes in windows.items():
             if len(probes) >= FEWEST:
                 found = _seen(self, probes)
-                self._registry.show(series.BOUND_RATIO, found.over_bound, self._observed.name)
+                self._registry.show(series.BOUND_RATIO, found.over_bound, self.name)
                 self._usual.setdefault(workload, deque(maxlen=USUAL_WINDOWS)).append(found)
 
     def _now_s(self) -> float:
@@ -192,11 +196,11 @@ def _seen(case: "TargetDiagnosis", probes: Sequence[ProbeResult]) -> WindowFeatu
     return seen(probes, readings, devices, _hardware(case.decode, devices[-1] if devices else ()))
 
 
-def _hardware(decode: DecodeSpec | None, devices: Sequence[GpuReading]) -> Hardware | None:
+def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading]) -> Hardware | None:
     """None where it is not configured, or not known what it runs on."""
     if decode is None:
         return None
-    bandwidth = decode.bandwidth_bytes_per_s
+    bandwidth = decode.memory_bandwidth_bytes_per_s
     if bandwidth is None:
         names = {device.name for device in devices}
         found = memory_bandwidth(names.pop()) if len(names) == 1 else None

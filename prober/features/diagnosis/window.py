@@ -34,7 +34,7 @@ class Hardware:
     """What the engine decodes with: see `roofline`. gpus: those that share the weights."""
 
     model: DecodeModel
-    bandwidth_bytes_per_s: float
+    memory_bandwidth_bytes_per_s: float
     gpus: int = 1
 
 
@@ -251,7 +251,7 @@ def _over_bound(
         return None
     per_s = decode_bound_tokens_per_s(
         hardware.model,
-        hardware.bandwidth_bytes_per_s,
+        hardware.memory_bandwidth_bytes_per_s,
         gpus=hardware.gpus,
         context_tokens=context,
         sequences=max(1.0, running),

@@ -11,17 +11,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from prober.config.discovery import KEPT, Unfit, target_of
-from prober.config.relabel import Labels
-from prober.config.specs import (
-    DiscoverySpec,
-    DnsSpec,
-    FileSpec,
-    HttpSpec,
-    KubernetesSpec,
-    Specs,
-    TargetSpec,
-)
+from prober.config.configuration import Configuration
+from prober.config.discovery import DiscoverySpec, DnsSpec, FileSpec, HttpSpec, KubernetesSpec, Unfit, target_of
+from prober.config.relabel import KEPT, Labels
+from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.exposition.families import Registry
 from prober.features.discovery import series as discovery_series
@@ -111,13 +104,13 @@ class DesiredTargets:
         self._changed = asyncio.Event()
         self._configuring, self._changing = asyncio.Lock(), asyncio.Lock()
 
-    async def configure(self, specs: Specs) -> None:
+    async def configure(self, specs: Configuration) -> None:
         """Apply a configuration together with the targets found so far."""
         async with self._configuring:
             await self._configure(specs)
             await self.apply()
 
-    async def _configure(self, specs: Specs) -> None:
+    async def _configure(self, specs: Configuration) -> None:
         self._static = specs.targets
         declared = {spec.name: spec for spec in specs.discovery}
         for name in [name for name in self._groups if name not in declared]:

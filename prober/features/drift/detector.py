@@ -55,7 +55,7 @@ class Settings:
     """Settings of one signal."""
 
     rate_per_s: float  # mean rate of samples
-    false_alarm_every_s: float = 30 * DAY_S
+    false_alarms_per_s: float = 1 / (30 * DAY_S)  # of this signal, at most
     material: float = 0.20  # smallest slowdown that matters; below half of it there is no alarm
     accept_after_s: float = 7 * DAY_S  # an older alarm becomes the new baseline
 
@@ -69,7 +69,7 @@ class Settings:
     @property
     def threshold(self) -> float:
         """Evidence that raises an alarm; also the mean number of samples between false alarms, at least."""
-        return FALSE_ALARM_MARGIN * self.rate_per_s * self.false_alarm_every_s
+        return FALSE_ALARM_MARGIN * self.rate_per_s / self.false_alarms_per_s
 
 
 class Observation(NamedTuple):

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prober.config.specs import DriftSpec
+from prober.config.drift import DriftSpec
 from prober.exposition.families import Registry
 from prober.features.drift import series
 from prober.features.drift.detector import (
@@ -244,7 +244,7 @@ class TargetDrift(TargetObserver):
         metrics = self._observed.target.spec.metrics
         for read_ns, load in reversed(self._loads):
             if read_ns <= at_ns:
-                is_fresh = metrics is not None and at_ns - read_ns <= MAX_LOAD_AGE_INTERVALS * metrics.interval_s * 1e9
+                is_fresh = metrics is not None and at_ns - read_ns <= MAX_LOAD_AGE_INTERVALS * metrics.interval * 1e9
                 return load if is_fresh else None
         return None
 
@@ -309,7 +309,7 @@ class TargetDrift(TargetObserver):
     def _state_of(self, key: SignalKey, rate_per_s: float, state: Drift | None) -> Drift:
         """The state under the current settings: the given one, the saved one, or a new one."""
         spec = self._monitor.spec
-        settings = Settings(rate_per_s, 1 / spec.false_alarms_per_s, spec.material, spec.accept_after_s)
+        settings = Settings(rate_per_s, spec.false_alarms, spec.material, spec.accept_after)
         saved = self._monitor.saved_state(self.name, key) if state is None else None
         if saved is not None:
             try:

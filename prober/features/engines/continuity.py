@@ -71,7 +71,7 @@ class Continuity:
     def __init__(self, identity: EngineIdentity | None = None, epoch: int = 0) -> None:
         self.epoch = epoch
         self._gap = False  # readings are missing before the next one
-        self._identity = identity or EngineIdentity()
+        self.identity = identity or EngineIdentity()
         self._raw: EngineSignals | None = None  # the last reading, believed or not
         self._believed: EngineSignals | None = None  # the last one that was
         self._in_doubt = False  # counters fell at the last reading
@@ -136,7 +136,7 @@ class Continuity:
         return self._go_on(now)
 
     def _go_on(self, now: EngineSignals) -> ContinuousReading:
-        changes = self._identity.update(_telling(now.info))
+        changes = self.identity.update(_telling(now.info))
         self._believed = self._raw
         totals: dict[str, Any] = {}
         for name, raw in _counting(now).items():

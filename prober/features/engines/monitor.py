@@ -3,10 +3,9 @@
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.exposition.families import Registry
 from prober.features.engines import series
 from prober.features.engines.continuity import Continuity, EngineIdentity
@@ -50,8 +49,11 @@ class EngineMonitor:
         """The engine of one target; under another name it is the same engine."""
         key = observed.target.spec.key
         before = self._targets.get(key)
-        identity = before.identity if before else EngineIdentity(json.loads(self._saved.pop(key, b"{}")))
-        observer = self._targets[key] = TargetEngine(self, observed, identity)
+        if before is None:
+            continuity = Continuity(EngineIdentity(json.loads(self._saved.pop(key, b"{}"))))
+        else:
+            continuity = before.continuity
+        observer = self._targets[key] = TargetEngine(self, observed, continuity)
         return observer
 
     def forget(self, target: "TargetEngine") -> None:
@@ -62,25 +64,24 @@ class EngineMonitor:
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(key of the target, facts of its engine), so that a change over a restart of the prober is seen."""
         for key, target in list(self._targets.items()):
-            if target.identity.facts:
-                yield key, json.dumps(target.identity.facts).encode()
+            if target.continuity.identity.facts:
+                yield key, json.dumps(target.continuity.identity.facts).encode()
 
 
 class TargetEngine(TargetObserver):
     """The engine of one target. What its page does not say has no series."""
 
-    def __init__(self, monitor: EngineMonitor, observed: ObservedTarget, identity: EngineIdentity) -> None:
-        self.key, self.identity = observed.target.spec.key, identity
+    def __init__(self, monitor: EngineMonitor, observed: ObservedTarget, continuity: Continuity) -> None:
+        self.key, self.continuity = observed.target.spec.key, continuity
         self._monitor, self._registry = monitor, monitor.registry
         self._observed, self._name, self._spec = observed, observed.name, observed.target.spec
-        self._continuity = Continuity(identity)
         self._reading: asyncio.Task[None] | None = None
         self._declare()
 
     def configured(self) -> None:
         before, self._spec = self._spec, self._observed.target.spec
         if not _is_same_page(before, self._spec):
-            self._continuity = Continuity(self.identity, self._continuity.epoch + 1)
+            self.continuity = Continuity(self.continuity.identity, self.continuity.epoch + 1)
             self._observed.page_changed()
             self._observed.page_read(None)
         self._declare()
@@ -89,7 +90,7 @@ class TargetEngine(TargetObserver):
         target = self._observed.target
         if target.spec.metrics is not None and self._reading is None:
             reader = PageReader(
-                target, target.spec.metrics, target.clock, self._observed, lambda: self._name, self._continuity
+                target, target.spec.metrics, target.clock, self._observed, lambda: self._name, self.continuity
             )
             self._reading = asyncio.create_task(reader.run())
 
@@ -126,14 +127,15 @@ class TargetEngine(TargetObserver):
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         if devices and driver:
-            for change in self.identity.update({"driver": driver}):
+            for change in self.continuity.identity.update({"driver": driver}):
                 self._observed.engine_changed(change)
 
     def engine_changed(self, change: EngineChange) -> None:
         kind = change.kind if change.kind in series.ENGINE_CHANGE_KINDS else "flags"
         self._registry.value(series.ENGINE_CHANGES, self._name, kind).inc()
         log.info("target=%s engine: %s", self._name, change.text())
-        self._monitor.events.append(TargetEvent(time.time(), self._name, "engine", change.text()))
+        unix_s = self._observed.target.clock.unix_s()
+        self._monitor.events.append(TargetEvent(unix_s, self._name, "engine", change.text()))
 
     def _declare(self) -> None:
         if self._spec.metrics is not None:

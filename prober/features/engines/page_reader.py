@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from prober.config.problems import shown
-from prober.config.specs import MetricsSpec
+from prober.config.serving import MetricsSpec
 from prober.exposition.parse import Page, Parser
 from prober.features.engines.continuity import Continuity
 from prober.features.engines.page_reading import facts, in_slices, recognise, wanted
@@ -63,7 +63,7 @@ class PageReader:
         """Read until cancelled, or until it is known that this engine has no page."""
         due = self._clock.now_ns()
         while await self.read():
-            due = max(due + round(self._spec.interval_s * 1e9), self._clock.now_ns())
+            due = max(due + round(self._spec.interval * 1e9), self._clock.now_ns())
             await self._clock.sleep_until(due)
 
     async def read(self) -> bool:
@@ -79,7 +79,7 @@ class PageReader:
                 return True  # the prober was stopped meanwhile, which says nothing of the page
             self._tries += 1
             self._log_once(f"the engine's page cannot be read: {problem}")
-        stale_ns = STALE_READINGS * round(self._spec.interval_s * 1e9)
+        stale_ns = STALE_READINGS * round(self._spec.interval * 1e9)
         if self._read_ns is None or self._clock.now_ns() - self._read_ns > stale_ns:
             self._listener.page_read(None)
         return True
@@ -133,7 +133,7 @@ class PageReader:
         return found
 
     def _take(self, signals: EngineSignals, page: Page, at_ns: int) -> None:
-        if self._read_ns is None or at_ns - self._read_ns > GAP_READINGS * self._spec.interval_s * 1e9:
+        if self._read_ns is None or at_ns - self._read_ns > GAP_READINGS * self._spec.interval * 1e9:
             self._continuity.gap()
         continued = self._continuity.take(signals)
         if continued.refused:
@@ -187,7 +187,7 @@ class PageReader:
         headers = dict(endpoint.headers) if urlsplit(url).hostname == endpoint.host.lower() else {}
         if self._ours(url) and (token := endpoint.token()):
             headers["Authorization"] = f"Bearer {token}"  # for the target's own server only
-        timeout_s = min(4.0, self._spec.interval_s)
+        timeout_s = min(4.0, self._spec.interval)
         return await fetch(
             url,
             headers=headers,

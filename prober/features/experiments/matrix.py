@@ -48,7 +48,7 @@ class Verdict:
 
 def missed_error(rows: Sequence[Row]) -> float:
     """The error at which one objective of one row may be called missed."""
-    return ERROR / max(1, sum(len(row.slos) for row in rows))
+    return ERROR / max(1, sum(len(row.accept) for row in rows))
 
 
 def judge(
@@ -58,7 +58,7 @@ def judge(
 
     missed: see `missed_error`; loading: requests that were not sent, as the engine said it is loading or shutting down
     """
-    asked = [(slo, _question(slo, row.workload)) for slo in row.slos]
+    asked = [(slo, _question(slo, row.workload)) for slo in row.accept]
     for _, question in asked:
         for result in results:
             question.take(result)
@@ -100,11 +100,11 @@ def reservations(row: Row) -> list[str]:
     """Sentences on objectives that the row's requests are too few to show to hold."""
     if row.requests is not None:
         count: float = row.requests
-    elif row.rate_per_s is not None and row.duration_s is not None:
-        count = row.rate_per_s * row.duration_s
+    elif row.rate is not None and row.duration is not None:
+        count = row.rate * row.duration
     else:
         return []
-    needed = [(slo, _question(slo, row.workload).least(ERROR)) for slo in row.slos]
+    needed = [(slo, _question(slo, row.workload).least(ERROR)) for slo in row.accept]
     return [
         f"{stage_name(row)}: {_words(slo)} takes {least:,} requests to be accepted if all are good, and about {count:,.0f} are sent"
         for slo, least in needed
@@ -114,12 +114,12 @@ def reservations(row: Row) -> list[str]:
 
 def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
     """Absolute due times of a row with a rate: Poisson arrivals up to its number of requests or its duration."""
-    assert row.rate_per_s is not None, "a closed loop has no schedule"
-    times = poisson(row.rate_per_s, rng, start_ns)
+    assert row.rate is not None, "a closed loop has no schedule"
+    times = poisson(row.rate, rng, start_ns)
     if row.requests is not None:
         return islice(times, row.requests)
-    assert row.duration_s is not None
-    end_ns = start_ns + round(row.duration_s * 1e9)
+    assert row.duration is not None
+    end_ns = start_ns + round(row.duration * 1e9)
     return takewhile(lambda due_ns: due_ns < end_ns, times)
 
 
@@ -141,12 +141,12 @@ def warming(workload: Workload) -> Workload:
 
 def loop(row: Row) -> str:
     """Rate or concurrency as text."""
-    return f"{row.rate_per_s:g}/s" if row.rate_per_s is not None else f"closed loop of {row.concurrency}"
+    return f"{row.rate:g}/s" if row.rate is not None else f"closed loop of {row.concurrency}"
 
 
 def amount(row: Row) -> str:
     """Number of requests or duration as text."""
-    return _requests(row.requests) if row.requests is not None else f"{row.duration_s or 0:g} s"
+    return _requests(row.requests) if row.requests is not None else f"{row.duration or 0:g} s"
 
 
 def stage_name(row: Row) -> str:

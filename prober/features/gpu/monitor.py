@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.exposition.families import Registry, Series
 from prober.features.gpu import series
 from prober.features.gpu.reader import Reader, open_reader
@@ -88,8 +88,8 @@ class GpuMonitor:
         """Hand the devices to the targets that they serve."""
         targets = list(self._targets())
         for target in targets:
-            # A sidecar sees the GPUs of its pod; with several targets the configuration must assign them.
-            chosen = target.spec.gpus.chosen
+            # A sidecar sees the GPUs of its pod; a prober of many targets must be told which target they serve.
+            chosen = target.spec.gpus.indices
             if chosen is None:
                 chosen = ("all",) if len(targets) == 1 else ()
             for choice in chosen:

@@ -5,18 +5,18 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from prober.config.specs import GrafanaSpec
+from prober.config.grafana import GrafanaSpec
 from prober.exposition.families import Registry
 from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.marks import Mark, mark
 from prober.features.grafana.client.sync import SyncRequest, SyncResult, parse_result
 from prober.measure.event import TargetEvent
+from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.results.result import Result
 
@@ -63,11 +63,13 @@ class Grafana:
         families: Registry,
         event_log: EventLog,
         results: Callable[[str], Iterable[Result]],
+        clock: Clock,
         exclusive: Callable[[], bool] = lambda: True,
         run_sync: Callable[[SyncRequest], Awaitable[SyncResult]] | None = None,
         *,
         first: bool = True,
     ) -> None:
+        self._clock = clock
         self._run_sync, self._first = run_sync or sync, first
         self._going: asyncio.Future[SyncResult] | None = None
         self._families, self._event_log, self._results, self._exclusive = families, event_log, results, exclusive
@@ -104,7 +106,7 @@ class Grafana:
         """Check for due tasks forever, while configured."""
         while True:
             await self._configured.wait()
-            await self.run_due(time.monotonic())
+            await self.run_due(self._clock.now_ns() / 1e9)
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def run_due(self, now_s: float) -> None:
@@ -168,7 +170,7 @@ class Grafana:
         if self._dashboards is not task_before:
             return  # reloaded meanwhile; the new configuration runs next
         if request.dashboards:
-            self._record(self._dashboards, result, now_s, request.spec.interval_s)
+            self._record(self._dashboards, result, now_s, request.spec.interval)
         if request.marks and self._record(self._annotations, result, now_s, MARKS_INTERVAL_S):
             self._marks_created(request.marks, now_s)
         if result.dashboards is not None:
@@ -179,7 +181,7 @@ class Grafana:
         why = result.failures.get(task.name)
         if why is None:
             task.done(now_s + again_s)
-            self._families[grafana_series.GRAFANA_SUCCESS.name].value(task.name).value = time.time()
+            self._families[grafana_series.GRAFANA_SUCCESS.name].value(task.name).value = self._clock.unix_s()
             return True
         self._families[grafana_series.GRAFANA_FAILURES.name].value(task.name).inc()
         log.warning("grafana: synchronisation of %s failed, next try in %g s: %s", task.name, task.failed(now_s), why)

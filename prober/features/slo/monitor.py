@@ -1,6 +1,6 @@
 """Counts the events of every SLO, for series and page alike."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from prober.exposition.families import Registry
@@ -9,7 +9,7 @@ from prober.features.slo.status import SloStatus, slo_status
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
-from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
+from prober.probing.observer import NamedSpec, TargetObserver
 
 
 class SloMonitor:
@@ -17,10 +17,17 @@ class SloMonitor:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self._targets: dict[str, TargetSlos] = {}
 
-    def observe(self, observed: ObservedTarget) -> "TargetSlos":
-        """The SLOs of one target."""
-        return TargetSlos(self._registry, observed)
+    def observe(self, observed: NamedSpec) -> "TargetSlos":
+        """The SLOs of one target. One that takes over the name of a target that still ends goes on with its counts."""
+        observer = TargetSlos(self._registry, observed, self._forget, self._targets.get(observed.name))
+        self._targets[observed.name] = observer
+        return observer
+
+    def _forget(self, target: "TargetSlos") -> None:
+        if self._targets.get(target.name) is target:
+            del self._targets[target.name]
 
 
 @dataclass(slots=True)
@@ -37,9 +44,16 @@ class _Count:
 class TargetSlos(TargetObserver):
     """The SLOs of one target, by workload and by the name of the SLO."""
 
-    def __init__(self, registry: Registry, observed: NamedSpec) -> None:
-        self._registry, self._observed, self._name = registry, observed, observed.name
-        self._counts: dict[tuple[str, str], _Count] = {}
+    def __init__(
+        self,
+        registry: Registry,
+        observed: NamedSpec,
+        on_removed: Callable[["TargetSlos"], None],
+        before: "TargetSlos | None",
+    ) -> None:
+        self.name = observed.name
+        self._registry, self._observed, self._on_removed = registry, observed, on_removed
+        self._counts: dict[tuple[str, str], _Count] = dict(before._counts) if before is not None else {}
         self.configured()
 
     def configured(self) -> None:
@@ -65,8 +79,11 @@ class TargetSlos(TargetObserver):
                     count.bad + bad,
                     result.timeline.intended_ns,
                 )
-                self._registry.value(series.SLO_EVENTS, self._name, workload, slo_name).inc(seen)
-                self._registry.value(series.SLO_BAD_EVENTS, self._name, workload, slo_name).inc(bad)
+                self._registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(seen)
+                self._registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
+
+    def removed(self) -> None:
+        self._on_removed(self)
 
     def statuses(self, *, trusted: bool, now_ns: int) -> Iterator[SloStatus]:
         """The status of each SLO in each workload; now_ns: of the monotonic clock."""
@@ -76,7 +93,7 @@ class TargetSlos(TargetObserver):
 
     def _declare(self, unchanged: set[tuple[str, str]]) -> None:
         """Counters at 0, objective and threshold as configured; what judges something else now begins again."""
-        registry, name = self._registry, self._name
+        registry, name = self._registry, self.name
         kept = {(name, *key) for key in unchanged}
         for counter in (series.SLO_EVENTS, series.SLO_BAD_EVENTS):
             registry.keep(counter, kept, name)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from prober.config.specs import Estimate
+from prober.config.target import Estimate
 from prober.features.capacity.sweep_progress import Sweeping
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.detector import DriftVerdict, Shift
@@ -15,6 +15,7 @@ from prober.measure.event import TargetEvent
 from prober.measure.objective import format_percent
 from prober.measure.outcome import BAD
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.results.capacity import Capacity
 from prober.results.result import Result
 from prober.statistics.quantiles import Quantile
@@ -120,7 +121,7 @@ class TargetView:
     url: str
     model: str
     engine: str
-    state: str
+    state: TargetState
     outcomes: Mapping[str, int] = field(default_factory=dict)
     standings: Sequence[SloStatus] = ()
     quantiles: Mapping[tuple[str, str], Sequence[Quantile]] = field(default_factory=dict)
@@ -208,7 +209,7 @@ def concern(view: TargetView) -> Concern:
     cause = _cause(view.diagnosis.regime) if view.diagnosis else ""
     if view.paused_unix_s is not None:
         return Concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")
-    if view.state == "failing":
+    if view.state is TargetState.FAILING:
         return Concern(0, "bad", "failing", last_failure)
     if missed:
         worst = max(missed, key=lambda standing: standing.bad / max(1, standing.events))
@@ -219,7 +220,7 @@ def concern(view: TargetView) -> Concern:
         return Concern(2, "few", f"slower than its baseline: {signals}", cause)
     if view.diagnosis is not None:
         return Concern(3, "few", f"slow, {cause}", view.diagnosis.means)
-    if view.state != "ready":
+    if view.state is not TargetState.READY:
         return Concern(4, "unknown", view.state, view.starting.text if view.starting else last_failure)
     if without_data:
         return Concern(6, "unknown", f"no verdict on SLO: {_slo_names(without_data)}", without_data[0].why)

@@ -15,6 +15,9 @@ from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.probing.target import Target
 from prober.storage.store import Store
+from tests.virtual import VirtualClock
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Full(Store):
@@ -35,7 +38,7 @@ def target(clock: Clock, limit: int = 50_000_000) -> Target:
 
 async def test_a_request_is_covered_before_it_leaves_and_found_after_a_kill(tmp_path: Path) -> None:
     """Another process reads at least the reserved amount, and at most the margin more; after a stop it is exact."""
-    clock, store = Clock(), Store(str(tmp_path))
+    clock, store = VirtualClock(), Store(str(tmp_path))
     ledger, spending = Ledger(store), target(clock)
     ledger.start()
     ledger.enter(spending)
@@ -58,7 +61,11 @@ async def test_a_full_disk_holds_no_request_back_and_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every failure is counted; what could not be written is written when there is room."""
-    clock, store, failures = Clock(), Full(str(tmp_path)), registry()["llmslo_storage_write_failures_total"].value()
+    clock, store, failures = (
+        VirtualClock(),
+        Full(str(tmp_path)),
+        registry()["llmslo_storage_write_failures_total"].value(),
+    )
     ledger, spending = Ledger(store, failures), target(clock)
     ledger.start()
     ledger.enter(spending)
@@ -87,6 +94,7 @@ class Slow(Full):
         super().save(kind, items, now_unix_s)
 
 
+@pytest.mark.real_time
 async def test_who_comes_while_a_write_fails_is_held_back_no_longer_than_by_that(tmp_path: Path) -> None:
     """Not until the next try, seconds later: a target whose configuration was changed goes on being probed."""
     clock, store = Clock(), Slow(str(tmp_path))
@@ -108,7 +116,7 @@ async def test_who_comes_while_a_write_fails_is_held_back_no_longer_than_by_that
 
 async def test_a_target_that_goes_and_comes_has_not_forgotten() -> None:
     """Discovery may lose a target for a minute: its budget is no fresh one. A new limit is for what was spent already."""
-    clock, ledger = Clock(), Ledger()
+    clock, ledger = VirtualClock(), Ledger()
     first, again = target(clock), target(clock, 60_000_000)
     ledger.enter(first)
     assert first.reserve(10_000, 90_000) is not None
@@ -124,7 +132,7 @@ async def test_a_target_that_goes_and_comes_has_not_forgotten() -> None:
 )
 async def test_what_cannot_be_read_is_told_and_begun_anew(caplog: pytest.LogCaptureFixture, data: bytes) -> None:
     """With the target's name."""
-    clock = Clock()
+    clock = VirtualClock()
     restored = target(clock)
     Ledger(saved={"t": data}).enter(restored)
     assert restored.budgets["tokens"].spent(clock.now_ns()) == 0

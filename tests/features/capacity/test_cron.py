@@ -1,15 +1,21 @@
 """Cron, in the time zone that is said."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
-from apscheduler.triggers.date import DateTrigger
 
-from prober.features.capacity import cron as module
-from prober.features.capacity.cron import BadSchedule, Cron, longest_gap_s, max_due_times, trigger
+from prober.features.capacity.cron import MAX_LATENESS_S, BadSchedule, Cron, longest_gap_s, max_due_times, trigger
+from prober.net.clock import Clock
 from prober.workload.blackout import parse_weekly_span
+from tests.virtual import START_S
+
+pytestmark = pytest.mark.virtual_time
+HOUR_S, DAY_S = 3600.0, 86_400.0
+BEGIN_S = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
+DUE_S = BEGIN_S + 3.25 * HOUR_S
 
 
 def test_a_schedule_is_in_its_own_time_zone() -> None:
@@ -40,10 +46,10 @@ def test_what_is_no_schedule_is_told(schedule: str, timezone: str, key: str, mes
 def test_the_longest_gap_between_due_times() -> None:
     """Over a weekend, and where a blackout swallows some."""
     day = 86_400
-    assert longest_gap_s("0 3 * * *", "UTC") == day
-    assert longest_gap_s("0 3 * * mon-fri", "UTC") == 3 * day
-    assert longest_gap_s("0 * * * *", "UTC", [parse_weekly_span("08:00-20:00")]) == 13 * 3600
-    assert longest_gap_s("0 3 * * *", "UTC", [parse_weekly_span("00:00-24:00")]) is None
+    assert longest_gap_s("0 3 * * *", "UTC", [], BEGIN_S) == day
+    assert longest_gap_s("0 3 * * mon-fri", "UTC", [], BEGIN_S) == 3 * day
+    assert longest_gap_s("0 * * * *", "UTC", [parse_weekly_span("08:00-20:00")], BEGIN_S) == 13 * 3600
+    assert longest_gap_s("0 3 * * *", "UTC", [parse_weekly_span("00:00-24:00")], BEGIN_S) is None
 
 
 @pytest.mark.parametrize(
@@ -72,72 +78,80 @@ def test_once_a_day_is_twice_in_somewhat_more_than_a_day() -> None:
     assert max_due_times("15 3 * * *", "UTC", (), 0, 25 * 3600) == 2
 
 
+class Wall:
+    """A wall clock in the time of the loop, ahead of it by `ahead_s`."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def unix_s(self) -> float:
+        return BEGIN_S + asyncio.get_running_loop().time() - START_S + self.ahead_s
+
+
+class Rung:
+    """The daily schedule 03:15 UTC from `BEGIN_S` on, and its calls."""
+
+    def __init__(self, schedule: str = "15 3 * * *") -> None:
+        self.wall = Wall()
+        self.cron = Cron(cast(Clock, self.wall))
+        self.calls: list[float] = []
+        self.missed: list[float] = []
+        self.cron.set("a", schedule, "UTC", self.calls.append, self.missed.append)
+
+
 async def test_each_key_has_one_schedule_until_it_is_removed() -> None:
     """A key has one schedule at a time."""
-    cron = Cron()
-    try:
-        cron.set("a", "0 0 1 1 *", "UTC", lambda _: None)
-        first = cron.next("a")
-        cron.set("a", "0 0 2 1 *", "UTC", lambda _: None)
-        second = cron.next("a")
-        assert first is not None
-        assert second is not None
-        assert (first.day, second.day) == (1, 2)
-        cron.remove("a")
-        cron.remove("a")
-        assert cron.next("a") is None
-        await asyncio.sleep(0)
-    finally:
-        cron.stop()
+    rung = Rung()
+    rung.cron.set("a", "0 4 * * *", "UTC", rung.calls.append, rung.missed.append)
+    await asyncio.sleep(DAY_S)
+    assert rung.calls == [BEGIN_S + 4 * HOUR_S]
+    rung.cron.remove("a")
+    rung.cron.remove("a")
+    await asyncio.sleep(DAY_S)
+    assert len(rung.calls) == 1
 
 
-async def test_callbacks_run_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A callback can start a task, which is impossible in a thread; it gets the due time, not the time of the call."""
-    due = datetime.now(UTC) - timedelta(seconds=30)
-    monkeypatch.setattr(module, "trigger", lambda schedule, timezone: DateTrigger(due))
-    begun = asyncio.get_running_loop().create_future()
-    cron = Cron()
-    try:
-        cron.set("a", "* * * * *", "UTC", lambda due_s: begun.set_result((asyncio.get_running_loop(), due_s)))
-        assert await asyncio.wait_for(begun, 10) == (asyncio.get_running_loop(), due.timestamp())
-    finally:
-        cron.stop()
+async def test_a_callback_gets_its_due_time_at_that_time() -> None:
+    """Once a day; a callback that fails ends neither its schedule nor others."""
+    rung = Rung()
+    at: list[float] = []
+
+    def fail(due_s: float) -> None:
+        at.append(rung.wall.unix_s())
+        raise ZeroDivisionError
+
+    rung.cron.set("b", "15 3 * * *", "UTC", fail, rung.missed.append)
+    await asyncio.sleep(3 * DAY_S)
+    assert rung.calls == [DUE_S, DUE_S + DAY_S, DUE_S + 2 * DAY_S]
+    assert at == pytest.approx(rung.calls, abs=0.001)
+    assert rung.missed == []
 
 
-async def test_a_due_time_that_the_clock_skips_is_reported_as_missed_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Over the allowed lateness: reported as missed with the due time; a smaller lateness still calls back."""
-    monkeypatch.setattr(module, "WAKEUP_INTERVAL_S", 0.02)
-    cron = Cron()
-    rung: list[float] = []
-    missed: list[float] = []
-    cron.set("a", "15 3 * * *", "UTC", rung.append, missed.append)
-    cron.set("b", "15 3 * * *", "UTC", rung.append, missed.append)
-    now = datetime.now(UTC)
-    long_ago, just_now = now - timedelta(hours=1), now - timedelta(minutes=1)
-    cron._scheduler.get_job("a").modify(next_run_time=long_ago)
-    cron._scheduler.get_job("b").modify(next_run_time=just_now)
-    while not (rung and missed):  # noqa: ASYNC110 - two things are waited for
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)
-    cron.stop()
-    assert rung == [just_now.timestamp()]
-    assert missed == [long_ago.timestamp()]
+@pytest.mark.parametrize(("late_s", "is_called"), [(MAX_LATENESS_S - 60, True), (MAX_LATENESS_S + 60, False)])
+async def test_a_due_time_that_the_clock_is_set_over_is_called_late_or_missed(late_s: float, is_called: bool) -> None:
+    """Once, with its due time, and within half a minute although the schedule was hours away by the old clock."""
+    rung = Rung()
+    rung.wall.ahead_s = DUE_S + late_s - BEGIN_S
+    await asyncio.sleep(30.0)
+    assert (rung.calls, rung.missed) == (([DUE_S], []) if is_called else ([], [DUE_S]))
+    await asyncio.sleep(HOUR_S)
+    assert len(rung.calls + rung.missed) == 1
 
 
-async def test_the_scheduler_wakes_up_regularly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a schedule that was hours away by the old clock would sleep through its time by the new one."""
-    monkeypatch.setattr(module, "WAKEUP_INTERVAL_S", 0.01)
-    cron = Cron()
-    looks: list[int] = []
-    wakeup = cron._scheduler.wakeup
+async def test_of_several_due_times_that_have_passed_the_latest_is_called() -> None:
+    """After a suspension a schedule of every minute is called once."""
+    rung = Rung("* * * * *")
+    rung.wall.ahead_s = 5 * DAY_S + 30
+    await asyncio.sleep(1.0)
+    assert rung.calls == [BEGIN_S + 5 * DAY_S]
 
-    def look() -> None:
-        looks.append(1)
-        wakeup()
 
-    monkeypatch.setattr(cron._scheduler, "wakeup", look)
-    while len(looks) < 3:  # noqa: ASYNC110 - three times the same
-        await asyncio.sleep(0.01)
-    cron.stop()
+async def test_a_clock_that_is_set_back_calls_no_due_time_again() -> None:
+    """The next day it is called as usual."""
+    rung = Rung()
+    await asyncio.sleep(4 * HOUR_S)
+    rung.wall.ahead_s = -2 * HOUR_S
+    await asyncio.sleep(4 * HOUR_S)
+    assert rung.calls == [DUE_S]
+    await asyncio.sleep(DAY_S)
+    assert rung.calls == [DUE_S, DUE_S + DAY_S]

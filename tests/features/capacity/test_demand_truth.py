@@ -6,12 +6,10 @@ against that truth: the mean over some span of one to five minutes that ends now
 
 import asyncio
 import json
-import selectors
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -19,23 +17,25 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from prober.config.load import load
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
+from prober.features.budget.checkpoints import Ledger
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.engines.monitor import EngineMonitor, TargetEngine
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
-from prober.net.clock import Clock
+from prober.measure.target_state import TargetState
 from prober.net.scrape import Fetched, UnreadablePage
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.recorder import ProbeRecorder
 from prober.probing.target import Identity, Target
-from prober.probing.target_runner import Names, NoBudgetKeeper, RunnerContext
+from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
 from prober.results.capacity import Capacity
+from tests.virtual import VirtualClock, VirtualLoop
 
 UNIX_S = 1_700_000_000.0
 CAPACITY_PER_S = 10.0
@@ -50,38 +50,6 @@ vllm:prompt_tokens_total{{engine="0",model_name="m"}} {prompt}
 vllm:generation_tokens_total{{engine="0",model_name="m"}} {generated}
 vllm:request_success_total{{engine="0",finished_reason="stop",model_name="m"}} {finished}
 """
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time jumps to the next timer as soon as nothing else is to be done."""
-
-    def __init__(self) -> None:
-        self._now_s = 1000.0
-        loop = self
-
-        class Jump(selectors.SelectSelector):
-            def select(self, timeout: float | None = None) -> Any:
-                assert timeout is not None, "nothing would ever happen again"
-                loop._now_s += timeout
-                return super().select(0)
-
-        super().__init__(Jump())
-
-    def time(self) -> float:
-        return self._now_s
-
-
-class VirtualClock:
-    """The prober's clock, on the loop's time."""
-
-    def now_ns(self) -> int:
-        return round(asyncio.get_running_loop().time() * 1e9)
-
-    async def sleep_until(self, due_ns: int) -> None:
-        await asyncio.sleep(max(0, due_ns - self.now_ns()) / 1e9)
-
-    def late_s(self, since_ns: int) -> float:
-        return 0.0
 
 
 @dataclass
@@ -184,12 +152,11 @@ class World:
     def begin(self) -> None:
         """A prober that knows nothing of an earlier one."""
         self.families = registry()
-        self.headroom, trust, events = Headroom(self.families), Trust(0.01), EventLog()
-        sweeps = Sweeps(self.families, events, self.headroom, trust, None, PageReader)
+        self.headroom, trust, events, clock = Headroom(self.families), Trust(0.01), EventLog(), VirtualClock(UNIX_S)
+        sweeps = Sweeps(self.families, events, self.headroom, trust, clock, None, PageReader)
         features = (ProbeRecorder(self.families), EngineMonitor(self.families, events, {}), self.headroom, sweeps)
-        clock = cast(Clock, VirtualClock())
         self.fleet = Fleet(
-            RunnerContext(clock, trust, events, features, self.families.remove, "test", Names(), NoBudgetKeeper())
+            RunnerContext(clock, trust, events, features, self.families.remove, "test", Names(), Ledger())
         )
 
     async def reload(self) -> None:
@@ -198,7 +165,8 @@ class World:
             text, source="c", engines=DIALECTS, environment={}, read=lambda path: path
         ).targets
         self.reloading = True
-        await self.fleet.reconcile(specs, 20.0)
+        await self.fleet.change(specs, 20.0)
+        await self.fleet.settled()
         self.reloading = False
         for target in self.targets.values():
             found = Capacity("ttft", "found", *(3 * (CAPACITY_PER_S,)), tokens_per_s=CAPACITY_PER_S * sum(TOKENS))
@@ -360,15 +328,12 @@ def virtual(world: World) -> Iterator[None]:
         return Fetched(world.engines[host].page().encode(), {})
 
     async def run_probe(target: Target, *_: Any) -> None:
-        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), "ready"
+        target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
         await asyncio.sleep(PROBE_S)
 
-    now = SimpleNamespace(time=lambda: UNIX_S + world.loop.time())
     with (
         patch("prober.features.engines.page_reader.fetch", fetch),
         patch("prober.probing.target_runner.run_probe", run_probe),
-        patch("prober.probing.target_runner.time", now),
-        patch("prober.features.capacity.headroom.time", now),
     ):
         yield
 
@@ -527,7 +492,7 @@ def test_another_page_has_no_demand_until_it_was_read_for_a_minute(changes: dict
 def epoch_of(world: World) -> int:
     engine = world.fleet.runners["a"].find(TargetEngine)
     assert engine is not None
-    return engine._continuity.epoch
+    return engine.continuity.epoch
 
 
 @pytest.mark.parametrize("tells_start", [True, False])

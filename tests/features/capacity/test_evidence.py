@@ -19,7 +19,7 @@ from prober.results.capacity import Capacity, words
 from tests.features.capacity.drawn import GAP_S, Answer, Engine, Event, cliff, run, share_bad
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 3_600.0)
-PLAN = Plan((TTFT,), warm_up=0, highest_per_s=50.0)
+PLAN = Plan((TTFT,), warm_up=0, max_rate_per_s=50.0)
 
 
 def claims(found: Finished) -> list[str]:
@@ -45,17 +45,17 @@ def test_no_rate_holds_for_an_engine_that_never_meets_its_slo(share: float) -> N
     "change",
     [
         {"mode": "gentle"},
-        {"mode": "grid", "stage_s": 10.0, "highest_per_s": 4.0},
+        {"mode": "grid", "stage_s": 10.0, "max_rate_per_s": 4.0},
         {"mode": "grid", "grid": (1.0, 4.7), "stage_s": 4.0},
-        {"highest_per_s": 4.7},
+        {"max_rate_per_s": 4.7},
         {"sustain_s": 60.0},
-        {"start_per_s": 8.0, "highest_per_s": 8.0},
+        {"min_rate_per_s": 8.0, "max_rate_per_s": 8.0},
         {"budget": Budget(requests=1)},
         {"budget": Budget(requests=20)},
         {"budget": Budget(requests=300)},
         {"budget": Budget(tokens=2_000)},
         {"budget": Budget(cost=1.0, prompt_token_cost=0.001, output_token_cost=0.001)},
-        {"budget": Budget(seconds=20.0)},
+        {"budget": Budget(time_s=20.0)},
     ],
     ids=lambda change: "-".join(f"{key}={value}" for key, value in change.items())[:60],
 )
@@ -70,7 +70,7 @@ def test_nor_in_any_mode_nor_with_any_budget(change: dict[str, object], share: f
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_nor_where_the_engine_has_a_page(share: float) -> None:
     """No replay shows such breaches, so no model speaks. (2% and 1% are hard to tell apart: some 4 of 100 sweeps err there.)"""
-    for change in ({"highest_per_s": 4.7}, {"highest_per_s": 4.7, "mode": "gentle"}):
+    for change in ({"max_rate_per_s": 4.7}, {"max_rate_per_s": 4.7, "mode": "gentle"}):
         for seed in range(2):
             found = run(replace(PLAN, **change), share_bad(share), seed, page=True)
             assert claims(found) == [], (found.reason, found.capacities)
@@ -82,7 +82,7 @@ def test_nor_where_the_engine_has_a_page(share: float) -> None:
 @pytest.mark.parametrize("mode", ["adaptive", "gentle", "grid"])
 def test_so_many_good_answers_show_99_percent(mode: str, answers: int, *, holds: bool) -> None:
     """346, as many as `prober gate` takes to say `ready`. `lower` is a rate that was sent, or less."""
-    plan = replace(PLAN, mode=mode, start_per_s=4.0, highest_per_s=4.0, stage_s=10_000.0)  # type: ignore[arg-type]
+    plan = replace(PLAN, mode=mode, min_rate_per_s=4.0, max_rate_per_s=4.0, stage_s=10_000.0)  # type: ignore[arg-type]
     found = run(plan, share_bad(0.0), 1, event=Event(lambda sweep, at_s: sweep.guard("a person", at_s), answers + 4))
     (capacity,) = found.capacities
     assert found.reason == "guard"
@@ -135,25 +135,25 @@ def late(healthy: int) -> Engine:
 @pytest.mark.parametrize(("healthy", "page"), [(0, False), (20, False), (1_000, False), (1_000, True)])
 def test_a_late_prober_says_nothing(healthy: int, *, page: bool) -> None:
     """Not even of the answers before: what spoilt the later ones may have been there."""
-    found = run(replace(PLAN, highest_per_s=500.0), late(healthy), 1, page=page)
+    found = run(replace(PLAN, max_rate_per_s=500.0), late(healthy), 1, page=page)
     assert (found.reason, found.verdict, claims(found)) == ("prober_late", "not_enough_data", [])
 
 
 def test_an_engine_that_always_meets_its_slo_holds_at_the_highest_rate() -> None:
     """Adaptive stays there until its events show it. A gentle ramp does not, and says that they are too few."""
     for seed in range(5):
-        found = run(replace(PLAN, highest_per_s=5.0), share_bad(0.0), seed)
+        found = run(replace(PLAN, max_rate_per_s=5.0), share_bad(0.0), seed)
         (capacity,) = found.capacities
         assert (found.reason, found.verdict) == ("highest_rate", "not_reached")
         assert capacity.lower == pytest.approx(1.15**11)
-        gentle = run(replace(PLAN, highest_per_s=5.0, mode="gentle"), share_bad(0.0), seed)
+        gentle = run(replace(PLAN, max_rate_per_s=5.0, mode="gentle"), share_bad(0.0), seed)
         assert (gentle.reason, gentle.verdict) == ("highest_rate", "not_enough_data")
 
 
 def test_a_budget_goes_before_evidence() -> None:
     """What is stayed for at the highest rate is within all of the plan's limits."""
-    for budget in (Budget(requests=200), Budget(tokens=14_000), Budget(seconds=50.0)):
-        found = run(replace(PLAN, highest_per_s=5.0, budget=budget), share_bad(0.0), 1)
+    for budget in (Budget(requests=200), Budget(tokens=14_000), Budget(time_s=50.0)):
+        found = run(replace(PLAN, max_rate_per_s=5.0, budget=budget), share_bad(0.0), 1)
         assert found.reason in ("request_budget", "token_budget", "time_budget")
         assert sum(each.sent for each in found.stages) <= 201
         assert found.verdict == "not_enough_data"
@@ -181,7 +181,7 @@ def test_one_bad_answer_condemns_nobody() -> None:
             return Answer(0.8 if bad <= few else 0.1)
 
         event = Event(lambda sweep, at_s: sweep.guard("a person", at_s), 10)
-        plan = replace(PLAN, start_per_s=5.0, stage_s=1_000.0)
+        plan = replace(PLAN, min_rate_per_s=5.0, stage_s=1_000.0)
         found = run(plan, first_bad, 3, event=event)
         assert found.verdict == ("not_enough_data" if count == 1 else "below_lowest")
 
@@ -223,7 +223,7 @@ def test_gaps_of_one_answer_are_one_observation() -> None:
     assert capacity.evidence.events > 1_500
     assert capacity.evidence.needed is not None
     assert capacity.evidence.needed > 346 * 19
-    found = run(replace(PLAN, slos=(itl,), highest_per_s=20.0), share_bad(0.0), 1)
+    found = run(replace(PLAN, slos=(itl,), max_rate_per_s=20.0), share_bad(0.0), 1)
     assert found.verdict == "not_reached"
 
 
@@ -246,7 +246,7 @@ def test_no_reason_of_the_plans_own_has_an_estimate() -> None:
     """All of them, by hand: 200 good answers, a page or none."""
     assert {"prober_late", "page_lost", "highest_rate", "guard", "production_ttft", "time_budget"} <= UNREACHED
     for reason in sorted(UNREACHED):
-        sweep = Sweep(replace(PLAN, start_per_s=10.0), 0.0)
+        sweep = Sweep(replace(PLAN, min_rate_per_s=10.0), 0.0)
         for n in range(200):
             sweep.sent(f"r{n}", n * 0.01, 10, 10)
             sweep.first_token(f"r{n}", n * 0.01 + 0.1)

@@ -29,6 +29,7 @@ from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignal
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
@@ -77,10 +78,10 @@ class Stage:
         self.store = Store(str(folder)) if folder else None
         self.trust = Trust(0.01)
         self.headroom = Headroom(self.families)
-        self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.store, PageReader)
+        self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.clock, self.store, PageReader)
         self.sweeps.prometheus_url = changed.get("prometheus")
         self.target = Target(spec, self.clock)
-        self.target.state = "ready"
+        self.target.state = TargetState.READY
         self.observe()
 
     def value(self, name: str, *labels: str) -> float:
@@ -195,14 +196,14 @@ async def test_it_is_refused_by_name_and_counted() -> None:
         with pytest.raises(Refused, match="no `sweep:`") as told:
             stage.sweeps.ask("other", "request")
         assert told.value.reason == "not_configured"
-        stage.target.state = "failing"
+        stage.target.state = TargetState.FAILING
         with pytest.raises(Refused, match="is failing"):
             stage.sweeps.ask("t", "schedule")
-        stage.target.state = "ready"
+        stage.target.state = TargetState.READY
         spec = stage.target.spec
         assert spec.sweep is not None
-        closed = replace(spec.sweep, blackout=(parse_weekly_span("00:00-24:00"),))
-        stage.target.spec = replace(spec, sweep=closed)
+        closed = spec.sweep.model_copy(update={"blackout": (parse_weekly_span("00:00-24:00"),)})
+        stage.target.spec = spec.model_copy(update={"sweep": closed})
         stage.observed.retarget(stage.target)
         with pytest.raises(Refused, match="blackout"):
             stage.sweeps.ask("t", "request")
@@ -286,7 +287,7 @@ async def test_what_the_daemon_sees_ends_a_sweep(what: str, monkeypatch: pytest.
         await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
         match what:
             case "failing":
-                stage.target.state = "failing"
+                stage.target.state = TargetState.FAILING
             case "burning":
                 due = stage.clock.now_ns()
                 late = due + 10**9
@@ -408,7 +409,7 @@ async def test_a_target_whose_sweep_is_taken_out_of_the_configuration_in_mid_swe
     async with running(SLOTS) as url, staged(url) as stage:
         stage.sweeps.ask("t", "request")
         await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
-        stage.target.spec = replace(stage.target.spec, sweep=None)
+        stage.target.spec = stage.target.spec.model_copy(update={"sweep": None})
         stage.observed.retarget(stage.target)
         await until(lambda: not stage.sweeps.under_way)
         for at_s in (0.0, 100.0):
@@ -431,7 +432,8 @@ async def test_what_another_query_told_is_not_the_demand(monkeypatch: pytest.Mon
         stage.observed.retarget(stage.target)
         assert stage.headroom.demand("t").requests_per_s == 4
         assert stage.target.spec.sweep is not None
-        stage.target.spec = replace(stage.target.spec, sweep=replace(stage.target.spec.sweep, demand_query="new"))
+        sweep = stage.target.spec.sweep.model_copy(update={"demand_query": "new"})
+        stage.target.spec = stage.target.spec.model_copy(update={"sweep": sweep})
         stage.observed.retarget(stage.target)
         assert stage.headroom.demand("t").requests_per_s is None
         assert "llmslo_demand_requests_per_second" not in dict(stage.left())
@@ -582,15 +584,16 @@ async def test_a_reload_in_mid_sweep_moves_it_to_the_new_budgets() -> None:
         await until(lambda: len(came) > 20)
         before, spec = stage.target, stage.target.spec
         assert spec.budget is not None
-        stage.target = Target(replace(spec, budget=replace(spec.budget, tokens_per_day=2_000_000)), stage.clock)
+        budget = spec.budget.model_copy(update={"tokens_per_day": 2_000_000})
+        stage.target = Target(spec.model_copy(update={"budget": budget}), stage.clock)
         stage.target.budgets["tokens"] = before.budgets["tokens"].with_limit(2_000_000)
-        stage.target.state, stage.target.identity = "ready", before.identity
+        stage.target.state, stage.target.identity = TargetState.READY, before.identity
         stage.observed.retarget(stage.target)
         then = len(came)
         await until(lambda: len(came) > then + 20)
         assert stage.target.budgets["tokens"].spent(stage.clock.now_ns()) >= 24 * (then + 20)
         assert before.budgets["tokens"].spent(stage.clock.now_ns()) < 24 * (then + 50)
-        stage.observed.retarget(Target(replace(spec, budget=None), stage.clock))
+        stage.observed.retarget(Target(spec.model_copy(update={"budget": None}), stage.clock))
         await until(lambda: stage.ended() and not stage.sweeps.under_way)
         assert stage.sweeps.results()[0].stop_detail == "the target's budget was changed"
 

@@ -109,7 +109,7 @@ def test_a_clear_stage_ends_early() -> None:
 
 def test_the_highest_rate_ends_the_ramp_without_having_reached_the_knee() -> None:
     """`not_reached` is told from a knee that was passed."""
-    hand = Hand(plan("gentle", highest_per_s=1.1))
+    hand = Hand(plan("gentle", max_rate_per_s=1.1))
     for tick in range(20):
         hand.sweep.tick(tick * 0.25)
     order = hand.sweep.order
@@ -120,7 +120,7 @@ def test_the_highest_rate_ends_the_ramp_without_having_reached_the_knee() -> Non
 def test_the_highest_rate_is_held_until_its_events_show_the_objective() -> None:
     """346 good events at 99%, as many as `ready` takes; more with a bad one; with as many as allowed an end is made."""
     for bad, ends_after in ((0, 346), (1, 679), (99, 1_038)):
-        hand = Hand(plan(start_per_s=10.0, highest_per_s=10.0))
+        hand = Hand(plan(min_rate_per_s=10.0, max_rate_per_s=10.0))
         hand.sweep.page(0.0, PAGE)
         count = 0
         while hand.reason is None:
@@ -151,7 +151,7 @@ def test_pending_requests_are_breaches_as_soon_as_they_are_too_old() -> None:
 def test_a_few_breaches_among_many_are_what_the_objective_allows() -> None:
     """Two of 42 at 1% do not end a ramp, three do; a gentle one ends at two."""
     for mode, breaches_at, ends in (("adaptive", 2, False), ("adaptive", 3, True), ("gentle", 2, True)):
-        hand = Hand(plan(mode, stage_s=100.0, start_per_s=20.0, highest_per_s=30.0))
+        hand = Hand(plan(mode, stage_s=100.0, min_rate_per_s=20.0, max_rate_per_s=30.0))
         hand.sweep.page(0.0, PAGE)
         for n in range(42):
             hand.answered(n * 0.05, 0.6 if n in (10, 39, 41)[:breaches_at] else 0.3)
@@ -273,7 +273,7 @@ def test_a_page_that_is_lost_ends_the_sending() -> None:
         (Budget(requests=3), "request_budget"),
         (Budget(tokens=300), "token_budget"),
         (Budget(cost=0.3, prompt_token_cost=0.001, output_token_cost=0.001), "cost_budget"),
-        (Budget(seconds=0.5), "time_budget"),
+        (Budget(time_s=0.5), "time_budget"),
     ],
 )
 def test_budgets_end_the_sending(budget: Budget, reason: Reason) -> None:
@@ -288,7 +288,7 @@ def test_budgets_end_the_sending(budget: Budget, reason: Reason) -> None:
 
 def test_the_in_flight_cap_is_saturation() -> None:
     """A stage that reaches the cap, or has a request shed at it, has found its limit."""
-    hand = Hand(plan(guards=Guards(in_flight=3)))
+    hand = Hand(plan(guards=Guards(max_in_flight=3)))
     for n in range(3):
         hand.send(n * 0.1)
     assert hand.reason == "saturated"
@@ -510,7 +510,7 @@ def test_a_plan_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="SLO"):
         Plan(())
     with pytest.raises(ValueError, match="ramp"):
-        plan(start_per_s=5.0, highest_per_s=1.0)
+        plan(min_rate_per_s=5.0, max_rate_per_s=1.0)
     with pytest.raises(ValueError, match="rise"):
         plan("grid", grid=(2.0, 1.0))
     with pytest.raises(ValueError, match="factor"):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from prober.config.load import load
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished
 from prober.features.capacity.sweep_record import Stage
 from prober.features.capacity.sweep_result import result_of, without_requests

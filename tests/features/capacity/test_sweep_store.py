@@ -3,7 +3,6 @@
 import json
 import logging
 import sqlite3
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,6 @@ from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Entry, Store
 from tests.results.samples import sweep
 
 NOW = 1_790_000_000.0
-
-
-@pytest.fixture(autouse=True)
-def now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: NOW)
 
 
 @pytest.fixture
@@ -44,7 +38,7 @@ def write_old(store: Store, key: str, identity: str, ago_s: float = 0.0) -> None
 
 
 async def opened(store: Store) -> SweepArchive:
-    archive = SweepArchive(store)
+    archive = SweepArchive(store, lambda: NOW)
     await archive.index()
     return archive
 

@@ -1,15 +1,26 @@
 """Trouble is explained while it lasts, against what was usual before it."""
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
+from typing import cast
+
+import pytest
 
 from prober.config.load import load
-from prober.config.specs import TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.diagnosis.diagnosis import Diagnosis
-from prober.features.diagnosis.monitor import BURN, FEWEST, WINDOW_S, DiagnosisMonitor, TargetDiagnosis
+from prober.features.diagnosis.monitor import (
+    BURN,
+    EVALUATE_EVERY_S,
+    FEWEST,
+    WINDOW_S,
+    DiagnosisMonitor,
+    TargetDiagnosis,
+)
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
@@ -77,7 +88,7 @@ class Told:
     def evaluate(self) -> None:
         diagnosis = self.target.find(TargetDiagnosis)
         assert diagnosis is not None
-        diagnosis.evaluate(1e9 + self.now_s)
+        diagnosis.evaluate()
 
     @property
     def diagnosis(self) -> Diagnosis | None:
@@ -184,3 +195,26 @@ def test_a_target_that_is_gone_is_forgotten() -> None:
     told.target.removed()
     assert told.target.find(TargetDiagnosis) is None
     assert not told.monitor._targets
+
+
+@pytest.mark.virtual_time
+async def test_an_exception_in_a_diagnosis_is_logged_and_the_rounds_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the other targets, and of the next rounds."""
+    monitor = DiagnosisMonitor(registry(), EventLog())
+    bad, good = (observed(spec(), monitor, name=name).find(TargetDiagnosis) for name in ("bad", "good"))
+    evaluated: list[TargetDiagnosis] = []
+
+    def evaluate(target: TargetDiagnosis) -> None:
+        evaluated.append(target)
+        if target is bad:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(TargetDiagnosis, "evaluate", evaluate)
+    rounds = asyncio.create_task(monitor.run())
+    await asyncio.sleep(2.5 * EVALUATE_EVERY_S)
+    rounds.cancel()
+    assert evaluated.count(cast(TargetDiagnosis, good)) == evaluated.count(cast(TargetDiagnosis, bad)) == 2
+    assert "target=bad" in caplog.text
+    assert "ZeroDivisionError" in caplog.text

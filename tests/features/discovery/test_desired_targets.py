@@ -7,19 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from prober.config.configuration import Configuration
 from prober.config.load import load
-from prober.config.specs import Specs, TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry, Series, Value
 from prober.features.discovery import series as discovery_series
 from prober.features.discovery.desired_targets import DesiredTargets
 from prober.measure.engines import DIALECTS
-from prober.mock.server import running
 from prober.probing.target_runner import TargetRunner
 from tests.daemon.test_fleet import QUICK, SLOW, specs, until, watched
+from tests.virtual import running
+
+pytestmark = pytest.mark.virtual_time
 
 
-def configured(text: str) -> Specs:
+def configured(text: str) -> Configuration:
     return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)
 
 
@@ -107,7 +110,7 @@ async def test_another_configuration_leaves_no_gap(tmp_path: Path) -> None:
     await seen.settled(1)
     lists = len(seen.lists)
     await seen.roster.configure(configured(f"discovery: [{{name: x, {one}, target: {{rate: 1/min}}}}]"))
-    assert [spec.probes[0].rate_per_s for spec in seen.lists[lists]] == [pytest.approx(1 / 60)]
+    assert [spec.probes[0].rate for spec in seen.lists[lists]] == [pytest.approx(1 / 60)]
     two = write(tmp_path / "b.json", ("b", "h2:1"))
     await seen.roster.configure(configured(f"discovery: [{{name: x, {two}}}]"))
     assert seen.now().keys() == {"a"}
@@ -159,7 +162,7 @@ async def test_a_burst_is_one_change(tmp_path: Path, monkeypatch: pytest.MonkeyP
 async def test_what_ends_slowly_holds_up_nobody() -> None:
     """A removed target's probe under way has its time; others come meanwhile; then its series go."""
     async with running(SLOW) as slow, running(QUICK) as quick, watched() as seen:
-        await seen.fleet.reconcile(specs(f"name: a, url: '{slow}', rate: 5/s"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{slow}', rate: 5/s"), 1.0)
         await until(lambda: seen.fleet.runners["a"].target.in_flight > 0)
         await seen.fleet.change(specs(f"name: b, url: '{quick}'"), 5.0)
         assert seen.fleet.runners["a"].target.in_flight > 0
@@ -173,7 +176,7 @@ async def test_a_target_that_comes_back_before_it_has_gone_goes_on() -> None:
     """The counters never fall, and the target is probed again."""
     async with running(SLOW) as url, watched() as seen:
         one = specs(f"name: a, url: '{url}', rate: 20/s")
-        await seen.fleet.reconcile(one, 1.0)
+        await seen.reconcile(one, 1.0)
         await until(lambda: seen.probes("a") >= 1 and seen.fleet.runners["a"].target.in_flight > 0)
         before = seen.probes("a")
         await seen.fleet.change((), 5.0)
@@ -188,12 +191,12 @@ async def test_many_do_not_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     pauses: list[float] = []
     monkeypatch.setattr(TargetRunner, "start", lambda self, pause_s=0.0: pauses.append(pause_s))
     async with watched() as seen:
-        await seen.fleet.reconcile(specs(*(f"name: t{i}, url: 'http://h{i}'" for i in range(100))), 1.0)
+        await seen.reconcile(specs(*(f"name: t{i}, url: 'http://h{i}'" for i in range(100))), 1.0)
         assert 1.5 < max(pauses) < 2.5
         assert sorted(pauses) == pauses
         monkeypatch.setattr("prober.probing.fleet.START_WITHIN_S", 0.5)
         pauses.clear()
-        await seen.fleet.reconcile(specs(*(f"name: u{i}, url: 'http://h{i}'" for i in range(100))), 1.0)
+        await seen.reconcile(specs(*(f"name: u{i}, url: 'http://h{i}'" for i in range(100))), 1.0)
         assert max(pauses) <= 0.5
 
 

@@ -16,7 +16,8 @@ import dns.rrset
 import pytest
 from aiohttp import web
 
-from prober.config.specs import DnsSpec, FileSpec, HttpSpec, KubernetesSpec
+from prober.config.discovery import DnsSpec, FileSpec, HttpSpec, KubernetesSpec
+from prober.config.server import Auth
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source
 from prober.features.discovery.sources.dns import Dns
 from prober.features.discovery.sources.file import Files
@@ -25,6 +26,8 @@ from prober.features.discovery.sources.kubernetes import Kubernetes
 from prober.features.discovery.sources.objects import targets_of
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import endpoint_slice, pod
+
+pytestmark = pytest.mark.virtual_time
 
 LABEL_NAMES = frozenset(["__address__", "name", "model", "__meta_filepath", "__meta_url", "__meta_dns_name"])
 
@@ -42,10 +45,12 @@ class Discovery:
         self._event.set()
 
     def addresses(self) -> list[str]:
-        return sorted(labels.get("__address__", "") for _, targets in self.discovered.items() for labels in targets)
+        return sorted(
+            labels.get("__address__", "") for _, targets_of in self.discovered.items() for labels in targets_of
+        )
 
     def names(self) -> dict[str, str]:
-        all_labels = [labels for _, targets in self.discovered.items() for labels in targets]
+        all_labels = [labels for _, targets_of in self.discovered.items() for labels in targets_of]
         return {labels["name"]: labels.get("__address__", "") for labels in all_labels}
 
     async def until(self, true: Callable[[], bool], within_s: float = 20.0) -> None:
@@ -67,7 +72,7 @@ async def running(source: Source) -> AsyncIterator[None]:
 
 def files(*names: object) -> tuple[Files, Discovery]:
     discovery = Discovery()
-    return Files(FileSpec(tuple(map(str, names)), 1.0), LABEL_NAMES, discovery.discovered), discovery
+    return Files(FileSpec(files=tuple(map(str, names)), interval=1.0), LABEL_NAMES, discovery.discovered), discovery
 
 
 async def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
@@ -79,7 +84,7 @@ async def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
     assert discovery.addresses() == ["a:1", "b:1", "c:1"]
     assert discovery.discovered.complete
     labels_by_address = {
-        labels["__address__"]: labels for _, targets in discovery.discovered.items() for labels in targets
+        labels["__address__"]: labels for _, targets_of in discovery.discovered.items() for labels in targets_of
     }
     assert labels_by_address["a:1"] == {"model": "m", "__meta_filepath": str(tmp_path / "a.json"), "__address__": "a:1"}
     assert labels_by_address["c:1"]["name"] == "5"
@@ -184,7 +189,9 @@ async def test_a_list_on_a_server_is_followed(tmp_path: Path) -> None:
 
     discovery = Discovery()
     async with list_server(answer) as url:
-        source = Http(HttpSpec(url, 60.0, str(tmp_path / "token"), None), LABEL_NAMES, discovery.discovered)
+        source = Http(
+            HttpSpec(url=url, auth=Auth(bearer_token_file=str(tmp_path / "token"))), LABEL_NAMES, discovery.discovered
+        )
         await source.refresh()
         assert discovery.names() == {"n": "a:1"}
         for failures in range(1, 6):
@@ -239,7 +246,7 @@ async def test_srv_records_have_host_and_port() -> None:
     async with zone() as (server, at):
         server.records["_llm._tcp.example", "SRV"] = ["0 5 8000 a.example.", "1 5 8001 b.example.", "0 0 0 ."]
         discovery = Discovery()
-        await Dns(DnsSpec(("_llm._tcp.example.",), "SRV", None, 30.0, at), LABEL_NAMES, discovery.discovered).refresh()
+        await Dns(DnsSpec(names=("_llm._tcp.example.",), server=at), LABEL_NAMES, discovery.discovered).refresh()
         assert discovery.addresses() == ["a.example:8000", "b.example:8001"]
 
 
@@ -251,7 +258,9 @@ async def test_addresses_get_the_configured_port(kind: Literal["A", "AAAA"], rec
     async with zone() as (server, at):
         server.records["llm.example", kind] = [record]
         discovery = Discovery()
-        await Dns(DnsSpec(("llm.example.",), kind, 80, 30.0, at), LABEL_NAMES, discovery.discovered).refresh()
+        await Dns(
+            DnsSpec(names=("llm.example.",), type=kind, port=80, server=at), LABEL_NAMES, discovery.discovered
+        ).refresh()
         assert discovery.addresses() == [address]
 
 
@@ -260,7 +269,11 @@ async def test_a_name_that_is_gone_is_no_failure() -> None:
     async with zone() as (server, at):
         server.records["llm.example", "A"] = ["10.0.0.1"]
         discovery = Discovery()
-        source = Dns(DnsSpec(("llm.example.", "none.example."), "A", 80, 30.0, at), LABEL_NAMES, discovery.discovered)
+        source = Dns(
+            DnsSpec(names=("llm.example.", "none.example."), type="A", port=80, server=at),
+            LABEL_NAMES,
+            discovery.discovered,
+        )
         await source.refresh()
         assert discovery.discovered.complete
         assert discovery.discovered.problems == []
@@ -279,13 +292,13 @@ def kubernetes_spec(url: str, role: Literal["pod", "endpointslice"] = "pod", **m
     settings: dict[str, Any] = {
         "label_selector": None,
         "field_selector": None,
-        "annotations": (),
+        "annotations": {},
         "port": None,
         "port_annotation": None,
         "unready": False,
     }
     settings |= more
-    return KubernetesSpec(role, ("default",), **settings, api_server=url, bearer_token_file=None, ca_file=None)
+    return KubernetesSpec(role=role, namespaces=("default",), **settings, api_server=url)
 
 
 def test_a_pod_is_a_target_where_it_is_ready() -> None:
@@ -316,8 +329,8 @@ def test_a_pod_is_a_target_where_it_is_ready() -> None:
         assert "__address__" not in labels, "not a port number"
     for item in (pod("p", ready=False), terminating, pod("p", address="")):
         assert targets_of(item, spec, LABEL_NAMES) == ()
-    assert targets_of(one, kubernetes_spec("http://h", annotations=(("x/probe", "true"),)), LABEL_NAMES) == ()
-    assert len(targets_of(two, kubernetes_spec("http://h", annotations=(("x/probe", "true"),)), LABEL_NAMES)) == 1
+    assert targets_of(one, kubernetes_spec("http://h", annotations={"x/probe": "true"}), LABEL_NAMES) == ()
+    assert len(targets_of(two, kubernetes_spec("http://h", annotations={"x/probe": "true"}), LABEL_NAMES)) == 1
 
 
 def test_labels_of_pods_are_called_as_prometheus_calls_them() -> None:

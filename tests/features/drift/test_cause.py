@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from prober.config.drift import DriftSpec
 from prober.config.load import load
-from prober.config.specs import DriftSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.drift.monitor import DriftMonitor
@@ -37,7 +37,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.families = registry()
-        self.monitor = DriftMonitor(self.families, EventLog(), DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400), {})
+        self.monitor = DriftMonitor(self.families, EventLog(), DriftSpec(), {})
         self.target = observed(
             load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0], self.monitor
         )

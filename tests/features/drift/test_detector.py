@@ -342,7 +342,7 @@ def test_what_is_no_latency_is_refused(value: float) -> None:
     assert state.last_s == -math.inf
 
 
-@pytest.mark.parametrize("name", ["rate_per_s", "false_alarm_every_s", "material", "accept_after_s"])
+@pytest.mark.parametrize("name", ["rate_per_s", "false_alarms_per_s", "material", "accept_after_s"])
 def test_settings_that_cannot_work_are_refused(name: str) -> None:
     """The message names the setting."""
     with pytest.raises(ValueError, match=name):

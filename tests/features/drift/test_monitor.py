@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
+from prober.config.drift import DriftSpec
 from prober.config.load import load
-from prober.config.specs import DriftSpec, TargetSpec
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry, Value
 from prober.features.drift import monitor
@@ -19,7 +20,7 @@ from prober.probing.event_log import EventLog
 from prober.probing.observer import TargetObserver
 from tests.observed import observed, reconfigured
 
-SPEC = DriftSpec(1 / (30 * 86400), 0.2, 7 * 86400)
+SPEC = DriftSpec()
 TEXT = "defaults: {rate: 1/s}\ntargets: [{name: t, url: 'http://h'%s}]"
 
 
@@ -107,7 +108,7 @@ def test_a_reload_keeps_baselines_and_removes_what_is_gone() -> None:
     stage = Stage()
     stage.feed(6_000)
     reconfigured(stage.target, target(", rate: 2/s"))
-    stage.monitor.configure(DriftSpec(1 / 86400, 0.5, 86400))
+    stage.monitor.configure(DriftSpec(false_alarms=1 / 86400, material=0.5, accept_after=86400))
     assert stage.monitor.without_baseline("ttft") == []
     reconfigured(stage.target, target(", stream: false"))
     assert list(stage.monitor.states()) == []

@@ -3,19 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
 from prober.config.load import load
-from prober.config.specs import MetricsSpec
+from prober.config.serving import MetricsSpec
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.probing.target import Identity, Target
+from tests.virtual import VirtualClock
 
+pytestmark = pytest.mark.virtual_time
 PAGE = """\
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="m"} 3.0
@@ -88,10 +89,10 @@ async def reading(
 ) -> AsyncIterator[tuple[PageReader, Clock, asyncio.Task[None]]]:
     text = f"targets: [{{name: t, url: '{url}'}}]"
     found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
-    clock = Clock()
-    target = Target(replace(found, **spec), clock)  # type: ignore[arg-type]
+    clock = VirtualClock()
+    target = Target(found.model_copy(update=spec), clock)
     target.identity = Identity("m", DIALECTS["vllm"], "/v1") if found.engine is None and not spec else None
-    page = PageReader(target, MetricsSpec(None, 0.02), clock, heard, lambda: "t")
+    page = PageReader(target, MetricsSpec.model_construct(url=None, interval=0.02), clock, heard, lambda: "t")
     task = asyncio.create_task(page.run())
     try:
         yield page, clock, task

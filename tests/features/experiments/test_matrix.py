@@ -5,6 +5,7 @@ from decimal import Decimal
 from random import Random
 
 from prober.config.rows import Row
+from prober.config.workloads import PrefixSpec
 from prober.features.experiments.audit import audit
 from prober.features.experiments.matrix import (
     CLOSED_LOOP,
@@ -28,13 +29,13 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.results.result import Result, Target
 from prober.workload.shapes import Fixed, Uniform
-from prober.workload.workloads import Prefix, Workload
+from prober.workload.workloads import Prefix
 
 S = 10**9
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.95"), 1e6)
 ITL = Slo("itl", "itl", 0.05, Decimal("0.9"), 1e6)
-ROW = Row("a", Workload("a", Fixed(100), Fixed(10)), (TTFT,), rate_per_s=2.0, requests=100)
-CLOSED = replace(ROW, name="b", rate_per_s=None, concurrency=4)
+ROW = Row(name="a", prompt_tokens=Fixed(100), output_tokens=Fixed(10), accept=(TTFT,), rate=2.0, requests=100)
+CLOSED = ROW.model_copy(update={"name": "b", "rate": None, "concurrency": 4})
 
 MOST_WRONG = 100 * ERROR + 3 * (100 * ERROR * (1 - ERROR)) ** 0.5
 
@@ -64,7 +65,7 @@ def test_a_row_is_accepted_by_as_many_as_that_takes() -> None:
 
 def test_a_row_is_rejected_where_an_objective_is_missed() -> None:
     """By slow answers and by failures; the one that is kept is not named."""
-    both = replace(ROW, slos=(Slo("success", "success", None, Decimal("0.5"), 1e6), TTFT))
+    both = ROW.model_copy(update={"accept": (Slo("success", "success", None, Decimal("0.5"), 1e6), TTFT)})
     verdict = judged(both, [result(1.0 if n % 2 else 0.1) for n in range(60)])
     assert verdict.state == "rejected"
     assert verdict.why == "ttft<0.5s:95%: 30 of 60 bad, 50%, allowed 5%"
@@ -80,7 +81,7 @@ def test_one_bad_request_is_never_a_verdict() -> None:
 
 def test_gaps_of_one_answer_are_one_observation() -> None:
     """90 gaps of ten answers, all good, are not 90 observations: an objective of 90% takes more answers than that."""
-    row = replace(ROW, slos=(ITL,))
+    row = ROW.model_copy(update={"accept": (ITL,)})
     assert judged(row, [result()] * 10).state == "not_enough_data"
     assert judged(row, [result()] * 60).state == "accepted"
     assert judged(row, [result(slow=9)] * 10).state == "rejected"
@@ -103,7 +104,7 @@ def test_an_interrupted_row_has_no_verdict() -> None:
 
 def test_a_rejection_is_wrong_no_more_often_for_many_rows() -> None:
     """Of 20 rows that just keep their objective, in 100 runs: any is rejected in at most a twentieth, by three sigmas."""
-    rows = [replace(ROW, name=str(n)) for n in range(20)]
+    rows = [ROW.model_copy(update={"name": str(n)}) for n in range(20)]
     rng, missed, wrong = Random(5), missed_error(rows), 0
     good, bad = result(), result(9.0)
     for _ in range(100):
@@ -137,9 +138,9 @@ def test_the_whole_is_the_worst_that_is_known() -> None:
 def test_too_few_are_told_before_anything_is_sent() -> None:
     """By number, or by rate and duration; a closed loop for a time cannot tell how many it will be."""
     assert reservations(ROW) == []
-    assert "takes 68 requests" in reservations(replace(ROW, requests=60))[0]
-    assert "about 60 are sent" in reservations(replace(ROW, requests=None, duration_s=30.0))[0]
-    assert reservations(replace(CLOSED, requests=None, duration_s=1.0)) == []
+    assert "takes 68 requests" in reservations(ROW.model_copy(update={"requests": 60}))[0]
+    assert "about 60 are sent" in reservations(ROW.model_copy(update={"requests": None, "duration": 30.0}))[0]
+    assert reservations(CLOSED.model_copy(update={"requests": None, "duration": 1.0})) == []
 
 
 def test_due_times_end_with_the_number_or_the_time() -> None:
@@ -149,7 +150,7 @@ def test_due_times_end_with_the_number_or_the_time() -> None:
     assert len(times) == 100
     assert times == sorted(times)
     assert start < times[0]
-    times = list(due_times(replace(ROW, requests=None, duration_s=500.0), Random(1), start))
+    times = list(due_times(ROW.model_copy(update={"requests": None, "duration": 500.0}), Random(1), start))
     assert 900 < len(times) < 1100
     assert times[-1] < start + 500 * S
 
@@ -182,7 +183,7 @@ def test_a_closed_loop_is_called_one_wherever_it_is_seen() -> None:
 
 def test_lengths_are_told_row_by_row() -> None:
     """And whether any of them varies."""
-    varied = replace(ROW, name="c", workload=replace(ROW.workload, prompt_tokens=Uniform(1, 9)))
+    varied = ROW.model_copy(update={"name": "c", "prompt_tokens": Uniform(1, 9)})
     assert load_of([ROW], 2000).varied is False
     load = load_of([ROW, varied], 2000)
     assert (load.varied, load.workload) == (True, "a, c")
@@ -196,7 +197,7 @@ def test_a_shared_prefix_is_warm_before_it_counts() -> None:
     assert warming(some).name == some.name
     cold = replace(ROW.workload, prefix=Prefix(50, 0.0))
     assert warming(cold) is cold
-    assert warming(ROW.workload) is ROW.workload
+    assert warming(ROW.workload) == ROW.workload
 
 
 def test_what_a_stage_was_sent_is_its_rows_own() -> None:
@@ -208,6 +209,6 @@ def test_what_a_stage_was_sent_is_its_rows_own() -> None:
         "closed",
         CLOSED.concurrency,
     )
-    warm = shape_of(replace(ROW, workload=replace(ROW.workload, prefix=Prefix(16, 0.5))), 2000)
+    warm = shape_of(ROW.model_copy(update={"prefix": PrefixSpec(tokens=16, reuse=0.5)}), 2000)
     assert warm.prompt_tokens == f"{plain.prompt_tokens}, 16 of them shared by 50% of the requests"
     assert warm.output_tokens == plain.output_tokens

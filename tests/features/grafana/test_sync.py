@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,21 +12,23 @@ import typer
 from typer.testing import CliRunner
 
 from prober.cli.dashboards import dashboards
+from prober.config.grafana import GrafanaSpec
 from prober.config.load import ConfigError
-from prober.config.specs import GrafanaSpec
+from prober.config.server import Auth
 from prober.daemon.app import read_config
 from prober.daemon.registry import registry
 from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.sync import SyncRequest, SyncResult, parse_request
 from prober.features.grafana.sync import MARKS_INTERVAL_S, MAX_MARKS_PER_HOUR, MAX_PENDING_MARKS, MAX_RETRY_S, Grafana
 from prober.measure.event import TargetEvent
+from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.results.result import Result
+from tests.observed import StoppedClock
 
-SPEC = GrafanaSpec(
-    "http://grafana", "/token", None, "LLM SLO prober", None, dashboards=True, annotations=True, interval_s=3600
-)
+SPEC = GrafanaSpec(url="http://grafana", auth=Auth(bearer_token_file="/token"))
 WELL = [("LLM SLO / Overview", "same", ""), ("LLM SLO / Target", "made", "")]
+CLOCK = cast(Clock, StoppedClock())
 
 
 class Here:
@@ -41,7 +42,7 @@ class Here:
         self.writes = writes
         self.event_log, self.families = EventLog(), registry()
         found = cast("list[Result]", sweeps or [])
-        self.part = Grafana(self.families, self.event_log, lambda _: found, lambda: self.writes, self._run_sync)
+        self.part = Grafana(self.families, self.event_log, lambda _: found, CLOCK, lambda: self.writes, self._run_sync)
         self.part.configure(spec)
 
     async def _run_sync(self, request: SyncRequest) -> SyncResult:
@@ -69,7 +70,7 @@ async def test_dashboards_are_looked_at_at_once_each_hour_and_after_a_reload() -
     await here.part.run_due(3605.0)
     assert len(here.requests) == 3
     assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == 0
-    assert here.value(grafana_series.GRAFANA_SUCCESS, "dashboards") > 1e9
+    assert here.value(grafana_series.GRAFANA_SUCCESS, "dashboards") == CLOCK.unix_s()
     assert here.value(grafana_series.GRAFANA_DASHBOARDS, "current") == 2
 
 
@@ -90,7 +91,7 @@ async def test_without_a_configuration_nothing_is_synchronised() -> None:
 
 async def test_events_become_marks_once_and_a_minute_apart() -> None:
     """Oldest first; what only comes and goes with trouble is left out."""
-    here = Here(replace(SPEC, dashboards=False))
+    here = Here(SPEC.model_copy(update={"dashboards": False}))
     here.happened(1.0, "state", "failing, was ready")
     here.happened(2.0, "engine", "version was 1, is 2")
     here.happened(3.0, "drift", "ttft of probe: alarm")
@@ -109,7 +110,7 @@ async def test_events_are_not_marked_when_that_is_taken_back() -> None:
     here.result = SyncResult(failures={"annotations": "HTTP 503"})
     here.happened(1.0)
     await here.part.run_due(0.0)
-    here.part.configure(replace(SPEC, annotations=False))
+    here.part.configure(SPEC.model_copy(update={"annotations": False}))
     here.happened(2.0)
     await here.part.run_due(60.0)
     assert [len(each.marks) for each in here.requests] == [1, 0]
@@ -132,7 +133,7 @@ async def test_a_sweep_is_a_span() -> None:
 
 async def test_marks_are_bounded() -> None:
     """So many an hour; more wait, and when Grafana is away for long the oldest go."""
-    here = Here(replace(SPEC, dashboards=False))
+    here = Here(SPEC.model_copy(update={"dashboards": False}))
     for second in range(MAX_PENDING_MARKS + 50):
         here.happened(float(second))
     for now_s in range(0, 7200, 60):
@@ -208,7 +209,7 @@ async def test_losing_the_lease_cancels_a_running_synchronisation() -> None:
         finally:
             ended.set()
 
-    part = Grafana(here.families, here.event_log, lambda _: [], lambda: here.writes, endless)
+    part = Grafana(here.families, here.event_log, lambda _: [], CLOCK, lambda: here.writes, endless)
     part.configure(SPEC)
     looking = asyncio.create_task(part.run_due(0.0))
     await begun.wait()
@@ -230,7 +231,7 @@ async def test_losing_the_lease_cancels_a_running_synchronisation() -> None:
 async def test_only_the_first_shard_keeps_the_dashboards() -> None:
     """Each marks the events of its own targets."""
     here = Here()
-    here.part = Grafana(here.families, here.event_log, lambda _: [], lambda: True, here._run_sync, first=False)
+    here.part = Grafana(here.families, here.event_log, lambda _: [], CLOCK, lambda: True, here._run_sync, first=False)
     here.part.configure(SPEC)
     await here.part.run_due(0.0)
     assert here.requests == []
@@ -254,7 +255,7 @@ async def test_a_dashboard_that_people_edited_is_told_once(caplog: pytest.LogCap
     assert here.value(grafana_series.GRAFANA_FAILURES, "dashboards") == 0
 
 
-@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, url="http://other")], ids=["the same", "another"])
+@pytest.mark.parametrize("spec", [SPEC, SPEC.model_copy(update={"url": "http://other"})], ids=["the same", "another"])
 async def test_a_reload_discards_the_result_of_a_running_synchronisation(spec: GrafanaSpec) -> None:
     """The result belongs to the old configuration; the new one is used at once."""
     here = Here()

@@ -8,7 +8,7 @@ from dns.asyncresolver import Resolver
 from dns.exception import DNSException
 from dns.resolver import NXDOMAIN, LifetimeTimeout, NoAnswer
 
-from prober.config.specs import DnsSpec
+from prober.config.discovery import DnsSpec
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, TargetLabels
 
 TIMEOUT_S = 5.0
@@ -26,7 +26,7 @@ class Dns:
         """Query until cancelled."""
         while True:
             await self.refresh()
-            await asyncio.sleep(self._spec.interval_s * self._rng.uniform(0.9, 1.1))
+            await asyncio.sleep(self._spec.interval * self._rng.uniform(0.9, 1.1))
 
     async def refresh(self) -> None:
         """Query every name once."""

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import yaml
 
-from prober.config.specs import FileSpec
+from prober.config.discovery import FileSpec
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, TargetLabels
 from prober.features.discovery.sources.groups import BadList, targets_of
 from prober.storage.watched_file import Stamp, stamp
@@ -33,7 +33,7 @@ class Files:
         """Check until cancelled."""
         while True:
             await self.refresh()
-            await asyncio.sleep(self._spec.interval_s)
+            await asyncio.sleep(self._spec.interval)
 
     async def refresh(self) -> None:
         """Check every file once and read those that changed."""

@@ -6,8 +6,8 @@ from random import Random
 
 import orjson
 
+from prober.config.discovery import HttpSpec
 from prober.config.problems import shown
-from prober.config.specs import HttpSpec
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.groups import BadList, targets_of
 from prober.net.certificates import client_tls
@@ -28,7 +28,7 @@ class Http:
 
     def __init__(self, spec: HttpSpec, label_names: Collection[str], discovered: DiscoveredTargets) -> None:
         self._spec, self._label_names, self._discovered = spec, label_names, discovered
-        self._token = Secret(spec.bearer_token_file) if spec.bearer_token_file else None
+        self._token = Secret(spec.auth.bearer_token_file) if spec.auth else None
         self._rng = Random()
         self._where, self._redactor = shown(spec.url), Redactor()
         self._redactor.add_url(spec.url)
@@ -38,11 +38,11 @@ class Http:
         """Request until cancelled."""
         while True:
             await self.refresh()
-            await asyncio.sleep(self._spec.interval_s * self._rng.uniform(0.9, 1.1))
+            await asyncio.sleep(self._spec.interval * self._rng.uniform(0.9, 1.1))
 
     async def refresh(self) -> None:
-        """Request the list once."""
-        headers = {"Accept": "application/json", "X-Prometheus-Refresh-Interval-Seconds": f"{self._spec.interval_s:g}"}
+        """Ask once."""
+        headers = {"Accept": "application/json", "X-Prometheus-Refresh-Interval-Seconds": f"{self._spec.interval:g}"}
         token = self._token.read() if self._token else None
         if self._token is not None and token is None:
             self._discovered.failed(self._where, self._token.problem)

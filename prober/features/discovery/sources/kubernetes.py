@@ -9,7 +9,7 @@ from collections.abc import Collection
 from random import Random
 from typing import Any
 
-from prober.config.specs import KubernetesSpec
+from prober.config.discovery import KubernetesSpec
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, TargetLabels
 from prober.features.discovery.sources.objects import targets_of
 from prober.net.kubernetes import WATCH_S as WATCH_S
@@ -66,7 +66,9 @@ class Kubernetes:
         try:
             if spec.api_server is None:
                 return Api.in_cluster()
-            return Api(spec.api_server, token_file=spec.bearer_token_file, ca_file=spec.ca_file)
+            return Api(
+                spec.api_server, token_file=spec.auth.bearer_token_file if spec.auth else None, ca_file=spec.ca_file
+            )
         except (Unreachable, ValueError) as problem:
             self._discovered.failed("", f"kubernetes: {problem}")
             return None

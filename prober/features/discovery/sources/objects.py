@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from prober.config.specs import KubernetesSpec
+from prober.config.discovery import KubernetesSpec
 from prober.features.discovery.sources.discovered_targets import TargetLabels
 
 Json = dict[str, Any]
@@ -20,7 +20,7 @@ def targets_of(item: Json, spec: KubernetesSpec, label_names: Collection[str]) -
     """
     metadata = item.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
-    if any(annotations.get(name) != value for name, value in spec.annotations):
+    if any(annotations.get(name) != value for name, value in spec.annotations.items()):
         return ()
     targets = _pod(item, metadata, spec) if spec.role == "pod" else _slice(item, metadata, spec)
     always = ("__address__", "name")

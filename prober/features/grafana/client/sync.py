@@ -13,7 +13,8 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from prober.config.specs import GrafanaSpec, TlsSpec
+from prober.config.grafana import GrafanaSpec
+from prober.config.server import TlsSpec
 from prober.features.grafana.client.marks import Mark
 from prober.net.address import refuse_link_local
 
@@ -31,7 +32,8 @@ class SyncRequest:
 
     def as_json(self) -> str:
         """JSON that `parse_request` reads."""
-        return json.dumps(asdict(self))
+        marks = [asdict(mark) for mark in self.marks]
+        return json.dumps({"spec": self.spec.model_dump(), "dashboards": self.dashboards, "marks": marks})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,8 @@ class SyncResult:
 def parse_request(text: str) -> SyncRequest:
     """Parse the JSON of a request."""
     read: dict[str, Any] = json.loads(text)
-    spec = read["spec"]
-    tls = TlsSpec(**spec.pop("tls")) if spec["tls"] else spec.pop("tls")
     marks = tuple(Mark(each["time_ms"], each["end_ms"], tuple(each["tags"]), each["text"]) for each in read["marks"])
-    return SyncRequest(GrafanaSpec(tls=tls, **spec), read["dashboards"], marks)
+    return SyncRequest(GrafanaSpec(**read["spec"]), read["dashboards"], marks)
 
 
 def parse_result(text: str) -> SyncResult:
@@ -78,12 +78,12 @@ def sync(request: SyncRequest) -> SyncResult:
     from prober.storage.watched_file import Secret
 
     spec = request.spec
-    secret = Secret(spec.token_file)
+    secret = Secret(spec.auth.bearer_token_file)
     token = secret.read()
     tasks = [name for name, due in (("dashboards", request.dashboards), ("annotations", bool(request.marks))) if due]
     if token is None:
         return SyncResult(failures=dict.fromkeys(tasks, f"grafana.{secret.problem}"))
-    tls = spec.tls or TlsSpec(None, insecure_skip_verify=False)
+    tls = spec.tls or TlsSpec()
     failures: dict[str, str] = {}
     dashboards: list[tuple[str, str, str]] | None = None
     marks = 0

@@ -1,0 +1,85 @@
+"""The configuration as a whole. A file is valid if `load` accepts it; a reload compares its targets with ==."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo
+
+from prober.config.discovery import DiscoverySpec
+from prober.config.drift import DriftSpec
+from prober.config.fields import Block, Items, mistake
+from prober.config.grafana import GrafanaSpec
+from prober.config.problems import is_http, shown
+from prober.config.server import expand_field
+from prober.config.slos import SloSpec
+from prober.config.target import Overridable, TargetSpec
+from prober.config.workloads import WorkloadSpec
+from prober.measure.objective import JudgedStream, Slo
+
+
+class StorageSpec(Block):
+    """Where state is kept. path: None keeps nothing."""
+
+    path: str | None = Field(
+        None, description="folder for state that survives a restart; `--storage.path` overrides it"
+    )
+
+
+def _prometheus_url(text: str, info: ValidationInfo) -> str:
+    url = expand_field(text, info)
+    if not is_http(url):
+        raise mistake(f"{shown(text)!r} is not an http or https URL; write http://prometheus:9090")
+    return url.rstrip("/")
+
+
+class PrometheusSpec(Block):
+    """The Prometheus that scrapes this prober. url: without a slash at its end."""
+
+    url: Annotated[str, AfterValidator(_prometheus_url)] = Field(
+        description="base URL of the Prometheus that scrapes this prober, for past latencies and demand; may contain `${NAME}` of the "
+        "environment",
+        repr=False,
+    )
+
+
+class Configuration(Block):
+    """The configuration. Without arguments: the defaults, and no targets."""
+
+    defaults: Overridable = Field(Overridable(), description="for all targets")
+    slos: dict[str, SloSpec] = Field(default_factory=dict, description="name to objective")
+    workloads: dict[str, WorkloadSpec] = Field(default_factory=dict, description="name to shape of request")
+    drift: DriftSpec = Field(DriftSpec(), description="when a change of latency is reported")
+    storage: StorageSpec = Field(StorageSpec(), description="state that survives a restart")
+    prometheus: PrometheusSpec | None = Field(None, description="the Prometheus that scrapes this prober")
+    grafana: GrafanaSpec | None = Field(None, description="Grafana for dashboards and annotations")
+    targets: Items[TargetSpec] = Field((), description="targets to probe; needed without `discovery`")
+    discovery: Items[DiscoverySpec] = Field((), description="sources of further targets")
+    _warnings: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is valid and not wise, as `source: path: message`."""
+        return self._warnings
+
+    @property
+    def prometheus_url(self) -> str | None:
+        """URL of the Prometheus; None if it is not configured."""
+        return self.prometheus.url if self.prometheus is not None else None
+
+    @property
+    def kinds(self) -> tuple[TargetSpec, ...]:
+        """Targets, and one template per discovery for the targets that it finds."""
+        return (*self.targets, *(spec.template for spec in self.discovery))
+
+    @property
+    def places(self) -> dict[str, TargetSpec]:
+        """The same by their path in the file."""
+        places = {f"targets[{index}]": target for index, target in enumerate(self.targets)}
+        return places | {f"discovery[{index}].target": spec.template for index, spec in enumerate(self.discovery)}
+
+    def uses(self) -> dict[Slo, list[JudgedStream]]:
+        """Streams by each SLO that judges any."""
+        streams: dict[Slo, list[JudgedStream]] = {}
+        for target in self.kinds:
+            for slo, use in target.uses():
+                streams.setdefault(slo, []).append(use)
+        return streams

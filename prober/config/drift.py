@@ -1,0 +1,23 @@
+"""Drift detection: what counts as a drift, and how often it may be found where there is none."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from prober.config.fields import Block, Duration, Percent, Rate, require
+
+DAY_S = 86_400.0
+
+
+class DriftSpec(Block):
+    """Drift detection. false_alarms: per second and signal; material: share of the baseline latency."""
+
+    false_alarms: Rate = Field(1 / (30 * DAY_S), description="most false alarms per signal of a workload")
+    material: Annotated[
+        Percent,
+        require(
+            lambda share: 0.05 <= share <= 1,
+            lambda share: f"{share * 100:g}% cannot be told from the wander of a healthy engine; use 5% to 100%",
+        ),
+    ] = Field(0.2, description="smallest change of a latency that matters")
+    accept_after: Duration = Field(7 * DAY_S, description="age at which a drift becomes the new baseline")

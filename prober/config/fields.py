@@ -1,0 +1,203 @@
+"""Types of the configuration's fields: how a file writes a value, and as what the code has it.
+
+A field has the name of its key, and its type says the unit: a Duration is in seconds, a Rate is per second, a Percent is a ratio.
+Where such a value gets a name of its own it keeps the word and adds the unit: `timeouts.stall` becomes `stall_s`, `max_rate`
+becomes `max_rate_per_s`.
+
+A file is validated with a `Document` as context: quantities are text with a unit, names are looked up. Code that builds a model has
+no context and passes numbers in these units, and the objects themselves.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Annotated, Any, NoReturn, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+
+from prober.config import units
+from prober.config.problems import no_such
+from prober.measure.objective import Slo
+from prober.workload.workloads import Mix, Workload
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Document:
+    """Surroundings of a file that is validated.
+
+    read: content of a file that the configuration names; raises OSError
+    defaults: valid block `defaults` as written; broken: names whose own blocks have errors, which are not reported at each use
+    """
+
+    engines: Iterable[str]
+    environment: Mapping[str, str]
+    read: Callable[[str], str]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    slos: dict[str, Slo] = field(default_factory=dict)
+    workloads: dict[str, Workload | Mix] = field(default_factory=dict)
+    broken: frozenset[str] = frozenset()
+
+
+def mistake(message: str, at: str = "") -> PydanticCustomError:
+    """Error of a validator. at: key below the validated one, such as `probes[0]`; with a leading slash a path from the top."""
+    return PydanticCustomError("mistake", "{message}", {"message": message, "at": at})
+
+
+class Mistakes:
+    """Collects the errors of a validator and raises them together at the end of a `with` statement."""
+
+    def __init__(self) -> None:
+        self._errors: list[InitErrorDetails] = []
+
+    def add(self, at: str, message: str) -> None:
+        """Add an error at a key below the validated one."""
+        self._errors.append({"type": mistake(message, at), "input": None})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and self._errors:
+            raise ValidationError.from_exception_data("", self._errors)
+
+
+def require(holds: Callable[[Any], bool], message: Callable[[Any], str]) -> AfterValidator:
+    """Validator of a single value. message: of a value for which `holds` is false."""
+
+    def validate(value: T) -> T:
+        if not holds(value):
+            raise mistake(message(value))
+        return value
+
+    return AfterValidator(validate)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantity:
+    """Marks a field that a file writes as text. text: a default as the file would write it."""
+
+    parse: Callable[[object], Any]
+    schema: Mapping[str, Any]
+    text: Callable[[Any], str]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_before_validator_function(self._validate, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
+        return dict(self.schema)
+
+    def _validate(self, value: Any, info: Any) -> Any:
+        if info.context is None:
+            return value
+        try:
+            return self.parse(value)
+        except ValueError as problem:
+            raise mistake(str(problem)) from None
+
+
+def _pattern(pattern: str, *examples: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": pattern, "examples": list(examples)}
+
+
+def _optional_duration(value: object) -> float:
+    return 0.0 if value == 0 and not isinstance(value, bool) else units.duration(value)
+
+
+_OPTIONAL = {"anyOf": [{"const": 0}, _pattern(units.DURATION_PATTERN, "20m", "1h")]}
+_COUNT = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": units.COUNT_PATTERN}]}
+_PERCENT = _pattern(units.PERCENT_PATTERN, "99%", "99.9%")
+
+Duration = Annotated[
+    float, Quantity(units.duration, _pattern(units.DURATION_PATTERN, "500ms", "10s", "6h"), units.duration_text)
+]
+OptionalDuration = Annotated[float, Quantity(_optional_duration, _OPTIONAL, units.duration_text)]
+Rate = Annotated[float, Quantity(units.rate, _pattern(units.RATE_PATTERN, "0.2/s", "12/min"), units.rate_text)]
+ExactPercent = Annotated[Decimal, Quantity(units.percent, _PERCENT, units.percent_text)]
+Percent = Annotated[float, Quantity(lambda value: float(units.percent(value)), _PERCENT, units.percent_text)]
+Reuse = Annotated[
+    float, Quantity(units.reuse, {"type": "string", "examples": ["warm", "cold", "30%"]}, units.percent_text)
+]
+Count = Annotated[int, Quantity(units.count, _COUNT, int)]
+PositiveCount = Annotated[Count, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, strict=False)]
+NotNegative = Annotated[float, Field(ge=0, strict=False)]
+Items = Annotated[tuple[T, ...], Field(strict=False)]
+
+
+def _auto(value: object) -> object:
+    return None if value == "auto" else value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Automatic(Quantity):
+    """The same for text where `auto` stands for None, in code too."""
+
+    def _validate(self, value: Any, info: Any) -> Any:
+        return _auto(value)
+
+
+Auto = Annotated[str | None, _Automatic(_auto, {"type": "string"}, lambda value: value or "auto")]
+
+
+def _not_a_name(kind: str, value: object) -> NoReturn:
+    raise mistake(f"{units.shortened(value)} is not the name of {kind}; write it as text")
+
+
+def _workload(value: object, info: ValidationInfo) -> Workload | Mix:
+    if isinstance(value, Workload | Mix):
+        return value
+    if info.context is None or not isinstance(value, str):
+        _not_a_name("a workload", value)
+    document: Document = info.context
+    return _named("workload", value, document.workloads, document)
+
+
+def _slo(value: object, info: ValidationInfo) -> Slo:
+    if isinstance(value, Slo):
+        return value
+    if info.context is None or not isinstance(value, str):
+        _not_a_name("an SLO", value)
+    document: Document = info.context
+    return _named("SLO", value, document.slos, document)
+
+
+def _named(kind: str, name: str, known: Mapping[str, T], document: Document) -> T:
+    if name in known and name not in document.broken:
+        return known[name]
+    if name in document.broken:
+        raise PydanticCustomError("reported", "the block has errors of its own")
+    raise mistake(no_such(kind, name, known))
+
+
+NamedWorkload = Annotated[Workload | Mix, PlainValidator(_workload), WithJsonSchema({"type": "string"})]
+NamedSlo = Annotated[Slo, PlainValidator(_slo), WithJsonSchema({"type": "string"})]
+
+
+class Block(BaseModel):
+    """A block of the configuration: frozen, unknown keys are refused, a key without a value counts as absent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, value: Any) -> Any:
+        return present(value)
+
+
+def present(value: Any) -> Any:
+    """A mapping without the keys that have no value; anything else as it is."""
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value

@@ -1,0 +1,91 @@
+"""Service level objectives: the blocks under `slos`, and the short form of the command line, such as `ttft<500ms:99%`."""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+
+from prober.config.fields import Block, Document, Duration, ExactPercent, mistake, require
+from prober.config.problems import explain
+from prober.measure.burn_rate_windows import MIN_SLO_WINDOW_S, promql
+from prober.measure.objective import SIGNALS, SIGNALS_WITHOUT_THRESHOLD, Signal, Slo
+
+DAY_S = 86_400.0
+FORM = "write signal<threshold:objective, such as 'ttft<500ms:99%' or 'success:99%'"
+_OBJECTIVE = re.compile(r"\s*(\w+)\s*(?:<=?\s*([^:<]+?))?\s*:\s*(\S.*?)\s*")
+
+
+def _too_short(window_s: float) -> str:
+    return (
+        f"{promql(window_s)} is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to less "
+        f"than a scrape or two; use at least {promql(MIN_SLO_WINDOW_S)}"
+    )
+
+
+class SloSpec(Block):
+    """A service level objective without its name."""
+
+    signal: Signal = Field(description="signal to judge: " + ", ".join(SIGNALS))
+    threshold: Duration | None = Field(
+        None,
+        validate_default=True,
+        description="an event is good up to this duration, which becomes a bucket bound; not for `success` and `quality`",
+    )
+    objective: Annotated[
+        ExactPercent,
+        require(
+            lambda share: 0 < share < 1,
+            lambda share: f"{share * 100}% leaves nothing to judge; use 0% < objective < 100%",
+        ),
+    ] = Field(description="share of events that must be good, above 0% and below 100%")
+    window: Annotated[Duration, require(lambda s: s >= MIN_SLO_WINDOW_S, _too_short)] = Field(
+        30 * DAY_S, description="period over which the objective is judged, at least 6d"
+    )
+
+    @field_validator("threshold")
+    @classmethod
+    def _check_threshold(cls, threshold: float | None, info: ValidationInfo) -> float | None:
+        signal = info.data.get("signal")
+        if signal in SIGNALS_WITHOUT_THRESHOLD and threshold is not None:
+            raise mistake(f"`{signal}` has no threshold; remove it")
+        if signal is not None and signal not in SIGNALS_WITHOUT_THRESHOLD and not threshold:
+            raise mistake(f"needed for signal `{signal}`: a duration above 0, such as 500ms")
+        return threshold
+
+    def named(self, name: str) -> Slo:
+        """The objective under its name."""
+        return Slo(name, self.signal, self.threshold, self.objective, self.window)
+
+
+def objective(text: object) -> SloSpec | None:
+    """An objective in one line; None if it has another form, which FORM shows. Raises ValidationError."""
+    match = _OBJECTIVE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        return None
+    block = {"signal": match[1], "threshold": match[2], "objective": match[3]}
+    return SloSpec.model_validate(block, context=Document((), {}, str))
+
+
+def named(objectives: Sequence[SloSpec]) -> dict[SloSpec, Slo]:
+    """Objectives under unique names: the signal, with a number if it is taken."""
+    names: dict[SloSpec, Slo] = {}
+    for spec in dict.fromkeys(objectives):
+        same = sum(other.signal == spec.signal for other in names)
+        names[spec] = spec.named(f"{spec.signal}-{same + 1}" if same else spec.signal)
+    return names
+
+
+def parse_objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
+    """Objectives of the option `--slo`. Raises ValueError."""
+    specs: list[SloSpec] = []
+    for text in texts:
+        try:
+            spec = objective(text)
+        except ValidationError as error:
+            why = "; ".join(explain(error, SloSpec, {}).values())
+            raise ValueError(f"--slo {text!r}: {why}") from None
+        if spec is None:
+            raise ValueError(f"--slo {text!r}: {FORM}")
+        specs.append(spec)
+    return tuple(named(specs).values())

@@ -1,0 +1,383 @@
+"""Targets: where they are, what is sent to them, and what that costs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from prober.config.fields import (
+    Auto,
+    Block,
+    Document,
+    Duration,
+    Items,
+    Mistakes,
+    NamedSlo,
+    NamedWorkload,
+    NotNegative,
+    OptionalDuration,
+    Positive,
+    PositiveCount,
+    Rate,
+    mistake,
+    present,
+)
+from prober.config.problems import no_such
+from prober.config.server import Auth, TlsSpec, base_url, environment, expand_proxy, header_problem
+from prober.config.serving import DecodeBoundSpec, GpusSpec, MetricsSpec
+from prober.config.sweep import SweepSpec
+from prober.config.variables import expand
+from prober.measure.engines import DIALECTS
+from prober.measure.objective import SIGNALS_WITHOUT_STREAM, JudgedStream, Slo
+from prober.workload.budget import BudgetDemand
+from prober.workload.workloads import BUILT_IN, Mix, Workload, sample_lengths
+
+DAY_S = 86400
+DRAWS = 300  # of a workload, to estimate the variance of its lengths
+
+
+class GammaShape(Block):
+    shape: Positive = Field(description="below 1 bursty, 1 is Poisson, above 1 regular")
+
+
+class Gamma(Block):
+    gamma: GammaShape = Field(description="gamma-distributed gaps")
+
+
+def _arrivals(value: object) -> str:
+    return "Gamma" if isinstance(value, dict | Gamma) else "Process"
+
+
+Arrivals = Annotated[
+    Annotated[Literal["poisson", "constant", "trace"], Tag("Process")] | Annotated[Gamma, Tag("Gamma")],
+    Discriminator(_arrivals),
+]
+
+
+class Timeouts(Block):
+    """All but `connect` count from the intended time and act on content, not on bytes."""
+
+    connect: Duration = Field(10.0, description="DNS, TCP and TLS of one connection together")
+    first_token: Duration = Field(30.0, description="until the first content")
+    stall: Duration = Field(10.0, description="between two chunks of content")
+    total: Duration = Field(120.0, description="until the end of the answer")
+
+
+class Overridable(Block):
+    """Settings that `defaults` sets for all targets, and each target for itself."""
+
+    rate: Rate = Field(0.2, description="mean rate of probes")
+    arrivals: Arrivals = Field(
+        "poisson",
+        description="process of the due times: poisson, constant, {gamma: {shape: 0.5}}, or trace: the "
+        "times of the workload's trace, at its own rate",
+    )
+    max_in_flight: Annotated[int, Field(ge=1)] = Field(
+        16, description="most unfinished probes past their due time; further ones are shed"
+    )
+    warmup: Annotated[int, Field(ge=0)] = Field(
+        3,
+        description="successful probes that are left out of latency metrics after a start, a restart or ten idle minutes",
+    )
+    starting_timeout: OptionalDuration = Field(
+        1200.0,
+        description="how long a target that refuses connections and has not answered yet is `starting`; after that its "
+        "probes are sent and fail; 0: at once",
+    )
+    connect_lead: Duration = Field(1.0, description="how long before its due time a probe connects")
+    max_send_lag: Duration = Field(0.010, description="lateness of the prober above which a probe is invalid")
+    timeouts: Timeouts = Field(Timeouts(), description="when a probe is aborted")
+    allow_link_local: bool = Field(False, description="allow link-local addresses and those of cloud metadata services")
+
+
+class PriceSpec(Block):
+    prompt: NotNegative = Field(description="of the prompt")
+    completion: NotNegative = Field(description="of the answer")
+
+
+class BudgetSpec(Block):
+    """Daily budget of a target's probes and sweeps; None: no limit."""
+
+    tokens_per_day: PositiveCount | None = Field(None, description="prompt and output tokens")
+    cost_per_day: Positive | None = Field(None, description="dollars")
+    price_per_million: PriceSpec | None = Field(None, description="dollars per million tokens")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.cost_per_day is not None and self.price_per_million is None:
+            raise mistake("needed with cost_per_day: {prompt: 0.60, completion: 0.60}", "price_per_million")
+        return self
+
+    def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """Cost of tokens in dollars; 0 without a price."""
+        price = self.price_per_million
+        return (prompt_tokens * price.prompt + completion_tokens * price.completion) / 1e6 if price else 0.0
+
+
+class ProbeSpec(Block):
+    """A stream of probes. rate: with arrivals `trace` that of the trace at the workload's speed."""
+
+    workload: NamedWorkload = Field(
+        default_factory=lambda: BUILT_IN["probe"],
+        description="name of a workload, built in or from `workloads`",
+        json_schema_extra={"default": "probe"},
+    )
+    rate: Rate = Field(default_factory=lambda: 0.2, description="mean rate; absent: that of the target")
+    arrivals: Arrivals = Field(
+        default_factory=lambda: "poisson", description="process of the due times; absent: that of the target"
+    )
+    slos: Items[NamedSlo] = Field(
+        default_factory=tuple, description="names from `slos`; absent: all of them", validate_default=False
+    )
+
+    def judged(self) -> Iterator[tuple[str, Workload, float, tuple[Slo, ...]]]:
+        """(series, workload, probes per second, SLOs) of each series; `quality` judges golden prompts only."""
+        for name, workload, share in self.workload.shares():
+            slos = tuple(slo for slo in self.slos if slo.signal != "quality" or workload.golden)
+            yield name, workload, self.rate * share, slos
+
+    def for_target(self, target: Mapping[str, Any], known: list[Slo], at: str, mistakes: Mistakes) -> Self:
+        """The probe with what it inherits. target: valid fields of the target; known: SLOs of the file; at: path of the probe."""
+        own = self.model_fields_set
+        update = {key: target[key] for key in ("rate", "arrivals") if key not in own and key in target}
+        if update.get("arrivals", self.arrivals) == "trace":
+            trace = self.workload.trace if isinstance(self.workload, Workload) else None
+            if trace is None or isinstance(self.workload, Mix):
+                name = self.workload.name
+                mistakes.add(f"{at}.arrivals", f"workload {name!r} has no trace; give it one, or use poisson")
+            else:
+                update["rate"] = trace.rate_per_s * self.workload.speed
+        has_golden = any(part.golden for _, part, _ in self.workload.shares())
+        stream = target.get("stream", True)
+        if "slos" not in own:
+            update["slos"] = tuple(
+                slo
+                for slo in known
+                if (stream or slo.signal in SIGNALS_WITHOUT_STREAM) and (has_golden or slo.signal != "quality")
+            )
+        for slo in update.get("slos", self.slos):
+            if problem := threshold_problem(slo, target.get("timeouts", Timeouts())):
+                mistakes.add(f"/slos.{slo.name}.threshold", problem)
+            if slo.signal == "quality" and not has_golden:
+                mistakes.add(
+                    f"{at}.slos",
+                    f"{slo.name!r} judges quality, but workload {self.workload.name!r} has no golden prompts; give it "
+                    "`golden`, or list other SLOs",
+                )
+            if not stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
+                mistakes.add(
+                    f"{at}.slos",
+                    f"{slo.name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs",
+                )
+        return self.model_copy(update=update)
+
+
+def threshold_problem(slo: Slo, timeouts: Timeouts) -> str:
+    """Error if a timeout cuts a probe before its SLO is breached; empty if not."""
+    cuts = {"ttft": "first_token", "itl": "stall", "tpot": "stall"}
+    key = cuts.get(slo.signal, "total")
+    limit_s: float = getattr(timeouts, key)
+    if slo.threshold_s is None or slo.threshold_s < limit_s:
+        return ""
+    return (
+        f"{slo.threshold_s:g}s is not below timeouts.{key} of {limit_s:g}s, which would cut it; lower it or raise that"
+    )
+
+
+def _engine(name: str | None, info: ValidationInfo) -> str | None:
+    known = info.context.engines if info.context else DIALECTS
+    if name is not None and name not in known:
+        raise mistake(no_such("engine", name, [*known, "auto"]))
+    return name
+
+
+class Template(Overridable):
+    """Settings that configured targets have in common with discovered ones: all but address and name."""
+
+    model: Auto = Field(None, description="name of the model; auto: from /v1/models")
+    api: Literal["chat", "completions"] = Field("chat", description="endpoint to probe")
+    stream: bool = Field(True, description="false: measure E2E only")
+    engine: Annotated[Auto, AfterValidator(_engine)] = Field(
+        None, description="name of the engine; auto: from /v1/models"
+    )
+    auth: Auth | None = Field(None, description="bearer token")
+    headers: dict[str, str] = Field(
+        default_factory=dict,
+        description="headers of every request; values may contain `${NAME}` of the environment",
+        repr=False,
+    )
+    tls: TlsSpec | None = Field(None, description="settings for https")
+    proxy_url: Annotated[str, AfterValidator(expand_proxy)] | None = Field(
+        None, description="http:// URL of a forward proxy; may contain `${NAME}` of the environment", repr=False
+    )
+    metrics: MetricsSpec | None = Field(MetricsSpec(), description="metrics page of the engine")
+    gpus: GpusSpec = Field(GpusSpec(), description="GPUs of this machine that serve the target")
+    decode_bound: DecodeBoundSpec | None = Field(
+        None, description="data that a decode step reads, to compare TPOT with the limit of memory bandwidth"
+    )
+    probes: Items[ProbeSpec] = Field(
+        default_factory=lambda: (ProbeSpec(),),
+        description="streams of probes; absent: one of the workload `probe`",
+        validate_default=True,
+    )
+    budget: BudgetSpec | None = Field(
+        None,
+        description="limits of probes and sweeps together in any 24 hours; sweeps leave the scheduled probes their share",
+    )
+    sweep: SweepSpec | None = Field(None, description="short sweeps that measure the capacity")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inherit(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(info.context, Document) or not isinstance(value, dict):
+            return value
+        return {**info.context.defaults, **present(value)}
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        expanded: dict[str, str] = {}
+        with Mistakes() as mistakes:
+            for name, text in headers.items():
+                try:
+                    value = expanded[name] = expand(text, environment(info))
+                except ValueError as unset:
+                    mistakes.add(name, str(unset))
+                    continue
+                if problem := header_problem(name, value, has_token=info.data.get("auth") is not None):
+                    mistakes.add(name, problem)
+        return expanded
+
+    @field_validator("metrics")
+    @classmethod
+    def _check_metrics(cls, metrics: MetricsSpec) -> MetricsSpec | None:
+        return None if metrics.url == "none" else metrics
+
+    @field_validator("probes")
+    @classmethod
+    def _check_probes(cls, probes: tuple[ProbeSpec, ...], info: ValidationInfo) -> tuple[ProbeSpec, ...]:
+        if not probes:
+            raise mistake("is empty; remove it for the default probe, or remove the target")
+        known = list(info.context.slos.values()) if info.context else []
+        places: dict[str, int] = {}
+        with Mistakes() as mistakes:
+            for index, probe in enumerate(probes):
+                for name in probe.workload.series:
+                    if name in places:
+                        mistakes.add(
+                            f"[{index}].workload",
+                            f"probes[{places[name]}] fills the same series {name!r}; keep one of the two",
+                        )
+                    places[name] = index
+            complete = tuple(
+                probe.for_target(info.data, known, f"[{index}]", mistakes) for index, probe in enumerate(probes)
+            )
+        return complete
+
+    @field_validator("budget")
+    @classmethod
+    def _check_budget(cls, budget: BudgetSpec, info: ValidationInfo) -> BudgetSpec:
+        use = _estimate(info.data.get("probes", ()), budget)
+        with Mistakes() as mistakes:
+            if budget.tokens_per_day is not None and use.tokens > budget.tokens_per_day:
+                mistakes.add(
+                    "tokens_per_day",
+                    f"{budget.tokens_per_day:,} a day, but the schedule needs about {use.tokens:,.0f}; lower the rate or raise "
+                    "the budget",
+                )
+            if budget.cost_per_day is not None and use.dollars is not None and use.dollars > budget.cost_per_day:
+                mistakes.add(
+                    "cost_per_day",
+                    f"${budget.cost_per_day:.2f} a day, but the schedule needs about ${use.dollars:.2f}; lower the rate or raise "
+                    "the budget",
+                )
+        return budget
+
+    @field_validator("sweep")
+    @classmethod
+    def _check_sweep(cls, sweep: SweepSpec, info: ValidationInfo) -> SweepSpec:
+        known = list(info.context.slos.values() if info.context else sweep.slos)
+        budget = info.data.get("budget")
+        has_price = "budget" not in info.data or (budget is not None and budget.price_per_million is not None)
+        return sweep.for_target(info.data.get("stream", True), known, has_price=has_price)
+
+
+class TargetSpec(Template):
+    """A target. url: base URL without a slash at its end; name, model, engine: None if the daemon detects them."""
+
+    url: Annotated[str, AfterValidator(base_url)] = Field(description="base URL; without a path, /v1 is added")
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None,
+        description="label `target`; absent: POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model of the server",
+    )
+
+    @property
+    def key(self) -> str:
+        """Identity over reloads: the name, or the URL without one."""
+        return self.name or self.url
+
+    def uses(self) -> Iterator[tuple[Slo, JudgedStream]]:
+        """Streams of this target's probes by the SLO that judges them."""
+        for probe in self.probes:
+            for series, workload, rate_per_s, slos in probe.judged():
+                _, mean = workload.mean_tokens()
+                use = JudgedStream(self.key, series, rate_per_s, mean, workload.max_output_tokens)
+                for slo in slos:
+                    yield slo, use
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Mean daily use: tokens, and dollars if prices are known."""
+
+    prompt_tokens: float
+    completion_tokens: float
+    dollars: float | None
+
+    @property
+    def tokens(self) -> float:
+        """Prompt and completion tokens."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+def estimate_per_day(target: TargetSpec) -> Estimate:
+    """Daily use of one prober on `target`: rate x 86400 x mean lengths, summed over its probes."""
+    return _estimate(target.probes, target.budget)
+
+
+def _estimate(probes: tuple[ProbeSpec, ...], budget: BudgetSpec | None) -> Estimate:
+    uses = [(probe.rate * DAY_S, *probe.workload.mean_tokens()) for probe in probes]
+    prompt = sum(requests * tokens for requests, tokens, _ in uses)
+    completion = sum(requests * tokens for requests, _, tokens in uses)
+    has_price = budget is not None and budget.price_per_million is not None
+    return Estimate(prompt, completion, budget.dollars(prompt, completion) if budget and has_price else None)
+
+
+def needs_of(target: TargetSpec) -> dict[str, BudgetDemand]:
+    """Use of the daily budgets "tokens" and "cost" by the scheduled probes of `target`."""
+    budget, needs = target.budget, dict[str, BudgetDemand]()
+    if budget is not None and budget.tokens_per_day is not None:
+        needs["tokens"] = _need(target, lambda prompt, output: prompt + output)
+    if budget is not None and budget.cost_per_day is not None:
+        needs["cost"] = _need(target, budget.dollars)
+    return needs
+
+
+def _need(target: TargetSpec, amount: Callable[[float, float], float]) -> BudgetDemand:
+    """Mean (rate x mean) and variance (rate x mean square) of Poisson arrivals. amount: maps (prompt, output) tokens."""
+    mean = variance = 0.0
+    for probe in target.probes:
+        draws = sample_lengths(probe.workload, Random(0), DRAWS)
+        mean += probe.rate * amount(*probe.workload.mean_tokens())
+        variance += probe.rate * sum(amount(*draw) ** 2 for draw in draws) / len(draws)
+    return BudgetDemand(mean, variance)

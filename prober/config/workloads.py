@@ -1,0 +1,241 @@
+"""Workloads: the blocks under `workloads`, and the workloads that they describe."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo
+
+from prober.config.fields import Block, Items, Positive, PositiveCount, Reuse, mistake
+from prober.config.problems import Problems, no_such
+from prober.measure.quality import Expectation, expectation_problem
+from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
+from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
+from prober.workload.trace import BadTrace, parse_trace
+from prober.workload.workloads import BUILT_IN, Mix, Prefix, Workload
+
+GOLDEN_OUTPUT_TOKENS = 64
+MAX_GOLDEN_OUTPUT_TOKENS = 4_096
+
+
+class Bounds(Block):
+    min: PositiveCount
+    max: PositiveCount
+
+
+class LognormalSpec(Block):
+    median: Positive
+    sigma: Annotated[float, Field(ge=0, le=10, strict=False)]
+    min: PositiveCount = 1
+    max: PositiveCount
+
+
+class QuantilesSpec(Block):
+    quantiles: dict[Annotated[float, Field(ge=0, le=1, strict=False)], Annotated[float, Field(ge=1, strict=False)]]
+
+
+class LengthSpec(Block):
+    """A distribution of lengths by the only key that is set."""
+
+    fixed: PositiveCount | None = None
+    uniform: Bounds | None = None
+    lognormal: LognormalSpec | None = None
+    empirical: QuantilesSpec | None = None
+
+    def distribution(self) -> LengthDistribution:
+        """The distribution. Raises a mistake."""
+        if len(self.model_fields_set) != 1:
+            raise mistake(f"not a length; write a number of tokens, or one of {', '.join(LengthSpec.model_fields)}")
+        if self.fixed is not None:
+            return Fixed(self.fixed)
+        if self.empirical is not None:
+            pairs = tuple(sorted(self.empirical.quantiles.items()))
+            lengths = [tokens for _, tokens in pairs]
+            if pairs and (pairs[0][0], pairs[-1][0]) == (0, 1) and lengths == sorted(lengths):
+                return Empirical(pairs)
+            raise mistake("quantiles must go from 0 to 1 and rise, such as {0: 10, 0.5: 100, 1: 2000}")
+        if (u := self.uniform) is not None and u.min <= u.max:
+            return Uniform(u.min, u.max)
+        if (p := self.lognormal) is not None and p.min <= p.median <= p.max:
+            return Lognormal(p.median, p.sigma, p.min, p.max)
+        raise mistake("min, median and max are not in order; it must be min ≤ median ≤ max")
+
+
+_NUMBER: TypeAdapter[int] = TypeAdapter(PositiveCount)
+
+
+def _length(value: object, info: ValidationInfo) -> LengthDistribution:
+    if isinstance(value, Fixed | Uniform | Lognormal | Empirical):
+        return value
+    if isinstance(value, dict):
+        return LengthSpec.model_validate(value, context=info.context).distribution()
+    return Fixed(_NUMBER.validate_python(value, context=info.context))
+
+
+Length = Annotated[LengthDistribution, PlainValidator(_length, json_schema_input_type=PositiveCount | LengthSpec)]
+
+
+class PrefixSpec(Block):
+    tokens: PositiveCount = Field(description="length of the prefix")
+    reuse: Reuse = Field(description="share of the requests that have the prefix; warm is 100%, cold 0%")
+
+
+class PromptsFile(Block):
+    file: str = Field(description="JSONL of messages, or ShareGPT's JSON")
+
+
+class TraceFile(Block):
+    file: str = Field(description="Mooncake JSONL or Azure CSV")
+    speed: Positive = Field(1.0, description="2 replays twice as fast")
+
+
+class Expect(Block):
+    text: str | None = Field(None, description="the answer is this text, apart from white space at both ends")
+    regex: str | None = Field(None, description="the answer contains a match; Python syntax")
+    json_schema: dict[str, Any] | None = Field(None, description="the answer is JSON that is valid under this schema")
+
+
+class GoldenSpec(Block):
+    prompt: Annotated[str, Field(min_length=1)] = Field(description="sent unchanged as the user's message")
+    expect: Expect = Field(default_factory=Expect, description="the right answer: one of text, regex, json_schema")
+
+
+class PartSpec(Block):
+    workload: str = Field(description="name of a workload")
+    weight: Positive = Field(1.0, description="share of the requests, relative to the other parts")
+
+
+class Shape(Block):
+    """Lengths of a request, as a workload and a row of a matrix have them."""
+
+    prompt_tokens: Length | None = Field(
+        None,
+        description="a number, {uniform: {min, max}}, {lognormal: {median, sigma, min, max}} or "
+        "{empirical: {quantiles: {0: 10, 0.5: 100, 1: 2000}}}",
+    )
+    output_tokens: Length | None = Field(None, description="the same; forced if the engine supports it")
+    prefix: PrefixSpec | None = Field(None, description="a shared beginning of prompts, for the prefix cache")
+
+    def named_workload(self, name: str, sampling: Mapping[str, Any] | None = None) -> Workload:
+        """The workload of these lengths."""
+        return Workload(
+            name,
+            prompt_tokens=self.prompt_tokens or Fixed(1),
+            output_tokens=self.output_tokens or Fixed(1),
+            prefix=Prefix(self.prefix.tokens, self.prefix.reuse) if self.prefix is not None else None,
+            sampling=sampling if sampling is not None else {"temperature": 0},
+        )
+
+
+class WorkloadSpec(Shape):
+    """A workload, without its name."""
+
+    sampling: dict[str, Any] | None = Field(None, description="request fields ({temperature: 0}); never `seed`")
+    prompts: PromptsFile | None = Field(None, description="prompts from a file instead of generated ones")
+    trace: TraceFile | None = Field(None, description="lengths, prefixes and times from a recorded trace")
+    golden: Items[GoldenSpec] | None = Field(
+        None,
+        description="prompts with known answers instead of generated ones, for the signal `quality`; output_tokens limits the "
+        f"answer ({GOLDEN_OUTPUT_TOKENS}) and is not forced",
+    )
+    mix: Items[PartSpec] | None = Field(None, description="several workloads by weight, each with its own series")
+
+
+def resolve_workloads(
+    specs: Mapping[str, WorkloadSpec], problems: Problems, read: Callable[[str], str]
+) -> dict[str, Workload | Mix]:
+    """Workloads by name, including built-in ones; mixes last, since they refer to others."""
+    workloads: dict[str, Workload | Mix] = dict(BUILT_IN)
+    for name, spec in specs.items():
+        if spec.mix is None:
+            workloads[name] = _workload(name, spec, problems, read)
+    for name, spec in specs.items():
+        if spec.mix is not None:
+            workloads[name] = _mix(name, spec, workloads, problems)
+    return workloads
+
+
+def _mix(name: str, spec: WorkloadSpec, known: Mapping[str, Workload | Mix], problems: Problems) -> Mix:
+    path = f"workloads.{name}.mix"
+    if own := sorted(spec.model_fields_set - {"mix"}):
+        problems.add(path, f"a mix has no {', '.join(own)} of its own; set them in its parts")
+    parts: list[tuple[Workload, float]] = []
+    for index, part in enumerate(spec.mix or ()):
+        workload = known.get(part.workload)
+        if isinstance(workload, Workload):
+            parts.append((workload, part.weight))
+        else:
+            problems.add(f"{path}[{index}].workload", no_such("workload that is no mix", part.workload, known))
+    if not parts:
+        problems.add(path, "needs at least one part, such as {workload: chat, weight: 2}")
+    return Mix(name, tuple(parts))
+
+
+def _workload(name: str, spec: WorkloadSpec, problems: Problems, read: Callable[[str], str]) -> Workload:
+    path = f"workloads.{name}"
+    sources = [key for key in ("prompts", "trace", "golden") if getattr(spec, key) is not None]
+    if len(sources) > 1:
+        problems.add(path, f"has {' and '.join(f'`{key}`' for key in sources)}; keep one of them")
+    if spec.golden is not None and spec.output_tokens is None:
+        spec = spec.model_copy(update={"output_tokens": Fixed(GOLDEN_OUTPUT_TOKENS)})
+    for key, is_implied in (
+        ("prompt_tokens", bool(sources)),
+        ("output_tokens", spec.trace is not None),
+        ("prefix", bool(sources)),
+    ):
+        is_set = getattr(spec, key) is not None
+        if is_implied and is_set:
+            problems.add(f"{path}.{key}", f"comes with `{sources[0]}`; remove it here, or that")
+        elif not is_implied and not is_set and key != "prefix":
+            problems.add(f"{path}.{key}", "needed: a number of tokens or a distribution")
+    if "seed" in (spec.sampling or {}):
+        problems.add(f"{path}.sampling.seed", "is never sent: with a long prompt it kills some engines; remove it")
+    return _with_texts(spec.named_workload(name, spec.sampling), spec, path, problems, read)
+
+
+def _with_texts(
+    workload: Workload, spec: WorkloadSpec, path: str, problems: Problems, read: Callable[[str], str]
+) -> Workload:
+    """The workload with prompts, trace or golden prompts."""
+    try:
+        if spec.prompts:
+            workload = replace(workload, prompts=parse_prompts(read(spec.prompts.file), spec.prompts.file))
+        if spec.trace:
+            trace = parse_trace(read(spec.trace.file), spec.trace.file)
+            workload = replace(workload, trace=trace, speed=spec.trace.speed)
+    except (OSError, UnicodeDecodeError) as problem:
+        key = "prompts" if spec.prompts else "trace"
+        problems.add(f"{path}.{key}.file", f"cannot be read: {problem}; name a file that is there")
+    except BadPrompts as problem:
+        problems.add(f"{path}.prompts.file", str(problem))
+    except BadTrace as problem:
+        problems.add(f"{path}.trace.file", str(problem))
+    if spec.golden is not None:
+        workload = replace(workload, golden=_golden(spec.golden, f"{path}.golden", problems))
+        if workload.output_tokens.maximum > MAX_GOLDEN_OUTPUT_TOKENS:
+            problems.add(
+                f"{path}.output_tokens",
+                f"of golden prompts are at most {MAX_GOLDEN_OUTPUT_TOKENS:,}, as the answer is kept to be judged",
+            )
+    return workload
+
+
+def _golden(specs: tuple[GoldenSpec, ...], path: str, problems: Problems) -> tuple[GoldenPrompt, ...]:
+    prompts: list[GoldenPrompt] = []
+    if not specs:
+        problems.add(path, "is empty; give it prompts, such as [{prompt: What is 2 + 2?, expect: {regex: '4'}}]")
+    for index, spec in enumerate(specs):
+        place = f"{path}[{index}].expect"
+        checks = spec.expect.model_dump(exclude_none=True)
+        if len(checks) != 1:
+            problems.add(
+                place,
+                "needed: one of {text: …}, {regex: …} and {json_schema: {…}}; without it there is nothing to check",
+            )
+            continue
+        ((kind, expected),) = checks.items()
+        expectation = Expectation(cast(Literal["text", "regex", "json_schema"], kind), expected)
+        if problem := expectation_problem(expectation):
+            problems.add(f"{place}.{kind}", problem)
+        prompts.append(GoldenPrompt(spec.prompt, expectation))
+    return tuple(prompts)

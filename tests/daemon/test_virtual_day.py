@@ -1,0 +1,256 @@
+"""One day of the whole daemon in virtual time, against simulated engines over a network in memory.
+
+The scene: `slows` and `swept` have engines of one kind. The engine of `slows` becomes slower by half at 18:00. `swept` is swept at
+03:00. Expectations follow from the scene: from the lengths of the prompts and from an engine that is simulated without the prober.
+The day takes about 45 s of one core, which is 1,900 times as fast.
+"""
+
+import asyncio
+import gc
+import json
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+from aiohttp import web
+
+from prober.cli.rules import rules as write_rules
+from prober.daemon.app import App, Options
+from prober.mock.faults import parse_fault
+from prober.mock.server import create_app
+from prober.mock.settings import Settings
+from prober.simulation.engine import Engine
+from prober.simulation.parameters import Parameters
+from prober.simulation.request import Request
+from tests.processes import free_port
+from tests.virtual import VirtualClock, VirtualLoop
+
+pytestmark = [pytest.mark.virtual_time, pytest.mark.timeout(1200)]  # on a busy machine
+MIDNIGHT = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
+HOUR_S = 3600.0
+PROBES_PER_S = 0.08  # a baseline takes 5,000 samples, which are 17.4 hours
+SHORTEST, LONGEST = 100, 300  # tokens of the prompt of a probe
+SLOWDOWN = 1.5
+TTFT_S, QUICK_S = 0.040, 0.6  # thresholds of the probes and of the sweep
+SWEPT_TOKENS = (1000, 8)  # of a request of the sweep
+PARAMETERS = Parameters(max_sequences=8, max_batched_tokens=512, prefix_block_tokens=16)
+CONFIG = f"""
+defaults: {{rate: {PROBES_PER_S}/s, warmup: 0}}
+slos:
+  ttft: {{signal: ttft, threshold: {TTFT_S * 1e3:g}ms, objective: 99%}}
+  quick: {{signal: ttft, threshold: {QUICK_S * 1e3:g}ms, objective: 95%}}
+workloads:
+  short: {{prompt_tokens: {{uniform: {{min: {SHORTEST}, max: {LONGEST}}}}}, output_tokens: 2}}
+  long: {{prompt_tokens: {SWEPT_TOKENS[0]}, output_tokens: {SWEPT_TOKENS[1]}}}
+targets:
+  - {{name: slows, url: 'http://192.0.2.1:8000', metrics: {{interval: 60s}}, probes: [{{workload: short, slos: [ttft]}}]}}
+  - {{name: swept, url: 'http://192.0.2.2:8000', metrics: {{interval: 60s}}, probes: [{{workload: short, slos: [ttft]}}],
+      sweep: {{schedule: 0 3 * * *, workload: long, mode: adaptive, min_rate: 0.5/s, max_rate: 20/s, slos: [quick]}}}}
+"""
+FIRST_HOUR, LAST_HOUR = 17, 20  # scraped every minute
+JOB = 'job="llm-slo-prober",instance="a"'
+SHORT = 'workload="short"'
+ALERTS = {"LLMErrorBudgetBurn", "LLMTTFTP99Drift", "LLMITLP99Drift"}
+
+
+class Day:
+    """The daemon and its engines. scrapes: the samples of /metrics by minute of the day."""
+
+    def __init__(self, folder: Path) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self._loop, self._begin_s = loop, loop.time()
+        self.scrapes: dict[int, dict[str, float]] = {}
+        self._port = free_port()
+        self.config = folder / "prober.yaml"
+        self.config.write_text(CONFIG)
+        options = Options(str(self.config), f"127.0.0.1:{self._port}", storage_path=str(folder / "store"))
+        self._app = App(options, virtual_clock)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        running = asyncio.create_task(self._app.run())
+        try:
+            yield
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            await running
+
+    async def until(self, hour: float) -> None:
+        await asyncio.sleep(self._begin_s + hour * HOUR_S - self._loop.time())
+
+    async def scrape(self) -> dict[str, float]:
+        """The samples of the prober now."""
+        with self._loop.real_network():
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+            writer.close()
+        assert head.startswith("HTTP/1.1 200"), head
+        rows = (line.rpartition(" ") for line in body.splitlines() if line.startswith("llmslo_"))
+        samples = {name: float(value) for name, _, value in rows}
+        self.scrapes[round((self._loop.time() - self._begin_s) / 60)] = samples
+        return samples
+
+    async def scrape_every_minute(self, from_hour: int, to_hour: int) -> None:
+        for minute in range(from_hour * 60, to_hour * 60 + 1):
+            await self.until(minute / 60)
+            await self.scrape()
+
+
+def virtual_clock() -> VirtualClock:
+    return VirtualClock(MIDNIGHT)
+
+
+@pytest.fixture(autouse=True)
+def garbage_collector() -> Iterator[None]:
+    """The daemon sets it for its process."""
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+
+
+@asynccontextmanager
+async def engine(host: str, *faults: str) -> AsyncIterator[None]:
+    settings = Settings(faults=tuple(map(parse_fault, faults)), seed=1, simulation=PARAMETERS)
+    runner = web.AppRunner(create_app(settings, virtual_clock), access_log=None, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, host, 8000).start()
+    yield
+    await runner.cleanup()
+
+
+def share_of_slow_probes(slowdown: float) -> float:
+    """Share of probes alone in their engine whose TTFT is over the threshold, as the cost of a prompt says."""
+    slow = [
+        tokens
+        for tokens in range(SHORTEST, LONGEST + 1)
+        if slowdown * (PARAMETERS.step_s + PARAMETERS.prefill_token_s * tokens) > TTFT_S
+    ]
+    return len(slow) / (LONGEST - SHORTEST + 1)
+
+
+def share_of_slow_requests(rate_per_s: float, requests: int = 4000) -> float:
+    """Share of the sweep's requests with a TTFT over its threshold at a steady Poisson rate."""
+    rng, at_s = Random(1), 0.0
+    simulated, truths = Engine(PARAMETERS, Random(2)), []
+    for _ in range(requests):
+        at_s += rng.expovariate(rate_per_s)
+        simulated.advance(at_s)
+        truths.append(simulated.submit(Request(at_s, *SWEPT_TOKENS)))
+    simulated.advance(at_s + 1000.0)
+    return sum((truth.ttft_s or 1e9) > QUICK_S for truth in truths) / requests
+
+
+def knee_per_s(bad_ratio: float) -> float:
+    """The rate at which this share of the sweep's requests is over the threshold."""
+    low, high = 1.0, 12.0
+    while high / low > 1.01:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if share_of_slow_requests(middle) < bad_ratio else (low, middle)
+    return low
+
+
+async def test_one_day(tmp_path: Path, promtool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drift, SLO, capacity, headroom and alerts of each target follow its engine, and not that of its neighbour."""
+    monkeypatch.setenv("POD_NAME", "virtual")  # the schedules of the probes follow from it
+    day = Day(tmp_path)
+    async with AsyncExitStack() as running:
+        await running.enter_async_context(engine("192.0.2.1", f"latency:{SLOWDOWN}@18h-"))
+        await running.enter_async_context(engine("192.0.2.2"))
+        await running.enter_async_context(day.running())
+        await day.until(4)
+        after_sweep = await day.scrape()
+        await day.scrape_every_minute(FIRST_HOUR, LAST_HOUR)
+        await day.until(24)
+        at_end = await day.scrape()
+    before, two_hours_later = day.scrapes[18 * 60], day.scrapes[20 * 60]
+
+    probes = {name: at_end[f'llmslo_probes_total{{target="{name}",{SHORT}}}'] for name in ("slows", "swept")}
+    expected = 24 * HOUR_S * PROBES_PER_S
+    for name, count in probes.items():
+        assert count == pytest.approx(expected, abs=4 * expected**0.5), name
+    assert at_end["llmslo_trusted"] == 1
+
+    def increase(name: str, target: str) -> float:
+        series = f'{name}{{target="{target}",{SHORT},slo="ttft"}}'
+        return at_end[series] - before[series]
+
+    for name in ("slows", "swept"):
+        assert before[f'llmslo_slo_bad_events_total{{target="{name}",{SHORT},slo="ttft"}}'] <= 0.02 * probes[name]
+    assert increase("llmslo_slo_bad_events_total", "swept") <= 0.01 * increase("llmslo_slo_events_total", "swept")
+    bad_ratio = increase("llmslo_slo_bad_events_total", "slows") / increase("llmslo_slo_events_total", "slows")
+    assert bad_ratio == pytest.approx(share_of_slow_probes(SLOWDOWN), abs=0.06)
+
+    for minute, samples in day.scrapes.items():
+        drifting = {
+            target
+            for target in ("slows", "swept")
+            for cause in ("regression", "load", "unknown")
+            if samples[f'llmslo_drift_active{{target="{target}",{SHORT},signal="ttft",cause="{cause}"}}']
+        }
+        assert drifting <= ({"slows"} if minute > 18 * 60 else set()), minute
+        if minute >= 20 * 60:
+            assert drifting == {"slows"}, minute
+    shift = {
+        bound: two_hours_later[
+            f'llmslo_drift_shift_ratio{{target="slows",{SHORT},signal="ttft",quantile="0.5",bound="{bound}"}}'
+        ]
+        for bound in ("lower", "upper")
+    }
+    assert shift["lower"] <= SLOWDOWN <= shift["upper"]
+
+    capacity = {
+        bound: after_sweep[f'llmslo_capacity_requests_per_second{{target="swept",slo="quick",bound="{bound}"}}']
+        for bound in ("lower", "estimate", "upper")
+    }
+    assert capacity["estimate"] == pytest.approx(knee_per_s(0.05), rel=0.15)
+    assert capacity["lower"] < capacity["estimate"] < capacity["upper"]
+    for samples in (after_sweep, at_end):
+        demand_per_s = samples['llmslo_demand_requests_per_second{target="swept"}']
+        assert demand_per_s == pytest.approx(PROBES_PER_S, rel=0.8)
+        assert 0.9 < samples['llmslo_headroom_ratio{target="swept",unit="tokens",bound="estimate"}'] < 1
+    swept_s = at_end['llmslo_sweep_last_success_timestamp_seconds{target="swept"}'] - MIDNIGHT
+    assert 3 * HOUR_S < swept_s < 3.5 * HOUR_S
+
+    rules = tmp_path / "rules.yaml"
+    write_rules(str(day.config), output=rules)
+    check_alerts(promtool, rules, day.scrapes, {18: set(), 20: {(alert, "slows") for alert in ALERTS}})
+
+
+def check_alerts(
+    promtool: Path, rules: Path, scrapes: dict[int, dict[str, float]], expected: dict[int, set[tuple[str, str]]]
+) -> None:
+    """Check the alerts (name, target) that the product's own rules fire at each hour on the scrapes of every minute before it."""
+    text = rules.read_text()
+    minutes = range(FIRST_HOUR * 60, LAST_HOUR * 60 + 1)
+    names = {sample for minute in minutes for sample in scrapes[minute] if sample.partition("{")[0] in text}
+    series = [
+        {
+            "series": sample.replace("{", f"{{{JOB},", 1) if "{" in sample else f"{sample}{{{JOB}}}",
+            "values": " ".join(str(scrapes[minute].get(sample, "_")) for minute in minutes),
+        }
+        for sample in sorted(names)
+    ]
+    queries = [
+        {
+            "expr": 'count by (alertname, target) (ALERTS{alertstate="firing"}) > bool 0',
+            "eval_time": f"{(hour - FIRST_HOUR) * 60}m",
+            "exp_samples": [
+                {"labels": f'{{alertname="{name}",target="{target}"}}', "value": 1} for name, target in sorted(alerts)
+            ],
+        }
+        for hour, alerts in expected.items()
+    ]
+    up = {"series": f"up{{{JOB}}}", "values": f"1+0x{len(minutes)}"}
+    case = {"interval": "1m", "input_series": [*series, up], "promql_expr_test": queries}
+    document = rules.with_name("test.yaml")
+    document.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [case]}))
+    done = subprocess.run([promtool, "test", "rules", document], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
