@@ -89,14 +89,14 @@ def requests(world: World, rng: Random, duration_s: float) -> Iterator[Request]:
     """Users' requests, those of a shared beginning with its ids."""
     groups, tokens = world.sharing
     size = world.parameters.prefix_block_tokens
-    fresh = 1 << 40
+    new_state = 1 << 40
     for each in AzureConversation(world.rate_per_s, daily_amplitude=0.0).requests(rng, 0.0, duration_s):
         prompt, output = world.background(rng)
         prefix: tuple[int, ...] = ()
         if tokens:
             prompt += tokens
-            fresh += 1
-            first = rng.randrange(groups) if groups else fresh
+            new_state += 1
+            first = rng.randrange(groups) if groups else new_state
             prefix = tuple((first << 8) + block for block in range(tokens // size)) if world.caching else ()
         yield Request(each.arrival_s, prompt, output, prefix, True)
 

@@ -24,10 +24,10 @@ from bench.one_signal import cost
 from bench.report import goal, show
 from bench.rivals import HOUR, oracle, rule_delays, rule_false_alarms, summary
 from bench.watched_signal import NULL_DAYS, SETTINGS, DriftCounts, WatchedSignal, is_alarm, observe
-from prober.features.drift.detector import fresh
+from prober.features.drift.detector import new_state
 from prober.simulation.load import AzureConversation, Load, replayed
 from prober.simulation.parameters import Parameters
-from prober.simulation.probed import probed
+from prober.simulation.probe_samples import simulate_probes
 from prober.workload.trace import parse_trace
 
 ARL = 30 * DAY
@@ -160,7 +160,7 @@ def rivals(row: Row) -> dict[str, Any]:
 
 def simulated(seed: int, days: float, load: Load) -> tuple[Array, Array, Array]:
     """(Unix seconds, log TTFT, running requests) of probes of the simulated engine under this load."""
-    probes = probed(Parameters(), load, Random(seed), start_unix_s=0.0, duration_s=days * 86_400.0)
+    probes = simulate_probes(Parameters(), load, Random(seed), start_unix_s=0.0, duration_s=days * 86_400.0)
     rows = np.array([(probe.unix_s, math.log(probe.ttft_s), probe.load) for probe in probes])
     return rows[:, 0], rows[:, 1], rows[:, 2]
 
@@ -175,7 +175,7 @@ def simulation(trace: str | None, *, days: float, runs: int, seed: int) -> dict[
     if trace is not None:
         load = replayed(parse_trace(Path(trace).read_text(), trace), 1.0)
     times, logs, loads = simulated(seed, days + 3.1, load)
-    state, start = fresh(SETTINGS), 0
+    state, start = new_state(SETTINGS), 0
     while not state.settled:
         part = slice(start, start + 1)
         list(observe(state, times[part], logs[part], loads[part], None))

@@ -22,7 +22,7 @@ from tests.faults.disks import allow, empty, fill, real_disk, refuse, repair, sm
 from tests.faults.endpoint import FAULTS, Act, Endpoint, hostile_page, well
 from tests.faults.names import NAME, NXDOMAIN, SERVFAIL, Resolver, certified, own_names
 from tests.faults.rig import (
-    KEPT_AGAIN,
+    SAVED_AGAIN,
     Impossible,
     config,
     descriptors,
@@ -148,7 +148,7 @@ def names(folder: Path) -> Found:
         found = {"its name flaps": meet(daemon, first, flapping.begin, flapping.end, "dns")}
         began = time.monotonic()
         resolver.says = "127.0.0.2"
-        until(lambda: second.asked[4], "a probe at its new address")
+        until(lambda: second.requests[4], "a probe at its new address")
         found["its name flaps"]["moved_s"] = round(time.monotonic() - began, 2)
     return found
 
@@ -246,13 +246,13 @@ def disks(folder: Path) -> Found:
 
                 def ends() -> None:
                     nonlocal asked
-                    asked = endpoint.asked[4]
+                    asked = endpoint.requests[4]
                     if end is not None:
                         end(disk)
 
                 met = meet(daemon, endpoint, starts, ends, beside=lambda: {"failures_counted": failures()})
                 if end is not None:
-                    until(lambda: KEPT_AGAIN in daemon.log.read_text(), "the disk to be used again")
+                    until(lambda: SAVED_AGAIN in daemon.log.read_text(), "the disk to be used again")
                 daemon.log.unlink()
                 daemon.kill()
             return {**met, "tokens_asked_for": asked * PROBE_TOKENS}
@@ -263,7 +263,7 @@ def disks(folder: Path) -> Found:
         with small_disk(folder) as disk:
             met = failing(disk, fill, empty)
             found["the disk is full"] = forgotten(met, met["tokens_asked_for"], disk)
-        endpoint.asked.clear()
+        endpoint.requests.clear()
         with real_disk(folder) as disk:
             met = failing(disk, refuse, allow)
             found["the disk refuses writes"] = forgotten(met, met["tokens_asked_for"], disk)

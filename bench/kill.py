@@ -19,12 +19,12 @@ from random import Random
 
 from bench.report import goal, percentile, show
 from prober.daemon.state_persistence import DRIFT
-from prober.features.drift.detector import Observation, Settings, fresh, step
+from prober.features.drift.detector import Observation, Settings, new_state, step
 from prober.features.drift.serialization import dump
 from prober.storage.store import FILE_NAME, Store
 from prober.workload.budget import CHECKPOINT_MARGIN_RATIO
 from tests.faults.endpoint import Endpoint
-from tests.processes import Program, asked, free_port, get
+from tests.processes import Program, fetch, free_port, get
 
 RATE, LIFE_S, START_S, KILLS, LANES = 25, 10.0, 2.0, 200, 4
 LIMIT = 60_000_000
@@ -77,7 +77,7 @@ class Count:
 
 def tokens_asked(endpoint: Endpoint) -> float:
     """Of probes, which ask for 4 tokens, and of sweeps, which ask for 5 and are charged to the same budget."""
-    return endpoint.asked[4] * PROBE_TOKENS + endpoint.asked[5] * (PROBE_TOKENS + 1)
+    return endpoint.requests[4] * PROBE_TOKENS + endpoint.requests[5] * (PROBE_TOKENS + 1)
 
 
 class Reader:
@@ -103,11 +103,11 @@ class Reader:
                     self.read()
                     if self.told.ready_s is None:
                         self.told.ready_s, until_s = now_s, now_s + life_s
-                    if asked_s is None and asked(self.url + "/api/v1/sweeps?target=one", "POST")[0] == 202:
+                    if asked_s is None and fetch(self.url + "/api/v1/sweeps?target=one", "POST")[0] == 202:
                         asked_s = now_s
                     elif asked_s is not None and ends_s and now_s > asked_s + ends_s[0]:
                         ends_s.pop()
-                        asked(self.url + "/api/v1/sweeps?target=one", "DELETE")
+                        fetch(self.url + "/api/v1/sweeps?target=one", "DELETE")
                 time.sleep(min(0.03, max(0.0, until_s - now_s)))
         return self.told
 
@@ -131,7 +131,7 @@ def nearly() -> list[bytes]:
 
     Its samples are faster than any endpoint: what is slower is an alarm and keeps its baseline, what is faster gives it up.
     """
-    state, rng, found = fresh(Settings(RATE)), Random(1), deque[bytes](maxlen=100)
+    state, rng, found = new_state(Settings(RATE)), Random(1), deque[bytes](maxlen=100)
     now_s, samples = time.time() - 6_000 / RATE, 0
     while state.baseline is None:
         if samples > 4_900:

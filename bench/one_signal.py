@@ -4,7 +4,7 @@ import math
 import time
 from random import Random
 
-from prober.features.drift.detector import Observation, Settings, fresh, step
+from prober.features.drift.detector import Observation, Settings, new_state, step
 from tests.features.drift.state_size import state_bytes
 
 LEARNING, SETTLED, CHUNK = 53_000, 20_000, 2_000  # samples
@@ -17,7 +17,7 @@ def cost(*, loaded: bool) -> dict[str, float]:
     fit_slice_us_p99, fit_slice_us_max: of a step while a fit is running
     state_kb: largest size while a fit is running
     """
-    rng, state = Random(1), fresh(Settings(0.2))
+    rng, state = Random(1), new_state(Settings(0.2))
     slices_us, largest_bytes = [], 0
     observations = [_observation(rng, number, loaded) for number in range(LEARNING + SETTLED)]
     for number, observation in enumerate(observations[:LEARNING]):

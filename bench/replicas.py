@@ -22,14 +22,14 @@ from typing import Any
 
 from bench.report import goal, percentile, show
 from prober.daemon.registry import registry
-from prober.features.replicas.leadership import Leased
+from prober.features.replicas.leadership import KubernetesLeadership
 from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import KubernetesLease
 from prober.net.kubernetes import Api
 from prober.probing.shard import shard_of
 from tests.features.replicas.simulated_leases import Trouble, World
 from tests.kubernetes.apiserver import ApiServer, threaded_api_server
-from tests.processes import Daemon, Mock, asked, until
+from tests.processes import Daemon, Mock, fetch, until
 
 TIMING = Timing()
 KEYS = [f"http://vllm-{number}.models.svc:8000" for number in range(10_000)]
@@ -81,7 +81,9 @@ async def pairs(many: int) -> dict[str, list[float]]:
         async def pair(number: int) -> None:
             rng, name = Random(number), f"pair-{number}"
             a, b = (
-                Leased(KubernetesLease(Api(server.url(f"{who}{number}")), "default", name), who, TIMING, registry())
+                KubernetesLeadership(
+                    KubernetesLease(Api(server.url(f"{who}{number}")), "default", name), who, TIMING, registry()
+                )
                 for who in "ab"
             )
             tasks = [asyncio.create_task(a.run())]
@@ -130,7 +132,7 @@ def daemons() -> dict[str, float]:
             until(lambda: first.value("llmslo_lease_held") == 1, "the first to hold it")
             until(lambda: first.value("llmslo_target_state", state="ready"), "the target")
             with daemon("b", mock.url) as second:
-                assert asked(f"{first.url}/api/v1/sweeps?target=one", "POST")[0] == 202
+                assert fetch(f"{first.url}/api/v1/sweeps?target=one", "POST")[0] == 202
                 until(lambda: first.value("llmslo_sweep_rate_per_second") > 0, "the sweep to send")
                 time.sleep(3)
                 server.faults("a").cut = "requests"

@@ -20,7 +20,7 @@ from bench import report
 from prober.simulation.engine import Engine
 from prober.simulation.load import AzureConversation
 from prober.simulation.parameters import Parameters
-from prober.simulation.probed import probed
+from prober.simulation.probe_samples import simulate_probes
 from prober.workload.trace import Trace, parse_trace
 
 PROMPT_CELLS, OUTPUT_CELLS, TENTHS = 40, 10, 10
@@ -105,7 +105,7 @@ def days(count: int) -> dict[str, float]:
     started = time.process_time()
     samples = [
         (seen.ttft_s, seen.itl_p99_s)
-        for seen in probed(Parameters(), AzureConversation(1.0), Random(1), 0.0, count * 86_400.0)
+        for seen in simulate_probes(Parameters(), AzureConversation(1.0), Random(1), 0.0, count * 86_400.0)
     ]
     cpu_s = time.process_time() - started
     ttft, itl = ([each[at] for each in samples] for at in (0, 1))

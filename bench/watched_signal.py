@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.nulls import CHANGES, DAY, INTERVAL_S, NULLS, Array, Change, Source
 from prober.features.drift.baseline import Baseline
-from prober.features.drift.detector import Drift, DriftVerdict, Observation, Settings, adopt, fresh, step
+from prober.features.drift.detector import Drift, DriftVerdict, Observation, Settings, adopt, new_state, step
 
 SETTINGS = Settings(rate_per_s=1 / INTERVAL_S)
 CHUNK = 720  # samples drawn at once
@@ -58,7 +58,7 @@ class WatchedSignal:
 
     def __init__(self, null: str, seed: tuple[int, ...], *, provisional: bool = False) -> None:
         self.source = Source(NULLS[null], np.random.default_rng(seed), 1)
-        self.state = fresh(SETTINGS)
+        self.state = new_state(SETTINGS)
         self.baseline: Baseline | None = None
         while self.state.baseline is None or self.state.settled is provisional:
             for _ in self._verdicts(CHUNK):

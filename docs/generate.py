@@ -107,8 +107,8 @@ def files() -> dict[Path, str]:
     blocks = (
         ("series.md", "series", series_table()),
         ("configuration.md", "keys", document()),
-        ("engines.md", "dialects", engines_table()),
-        ("engines.md", "pages", pages_table()),
+        ("configuration.md", "dialects", engines_table()),
+        ("configuration.md", "pages", pages_table()),
     )
     wanted: dict[Path, str] = {}
     for name, block, table in blocks:

@@ -26,19 +26,19 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     return {"loop": VirtualLoop if is_virtual else asyncio.new_event_loop}
 
 
-def absent(what: str) -> NoReturn:
+def absent(program: str) -> NoReturn:
     """A real part that the test needs cannot be had: it is skipped, and under CI=true, where each is there, it fails."""
     if os.environ.get("CI") == "true":
-        pytest.fail(what, pytrace=False)
-    pytest.skip(what)
+        pytest.fail(program, pytrace=False)
+    pytest.skip(program)
 
 
 def part(name: str, advice: str, folder: Path | None = None) -> Path:
     """The program `name` on the PATH, or in `folder` only; without it the test is skipped or fails, with `advice`."""
-    found = shutil.which(name, path=folder)
-    if found is None:
+    path = shutil.which(name, path=folder)
+    if path is None:
         absent(f"no {name} {'on the PATH' if folder is None else f'in {folder}'}: {advice}")
-    return Path(found)
+    return Path(path)
 
 
 def newer(name: str) -> Path:

@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 def free_port() -> int:
     """A port of loopback that nobody listens at."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def get(url: str, method: str = "GET", **headers: str) -> str:
@@ -28,7 +28,7 @@ def get(url: str, method: str = "GET", **headers: str) -> str:
         return str(answer.read().decode())
 
 
-def asked(url: str, method: str = "GET") -> tuple[int, str]:
+def fetch(url: str, method: str = "GET") -> tuple[int, str]:
     """Status and body, whatever the status is."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as answer:
@@ -38,8 +38,8 @@ def asked(url: str, method: str = "GET") -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def until(true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    """What `true` gives as soon as it is true; that nobody answers yet is waited for too."""
+def until(true: Callable[[], Any], event: str, seconds: float = 60) -> Any:
+    """The first true result of `true`; connection errors are ignored meanwhile."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -47,7 +47,7 @@ def until(true: Callable[[], Any], what: str, seconds: float = 60) -> Any:
                 return seen
         except (OSError, http.client.HTTPException):
             pass
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        assert time.monotonic() < end, f"waited {seconds} s for {event}"
         time.sleep(0.05)
 
 
@@ -62,7 +62,7 @@ def value(url: str, name: str, **labels: str) -> float:
 
 
 class Program:
-    """One of the prober's commands that serves, as a process; its log is a file. Killed with the `with` block, if not before."""
+    """A serving command of the prober as a process, whose log is a file. Killed at the end of the `with` block."""
 
     def __init__(self, log: Path, *words: object) -> None:
         self.log = log
@@ -110,8 +110,8 @@ class Daemon(Program):
 
     def children(self) -> list[int]:
         """Processes that it started and that are still there."""
-        found = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return [int(pid) for path in found for pid in path.read_text().split()]
+        lists = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(pid) for path in lists for pid in path.read_text().split()]
 
 
 class Mock(Program):

@@ -74,8 +74,8 @@ def test_every_page_is_documented() -> None:
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_every_outcome_is_documented(outcome: Outcome) -> None:
-    """In docs/measurement.md."""
-    assert f"`{outcome.value}`" in text("docs/measurement.md")
+    """In docs/methods.md."""
+    assert f"`{outcome.value}`" in text("docs/methods.md")
 
 
 PAGES = [
@@ -98,7 +98,9 @@ CONFIGURATIONS = [
 
 def test_pages_have_configurations() -> None:
     """The test below reads the configurations of these pages."""
-    assert {"README-0", "sidecar-1", "fleet-0", "configuration-0", "scaling-0"} <= {each.id for each in CONFIGURATIONS}
+    assert {"README-0", "sidecar-1", "fleet-0", "configuration-0", "scaling-0"} <= {
+        parameters.id for parameters in CONFIGURATIONS
+    }
 
 
 @pytest.mark.parametrize(("page", "block"), CONFIGURATIONS)
@@ -132,7 +134,7 @@ def test_every_command_has_a_section() -> None:
     """docs/commands.md has a section for each command, with its exit codes, and README.md links to it."""
     sections = re.split(r"^## ", text("docs/commands.md"), flags=re.MULTILINE)
     for command in COMMANDS:
-        (section,) = (each for each in sections if each.startswith(f"prober {command}\n"))
+        (section,) = (section for section in sections if section.startswith(f"prober {command}\n"))
         assert "**Exit codes.**" in section or "exit code" in section, command
         assert f"docs/commands.md#prober-{command})" in text("README.md")
 

@@ -151,19 +151,19 @@ def breaches(name: str, source: str, *, is_package: bool = False) -> dict[tuple[
     rank = RANKS.get(own.partition(".")[0])
     if rank is None:
         return {(name, ""): f"{name}: prober/{own} is in no line of LAYERS; add it"}
-    found = {}
+    broken = {}
     for imported in imported_modules(source, package):
         folder = folder_of(imported)
         if folder == own:
             continue
         other = RANKS.get(folder.partition(".")[0])
         if other is None:
-            found[name, imported] = f"{name} imports {imported}, whose folder is in no line of LAYERS"
+            broken[name, imported] = f"{name} imports {imported}, whose folder is in no line of LAYERS"
         elif own.startswith("features.") and folder.startswith("features."):
-            found[name, imported] = f"{name} imports {imported}: features do not import each other"
+            broken[name, imported] = f"{name} imports {imported}: features do not import each other"
         elif other >= rank:
-            found[name, imported] = f"{name} imports {imported}, which does not stand below it"
-    return found
+            broken[name, imported] = f"{name} imports {imported}, which does not stand below it"
+    return broken
 
 
 def is_pure(name: str) -> bool:
@@ -176,32 +176,32 @@ def is_pure(name: str) -> bool:
 
 
 def impurities(name: str, source: str) -> list[str]:
-    """What the pure module `name` does against the second law."""
+    """Violations of the second law by the pure module `name`."""
     if not is_pure(name):
         return []
     tree = ast.parse(source)
-    found = []
+    impure = []
     for module, names in imports(tree, name):
         reached = {module, module.split(".")[0], *(f"{module}.{imported}" for imported in names)}
         pure = PURE_NAMES.get(module, set())
         if reached & IMPURE_MODULES and not (names and set(names) <= pure):
-            found.append(f"{name} imports {module}: {', '.join(names) or 'all of it'}")
+            impure.append(f"{name} imports {module}: {', '.join(names) or 'all of it'}")
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id=called)) if called in IMPURE_BUILTINS:
-                found.append(f"{name}:{node.lineno} calls {called}()")
+                impure.append(f"{name}:{node.lineno} calls {called}()")
             case ast.Call(func=ast.Attribute(value=ast.Name(id="datetime" | "date"), attr=called)) if (
                 called in WALL_CLOCK
             ):
-                found.append(f"{name}:{node.lineno} reads the wall clock")
-    return found
+                impure.append(f"{name}:{node.lineno} reads the wall clock")
+    return impure
 
 
 @pytest.mark.parametrize(("name", "path"), modules().items(), ids=str)
 def test_imports_go_down_and_features_stand_apart(name: str, path: Path) -> None:
     """First and third law: a module imports its own folder and lower lines, and no feature imports another."""
-    found = breaches(name, path.read_text(), is_package=path.name == "__init__.py")
-    assert list(found.values()) == []
+    broken = breaches(name, path.read_text(), is_package=path.name == "__init__.py")
+    assert list(broken.values()) == []
 
 
 @pytest.mark.parametrize(("name", "path"), modules().items(), ids=str)

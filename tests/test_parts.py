@@ -1,4 +1,4 @@
-"""What a test does for want of a real part."""
+"""Tests without the real program that they need."""
 
 from pathlib import Path
 

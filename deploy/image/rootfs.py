@@ -1,7 +1,7 @@
-"""Copies from the system it runs in what Python and the environment /opt/prober need, into a folder that is a root file system.
+"""Copies the files that Python and the environment /opt/prober need from this system into a folder, a root file system.
 
-No shell, no package manager, no pip gets there. What comes from Debian packages is named in var/lib/dpkg/status, as scanners read
-it, with its licence. Times are SOURCE_DATE_EPOCH's (seconds); byte code is compiled, since nothing can be written later.
+It has no shell, no package manager and no pip. Debian packages of the copied files are listed in var/lib/dpkg/status, which scanners
+read, with their licences. All times are SOURCE_DATE_EPOCH (seconds); byte code is compiled, as nothing can be written later.
 """
 
 import compileall
@@ -19,7 +19,7 @@ SYSTEM = Path("/")
 ENVIRONMENT = Path("/opt/prober")
 DOCUMENTS = Path("usr/share/doc")
 DPKG = Path("var/lib/dpkg")
-# Certificates, time zones, names of users and hosts, and what says which distribution this is.
+# Certificates, time zones, names of users and hosts, and the name of the distribution.
 DATA = (
     *("etc/passwd", "etc/group", "etc/nsswitch.conf", "etc/host.conf", "etc/gai.conf", "etc/ld.so.cache"),
     *("etc/os-release", "usr/lib/os-release", "etc/debian_version", "etc/localtime", "usr/share/zoneinfo"),
@@ -32,12 +32,12 @@ LEFT_OUT = shutil.ignore_patterns(
 
 
 def plain(path: Path) -> Path:
-    """The same file by a path without symbolic links on the way; the file itself may be one."""
+    """The path without symbolic links in its folders; the file itself may be a link."""
     return path.parent.resolve() / path.name
 
 
 def chain(path: Path) -> Iterator[Path]:
-    """The file and every symbolic link on the way to it."""
+    """The file and every symbolic link that leads to it."""
     at = plain(path)
     yield at
     while at.is_symlink():
@@ -46,24 +46,24 @@ def chain(path: Path) -> Iterator[Path]:
 
 
 def libraries(objects: Iterable[Path]) -> set[Path]:
-    """What the loader loads with these programs and extension modules, itself too. Raises FileNotFoundError for what is missing."""
-    said = subprocess.run(["ldd", *objects], capture_output=True, text=True, check=True).stdout
-    if missing := re.findall(r"(\S+) => not found", said):
+    """Shared libraries of these programs and extension modules, including the loader. Raises FileNotFoundError."""
+    output = subprocess.run(["ldd", *objects], capture_output=True, text=True, check=True).stdout
+    if missing := re.findall(r"(\S+) => not found", output):
         raise FileNotFoundError(f"{', '.join(sorted(set(missing)))}: needed by Python or its packages, not in the base")
-    return {Path(found) for found in re.findall(r"(/\S+) \(0x", said)}
+    return {Path(path) for path in re.findall(r"(/\S+) \(0x", output)}
 
 
 def sources() -> set[Path]:
-    """Every file and link to be kept, without symbolic links on the way."""
+    """Files and links to copy, by paths without symbolic links in their folders."""
     program = Path(sys.executable).resolve()
     names = [path for path in program.parent.glob("python*") if path.resolve() == program]
     modules = [*Path(sysconfig.get_path("platstdlib")).glob("lib-dynload/*.so"), *ENVIRONMENT.rglob("*.so*")]
     data = [SYSTEM / name for name in DATA if os.path.lexists(SYSTEM / name)]
-    wanted = [*names, *libraries([program, *modules]), *data]
-    return {each for path in wanted for each in chain(path) if each.exists()}
+    needed = [*names, *libraries([program, *modules]), *data]
+    return {link for path in needed for link in chain(path) if link.exists()}
 
 
-def keep(source: Path, root: Path) -> None:
+def copy(source: Path, root: Path) -> None:
     """Copy a file, a link as a link, or a folder, to the same place below `root`."""
     to = root / source.relative_to("/")
     to.parent.mkdir(parents=True, exist_ok=True)
@@ -73,20 +73,20 @@ def keep(source: Path, root: Path) -> None:
         shutil.copy2(source, to, follow_symlinks=False)
 
 
-def packages(kept: set[Path]) -> set[str]:
-    """Debian packages that any of these files and folders are from."""
+def packages(files: set[Path]) -> set[str]:
+    """Debian packages of these files and folders."""
     return {
         listed.stem.partition(":")[0]
         for listed in (SYSTEM / DPKG / "info").glob("*.list")
-        if any(plain(Path(line)) in kept for line in listed.read_text().splitlines() if line != "/.")
+        if any(plain(Path(line)) in files for line in listed.read_text().splitlines() if line != "/.")
     }
 
 
 def name_packages(names: set[str], root: Path) -> None:
-    """What dpkg says of them, and their licences."""
+    """Copy the status paragraphs and licences of the packages."""
     (root / DPKG).mkdir(parents=True)
-    told = (SYSTEM / DPKG / "status").read_text().split("\n\n")
-    ours = [paragraph for paragraph in told if paragraph.partition("\n")[0].removeprefix("Package: ") in names]
+    paragraphs = (SYSTEM / DPKG / "status").read_text().split("\n\n")
+    ours = [paragraph for paragraph in paragraphs if paragraph.partition("\n")[0].removeprefix("Package: ") in names]
     (root / DPKG / "status").write_text("\n\n".join([*ours, ""]))
     for name in sorted(names):
         licence = DOCUMENTS / name / "copyright"
@@ -96,15 +96,15 @@ def name_packages(names: set[str], root: Path) -> None:
 
 
 def assemble(root: Path, epoch: int) -> None:
-    """All of it."""
+    """Build the root file system. epoch: Unix seconds of all times."""
     library = Path(sysconfig.get_path("stdlib"))
-    found = sources()
+    files = sources()
     for link in (path for path in SYSTEM.iterdir() if path.is_symlink()):  # /lib is usr/lib
-        keep(link, root)
-    for source in sorted({*found, library}):
-        keep(source, root)
+        copy(link, root)
+    for source in sorted({*files, library}):
+        copy(source, root)
     if (SYSTEM / DPKG / "status").exists():
-        name_packages(packages({*found, library}), root)
+        name_packages(packages({*files, library}), root)
     for name, mode in (
         ("tmp", 0o1777),
         ("var/tmp", 0o1777),

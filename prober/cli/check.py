@@ -19,8 +19,8 @@ from prober.probing.shard import Shard, shard_of
 if TYPE_CHECKING:
     from prober.cli.sweep_cost import SweepCost
 
-RETENTION_S = 15 * 86_400  # Prometheus's default
-NAMED = 10  # shards
+DEFAULT_RETENTION_S = 15 * 86_400  # of Prometheus
+MAX_NAMED_SHARDS = 10
 
 
 def check(
@@ -50,7 +50,7 @@ def check(
 
         print(json.dumps(json_schema(), indent=2, sort_keys=True))
         return
-    from prober.cli.doubts import doubts
+    from prober.cli.environment_warnings import environment_warnings
     from prober.daemon.app import read_config
     from prober.web.web_config import read
 
@@ -62,17 +62,17 @@ def check(
     except (ConfigError, ValueError) as problem:
         fail(str(problem), ExitCode.FAILED)
     sweeps = _sweeps(specs)
-    said = [*doubts(specs), *(each for cost in sweeps.values() for each in cost.warnings())]
-    warnings = [*specs.warnings, *(f"{config_file}: {each}" for each in said)]
+    warnings = [*environment_warnings(specs), *(text for cost in sweeps.values() for text in cost.warnings())]
+    warnings = [*specs.warnings, *(f"{config_file}: {text}" for text in warnings)]
     if warnings:
-        print("".join(f"WARNING: {each}\n" for each in warnings))
+        print("".join(f"WARNING: {text}\n" for text in warnings))
     _costs(specs, fleet, sweeps)
     warnings += [line for line in fleet.words(specs) if line.startswith("WARNING")]
     mistakes = _alerts(specs) if specs.uses() else []
     print()
     if secured:
         print(secured)
-    unfit = [each for cost in sweeps.values() for each in cost.mistakes()]
+    unfit = [mistake for cost in sweeps.values() for mistake in cost.mistakes()]
     print(f"{config_file}: {_headline(specs, len(mistakes), len(unfit), len(warnings))}")
     mistakes += unfit
     if mistakes:
@@ -81,44 +81,48 @@ def check(
 
 def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int) -> str:
     """The summary line: targets, mistakes and warnings."""
-    names = ", ".join(each.name for each in specs.discovery)
-    found = [counted(len(specs.targets), "target")] if specs.targets else []
-    found += [f"{'those' if found else 'the targets'} of discovery {names}"] if names else []
+    names = ", ".join(discovery.name for discovery in specs.discovery)
+    targets = [counted(len(specs.targets), "target")] if specs.targets else []
+    targets += [f"{'those' if targets else 'the targets'} of discovery {names}"] if names else []
     verdict = f"; {counted(alerts, 'alert')} cannot fire" if alerts else ""
     verdict += f"; {counted(sweeps, 'sweep limit')} and budget do not fit" if sweeps else ""
     verdict = verdict or ("" if warnings else ", all right")
-    return " and ".join(found) + verdict + (f"; {counted(warnings, 'warning')}" if warnings else "")
+    return " and ".join(targets) + verdict + (f"; {counted(warnings, 'warning')}" if warnings else "")
 
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
     """The probers that share a configuration.
 
-    only: the one shard that all of them have, None if each has its own; told: the caller asked for more than one prober
+    only: the shard that all of them have; None if each has its own
+    is_explicit: the caller gave --replicas or --shard
     """
 
     replicas: int
     shards: int
     only: int | None
-    told: bool
+    is_explicit: bool
 
     @classmethod
     def of(cls, replicas: int | None, shard: str | None) -> Self:
-        """Raises ValueError."""
+        """The probers of --replicas and --shard. Raises ValueError."""
         if shard is None:
             return cls(replicas or 1, 1, None, replicas is not None)
         ordinal = shard.strip().startswith("ordinal/")
         try:
-            found = Shard.parse(shard, "prober-0")
+            parsed = Shard.parse(shard, "prober-0")
         except ValueError as problem:
             raise ValueError(f"--shard: {problem}") from None
-        if ordinal and (replicas or 1) > found.count:
+        if ordinal and (replicas or 1) > parsed.count:
             raise ValueError(
-                f"--replicas {replicas}: {shard} has shards 0 to {found.count - 1}, so replica {found.count} does not start; "
+                f"--replicas {replicas}: {shard} has shards 0 to {parsed.count - 1}, so replica {parsed.count} does not start; "
                 "as many replicas as shards"
             )
         return cls(
-            replicas or (found.count if ordinal else 1), found.count, None if ordinal else found.index, told=True
+            replicas or (parsed.count if ordinal else 1),
+            parsed.count,
+            None if ordinal else parsed.index,
+            is_explicit=True,
         )
 
     @property
@@ -127,7 +131,7 @@ class _Fleet:
         return self.shards > 1 and self.only is None
 
     @property
-    def each(self) -> int:
+    def probers_per_target(self) -> int:
         """Number of probers that probe the same target."""
         return 1 if self.alone else self.replicas
 
@@ -165,8 +169,8 @@ class _Fleet:
             yield "Targets of the shards: not known before discovery."
             return
         counts = Counter(shard_of(spec.key, self.shards) for spec in specs.targets)
-        found = ", ".join(str(counts[index]) for index in range(self.shards))
-        yield f"Targets of the shards: {found}{', and those that are discovered' if specs.discovery else ''}."
+        listed_counts = ", ".join(str(counts[index]) for index in range(self.shards))
+        yield f"Targets of the shards: {listed_counts}{', and those that are discovered' if specs.discovery else ''}."
         empty = [str(index) for index in range(self.shards) if not counts[index]]
         if empty and not specs.discovery:
             listed = (
@@ -183,7 +187,9 @@ class _Fleet:
 
 
 def _some(names: list[str]) -> str:
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    return ", ".join(names[:MAX_NAMED_SHARDS]) + (
+        f" and {len(names) - MAX_NAMED_SHARDS} more" if len(names) > MAX_NAMED_SHARDS else ""
+    )
 
 
 def _sweeps(specs: Configuration) -> "dict[str, SweepCost]":
@@ -212,10 +218,10 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
         f"{'target':32} {'probes/s':>9} {'prompt tokens/day':>18} {'output tokens/day':>18} {'$/day':>8} {'series':>7}"
     )
     mine = [spec for spec in specs.targets if fleet.has(spec)]
-    found = [(f"each of discovery {each.name}", each.template) for each in specs.discovery]
+    discovered = [(f"each of discovery {discovery.name}", discovery.template) for discovery in specs.discovery]
     total = _Cost()
     swept: list[tuple[str, SweepCost]] = []
-    for name, spec in [*((spec.name or "(named by its model)", spec) for spec in mine), *found]:
+    for name, spec in [*((spec.name or "(named by its model)", spec) for spec in mine), *discovered]:
         use = estimate_per_day(spec)
         families = registry()
         declared = _Declared(spec.name or "undiscovered", spec)
@@ -226,10 +232,10 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
         if (sweep := sweeps.get(spec.key)) is not None:
             swept.append((name, sweep))
             cost = cost.plus(_swept(sweep))
-        cost = cost.times(fleet.each)
+        cost = cost.times(fleet.probers_per_target)
         total = total.plus(cost)
         print(f"{name:32} {cost}")
-    if fleet.told and mine and not specs.discovery:
+    if fleet.is_explicit and mine and not specs.discovery:
         print(f"{'all of ' + counted(fleet.replicas, 'replica'):32} {total}")
     print()
     if swept:
@@ -237,15 +243,22 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
         print(f"{'':32} {'tokens a sweep':>14} {'$':>8} {'a day':>9} {'tokens a day':>14} {'$':>8}  limited by")
         print("".join(f"{f'sweep of {name}':32} {sweep}\n" for name, sweep in swept), end="")
         print("Sweeps that are asked for, or follow a change of the engine, come on top; a budget holds for all.\n")
-    for each in specs.discovery:
-        print(f"Discovery {each.name} brings at most {counted(each.limit, 'target')}, each of which costs that.")
+    for discovery in specs.discovery:
+        print(
+            f"Discovery {discovery.name} brings at most {counted(discovery.limit, 'target')}, each of which costs that."
+        )
     for line in fleet.words(specs):
         print(line)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Cost of one target or of all: probes per second, tokens and dollars per day, series. dollars: None if no price is known."""
+    """Cost of one target or of all targets.
+
+    rate_per_s: probes per second
+    prompt_tokens, completion_tokens, dollars: per day; dollars is None if no price is known
+    series: number of exported series
+    """
 
     rate_per_s: float = 0.0
     prompt_tokens: float = 0.0
@@ -253,14 +266,14 @@ class _Cost:
     dollars: float | None = 0.0
     series: int = 0
 
-    def times(self, many: int) -> "_Cost":
-        dollars = self.dollars * many if self.dollars is not None else None
+    def times(self, count: int) -> "_Cost":
+        dollars = self.dollars * count if self.dollars is not None else None
         return _Cost(
-            many * self.rate_per_s,
-            many * self.prompt_tokens,
-            many * self.completion_tokens,
+            count * self.rate_per_s,
+            count * self.prompt_tokens,
+            count * self.completion_tokens,
             dollars,
-            many * self.series,
+            count * self.series,
         )
 
     def plus(self, other: "_Cost") -> "_Cost":
@@ -312,19 +325,19 @@ def _alerts(specs: Configuration) -> list[str]:
                 print(f"{'':12} CANNOT FIRE: {check.problem}")
     print()
     for slo, uses in specs.uses().items():
-        found, needed, window = percentile_window(slo, uses), percentile_events(slo), promql(slo.window_s)
-        if found:
+        judged, needed, window = percentile_window(slo, uses), percentile_events(slo), promql(slo.window_s)
+        if judged:
             print(
-                f"slos.{slo.name}: its percentile is judged over {promql(found[0])}, where {needed:,} events or more are due"
+                f"slos.{slo.name}: its percentile is judged over {promql(judged[0])}, where {needed:,} events or more are due"
             )
         else:
             print(
                 f"slos.{slo.name}: no percentile alert: to judge {format_percent(slo.objective)} takes {needed:,} events, more than "
                 f"{window} hold; the burn-rate alerts do without"
             )
-        if slo.window_s > RETENTION_S:
+        if slo.window_s > DEFAULT_RETENTION_S:
             print(
-                f"slos.{slo.name}: warning: its window of {window} is longer than the {promql(RETENTION_S)} that Prometheus keeps "
-                "by default; raise --storage.tsdb.retention.time, or its budget is that of what is kept"
+                f"slos.{slo.name}: warning: its window of {window} is longer than the {promql(DEFAULT_RETENTION_S)} that Prometheus "
+                "keeps by default; raise --storage.tsdb.retention.time, or its budget is that of what is kept"
             )
     return mistakes

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 import uvloop
@@ -54,43 +54,45 @@ from prober.statistics.paired_test import min_pairs
 from prober.workload.workloads import RequestGenerator
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-WARMER_C, SLOWER = 5.0, 0.02  # apart by more than this, clocks and heat are told beside the figures
-IN_FLIGHT = 256
-WIDTH = 110  # of a terminal, below which lines are broken rather than figures cut
-T = TypeVar("T")
+MAX_WARMER_C, MAX_SLOWER_RATIO = 5.0, 0.02  # GPU states closer than this count as alike
+MAX_IN_FLIGHT = 256
+MIN_WIDTH_COLUMNS = 110  # in a narrower terminal lines wrap, so that no figure is cut
 
 
-class Unanswered(Exception):
+class UnansweredSide(Exception):
     """A side does not answer. The message names the side and the reason."""
 
 
 @dataclass(slots=True)
 class Cards:
-    """Mean temperature (°C) and clock (Hz) of this machine's GPUs after each turn, by side."""
+    """GPU states of this machine.
+
+    readings: mean temperature (°C) and clock (Hz) after each turn, by side
+    """
 
     reader: Reader | None = None
-    seen: dict[Side, list[tuple[float, float]]] = field(default_factory=lambda: {"a": [], "b": []})
+    readings: dict[Side, list[tuple[float, float]]] = field(default_factory=lambda: {"a": [], "b": []})
 
-    def look(self, side: Side) -> None:
+    def read(self, side: Side) -> None:
         """Read the GPUs after a turn of `side`. Blocks for milliseconds."""
         devices = self.reader.read() if self.reader is not None else []
         known = [
-            (each.temperature_celsius, each.sm_clock_hertz)
-            for each in devices
-            if each.temperature_celsius is not None and each.sm_clock_hertz is not None
+            (device.temperature_celsius, device.sm_clock_hertz)
+            for device in devices
+            if device.temperature_celsius is not None and device.sm_clock_hertz is not None
         ]
         if known:
-            self.seen[side].append((fmean(warmth for warmth, _ in known), fmean(clock for _, clock in known)))
+            self.readings[side].append((fmean(warmth for warmth, _ in known), fmean(clock for _, clock in known)))
 
     def text(self) -> str:
         """A sentence on whether the GPUs were in the same state for both sides."""
-        if not self.seen["a"] or not self.seen["b"]:
+        if not self.readings["a"] or not self.readings["b"]:
             return "GPU temperature and clocks are unknown: the engine's GPUs are not on this machine, or tell neither"
         (warm_a, clock_a), (warm_b, clock_b) = (
-            (fmean(warmth for warmth, _ in self.seen[side]), fmean(clock for _, clock in self.seen[side]))
+            (fmean(warmth for warmth, _ in self.readings[side]), fmean(clock for _, clock in self.readings[side]))
             for side in ("a", "b")
         )
-        apart = abs(warm_a - warm_b) > WARMER_C or abs(clock_a / clock_b - 1) > SLOWER
+        apart = abs(warm_a - warm_b) > MAX_WARMER_C or abs(clock_a / clock_b - 1) > MAX_SLOWER_RATIO
         judged = "so the difference may be theirs: take a longer --cool-down" if apart else "alike"
         return (
             f"GPUs of this machine: A at {warm_a:.0f} °C and {clock_a / 1e6:.0f} MHz, B at {warm_b:.0f} °C and "
@@ -102,7 +104,7 @@ class Cards:
 def compare(
     a: Annotated[str, typer.Argument(help="Base URL of side A, or a result file.")],
     b: Annotated[str, typer.Argument(help="Base URL of side B, or a result file.")],
-    sent: WorkloadOptions,
+    workload_options: WorkloadOptions,
     endpoint: EndpointOptions,
     rate: Annotated[list[str] | None, typer.Option(help="Mean rate of the requests, such as 2/s; repeatable.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds at each rate; each side has one turn in a round.")] = 12,
@@ -119,7 +121,7 @@ def compare(
 ) -> None:
     """Compare two endpoints or two results. Exit codes: 0 compared, 1 cannot be compared, 2 wrong call."""
     with (
-        exit_on(Unanswered, command="compare", code=ExitCode.FAILED),
+        exit_on(UnansweredSide, command="compare", code=ExitCode.FAILED),
         exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="compare"),
     ):
         level = share("--error", error)
@@ -129,9 +131,9 @@ def compare(
         if save:
             check_writable("--save", Path(save))
         if files:
-            found = _stored(*files, rounds, level)
+            comparison = _stored(*files, rounds, level)
         else:
-            chosen = workload(sent)
+            chosen = workload(workload_options)
             endpoint_b = replace(
                 endpoint,
                 model=b_model or endpoint.model,
@@ -141,20 +143,20 @@ def compare(
                 target(
                     f"compare {side}",
                     url,
-                    called,
+                    options,
                     probes=[{"workload": chosen}],
-                    max_in_flight=IN_FLIGHT,
+                    max_in_flight=MAX_IN_FLIGHT,
                     connect_lead=0.2,
                     warmup=warm_up,
                     metrics={"interval": 10.0},
                 )
-                for side, url, called in (("A", a, endpoint), ("B", b, endpoint_b))
+                for side, url, options in (("A", a, endpoint), ("B", b, endpoint_b))
             ]
             halves = plan(rates, rounds, requests, Random())
             pause_s = quantity("--cool-down", cool_down, duration)
             _announce(halves, pause_s)
-            found = uvloop.run(_measured(specs, halves, pause_s, warm_up, level))
-            told = {
+            comparison = uvloop.run(_measured(specs, halves, pause_s, warm_up, level))
+            settings = {
                 "rates_per_s": rates,
                 "rounds": rounds,
                 "requests": requests,
@@ -162,14 +164,14 @@ def compare(
                 "warm_up": warm_up,
             }
             load = describe_load(chosen, arrivals="poisson")
-            found = replace(found, load=load, configuration=json.dumps(told))
+            comparison = replace(comparison, load=load, configuration=json.dumps(settings))
         if save:
-            Path(save).write_text(to_json(found), encoding="utf-8")
+            Path(save).write_text(to_json(comparison), encoding="utf-8")
     if as_json:
-        print(json.dumps(asdict(found)))
+        print(json.dumps(asdict(comparison)))
     else:
-        _draw(found)
-    sys.exit(ExitCode.OK if found.compared else ExitCode.FAILED)
+        _draw(comparison)
+    sys.exit(ExitCode.OK if comparison.compared else ExitCode.FAILED)
 
 
 def _check_rounds(rounds: int, rates: int, error: str, level: float) -> None:
@@ -184,7 +186,7 @@ def _check_rounds(rounds: int, rates: int, error: str, level: float) -> None:
 
 def _files(a: str, b: str) -> tuple[Path, Path] | None:
     """The two result files; None if both arguments are URLs. Raises ValueError."""
-    paths = [each for each in (a, b) if "://" not in each]
+    paths = [text for text in (a, b) if "://" not in text]
     for path in paths:
         if not Path(path).exists():
             raise ValueError(f"{path}: is neither a file that is there nor an address, such as http://localhost:8000")
@@ -201,19 +203,25 @@ def _announce(halves: Sequence[Half], pause_s: float) -> None:
 
 def _stored(a: Path, b: Path, rounds: int, error: float) -> Comparison:
     """Comparison of two files. Raises ValueError if one cannot be read or has too few requests."""
-    one, other = result_of(a), result_of(b)
-    found = _comparison(one.target, other.target, error, time.time())
-    if said := incomparable(one.load, other.load):
-        return replace(found, said=tuple(said))
-    pairs = stored_rounds(one, other, rounds)
+    result_a, result_b = result_of(a), result_of(b)
+    comparison = _comparison(result_a.target, result_b.target, error, time.time())
+    if reasons := incomparable(result_a.load, result_b.load):
+        return replace(comparison, said=tuple(reasons))
+    pairs = stored_rounds(result_a, result_b, rounds)
     compared = judge(pairs, error)
-    times = [datetime.fromtimestamp(each.started_unix_s, UTC).isoformat(" ", "minutes") for each in (one, other)]
-    said = [
+    starts = (result_a.started_unix_s, result_b.started_unix_s)
+    times = [datetime.fromtimestamp(start_s, UTC).isoformat(" ", "minutes") for start_s in starts]
+    remarks = [
         f"A was measured at {times[0]}, B at {times[1]}, and not in turn: whatever else changed between is in the difference",
-        *reservations(one.target, other.target, pairs, compared),
+        *reservations(result_a.target, result_b.target, pairs, compared),
     ]
-    told = {"a": str(a), "b": str(b), "rounds": rounds}
-    return replace(found, load=one.load, compared=tuple(compared), said=tuple(said), configuration=json.dumps(told))
+    return replace(
+        comparison,
+        load=result_a.load,
+        compared=tuple(compared),
+        said=tuple(remarks),
+        configuration=json.dumps({"a": str(a), "b": str(b), "rounds": rounds}),
+    )
 
 
 def _comparison(a: Described, b: Described, error: float, started_s: float) -> Comparison:
@@ -249,13 +257,15 @@ async def _measured(
             if number:
                 await asyncio.sleep(pause_s)
             measured[half] = await _turn(sessions[half.side], half, warm_up)
-            await asyncio.to_thread(cards.look, half.side)
+            await asyncio.to_thread(cards.read, half.side)
         a, b = sessions["a"].described(), sessions["b"].described()
         rounds = rounds_of(measured)
         compared = judge(rounds, error)
-        said = [*reservations(a, b, rounds, compared), cards.text()]
-        said += [f"{side.upper()} {change} meanwhile" for side, each in sessions.items() for change in each.changes]
-        return replace(_comparison(a, b, error, started_s), compared=tuple(compared), said=tuple(said))
+        remarks = [*reservations(a, b, rounds, compared), cards.text()]
+        remarks += [
+            f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes
+        ]
+        return replace(_comparison(a, b, error, started_s), compared=tuple(compared), said=tuple(remarks))
     finally:
         for session in sessions.values():
             await session.stop()
@@ -268,15 +278,15 @@ async def _turn(session: Session, half: Half, warm_up: int) -> list[Request]:
     """A turn of one side: warm-up, then the requests of the round in an open loop."""
     workload = session.spec.probes[0].workload
     async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up)) as first:
-        warm = [each async for each in first]
-    if not any(each is not None and each.outcome in ANSWERED for each in warm) and half.round == 0:
+        warm = [result async for result in first]
+    if not any(result is not None and result.outcome in ANSWERED for result in warm) and half.round == 0:
         last = warm[-1]
         why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
-        raise Unanswered(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
+        raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))
     async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
-        return [_row(each, start_ns) async for each in results]
+        return [_row(result, start_ns) async for result in results]
 
 
 def _row(result: ProbeResult | None, origin_ns: int) -> Request:
@@ -286,18 +296,18 @@ def _row(result: ProbeResult | None, origin_ns: int) -> Request:
     return request_of(result, 0, origin_ns)
 
 
-def _draw(found: Comparison) -> None:
-    console = Console(highlight=False, soft_wrap=True, width=max(WIDTH, Console().width))
-    for heading, rows in by_rate(found.compared):
+def _draw(comparison: Comparison) -> None:
+    console = Console(highlight=False, soft_wrap=True, width=max(MIN_WIDTH_COLUMNS, Console().width))
+    for heading, rows in by_rate(comparison.compared):
         table = Table(box=None, pad_edge=False)
         for column in (heading, *HEAD):
             table.add_column(column, justify="left" if column == heading else "right")
-        for each in rows:
-            table.add_row(*cells(each))
+        for row in rows:
+            table.add_row(*cells(row))
         console.print(table)
-    if found.compared:
+    if comparison.compared:
         console.print(P_NOTE)
-    for what, one, other in found.differs:
-        console.print(f"{what}: A {one or '–'}, B {other or '–'}", markup=False)
-    for sentence in found.said:
+    for name, value_a, value_b in comparison.differs:
+        console.print(f"{name}: A {value_a or '–'}, B {value_b or '–'}", markup=False)
+    for sentence in comparison.said:
         console.print(sentence, markup=False)

@@ -54,30 +54,30 @@ def dashboards(
     """Write, check or push the Grafana dashboards. check and push exit with 1 and print what is wrong."""
     from prober.daemon.dashboards import files
 
-    wanted = files()
+    documents = files()
     if action is Action.WRITE:
         output.mkdir(parents=True, exist_ok=True)
-        for name, text in wanted.items():
+        for name, text in documents.items():
             (output / name).write_text(text, encoding="utf-8")
         return
     if action is Action.PUSH:
-        place = _place(config_file, url, token_file, user, password_file, ca_file, folder, datasource)
-        sys.exit(_push(place, [json.loads(text) for text in wanted.values()], dry_run=dry_run, force=force))
-    differing = _differing(output, wanted)
+        destination = _destination(config_file, url, token_file, user, password_file, ca_file, folder, datasource)
+        sys.exit(_push(destination, [json.loads(text) for text in documents.values()], dry_run=dry_run, force=force))
+    differing = _differing(output, documents)
     if differing:
         fail("\n".join(differing), ExitCode.FAILED)
 
 
-def _differing(folder: Path, wanted: dict[str, str]) -> list[str]:
+def _differing(folder: Path, documents: dict[str, str]) -> list[str]:
     """Messages on files that are missing, outdated or not generated."""
     problems = []
-    for name, text in wanted.items():
+    for name, text in documents.items():
         path = folder / name
         if not path.exists():
             problems.append(f"{path} is missing; `prober dashboards write --output {folder}` writes it")
         elif path.read_text(encoding="utf-8") != text:
             problems.append(f"{path} is out of date; `prober dashboards write --output {folder}` writes it again")
-    others = sorted(path for path in folder.glob("*.json") if path.name not in wanted)
+    others = sorted(path for path in folder.glob("*.json") if path.name not in documents)
     return problems + [f"{path} is not a generated dashboard" for path in others]
 
 
@@ -85,8 +85,12 @@ def _differing(folder: Path, wanted: dict[str, str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """URL, credentials and destination of a push. datasource: None leaves the choice to Grafana."""
+class _Destination:
+    """The Grafana, credential and folder of a push.
+
+    pair: files of the client's certificate and key
+    datasource: None leaves the choice to Grafana
+    """
 
     url: str
     credential: "Credential"
@@ -97,7 +101,7 @@ class _Place:
     datasource: str | None
 
 
-def _place(
+def _destination(
     config_file: str,
     url: str,
     token_file: str,
@@ -106,7 +110,7 @@ def _place(
     ca_file: str,
     folder: str,
     datasource: str,
-) -> _Place:
+) -> _Destination:
     """The place from the options, completed by the configuration. Exits if something is missing."""
     from prober.config.grafana import url_problem
 
@@ -118,17 +122,17 @@ def _place(
         try:
             spec = read_config(config_file).grafana
         except ConfigError as error:
-            _end(str(error), code=ExitCode.FAILED)
+            _fail(str(error), code=ExitCode.FAILED)
         if spec is None and not url:
-            _end(f"--config.file {config_file}: has no `grafana:`; add one with its `url`, or give --url")
+            _fail(f"--config.file {config_file}: has no `grafana:`; add one with its `url`, or give --url")
     if not url and spec is None:
-        _end("--url: needed, such as https://grafana.example.org, or a --config.file with a `grafana:`")
+        _fail("--url: needed, such as https://grafana.example.org, or a --config.file with a `grafana:`")
     if url and (problem := url_problem(url)):
-        _end(f"--url: {problem}")
+        _fail(f"--url: {problem}")
     is_other_grafana = bool(url) and spec is not None and url.rstrip("/") != spec.url
     known = None if is_other_grafana else spec  # a token is for one Grafana
     tls = known.tls if known else None
-    return _Place(
+    return _Destination(
         url or (spec.url if spec else ""),
         _credential(token_file or (known.auth.bearer_token_file if known and not user else ""), user, password_file),
         ca_file or (tls.ca_file if tls else None),
@@ -143,18 +147,18 @@ def _credential(token_file: str, user: str, password_file: str) -> "Credential":
     from prober.storage.watched_file import Secret
 
     if bool(user) != bool(password_file) or (user and token_file):
-        _end("--user and --password-file go together, and instead of --token-file")
+        _fail("--user and --password-file go together, and instead of --token-file")
     if user:
         return user, _password(password_file)
     if token_file:
         secret = Secret(token_file)
         token = secret.read()
         if token is None:
-            _end(f"--token-file {secret.problem.removeprefix('auth.bearer_token_file ')}", code=ExitCode.FAILED)
+            _fail(f"--token-file {secret.problem.removeprefix('auth.bearer_token_file ')}", code=ExitCode.FAILED)
         return token
     token = os.environ.get("GRAFANA_TOKEN", "").strip()
     if not token or not token.isascii() or any(character.isspace() for character in token):
-        _end("no token: give --token-file, or one without blanks in the environment's GRAFANA_TOKEN")
+        _fail("no token: give --token-file, or one without blanks in the environment's GRAFANA_TOKEN")
     return token
 
 
@@ -162,15 +166,15 @@ def _password(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        _end(f"--password-file {path}: {error}", code=ExitCode.FAILED)
+        _fail(f"--password-file {path}: {error}", code=ExitCode.FAILED)
 
 
-def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
+def _push(destination: _Destination, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
     """Push and print the results. FAILED if a dashboard was not replaced, CHANGES_PENDING if a dry run would change something."""
     from prober.features.grafana.client import MISSING, available
 
     if not available():
-        _end(MISSING)
+        _fail(MISSING)
     from prober.features.grafana.client.push import SENT, PushOptions, push
     from prober.features.grafana.client.server import GrafanaError, Server
     from prober.net.address import refuse_link_local
@@ -178,11 +182,15 @@ def _push(place: _Place, documents: list[dict[str, Any]], *, dry_run: bool, forc
     try:
         refuse_link_local()
         with Server(
-            place.url, place.credential, ca_file=place.ca_file, insecure=place.insecure, pair=place.pair
+            destination.url,
+            destination.credential,
+            ca_file=destination.ca_file,
+            insecure=destination.insecure,
+            pair=destination.pair,
         ) as server:
-            report = push(server, documents, PushOptions(place.folder, place.datasource, force, dry_run))
+            report = push(server, documents, PushOptions(destination.folder, destination.datasource, force, dry_run))
     except GrafanaError as error:
-        _end(str(error), code=ExitCode.FAILED)
+        _fail(str(error), code=ExitCode.FAILED)
     print("\n".join(report.notes))
     for result in report.dashboards:
         difference = result.difference if dry_run or result.state == "edited" else ()
@@ -202,5 +210,5 @@ def _line(result: "PushResult", dry_run: bool) -> str:
     return f"{result.title} (/d/{result.uid}): {would_be}{result.state}{detail}"
 
 
-def _end(message: str, code: ExitCode = ExitCode.WRONG_CALL) -> NoReturn:
+def _fail(message: str, code: ExitCode = ExitCode.WRONG_CALL) -> NoReturn:
     fail(f"prober dashboards push: {message}", code)

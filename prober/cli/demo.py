@@ -22,20 +22,20 @@ from prober.cli.exit_codes import ExitCode, fail
 
 HOST = "127.0.0.1"
 PORTS = {"healthy": 8000, "regressing": 8001, "full": 8002, "failing": 8003, "prober": 9742, "Prometheus": 9090}
-SLOWER = 1.6
-LATE_MS = 50
+SLOWDOWN_RATIO = 1.6
+MAX_SEND_LAG_MS = 50
 ENGINES = {
     "healthy": ("--background", "0.2/s"),
-    "regressing": ("--background", "0.2/s", "--fault", f"latency:{SLOWER}@{{trouble:g}}s-"),
+    "regressing": ("--background", "0.2/s", "--fault", f"latency:{SLOWDOWN_RATIO}@{{trouble:g}}s-"),
     # A cache of 6,080 tokens is at the edge for that load: it fills and recovers, but never for good. In four simulated hours of
     # this seed 30% of the TTFTs are over 500 ms, 42% in the first five minutes, the longest 15 s; 10 of 240 minutes have none
     # over a second.
     "full": ("--background", "1/s", "--kv-blocks", "380", "--seed", "3"),
     "failing": ("--background", "0.2/s", "--fault", "http:503@{trouble:g}s-"),
 }
-# Four probes a second, so that a p99 has its thousand samples within some minutes. A step takes 8.5 ms: TPOT is 9 ms, 15 ms when
-# they are slower. TPOT is judged where no sweep is, which makes the TPOT of others longer while it runs. A machine that shows this
-# has a browser and more to do: the prober may be later than elsewhere before it distrusts itself, which is told.
+# Four probes per second give a p99 its thousand samples within minutes. A step takes 8.5 ms: TPOT is 9 ms, 15 ms after the
+# slowdown. TPOT is judged on engines without sweeps, as a sweep makes it longer. A machine that runs the demo also runs a
+# browser, so max_send_lag is longer than by default; the demo prints it.
 CONFIG = """\
 slos:
   ttft: {{signal: ttft, threshold: 500ms, objective: 99%}}
@@ -53,7 +53,7 @@ targets:
   - {{name: failing, url: "http://127.0.0.1:{failing}", budget: {budget}}}
 """
 BUDGET = "{tokens_per_day: 100M, cost_per_day: 60, price_per_million: {prompt: 0.20, completion: 0.60}}"
-SWEPT = "{tokens_per_day: 500M, cost_per_day: 200, price_per_million: {prompt: 0.20, completion: 0.60}}"  # a sweep every 5 min
+SWEEP_BUDGET = "{tokens_per_day: 500M, cost_per_day: 200, price_per_million: {prompt: 0.20, completion: 0.60}}"  # a sweep every 5 min
 PROMETHEUS = """\
 global: {{scrape_interval: 5s, evaluation_interval: 5s}}
 rule_files: [rules.yaml]
@@ -63,9 +63,9 @@ scrape_configs:
 """
 # The second where Prometheus is built without its newer pages, as Debian's is; the third where its page templates are not installed.
 ALERTS = ("/alerts", "/classic/alerts", "/api/v1/rules?type=alert")
-READY_S = 20.0  # for so long it may take to answer
+READY_TIMEOUT_S = 20.0  # of Prometheus
 BOARD = "/d/llm-slo"  # where an alert's link to a dashboard leads in a Grafana; here it leads to the prober's own page
-RULES_EVERY = "15s"  # states of SLOs are judged every five minutes elsewhere, as their windows are of days
+RULES_INTERVAL = "15s"  # states of SLOs are judged every five minutes elsewhere, as their windows are of days
 ADDRESSES = """\
 prober       http://127.0.0.1:{prober}/        targets, SLOs, the last probes and what failed; /metrics is what is scraped
 Prometheus   {prometheus}
@@ -102,11 +102,13 @@ def demo(
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
-    ports = {name: _port(name, wanted) for name, wanted in PORTS.items()}
+    ports = {name: _port(name, port) for name, port in PORTS.items()}
     prometheus = shutil.which("prometheus")
     with tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
         config = Path(folder, "prober.yaml")
-        config.write_text(CONFIG.format(budget=BUDGET, swept=SWEPT, lag=LATE_MS, **ports), encoding="utf-8")
+        config.write_text(
+            CONFIG.format(budget=BUDGET, swept=SWEEP_BUDGET, lag=MAX_SEND_LAG_MS, **ports), encoding="utf-8"
+        )
         commands = _engines(ports, trouble_s) | {"prober": _prober(config, ports)}
         if prometheus:
             commands["Prometheus"] = _prometheus(prometheus, config, ports)
@@ -139,7 +141,7 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
         subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
     )
     for group in rules["groups"]:
-        group["interval"] = RULES_EVERY
+        group["interval"] = RULES_INTERVAL
         for rule in group["rules"]:
             _lead_here(rule)
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules), encoding="utf-8")
@@ -160,7 +162,7 @@ def _lead_here(rule: dict[str, Any]) -> None:
 
 def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop: Event) -> str:
     """URL of Prometheus's alerts page: the first of ALERTS that answers once Prometheus is ready."""
-    base, end = f"http://{HOST}:{ports['Prometheus']}", time.monotonic() + READY_S
+    base, end = f"http://{HOST}:{ports['Prometheus']}", time.monotonic() + READY_TIMEOUT_S
     while prometheus.poll() is None and time.monotonic() < end and not stop.wait(0.1):
         if _answers(f"{base}/-/ready"):
             return next((base + path for path in ALERTS if _answers(base + path)), base)
@@ -187,7 +189,7 @@ def _tell(ports: Mapping[str, int], trouble_s: float, alerts: str | None) -> Non
         engines=", ".join(f"{name} :{ports[name]}" for name in ENGINES),
     )
     after = f"{trouble_s:g} s" if trouble_s < 120 else f"{trouble_s / 60:g} minutes"
-    print(addresses + STORY.format(after=after, slower=SLOWER, lag=LATE_MS), flush=True)
+    print(addresses + STORY.format(after=after, slower=SLOWDOWN_RATIO, lag=MAX_SEND_LAG_MS), flush=True)
 
 
 @contextmanager
@@ -221,21 +223,21 @@ def _watch(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path, stop:
     while not stop.wait(0.2) and time.monotonic() < end:
         for name, process in processes.items():
             if process.poll() is not None:
-                said = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")[-2000:]
-                fail(f"{name} exited with {process.returncode}; its log:\n{said}", ExitCode.FAILED)
+                text = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")[-2000:]
+                fail(f"{name} exited with {process.returncode}; its log:\n{text}", ExitCode.FAILED)
 
 
-def _port(name: str, wanted: int) -> int:
-    """`wanted` if it is free, else any free port, which is printed."""
-    for port in (wanted, 0):
+def _port(name: str, preferred: int) -> int:
+    """The preferred port if it is free, else any free port, which is printed."""
+    for port in (preferred, 0):
         with socket.socket() as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 tried.bind((HOST, port))
             except OSError:
                 continue
-            found = int(tried.getsockname()[1])
+            free_port = int(tried.getsockname()[1])
             if not port:
-                print(f"port {wanted} is taken by another program: {name} is at {found} instead")
-            return found
+                print(f"port {preferred} is taken by another program: {name} is at {free_port} instead")
+            return free_port
     raise OSError(f"no port is free on {HOST} for {name}")

@@ -66,8 +66,8 @@ def diagnose(
         if decode is not None and decode.memory_bandwidth_bytes_per_s is not None
         else None
     )
-    named = readings[-1][1].info.engine if readings else results[-1].engine or None
-    verdict = judge(evidence(results, readings, hardware, breached, named))
+    engine = readings[-1][1].info.engine if readings else results[-1].engine or None
+    verdict = judge(evidence(results, readings, hardware, breached, engine))
     if as_json:
         print(json.dumps({"phases": [asdict(row) for row in rows(results)], "diagnosis": asdict(verdict)}))
     else:
@@ -93,13 +93,13 @@ class _Page:
 async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult], list[Reading]]:
     """Send the probes one after the other. The first one warms up connection and engine and does not count."""
     clock, rng = Clock(), Random()
-    heard = _Page(clock)
+    listener = _Page(clock)
     target_ = Target(spec, clock)
     page: asyncio.Task[Any] | None = None
     try:
         await target_.identify()
         if spec.metrics is not None:
-            reader = PageReader(target_, spec.metrics, clock, heard, lambda: spec.url)
+            reader = PageReader(target_, spec.metrics, clock, listener, lambda: spec.url)
             page = asyncio.create_task(reader.run())
         await run_probe(target_, RequestGenerator(PHASES[0].workload, rng), clock.now_ns() + 200_000_000)
         results: list[ProbeResult] = []
@@ -110,7 +110,7 @@ async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult],
             for _ in range(phase.probes):
                 result = await run_probe(target_, drawer, clock.now_ns() + 50_000_000)
                 results += [result] if result is not None else []
-        return results, heard.readings
+        return results, listener.readings
     finally:
         if page is not None:
             page.cancel()
@@ -118,11 +118,11 @@ async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult],
         clock.close()
 
 
-def _draw(found: list[Row], readings: list[Reading], verdict: Diagnosis, breached: dict[str, float]) -> None:
+def _draw(phases: list[Row], readings: list[Reading], verdict: Diagnosis, breached: dict[str, float]) -> None:
     console, table = Console(highlight=False), Table(box=None, pad_edge=False)
     for column in ("probes", "answered", "prompt tokens", "TTFT p50", "TPOT p50"):
         table.add_column(column, justify="left" if column == "probes" else "right")
-    for row in found:
+    for row in phases:
         tokens = "–" if row.prompt_tokens is None else f"{row.prompt_tokens:g}"
         table.add_row(
             row.kind, f"{row.answered}/{row.sent}", tokens, format_duration(row.ttft_s), format_duration(row.tpot_s)

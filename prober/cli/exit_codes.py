@@ -9,7 +9,7 @@ from typing import NoReturn
 
 @unique
 class ExitCode(IntEnum):
-    """What the exit code of a command means. A code means the same for every command."""
+    """Meaning of a command's exit code, the same for every command."""
 
     OK = 0
     """Done, and the result is good: ready, accepted, compared, a knee was found or the SLOs hold at the highest rate."""

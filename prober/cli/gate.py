@@ -46,13 +46,13 @@ EXIT: dict[State, ExitCode] = {
 }
 COLOUR: dict[State, str] = {"ready": "green", "not_ready": "red", "degraded": "yellow", "not_enough_data": "yellow"}
 PAGE_INTERVAL_S = 10.0
-IN_FLIGHT = 256  # far above need, so that a slow target shows as slow instead of shedding requests
+MAX_IN_FLIGHT = 256  # far above need, so that a slow target shows as slow instead of shedding requests
 
 
 @expand_options
 def gate(
     url: Url,
-    requests: WorkloadOptions,
+    workload_options: WorkloadOptions,
     endpoint: EndpointOptions,
     slo: Annotated[
         list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%' or 'success:99%'; repeatable.")
@@ -70,17 +70,17 @@ def gate(
 ) -> None:
     """Decide: ready (exit code 0), not_ready (1), degraded (3) or not_enough_data (4). Exit code 2: wrong call."""
     with exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="gate"):
-        objectives, sent = parse_objectives(slo or []), workload(requests)
+        objectives, sent = parse_objectives(slo or []), workload(workload_options)
         spec = target(
             "gate",
             url,
             endpoint,
             probes=[{"workload": sent, "rate": quantity("--rate", rate, parse_rate), "slos": objectives}],
-            max_in_flight=IN_FLIGHT,
+            max_in_flight=MAX_IN_FLIGHT,
             metrics={"interval": PAGE_INTERVAL_S},
         )
         probe, before = spec.probes[0], result_of(Path(baseline)) if baseline else None
-        references, said = _references(before, probe, share("--material", material), baseline)
+        references, remarks = _references(before, probe, share("--material", material), baseline)
         judge = Gate(
             tuple(spec.uses()),
             most=max_requests,
@@ -93,16 +93,16 @@ def gate(
         _announce(judge.least, max_requests, probe.rate)
         verdict, result = uvloop.run(_ask(spec, judge, max_requests))
         if before is not None and before.target.model != result.target.model:
-            said.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
+            remarks.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
         if save:
             Path(save).write_text(to_json(result), encoding="utf-8")
-            said += _as_baseline(result, save)
+            remarks += _as_baseline(result, save)
     if as_json:
-        told = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": said}
+        told = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
         told |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
         print(json.dumps(told))
     else:
-        _draw(verdict, said)
+        _draw(verdict, remarks)
     sys.exit(EXIT[verdict.state])
 
 
@@ -117,7 +117,7 @@ def _announce(least: int, most: int, rate_per_s: float) -> None:
 
 
 def _as_baseline(result: Result, path: str) -> list[str]:
-    """Why the saved result cannot serve as a baseline; empty if it can."""
+    """Reasons why the saved result cannot serve as a baseline; empty if it can."""
     try:
         reference(result.requests, "ttft", max(q for _, q in COMPARED), 0.2)
     except ValueError as problem:
@@ -128,7 +128,7 @@ def _as_baseline(result: Result, path: str) -> list[str]:
 def _references(
     before: Result | None, probe: ProbeSpec, material: float, source: str
 ) -> tuple[list[Reference], list[str]]:
-    """References from the baseline, and sentences on what cannot be compared. Raises ValueError."""
+    """References from the baseline, and sentences on latencies that cannot be compared. Raises ValueError."""
     if before is None:
         return [], []
     if not before.requests:
@@ -139,23 +139,23 @@ def _references(
         known = ", ".join(f"{rate:g}/s" for rate in rates.values() if rate is not None) or "no rate that is known"
         raise ValueError(f"--baseline {source} is of {known}, not of {probe.rate:g}/s: say --rate accordingly")
     rows: list[Request] = [each for each in before.requests if rates.get(each.stage) == probe.rate]
-    found: list[Reference] = []
-    said: list[str] = []
+    references: list[Reference] = []
+    remarks: list[str] = []
     for latency, q in COMPARED:
-        if latency == "tpot" and all(each.tpot_s is None for each in rows):
-            said.append("the baseline has no TPOT (no usage was told), so it is not compared")
+        if latency == "tpot" and all(row.tpot_s is None for row in rows):
+            remarks.append("the baseline has no TPOT (no usage was told), so it is not compared")
             continue
-        found.append(reference(rows, latency, q, material))
-    return found, said
+        references.append(reference(rows, latency, q, material))
+    return references, remarks
 
 
 def _comparable(before: Result, load: Load, source: str) -> list[int]:
     """Indices of the baseline's stages with the same workload and lengths. Raises ValueError."""
-    sent_ = [stage.load or before.load for stage in before.stages]
-    found = [place for place, sent in enumerate(sent_) if _shape(sent) == _shape(load)]
-    if found:
-        return found
-    named = sorted({sent.workload or "unknown" for sent in sent_})
+    loads = [stage.load or before.load for stage in before.stages]
+    indices = [index for index, stage_load in enumerate(loads) if _shape(stage_load) == _shape(load)]
+    if indices:
+        return indices
+    named = sorted({stage_load.workload or "unknown" for stage_load in loads})
     if load.workload in named:
         raise ValueError(
             f"--baseline {source}: its workload {load.workload!r} has other lengths than this one: latencies of other shapes do "
@@ -230,22 +230,30 @@ async def _fed(
     return taken, None
 
 
-def _draw(verdict: Verdict, said: Sequence[str]) -> None:
+def _draw(verdict: Verdict, remarks: Sequence[str]) -> None:
     console, table = Console(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
     console.print(f"[bold {COLOUR[verdict.state]}]{verdict.state}[/]  {verdict.requests} requests")
     console.print(verdict.why, markup=False)
     for column in ("question", "answer", "bad", "of", "share", "allowed", "error at most"):
         table.add_column(column, justify="left" if column in ("question", "answer") else "right")
-    for each in verdict.findings:
-        table.add_row(*_row(each))
+    for finding in verdict.findings:
+        table.add_row(*_row(finding))
     console.print(table)
     if verdict.error is not None:
         console.print(f"The verdict is wrong with a chance of at most {verdict.error:.2g}.")
-    for sentence in said:
+    for sentence in remarks:
         console.print(sentence, markup=False)
 
 
-def _row(found: Finding) -> tuple[str, ...]:
-    error = "–" if found.error is None else f"{found.error:.2g}"
-    share = f"{100 * found.lower:.3g}% to {100 * found.upper:.3g}%"
-    return found.name, found.answer, str(found.bad), str(found.events), share, f"{100 * found.budget:.3g}%", error
+def _row(finding: Finding) -> tuple[str, ...]:
+    error = "–" if finding.error is None else f"{finding.error:.2g}"
+    share = f"{100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%"
+    return (
+        finding.name,
+        finding.answer,
+        str(finding.bad),
+        str(finding.events),
+        share,
+        f"{100 * finding.budget:.3g}%",
+        error,
+    )

@@ -1,5 +1,6 @@
 """`prober`: finds the command and runs it. A command is imported when it is called, which keeps the daemon small."""
 
+import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -40,6 +41,8 @@ def main() -> None:
         if name not in ("--help", "-h", "help"):
             fail(f"\nprober: no command {name!r}", ExitCode.WRONG_CALL)
         return
+    if name == "run":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the daemon handles it: by default it ends the process
     import typer
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -61,7 +61,7 @@ COLOUR: dict[State, str] = {"accepted": "green", "rejected": "red", "not_enough_
 PAGE_INTERVAL_S = 1.0
 
 
-class Unmeasurable(Exception):
+class UnidentifiedTarget(Exception):
     """The target cannot be identified; the message says why."""
 
 
@@ -89,7 +89,7 @@ def matrix(
         )
     with (
         exit_on(BadEndpoint, command="matrix"),
-        exit_on(Unmeasurable, command="matrix", code=ExitCode.NOT_ENOUGH_DATA),
+        exit_on(UnidentifiedTarget, command="matrix", code=ExitCode.NOT_ENOUGH_DATA),
         only_load("matrix", spec.url),
     ):
         measured = uvloop.run(_measure(spec, rows))
@@ -105,23 +105,24 @@ def matrix(
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A row that was started. whole: it ran to its end."""
+class SentRow:
+    """A row that was started. is_complete: it ran to its end."""
 
     row: Row
     sending: Sending
     verdict: Verdict
-    whole: bool
+    is_complete: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The rows that were started.
+    """The rows that were started, in their order.
 
-    sent: in their order; origin_ns: start on the clock of the timelines; warmed: number of warm-up requests
+    origin_ns: start on the clock of the timelines
+    warmed: number of warm-up requests
     """
 
-    sent: list[Sent]
+    rows: list[SentRow]
     described: Described
     origin_ns: int
     started_unix_s: float
@@ -130,17 +131,17 @@ class Measured:
 
 
 async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
-    """Send row after row; the first interrupted row is the last. Raises Unmeasurable, BadEndpoint."""
+    """Send row after row; the first interrupted row is the last. Raises UnidentifiedTarget, BadEndpoint."""
     clock, rng, started_s = Clock(), Random(), time.time()
     origin_ns = clock.now_ns()
     session = Watched(spec, clock)
     interrupted = _interruption()
-    sent: list[Sent] = []
+    sent: list[SentRow] = []
     warmed = 0
     try:
         await session.start()
         if (problem := await session.target.identify()) is not None:
-            raise Unmeasurable(f"{spec.url}: {problem.detail}")
+            raise UnidentifiedTarget(f"{spec.url}: {problem.detail}")
         with _progress() as progress:
             say = progress.console.print
             for text in (text for row in rows for text in reservations(row)):
@@ -148,11 +149,11 @@ async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
             for number, row in enumerate(rows, 1):
                 if interrupted.is_set():
                     break
-                said = f"; expected: {row.hypothesis}" if row.hypothesis else ""
-                say(f"{number}/{len(rows)} {row.name}: {amount(row)}, {loop(row)}{said}", markup=False)
+                expected = f"; expected: {row.hypothesis}" if row.hypothesis else ""
+                say(f"{number}/{len(rows)} {row.name}: {amount(row)}, {loop(row)}{expected}", markup=False)
                 bar = progress.add_task(row.name, total=row.requests)
                 sending = Sending(session, row, rng, partial(progress.advance, bar))
-                whole = await _unless(interrupted, sending.run())
+                is_complete = await _unless(interrupted, sending.run())
                 progress.remove_task(bar)
                 warmed += sending.warmed
                 if sending.begin_ns is not None:
@@ -161,9 +162,9 @@ async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
                         sending.results,
                         missed=missed_error(rows),
                         loading=sending.loading,
-                        interrupted=not whole,
+                        interrupted=not is_complete,
                     )
-                    sent.append(Sent(row, sending, verdict, whole))
+                    sent.append(SentRow(row, sending, verdict, is_complete))
                     say(told([verdict]), markup=False)
         described = replace(session.described(), url=spec.url)
         return Measured(sent, described, origin_ns, started_s, time.time(), warmed)
@@ -205,33 +206,33 @@ def _progress() -> Progress:
 
 
 def _verdicts(rows: Sequence[Row], measured: Measured) -> list[Verdict]:
-    return [*(each.verdict for each in measured.sent), *(not_begun(row) for row in rows[len(measured.sent) :])]
+    return [*(sent.verdict for sent in measured.rows), *(not_begun(row) for row in rows[len(measured.rows) :])]
 
 
 def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configuration: str) -> Result:
     """The result for the file, with a stage for each row that was started."""
     stages: list[Stage] = []
     requests: list[Request] = []
-    for index, each in enumerate(measured.sent):
-        sending = each.sending
+    for index, sent in enumerate(measured.rows):
+        sending = sent.sending
         assert sending.begin_ns is not None
-        stage, its = stage_of(
-            stage_name(each.row),
-            each.row.rate,
+        stage, stage_requests = stage_of(
+            stage_name(sent.row),
+            sent.row.rate,
             sending.results,
             index=index,
             origin_ns=measured.origin_ns,
             begin_ns=sending.begin_ns,
-            sending_s=sending.sending_s(whole=each.whole),
-            slos=each.row.accept,
+            sending_s=sending.sending_s(is_complete=sent.is_complete),
+            slos=sent.row.accept,
             readings=sending.readings,
-            ended="complete" if each.whole else "interrupted",
+            ended="complete" if sent.is_complete else "interrupted",
         )
-        stages.append(replace(stage, load=shape_of(each.row, spec.max_in_flight)))
-        requests += its
+        stages.append(replace(stage, load=shape_of(sent.row, spec.max_in_flight)))
+        requests += stage_requests
     verdicts = _verdicts(rows, measured)
     decided = decision(verdicts)
-    whole = len(stages) == len(rows) and all(each.whole for each in measured.sent)
+    is_complete = len(stages) == len(rows) and all(sent.is_complete for sent in measured.rows)
     return Result(
         id=uuid.uuid4().hex[:12],
         kind="run",
@@ -244,7 +245,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         configuration=configuration,
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
         warm_up=WarmUp(measured.warmed),
-        stop="complete" if whole else "interrupted",
+        stop="complete" if is_complete else "interrupted",
         stop_detail="" if decided else told(verdicts),
         decision=decided,
         differs=tuple(f"{stage_name(row)}: {CLOSED_LOOP}" for row in rows if row.closed),
@@ -271,7 +272,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
                 "sent": stage.sent if stage else 0,
                 "answered": stage.answered if stage else 0,
                 "outcomes": stage.outcomes if stage else {},
-                "latencies": {name: [asdict(each) for each in found] for name, found in stage.latencies.items()}
+                "latencies": {name: [asdict(q) for q in quantiles] for name, quantiles in stage.latencies.items()}
                 if stage
                 else {},
             }
@@ -284,7 +285,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
 def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> None:
     """Print a line for each row, then the reason of each verdict."""
     console = Console(highlight=False, soft_wrap=True)
-    width = max(len(each) for row in rows for each in (row.name, loop(row)))
+    width = max(len(text) for row in rows for text in (row.name, loop(row)))
     head = f"{'row':{width}}  {'sent as':{width}}  {'verdict':15}"
     console.print(f"{head}{'ok':>7}{'sent':>7}{'TTFT p50':>11}{'p99':>11}{'TPOT p50':>11}", markup=False)
     for place, (row, verdict) in enumerate(zip(rows, verdicts, strict=True)):
@@ -292,23 +293,24 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
         counts = (stage.answered, stage.sent) if stage else ("–", "–")
         line = Text(f"{row.name:{width}}  {loop(row):{width}}  ")
         line.append(f"{verdict.state.replace('_', ' '):15}", COLOUR[verdict.state])
-        line.append("".join(f"{each:>7}" for each in counts) + "".join(f"{each:>11}" for each in _latencies(stage)))
+        line.append("".join(f"{count:>7}" for count in counts))
+        line.append("".join(f"{latency:>11}" for latency in _latencies(stage)))
         console.print(line)
     console.print("* of too few requests to judge by", markup=False)
     for row, verdict in zip(rows, verdicts, strict=True):
-        said = f" Expected: {row.hypothesis}" if row.hypothesis else ""
-        console.print(f"{told([verdict])}.{said}", markup=False)
+        expected = f" Expected: {row.hypothesis}" if row.hypothesis else ""
+        console.print(f"{told([verdict])}.{expected}", markup=False)
     for text in result.differs:
         console.print(f"{text}.", markup=False)
 
 
 def _latencies(stage: Stage | None) -> list[str]:
     """TTFT p50 and p99, and TPOT p50, as text."""
-    asked = (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5))
-    found = [stage.quantile(latency, q) if stage else None for latency, q in asked]
+    columns = (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5))
+    quantiles = [stage.quantile(latency, q) if stage else None for latency, q in columns]
     return [
-        "–" if each is None else f"{format_duration(each.estimate)}{'' if each.has_enough_samples else '*'}"
-        for each in found
+        "–" if quantile is None else f"{format_duration(quantile.estimate)}{'' if quantile.has_enough_samples else '*'}"
+        for quantile in quantiles
     ]
 
 

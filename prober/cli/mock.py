@@ -16,7 +16,7 @@ from prober.cli.exit_codes import ExitCode, exit_on
 from prober.config.units import duration, rate
 from prober.mock.delays import parse_delay
 from prober.mock.engine import Behaviour
-from prober.mock.faults import named, parse_fault
+from prober.mock.faults import fault_forms, parse_fault
 from prober.mock.prefix import BLOCK_TOKENS
 from prober.mock.server import running
 from prober.mock.settings import Settings
@@ -52,7 +52,7 @@ def mock(
     line_ending: Annotated[str, typer.Option(help=", ".join(LINE_ENDS))] = "lf",
     keepalive: Annotated[str, typer.Option(help="Send a comment after this time without a write, such as 15s.")] = "",
     fault: Annotated[
-        list[str] | None, typer.Option(help=f"Fault NAME[:ARGUMENT][@START-END]; repeatable: {named()}.")
+        list[str] | None, typer.Option(help=f"Fault NAME[:ARGUMENT][@START-END]; repeatable: {fault_forms()}.")
     ] = None,
     truth: Annotated[
         Path | None, typer.Option(help="JSONL file that records when requests were received and chunks were written.")

@@ -6,7 +6,7 @@ A command is decorated with `expand_options` and takes the dataclasses below as 
     def once(url: Url, endpoint: EndpointOptions, as_json: AsJson = False) -> None: ...
 
 An option of a single command is declared in the file of that command. Such declarations look alike (a type, a help text, a default),
-as do the enums of a `--format`, but share no value, so they stay apart.
+as do the enums of a `--format`, but share no value, so they are not merged.
 """
 
 import inspect
@@ -38,7 +38,7 @@ OutputTokens = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class EndpointOptions:
-    """How an endpoint is called."""
+    """Model, API, credentials and headers of the requests to an endpoint."""
 
     model: Annotated[str, typer.Option(help="Name of the model; auto: ask /v1/models.")] = "auto"
     api: Annotated[str, typer.Option(help="chat or completions.")] = "chat"
@@ -50,7 +50,7 @@ class EndpointOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """Which requests are sent: a workload by name, or fixed lengths."""
+    """The requests to send: a workload by name, or fixed lengths."""
 
     workload: WorkloadName = "probe"
     prompt_tokens: PromptTokens = 0

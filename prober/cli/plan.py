@@ -23,7 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A kind of instance. price: dollars per GPU and hour."""
+    """A kind of instance.
+
+    gpus: per instance
+    price: dollars per GPU and hour; None if it is not known
+    """
 
     name: str
     gpus: int
@@ -59,19 +63,19 @@ def plan(
             min_instances,
             max_instances,
         )
-        names = _one_each("--gpu", gpu, len(results))
-        gpus = _one_each("--gpus-per-instance", gpus_per_instance, len(results))
-        prices = _one_each("--gpu-price", gpu_price, len(results))
+        names = _per_sweep("--gpu", gpu, len(results))
+        gpus = _per_sweep("--gpus-per-instance", gpus_per_instance, len(results))
+        prices = _per_sweep("--gpu-price", gpu_price, len(results))
         offers = [
             _Offer(
                 names[i] or result.context.gpu or result.id,
-                gpus[i] or _seen(result) or 1,
+                gpus[i] or _measured_gpus(result) or 1,
                 prices[i] if gpu_price else _known_price(result),
                 result,
             )
             for i, result in enumerate(results)
         ]
-        answers = [size(each.result, demand, each.gpus, each.price) for each in offers]
+        answers = [size(offer.result, demand, offer.gpus, offer.price) for offer in offers]
     if as_json:
         rows = [{"gpu": offer.name, **asdict(answer)} for offer, answer in zip(offers, answers, strict=True)]
         print(json.dumps({"demand": asdict(demand), "plans": rows}))
@@ -83,58 +87,58 @@ def plan(
 def _known_price(result: Result) -> float | None:
     """The price in the sweep's configuration; None if the sweep counted no tokens, as no price was requested here."""
     counted = all(
-        each.output_tokens is not None and each.prompt_tokens is not None for each in result.stages if each.answered
+        stage.output_tokens is not None and stage.prompt_tokens is not None for stage in result.stages if stage.answered
     )
     return result.prices.gpu_per_hour if counted else None
 
 
-def _seen(result: Result) -> int | None:
+def _measured_gpus(result: Result) -> int | None:
     return max((stage.gpus for stage in result.stages if stage.gpus is not None), default=None)
 
 
-def _one_each(option: str, given: list[T] | None, count: int) -> Sequence[T | None]:
-    """The option's value for each sweep. Raises ValueError."""
-    if not given:
+def _per_sweep(option: str, values: list[T] | None, count: int) -> Sequence[T | None]:
+    """The value of an option for each sweep. Raises ValueError."""
+    if not values:
         return [None] * count
-    if len(given) not in (1, count):
-        raise ValueError(f"{option}: {len(given)} are given for {count} sweeps; give one for all, or one for each")
-    return given if len(given) == count else given * count
+    if len(values) not in (1, count):
+        raise ValueError(f"{option}: {len(values)} are given for {count} sweeps; give one for all, or one for each")
+    return values if len(values) == count else values * count
 
 
 def _draw(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) -> None:
     console, table = Console(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
-    found = [(offer, answer) for offer, answer in zip(offers, answers, strict=True) if isinstance(answer, Size)]
+    sized = [(offer, answer) for offer, answer in zip(offers, answers, strict=True) if isinstance(answer, Size)]
     table.add_column("GPU")
-    for offer, _ in found:
+    for offer, _ in sized:
         table.add_column(f"{offer.gpus} × {offer.name}", justify="right", overflow="fold")
-    for label, cells in _rows([answer for _, answer in found]):
+    for label, cells in _rows([answer for _, answer in sized]):
         table.add_row(label, *cells)
-    if found:
+    if sized:
         console.print(table)
     for offer, answer in zip(offers, answers, strict=True):
         if isinstance(answer, Refused):
             console.print(f"{offer.name}: {answer.reason}", markup=False)
-    if not found:
+    if not sized:
         return
     console.print(
         f"instances = ceil({demand.peak_per_s:g}/s ÷ (what one carries × {1 - demand.headroom:g})): {demand.headroom:.0%} of the "
         "capacity stays free. What one carries is the lower bound of the sweep's interval, at all SLOs.",
         markup=False,
     )
-    if any(not answer.reached for _, answer in found):
+    if any(not answer.reached for _, answer in sized):
         console.print("≥: the sweep did not reach the knee, so fewer may do.", markup=False)
-    if any(answer.dollars_per_hour is not None for _, answer in found):
+    if any(answer.dollars_per_hour is not None for _, answer in sized):
         console.print("Prompt, output and all tokens at the peak each bear the whole price.", markup=False)
 
 
 def _rows(answers: list[Size]) -> Iterator[tuple[str, list[str]]]:
-    yield "one carries", [f"{'' if each.reached else '≥ '}{each.per_instance:.3g}/s" for each in answers]
-    yield "gives way first", [each.slo for each in answers]
-    yield "instances", [f"{each.instances:,}" for each in answers]
-    yield "GPUs", [f"{each.gpus:,}" for each in answers]
-    yield "free at the peak", [f"{each.free:.0%}" for each in answers]
+    yield "one carries", [f"{'' if size.reached else '≥ '}{size.per_instance:.3g}/s" for size in answers]
+    yield "gives way first", [size.slo for size in answers]
+    yield "instances", [f"{size.instances:,}" for size in answers]
+    yield "GPUs", [f"{size.gpus:,}" for size in answers]
+    yield "free at the peak", [f"{size.free:.0%}" for size in answers]
     for label, field in _DOLLARS.items():
-        values = [getattr(each, field) for each in answers]
+        values = [getattr(size, field) for size in answers]
         if any(value is not None for value in values):
             yield label, ["–" if value is None else f"${value:,.4g}" for value in values]
 

@@ -46,9 +46,9 @@ def report(
         fail("--requests: only --format csv has rows of requests", ExitCode.WRONG_CALL)
     if form is Format.JSON and len(files) > 1:
         fail(f"--format json: writes one result, {len(files)} files are named; name one at a time", ExitCode.WRONG_CALL)
-    found = _opened(files)
-    comparisons = [each for each in found if isinstance(each, Comparison)]
-    results = [each for each in found if isinstance(each, Result)]
+    documents = _opened(files)
+    comparisons = [document for document in documents if isinstance(document, Comparison)]
+    results = [document for document in documents if isinstance(document, Result)]
     if comparisons and results:
         fail("results and comparisons have no common report: name one kind at a time", ExitCode.WRONG_CALL)
     if comparisons and form is Format.CSV:
@@ -60,9 +60,9 @@ def report(
         Format.JSON: lambda: (comparison_to_json(comparisons[0]) if comparisons else to_json(results[0])) + "\n",
     }
     if requests:
-        for path in [path for path, each in zip(files, results, strict=True) if not each.requests]:
+        for path in [path for path, result in zip(files, results, strict=True) if not result.requests]:
             print(f"{path}: {NO_REQUESTS}", file=sys.stderr)
-        if not any(each.requests for each in results):
+        if not any(result.requests for result in results):
             sys.exit(ExitCode.FAILED)
     text = write[form]()
     if output is None:
@@ -89,15 +89,15 @@ def _opened(files: Sequence[Path]) -> list[Result | Comparison]:
 
 
 def _all_of(files: Sequence[Path], open_: Callable[[Path], T]) -> list[T]:
-    found, problems = [], []
+    documents, problems = [], []
     for path in files:
         try:
-            found.append(open_(path))
+            documents.append(open_(path))
         except Unreadable as problem:
             problems.append(str(problem))
     if problems:
         fail("\n".join(problems), ExitCode.FAILED)
-    return found
+    return documents
 
 
 def _text(path: Path) -> str:

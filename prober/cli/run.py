@@ -113,11 +113,13 @@ def run(
     """Probe the configured targets until SIGTERM."""
     _log_to_stderr(log_level, log_format)
     from prober.daemon.app import App, Options
-    from prober.features.replicas.leadership import Wanted
+    from prober.features.replicas.leadership import LeaseOptions
     from prober.net.allocator import configure_malloc
+    from prober.web.site import host_and_port
 
     configure_malloc()
-    part = _checked("--shard", lambda: Shard.parse(shard, os.environ.get("POD_NAME")))
+    own_shard = _checked("--shard", lambda: Shard.parse(shard, os.environ.get("POD_NAME")))
+    _checked("--web.listen-address", lambda: host_and_port(listen_address))
     lease_s = _checked("--lease.duration", lambda: duration(lease_duration))
     drain_s = _checked("--shutdown.timeout", lambda: patience_s(shutdown_timeout))
     places = (lease_name, lease_namespace, lease_api_server, lease_token_file, lease_ca_file, lease_path)
@@ -131,8 +133,8 @@ def run(
         admin_api=admin_api,
         web_config_file=web_config_file,
         drain_s=drain_s,
-        shard=part,
-        lease=Wanted(*places, lease_s),
+        shard=own_shard,
+        lease=LeaseOptions(*places, lease_s),
         keep_running=keep_running,
     )
 

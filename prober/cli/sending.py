@@ -5,20 +5,19 @@ from collections.abc import Callable
 from contextlib import aclosing
 from random import Random
 
-from prober.cli.session import Session
+from prober.cli.session import Session, unsent
 from prober.config.rows import Row
 from prober.config.target import TargetSpec
 from prober.features.experiments.matrix import as_sent, due_times, warming
 from prober.measure.engine_signals import EngineSignals, PageReading
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.timeline import Timeline
 from prober.net.clock import Clock
 from prober.probing.pacer import pace
 from prober.probing.probe import run_probe
 from prober.workload.workloads import RequestGenerator
 
-PAUSE_S = 0.1  # pause of a closed loop after an unanswered request, to spare a target that is down
+RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a target that is down
 
 
 class Watched(Session):
@@ -36,17 +35,19 @@ class Watched(Session):
 
 
 class Sending:
-    """Sends one row; `heard` is called after each request that ended.
+    """Sends one row; `on_request` is called after each request that ended.
 
-    begin_ns, end_ns: span in which requests count, begin_ns is None during warm-up; warmed: number of warm-up requests
-    results: sorted by due time after the end; loading: requests not sent because the engine is loading or shutting down
+    begin_ns, end_ns: span in which requests count; begin_ns is None during warm-up
+    warmed: number of warm-up requests
+    results: sorted by due time after the end
+    loading: number of requests not sent because the engine is loading or shutting down
     """
 
-    def __init__(self, session: Watched, row: Row, rng: Random, heard: Callable[[], None]) -> None:
-        self._session, self._row, self._rng, self._heard = session, row, rng, heard
+    def __init__(self, session: Watched, row: Row, rng: Random, on_request: Callable[[], None]) -> None:
+        self._session, self._row, self._rng, self._on_request = session, row, rng, on_request
         self._clock = session.clock
         self._drawer = RequestGenerator(row.workload, rng)
-        self._begun = 0
+        self._started = 0
         self.begin_ns: int | None = None
         self.end_ns = 0
         self.warmed = 0
@@ -63,68 +64,63 @@ class Sending:
             await (self._closed_loop() if self._row.closed else self._open_loop())
         finally:
             self.end_ns = self._clock.now_ns()
-            self.results.sort(key=lambda each: each.timeline.intended_ns)
+            self.results.sort(key=lambda result: result.timeline.intended_ns)
 
     @property
     def readings(self) -> list[EngineSignals]:
         """Readings of the metrics page while requests counted."""
         return [signals for at_ns, signals in self._session.readings if (self.begin_ns or 0) <= at_ns <= self.end_ns]
 
-    def sending_s(self, *, whole: bool) -> float:
-        """Time during which requests were sent, in seconds. whole: the row was not interrupted."""
+    def sending_s(self, *, is_complete: bool) -> float:
+        """Time during which requests were sent, in seconds. is_complete: the row was not interrupted."""
         assert self.begin_ns is not None
-        if whole and self._row.duration is not None:
+        if is_complete and self._row.duration is not None:
             return self._row.duration
-        last_ns = max((each.timeline.intended_ns for each in self.results), default=self.begin_ns)
+        last_ns = max((result.timeline.intended_ns for result in self.results), default=self.begin_ns)
         return max(0.0, (last_ns - self.begin_ns) / 1e9)
 
     async def _open_loop(self) -> None:
         lead_ns = round(self._session.spec.connect_lead * 1e9)
         self.begin_ns = self._clock.now_ns() + lead_ns
-        async with asyncio.TaskGroup() as flying:
+        async with asyncio.TaskGroup() as in_flight:
 
             def launch(due_ns: int) -> None:
-                flying.create_task(self._one(due_ns))
+                in_flight.create_task(self._send(due_ns))
 
             await pace(due_times(self._row, self._rng, self.begin_ns), self._clock, lead_ns, launch, self._missed)
 
     async def _closed_loop(self) -> None:
         self.begin_ns = self._clock.now_ns()
-        async with asyncio.TaskGroup() as flying:
+        async with asyncio.TaskGroup() as in_flight:
             for _ in range(self._row.concurrency or 0):
-                flying.create_task(self._one_after_another(self.begin_ns))
+                in_flight.create_task(self._send_serially(self.begin_ns))
 
-    async def _one_after_another(self, begin_ns: int) -> None:
-        while self._goes_on(begin_ns):
-            self._begun += 1
-            if not await self._one(self._clock.now_ns()):
-                await asyncio.sleep(PAUSE_S)
+    async def _send_serially(self, begin_ns: int) -> None:
+        while self._has_more(begin_ns):
+            self._started += 1
+            if not await self._send(self._clock.now_ns()):
+                await asyncio.sleep(RETRY_PAUSE_S)
 
-    def _goes_on(self, begin_ns: int) -> bool:
+    def _has_more(self, begin_ns: int) -> bool:
         """Whether a closed loop sends one more request."""
         if self._row.requests is not None:
-            return self._begun < self._row.requests
+            return self._started < self._row.requests
         return self._clock.now_ns() < begin_ns + (self._row.duration or 0.0) * 1e9
 
-    async def _one(self, due_ns: int) -> bool:
+    async def _send(self, due_ns: int) -> bool:
         """Send one request; whether it was answered."""
         try:
             result = await run_probe(self._session.target, self._drawer, due_ns)
         except asyncio.CancelledError:
             if due_ns <= self._clock.now_ns():
-                self.results.append(_without(Outcome.CANCELLED, "cut when the row was interrupted", due_ns))
+                self.results.append(unsent(due_ns, Outcome.CANCELLED, "cut when the row was interrupted"))
             raise
         if result is None:
             self.loading += 1
         else:
             self.results.append(as_sent(result) if self._row.closed else result)
-        self._heard()
+        self._on_request()
         return result is not None and result.outcome in ANSWERED
 
     def _missed(self, due_ns: int) -> None:
-        detail = "the prober woke over a second after the due time and did not send"
-        self.results.append(_without(Outcome.INVALID, detail, due_ns))
-
-
-def _without(outcome: Outcome, detail: str, due_ns: int) -> ProbeResult:
-    return ProbeResult("", "", "", 0.0, outcome, detail, Timeline(due_ns))
+        self.results.append(unsent(due_ns))

@@ -19,7 +19,8 @@ from prober.results.result import Target as Described
 from prober.workload.workloads import RequestGenerator
 
 PAGE_WAIT_S = 2.0
-SHORT_LEAD_NS = 100_000_000
+MAX_WARM_UP_LEAD_NS = 100_000_000
+LATE = "the prober woke over a second after the due time and did not send"
 
 
 class Session:
@@ -33,7 +34,7 @@ class Session:
         self.target = Target(spec, clock)
         self.changes: list[str] = []
         self._signals: EngineSignals | None = None
-        self._heard = asyncio.Event()
+        self._first_reading = asyncio.Event()
         self._page: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
@@ -42,9 +43,9 @@ class Session:
         if self.spec.metrics is not None:
             reader = PageReader(self.target, self.spec.metrics, self.clock, self, lambda: self.spec.url)
             self._page = asyncio.create_task(reader.run())
-            heard = asyncio.create_task(self._heard.wait())
-            await asyncio.wait([heard, self._page], timeout=PAGE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
-            heard.cancel()
+            first_reading = asyncio.create_task(self._first_reading.wait())
+            await asyncio.wait([first_reading, self._page], timeout=PAGE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            first_reading.cancel()
 
     async def stop(self) -> None:
         """Stop reading the metrics page."""
@@ -56,7 +57,7 @@ class Session:
         """The metrics page was read."""
         if reading is not None:
             self._signals = reading.signals
-            self._heard.set()
+            self._first_reading.set()
 
     def engine_changed(self, change: EngineChange) -> None:
         """The engine restarted or changed."""
@@ -65,52 +66,58 @@ class Session:
     def described(self) -> Described:
         """The target as results describe it."""
         identity, info = self.target.identity, self._signals.info if self._signals else None
-        said = Described(url=self.spec.url, model=self.spec.model, engine=self.spec.engine, api=self.spec.api)
+        description = Described(url=self.spec.url, model=self.spec.model, engine=self.spec.engine, api=self.spec.api)
         if identity is not None:
-            said = replace(said, model=identity.model, engine=identity.dialect.name)
+            description = replace(description, model=identity.model, engine=identity.dialect.name)
         if info is not None:
-            said = replace(said, engine=info.engine, engine_version=info.version, flags=dict(info.flags))
-        return said
+            description = replace(description, engine=info.engine, engine_version=info.version, flags=dict(info.flags))
+        return description
 
     async def warm_up(self, drawer: RequestGenerator, count: int) -> AsyncGenerator[ProbeResult | None, None]:
         """Results of `count` probes sent one after the other, so that a cold engine delays only one request."""
         for _ in range(count):
-            yield await run_probe(self.target, drawer, self.clock.now_ns() + min(self._lead_ns, SHORT_LEAD_NS))
+            yield await run_probe(self.target, drawer, self.clock.now_ns() + min(self._lead_ns, MAX_WARM_UP_LEAD_NS))
 
     async def ordered(
         self, drawer: RequestGenerator, due_times: Iterable[int]
     ) -> AsyncGenerator[ProbeResult | None, None]:
         """Send at the due times in an open loop and yield results in that order. Closing it cancels requests in flight."""
-        begun: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
+        started: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
 
         def launch(due_ns: int) -> None:
-            begun.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns)))
+            started.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns)))
 
         def missed(due_ns: int) -> None:
             drawer.draw("")  # keeps the next request the same
-            begun.put_nowait(asyncio.create_task(_unsent(due_ns)))
+            started.put_nowait(asyncio.create_task(_missed(due_ns)))
 
         async def send() -> None:
             await pace(due_times, self.clock, self._lead_ns, launch, missed)
-            begun.put_nowait(None)
+            started.put_nowait(None)
 
         sending = asyncio.create_task(send())
         probe: asyncio.Task[ProbeResult | None] | None = None
         try:
-            while (probe := await begun.get()) is not None:
+            while (probe := await started.get()) is not None:
                 yield await probe
         finally:
             sending.cancel()
-            left = [each for each in (probe, *(begun.get_nowait() for _ in range(begun.qsize()))) if each is not None]
-            for each in left:
-                each.cancel()
-            await asyncio.gather(sending, *left, return_exceptions=True)
+            unfinished = [
+                task for task in (probe, *(started.get_nowait() for _ in range(started.qsize()))) if task is not None
+            ]
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(sending, *unfinished, return_exceptions=True)
 
     @property
     def _lead_ns(self) -> int:
         return round(self.spec.connect_lead * 1e9)
 
 
-async def _unsent(due_ns: int) -> ProbeResult:
-    detail = "the prober woke over a second after the due time and did not send"
-    return ProbeResult("", "", "", 0.0, Outcome.INVALID, detail, Timeline(intended_ns=due_ns))
+def unsent(due_ns: int, outcome: Outcome = Outcome.INVALID, detail: str = LATE) -> ProbeResult:
+    """The result of a request that was not sent."""
+    return ProbeResult("", "", "", 0.0, outcome, detail, Timeline(intended_ns=due_ns))
+
+
+async def _missed(due_ns: int) -> ProbeResult:
+    return unsent(due_ns)

@@ -132,7 +132,7 @@ async def _repeated(
     """Run one sweep after the other; an interrupted one is the last."""
     clock = Clock()
     interrupted = asyncio.Event()
-    found: list[tuple[Finished, Result]] = []
+    ended: list[tuple[Finished, Result]] = []
     try:
         with Progress(
             TextColumn("{task.description}"),
@@ -142,7 +142,7 @@ async def _repeated(
             disable=quiet,
         ) as progress:
             for number in range(times):
-                task = progress.add_task("looking at the load that is there", total=None)
+                task = progress.add_task("measuring the load of others", total=None)
 
                 def on_action(action: Action, task: Any = task) -> None:
                     progress.update(task, description=_description(action))
@@ -167,10 +167,10 @@ async def _repeated(
                         "sustain_s": plan.sustain_s,
                     },
                 )
-                found.append((run.finished, result))
+                ended.append((run.finished, result))
                 if interrupted.is_set() or run.quiet_s:
                     break  # on request, or the target asked to be left alone
-        return found
+        return ended
     finally:
         clock.close()
 
@@ -203,18 +203,18 @@ def _draw(result: Result) -> None:
         ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
         tpot = stage.quantile("tpot", 0.5)
         marks = [
-            f"{format_duration(each.estimate)}{'' if each.has_enough_samples or each.q == 0.5 else '*'}"
-            if each
+            f"{format_duration(quantile.estimate)}{'' if quantile.has_enough_samples or quantile.q == 0.5 else '*'}"
+            if quantile
             else "–"
-            for each in (*ttft, tpot)
+            for quantile in (*ttft, tpot)
         ]
-        there = "–" if stage.demand_per_s is None else f"{stage.demand_per_s:.2f}"
+        demand = "–" if stage.demand_per_s is None else f"{stage.demand_per_s:.2f}"
         tokens = "–" if stage.output_tokens_per_s is None else f"{stage.output_tokens_per_s:.0f}"
         cells = "".join(f"{mark:>10}" for mark in marks)
-        console.print(f"{stage.name:16}{there:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}", markup=False)
+        console.print(f"{stage.name:16}{demand:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}", markup=False)
     console.print("* of too few requests to judge by", markup=False)
-    for there in result.interference or ():
-        console.print(f"There was {there}.", markup=False)
+    for interference in result.interference or ():
+        console.print(f"There was {interference}.", markup=False)
     if result.interference is None:
         console.print("Nobody tells what else the target served: rates are those of the sweep alone.", markup=False)
     console.print(f"{words(result.capacities)}.", markup=False)
@@ -223,9 +223,9 @@ def _draw(result: Result) -> None:
 
 def _spread(ended: Sequence[Finished]) -> None:
     """Print the spread of the knee between runs."""
-    found = [least.estimate for each in ended if (least := each.binding) is not None and least.estimate is not None]
-    if len(found) > 1:
-        mean = fmean(found)
+    knees = [least.estimate for run in ended if (least := run.binding) is not None and least.estimate is not None]
+    if len(knees) > 1:
+        mean = fmean(knees)
         print(
-            f"{len(found)} of {len(ended)} runs found a knee: mean {mean:.3g}/s, spread {pstdev(found) / mean:.1%} of it"
+            f"{len(knees)} of {len(ended)} runs found a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it"
         )

@@ -18,10 +18,15 @@ UNITS = {"tokens": "{:,.0f} tokens", "cost": "${:,.2f}"}
 
 @dataclass(frozen=True, slots=True)
 class SweepCost:
-    """Amounts are of one prober. place: of the target in the configuration.
+    """Most that the sweeps of a target use, from one prober.
 
-    bound: what limits one sweep, in words; is_explicit: its own limits do; most_in_day: scheduled sweeps in any 24 hours;
-    most_in_window: in the hours for which a budget counts; requests: of one sweep; prompt_tokens, completion_tokens: of one request
+    place: of the target in the configuration
+    bound: the limit of one sweep, as text
+    is_explicit: `sweep.limits` sets the bound
+    most_in_day: scheduled sweeps in any 24 hours
+    most_in_window: scheduled sweeps in the hours for which a budget counts
+    requests: of one sweep
+    prompt_tokens, completion_tokens: of one request
     """
 
     place: str
@@ -51,12 +56,12 @@ class SweepCost:
                 for kind, left in _left(spec).items()
                 if (amount := _amount(spec.budget, kind, prompt, completion))
             ]
-        requests, bound = min(bounds, key=lambda each: each[0])
-        rings = (0, 0)
+        requests, bound = min(bounds, key=lambda limit: limit[0])
+        due_counts = (0, 0)
         if sweep.schedule is not None:
             schedule = (sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap)
-            rings = max_due_times(*schedule, DAY_S), max_due_times(*schedule, WINDOW_S)
-        return cls(place, spec, bound, explicit, *rings, requests, prompt, completion)
+            due_counts = max_due_times(*schedule, DAY_S), max_due_times(*schedule, WINDOW_S)
+        return cls(place, spec, bound, explicit, *due_counts, requests, prompt, completion)
 
     def amount(self, kind: str) -> float:
         """Use of one sweep, in tokens ("tokens") or dollars ("cost")."""
@@ -75,7 +80,7 @@ class SweepCost:
     def __str__(self) -> str:
         """A table row: tokens and dollars of one sweep; sweeps, tokens and dollars per day; the limit."""
         dollars = [
-            f"{each:.2f}" if self.has_price else "–" for each in (self.amount("cost"), self.amount_per_day("cost"))
+            f"{cost:.2f}" if self.has_price else "–" for cost in (self.amount("cost"), self.amount_per_day("cost"))
         ]
         often = str(self.most_in_day) if self.spec.sweep and self.spec.sweep.schedule else "on demand"
         tokens = self.amount("tokens"), self.amount_per_day("tokens")
@@ -85,20 +90,20 @@ class SweepCost:
         """Mistakes, as `path: message`: probes and sweeps exceed a daily budget."""
         for kind, left in _left(self.spec).items():
             limit, probes = _budget(self.spec.budget, kind), _probes(self.spec, kind)
-            said, per_sweep = UNITS[kind].format, self.amount(kind)
+            in_unit, per_sweep = UNITS[kind].format, self.amount(kind)
             warm_up = WARM_UP * _amount(self.spec.budget, kind, self.prompt_tokens, self.completion_tokens)
             most = max(1, self.most_in_day)
             if left < warm_up:
                 yield (
-                    f"{self.place}.budget.{kind}_per_day: {said(limit)} leave {said(max(0.0, left))} beside what the probes need, "
-                    f"and the warm-up of a sweep takes {said(warm_up)}: none would begin; raise it to "
-                    f"{said(limit - left + warm_up)} and what sweeps shall take, lower the probes' rate, or remove `sweep`"
+                    f"{self.place}.budget.{kind}_per_day: {in_unit(limit)} leave {in_unit(max(0.0, left))} beside what the probes "
+                    f"need, and the warm-up of a sweep takes {in_unit(warm_up)}: none would begin; raise it to "
+                    f"{in_unit(limit - left + warm_up)} and what sweeps shall take, lower the probes' rate, or remove `sweep`"
                 )
             elif self.is_explicit and probes + most * per_sweep > limit:
                 yield (
-                    f"{self.place}.sweep.limits: the probes take {said(probes)} a day and {counted(most, 'sweep')} of up to "
-                    f"{said(per_sweep)} each, together more than budget.{kind}_per_day of {said(limit)}; lower the limits to "
-                    f"{said(max(0.0, limit - probes) / most)} a sweep, sweep less often (schedule, min_gap), or raise the budget"
+                    f"{self.place}.sweep.limits: the probes take {in_unit(probes)} a day and {counted(most, 'sweep')} of up to "
+                    f"{in_unit(per_sweep)} each, together more than budget.{kind}_per_day of {in_unit(limit)}; lower the limits to "
+                    f"{in_unit(max(0.0, limit - probes) / most)} a sweep, sweep less often (schedule, min_gap), or raise the budget"
                 )
 
     def warnings(self) -> Iterator[str]:
@@ -106,14 +111,14 @@ class SweepCost:
         if any(True for _ in self.mistakes()) or not self.is_explicit:
             return
         for kind, left in _left(self.spec).items():
-            said, most, amount = UNITS[kind].format, max(1, self.most_in_window), self.amount(kind)
+            in_unit, most, amount = UNITS[kind].format, max(1, self.most_in_window), self.amount(kind)
             if most * amount > left:
                 enough = _budget(self.spec.budget, kind) - left + most * amount
                 yield (
                     f"{self.place}.sweep.limits: a budget counts whole hours, so what was spent counts for up to "
                     f"{WINDOW_HOURS + 1} hours: "
-                    f"{counted(most, 'sweep')} fall into them and may take {said(left / most)} each, not {said(amount)}, or end by "
-                    f"the budget; raise budget.{kind}_per_day to {said(enough)}"
+                    f"{counted(most, 'sweep')} fall into them and may take {in_unit(left / most)} each, not {in_unit(amount)}, or "
+                    f"end by the budget; raise budget.{kind}_per_day to {in_unit(enough)}"
                 )
 
 
@@ -128,7 +133,7 @@ def _limits(sweep: SweepSpec, spec: TargetSpec, prompt: float, completion: float
 
 
 def _left(spec: TargetSpec) -> dict[str, float]:
-    """What the probes leave of each budget in the hours for which it counts, as the daemon computes it."""
+    """Each budget minus the need of the probes in the hours for which it counts, as the daemon computes it."""
     return {kind: _budget(spec.budget, kind) - need.max_over(WINDOW_S) for kind, need in needs_of(spec).items()}
 
 

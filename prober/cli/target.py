@@ -15,7 +15,7 @@ from prober.config.load import ConfigError, load_workloads
 from prober.config.problems import explain, no_such
 from prober.config.target import TargetSpec
 from prober.config.variables import expand, expand_url
-from prober.storage.lock import Held, Lock
+from prober.storage.lock import Lock, LockHeld
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import BUILT_IN, Mix, Workload
 
@@ -130,7 +130,7 @@ def only_load(command: str, url: str) -> Iterator[None]:
     try:
         with Lock(url, f"prober {command}"):
             yield
-    except Held as other:
+    except LockHeld as other:
         fail(
             f"prober {command}: {url} is loaded by {other} on this machine, and each would disturb the other's "
             "measurement; wait until it ends",

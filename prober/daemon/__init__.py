@@ -1,1 +1,1 @@
-"""Time, tasks and lifetimes: what runs for months."""
+"""The daemon: composition of all parts, reload, persistence of state."""

@@ -1,4 +1,4 @@
-"""The composition root: reads as the list of the daemon's parts and how they meet."""
+"""The composition root: creates the parts of the daemon and connects them."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from prober.config.load import ConfigError, load
 from prober.config.units import counted
 from prober.daemon import series as own_series
 from prober.daemon.registry import registry
-from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, KEPT_S, StatePersistence
+from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, StatePersistence
 from prober.exposition.buckets import COARSE
 from prober.exposition.families import Family
 from prober.features.budget.checkpoints import BUDGET, Ledger
@@ -39,8 +39,8 @@ from prober.features.gpu.monitor import GpuMonitor
 from prober.features.grafana.client import MISSING, available
 from prober.features.grafana.sync import Grafana, sync
 from prober.features.replicas import series as replicas_series
-from prober.features.replicas.leadership import Wanted, leadership
-from prober.features.replicas.lease_store import remote
+from prober.features.replicas.leadership import LeaseOptions, leadership
+from prober.features.replicas.lease_store import network_file_system
 from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
@@ -56,15 +56,15 @@ from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
 from prober.storage.store import Store
 from prober.storage.watched_file import WatchedFile
-from prober.web.access_control import unguarded
+from prober.web.access_control import missing_authentication
 from prober.web.page.view import Problem
-from prober.web.site import Serving, Site, host_and_port, serve
+from prober.web.site import Serving, Site, serve
 from prober.web.web_config import WebFile
 
-WATCH_S = 2.0
-READ_AGAIN_S = 10.0  # without any configuration: also what it names may be there by then
-LISTEN_AGAIN_S, LISTEN_AGAIN_AT_MOST_S = 1.0, 30.0
-ALONE = (
+WATCH_INTERVAL_S = 2.0
+RETRY_CONFIG_S = 10.0  # without any configuration: also what it names may be there by then
+MIN_RETRY_LISTEN_S, MAX_RETRY_LISTEN_S = 1.0, 30.0
+NO_LEASE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
 )
@@ -73,7 +73,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line sets."""
+    """Options of the command line."""
 
     config_file: str
     listen_address: str = ":9742"
@@ -85,7 +85,7 @@ class Options:
     web_config_file: str | None = None
     drain_s: float = 20.0
     shard: Shard = Shard()
-    lease: Wanted = Wanted()
+    lease: LeaseOptions = LeaseOptions()
     keep_running: bool = False
 
 
@@ -111,7 +111,7 @@ def read_config(path: str) -> Configuration:
     return specs
 
 
-def _read_whatever(path: str) -> Configuration:
+def _read_config_safely(path: str) -> Configuration:
     """The same, with no other exception: what a file holds must not end a prober that runs. Raises ConfigError."""
     try:
         return read_config(path)
@@ -134,7 +134,7 @@ def _warn(specs: Configuration) -> None:
                 )
 
 
-def _found(specs: Configuration) -> str:
+def _discovered(specs: Configuration) -> str:
     """What to say of those that are not configured one by one."""
     return f", and those of discovery {', '.join(each.name for each in specs.discovery)}" if specs.discovery else ""
 
@@ -144,7 +144,7 @@ def _read(path: str) -> str:
 
 
 class App:
-    """One daemon."""
+    """A daemon."""
 
     def __init__(self, options: Options, make_clock: Callable[[], Clock] = Clock) -> None:
         self._options, self._make_clock = options, make_clock
@@ -152,33 +152,36 @@ class App:
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._file = WatchedFile(options.config_file)
-        self._problems: dict[str, Problem] = {}  # what is not in effect, by part
-        self._configured = False  # a configuration was taken over
+        self._problems: dict[str, Problem] = {}  # settings not in effect, by part
+        self._configured = False  # a configuration was applied
         self._serving: Serving | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
         """Probe until SIGTERM or SIGINT, then drain. Raises ConfigError, OSError (address in use).
 
-        With `keep_running` only what no file and no neighbour can mend is raised: flags.
+        With `keep_running` only mistakes in options are raised, which no changed file and no other process can fix.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)  # first: as PID 1 there is no other way to end it
+            loop.add_signal_handler(number, self._stopping.set)  # first: PID 1 has no default handlers
+        await self._reloading.acquire()  # a SIGHUP during the start is handled after it
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._start(asyncio.create_task(self.reload())))
         log.info("llm-slo-prober %s, configuration %s", __version__, self._options.config_file)
-        host_and_port(self._options.listen_address)
         keep_running = self._options.keep_running
         self._file.mark_read()
-        specs = self._first()
+        specs = self._initial_config()
         web = WebFile(self._options.web_config_file, keep_running=keep_running)
         if web.problem:
-            headline = "web configuration not taken over, only /-/healthy and /-/ready are served until it is mended"
+            headline = "web configuration not applied, only /-/healthy and /-/ready are served until it is fixed"
             self._refused("web", headline, web.problem.splitlines())
         elif self._options.web_config_file and not (web.now.tls or web.now.config.authenticates):
             log.warning(
-                "%s: %s: whoever reaches the pages may read them", self._options.web_config_file, web.now.config.words
+                "%s: %s: anyone who reaches the pages can read them",
+                self._options.web_config_file,
+                web.now.config.words,
             )
-        why = unguarded(self._options.listen_address, web.now) if self._options.admin_api else ""
+        why = missing_authentication(self._options.listen_address, web.now) if self._options.admin_api else ""
         if why and not (keep_running and self._options.web_config_file):
             raise ConfigError(why)
         if why and not web.problem:
@@ -192,14 +195,14 @@ class App:
         path = self._storage_path = self._options.storage_path or specs.storage.path
         kinds = (DRIFT, ENGINE, DEMAND, BUDGET)
         store, (drifts, engine_facts, demands, budgets) = self._stored(path, kinds)
-        if path and store and (kind := remote(Path(path))):
+        if path and store and (kind := network_file_system(Path(path))):
             log.warning(
                 "--storage.path %s: is on %s, where SQLite's locks cannot be relied on: one prober only", path, kind
             )
         shard = self._options.shard
         leading = leadership(self._options.lease, shard, instance, self._families)
         if shard.count > 1 and not leading.where:
-            log.warning("--shard %s without --lease.name or --lease.path: %s", shard, ALONE)
+            log.warning("--shard %s without --lease.name or --lease.path: %s", shard, NO_LEASE)
         failures = self._family(own_series.STORAGE_FAILURES.name).value()
         engines = EngineMonitor(self._families, events, engine_facts)
         headroom = self._headroom = Headroom(self._families, demands)
@@ -209,7 +212,7 @@ class App:
         diagnosis = DiagnosisMonitor(self._families, events)
         gpus = GpuMonitor(self._families, lambda: self._fleet.runners.values())
         ledger = Ledger(store, failures, budgets)
-        # The list of what listens to a target, in the order in which it hears: a new feature is one line here.
+        # Features that observe targets, in the order of their calls: a new feature is one line here.
         features = (
             ProbeRecorder(self._families),
             SloMonitor(self._families),
@@ -226,7 +229,9 @@ class App:
         self._fleet = Fleet(context, shard)
         self._family(replicas_series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
         self._family(replicas_series.SHARDS.name).value().value = float(shard.count)
-        self._roster = DesiredTargets(self._families, lambda wanted: self._fleet.change(wanted, self._options.drain_s))
+        self._desired_targets = DesiredTargets(
+            self._families, lambda targets: self._fleet.change(targets, self._options.drain_s)
+        )
         self._persistence = StatePersistence(
             self._drift, engines, headroom, store, specs.prometheus_url, failures, clock
         )
@@ -253,37 +258,37 @@ class App:
         site.admin = self._options.admin_api and not why
         site.views.problems = self._problems
         await self._listen(site)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self._keep(asyncio.create_task(self.reload())))
         self._family(own_series.BUILD_INFO.name).value(__version__).value = 1.0
         if "configuration" not in self._problems:
             self._applied()
         ledger.start()
-        await self._roster.configure(specs)
-        self._keep(asyncio.create_task(self._roster.run()))
-        self._keep(asyncio.create_task(leading.run()))
-        self._keep(asyncio.create_task(self._watch(site)))
-        clock.on_beat = self._feel_lag()
-        self._keep(asyncio.create_task(self._persistence.recall()))
-        self._keep(asyncio.create_task(gpus.run()))
-        self._keep(asyncio.create_task(diagnosis.run()))
-        self._keep(asyncio.create_task(self._persistence.save_often()))
-        self._keep(asyncio.create_task(self._grafana.run()))
+        await self._desired_targets.configure(specs)
+        self._reloading.release()
+        self._start(asyncio.create_task(self._desired_targets.run()))
+        self._start(asyncio.create_task(leading.run()))
+        self._start(asyncio.create_task(self._watch(site)))
+        clock.on_beat = self._lag_recorder()
+        self._start(asyncio.create_task(self._persistence.recall()))
+        self._start(asyncio.create_task(gpus.run()))
+        self._start(asyncio.create_task(diagnosis.run()))
+        self._start(asyncio.create_task(self._persistence.save_often()))
+        self._start(asyncio.create_task(self._grafana.run()))
         gc.collect()
-        gc.freeze()  # what is there now stays: the collector need not walk it while stamps are taken
+        gc.freeze()  # the collector skips objects of the start, so that it does not delay timestamps
         gc.set_threshold(50_000, 20, 20)
         site.ready = True
         pages = self._pages(web)
-        log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _found(specs), pages)
+        log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _discovered(specs), pages)
         if shard.count > 1:
             log.info("shard %s has %d of them", shard, len(self._fleet.runners))
         await self._stopping.wait()
-        log.info("stopping: no new probes, up to %g s for those under way", self._options.drain_s)
+        log.info("stopping: no new probes, up to %g s for those in flight", self._options.drain_s)
         site.ready = False
         for task in list(self._tasks):
             task.cancel()
-        await self._roster.close()
+        await self._desired_targets.close()
         await self._sweeps.close()
-        await leading.close()  # when nothing is under way any more, so that others need not wait for its end
+        await leading.close()  # after the last sweep, so that other replicas need not wait for the end of the lease
         await self._fleet.stop(self._options.drain_s)
         await ledger.close()
         await self._persistence.close()
@@ -292,135 +297,140 @@ class App:
         clock.close()
 
     async def reload(self) -> str | None:
-        """Take the configuration file over; a file with mistakes changes nothing. The mistakes, or None."""
-        return await self._reload(asked=True)
+        """Apply the configuration file; a file with mistakes changes nothing. Returns the mistakes, or None."""
+        return await self._reload(is_requested=True)
 
-    async def _reload(self, *, asked: bool) -> str | None:
-        """The same. asked: mistakes are logged even if they are those of before."""
+    async def _reload(self, *, is_requested: bool) -> str | None:
+        """Apply the configuration file. is_requested: log mistakes even if they are unchanged."""
         async with self._reloading:
             self._file.mark_read()
             try:
-                specs = _read_whatever(self._options.config_file)
+                specs = _read_config_safely(self._options.config_file)
             except ConfigError as problem:
-                self._not_taken(str(problem).splitlines(), asked=asked)
+                self._not_taken(str(problem).splitlines(), is_requested=is_requested)
                 return str(problem)
             self._trust.max_send_lag_s = min(spec.max_send_lag for spec in specs.kinds)
             self._drift.configure(specs.drift)
             self._persistence.prometheus_url = self._headroom.prometheus_url = specs.prometheus_url
             self._grafana.configure(specs.grafana)
-            await self._roster.configure(specs)
+            await self._desired_targets.configure(specs)
             await self._fleet.settled()
             self._applied()
             if specs.storage.path and specs.storage.path != self._storage_path and not self._options.storage_path:
                 log.warning("storage.path %s: is taken when the prober starts, not by a reload", specs.storage.path)
             _warn(specs)
-            log.info("configuration taken over: %s%s", counted(len(specs.targets), "target"), _found(specs))
+            log.info("configuration applied: %s%s", counted(len(specs.targets), "target"), _discovered(specs))
             return None
 
-    def _first(self) -> Configuration:
+    def _initial_config(self) -> Configuration:
         """The configuration to begin with; none where it has mistakes and the prober is to keep running."""
         try:
-            return _read_whatever(self._options.config_file)
+            return _read_config_safely(self._options.config_file)
         except ConfigError as problem:
             if not self._options.keep_running:
                 raise
-            self._not_taken(str(problem).splitlines(), asked=True)
+            self._not_taken(str(problem).splitlines(), is_requested=True)
             return Configuration()
 
     def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[dict[str, bytes]]]:
-        """The store, and what it has of each kind."""
+        """The store, and its rows of each kind."""
         if path is None:
             return None, [{} for _ in kinds]
         try:
             store = Store(path)
-            return store, [store.load(kind, self._clock.unix_s() - KEPT_S) for kind in kinds]
+            return store, [store.load(kind, self._clock.unix_s() - MAX_STATE_AGE_S) for kind in kinds]
         except (OSError, sqlite3.Error) as problem:
             if not self._options.keep_running:
                 raise
-            said = str(problem) if isinstance(problem, OSError) else f"--storage.path {path}: {problem}; mend the file"
-            self._refused("storage", "state is in memory only until the prober restarts", [said])
+            mistake = (
+                str(problem) if isinstance(problem, OSError) else f"--storage.path {path}: {problem}; fix the file"
+            )
+            self._refused("storage", "state is in memory only until the prober restarts", [mistake])
             return None, [{} for _ in kinds]
 
     async def _listen(self, site: Site) -> None:
-        """Serve the pages; where the address cannot be used, and the prober is to keep running, as soon as it can."""
+        """Serve the pages; if the address cannot be used and the prober keeps running, as soon as it can be."""
         try:
             self._serving = await serve(site, self._options.listen_address)
         except OSError as problem:
             if not self._options.keep_running:
                 raise
-            self._refused("address", "no pages are served, the address is tried again and again", [str(problem)])
-            self._keep(asyncio.create_task(self._listen_again(site)))
+            self._refused("address", "no pages are served, the address is tried again", [str(problem)])
+            self._start(asyncio.create_task(self._retry_listening(site)))
 
-    async def _listen_again(self, site: Site) -> None:
-        wait_s = LISTEN_AGAIN_S
+    async def _retry_listening(self, site: Site) -> None:
+        wait_s = MIN_RETRY_LISTEN_S
         while self._serving is None:
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, LISTEN_AGAIN_AT_MOST_S)
+            wait_s = min(2 * wait_s, MAX_RETRY_LISTEN_S)
             with contextlib.suppress(OSError):
                 self._serving = await serve(site, self._options.listen_address)
-        self._mended("address")
-        log.info("%s", self._pages(site.guard.file))
+        self._fixed("address")
+        log.info("%s", self._pages(site.access.file))
 
     def _pages(self, web: WebFile) -> str:
-        """What is served where, for the log."""
+        """Address and protection of the pages, for the log."""
         if self._serving is None:
             return "no pages yet"
-        what, how = ("health", "locked") if web.problem else ("pages", web.now.config.words)
-        return f"{what} on {self._options.listen_address} ({how})"
+        pages, protection = ("health", "locked") if web.problem else ("pages", web.now.config.words)
+        return f"{pages} on {self._options.listen_address} ({protection})"
 
-    def _not_taken(self, mistakes: Sequence[str], *, asked: bool) -> None:
-        kept = "the old one goes on" if self._configured else "nothing is probed until it is mended"
-        self._refused("configuration", f"configuration not taken over, {kept}", mistakes, asked=asked)
+    def _not_taken(self, mistakes: Sequence[str], *, is_requested: bool) -> None:
+        consequence = "the old one stays in use" if self._configured else "nothing is probed until it is fixed"
+        self._refused("configuration", f"configuration not applied, {consequence}", mistakes, is_requested=is_requested)
 
-    def _refused(self, part: str, headline: str, mistakes: Sequence[str], *, asked: bool = True) -> None:
-        """Say what is not in effect: in the log, on the page and by a series, until `_mended`. asked: even if it is known."""
+    def _refused(self, part: str, headline: str, mistakes: Sequence[str], *, is_requested: bool = True) -> None:
+        """Report a setting that is not in effect, in the log, on the page and by a series, until `_fixed`.
+
+        is_requested: log it even if it is unchanged
+        """
         problem = Problem(headline, tuple(mistakes))
-        if asked or self._problems.get(part) != problem:
+        if is_requested or self._problems.get(part) != problem:
             log.error("%s", headline)
             for line in mistakes:
                 log.error("%s", line)
         self._problems[part] = problem
         self._family(own_series.RELOAD_OK.name).value().value = 0.0
 
-    def _mended(self, part: str) -> None:
+    def _fixed(self, part: str) -> None:
         self._problems.pop(part, None)
         self._family(own_series.RELOAD_OK.name).value().value = float(not self._problems)
 
     def _applied(self) -> None:
         self._configured = True
-        self._mended("configuration")
+        self._fixed("configuration")
         self._family(own_series.RELOAD_TIME.name).value().value = self._clock.unix_s()
 
     async def _watch(self, site: Site) -> None:
-        looks = 0
+        polls = 0
         while True:
-            await asyncio.sleep(WATCH_S)
-            looks += 1
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            polls += 1
             if "web" in self._problems:
-                await self._look_at_web(site)
+                await self._check_web_config(site)
             match self._file.poll():
                 case "changed":
-                    await self._reload(asked=self._configured)
+                    await self._reload(is_requested=self._configured)
                 case "gone" if self._configured:
-                    mistake = f"--config.file {self._options.config_file}: is not there any more; put it back"
-                    self._not_taken([mistake], asked=True)
-                case _ if not self._configured and looks % round(READ_AGAIN_S / WATCH_S) == 0:
-                    await self._reload(asked=False)
+                    mistake = f"--config.file {self._options.config_file}: no longer exists; restore it"
+                    self._not_taken([mistake], is_requested=True)
+                case _ if not self._configured and polls % round(RETRY_CONFIG_S / WATCH_INTERVAL_S) == 0:
+                    await self._reload(is_requested=False)
 
-    async def _look_at_web(self, site: Site) -> None:
-        """The pages are locked, or actions off: is the web configuration mended?"""
-        file = site.guard.file
-        loaded = await file.fresh()
+    async def _check_web_config(self, site: Site) -> None:
+        """Check whether a locked web configuration was fixed."""
+        file = site.access.file
+        loaded = await file.current()
         if loaded.is_locked:
             return
-        why = unguarded(self._options.listen_address, loaded) if self._options.admin_api else ""
+        why = missing_authentication(self._options.listen_address, loaded) if self._options.admin_api else ""
         site.admin = self._options.admin_api and not why
         if why:
-            self._refused("web", "actions stay off", [why], asked=False)
+            self._refused("web", "actions stay off", [why], is_requested=False)
         else:
-            self._mended("web")
+            self._fixed("web")
 
-    def _feel_lag(self) -> Callable[[int, float], None]:
+    def _lag_recorder(self) -> Callable[[int, float], None]:
         lags = self._family(own_series.LOOP_LAG.name).histogram(COARSE)
         trusted = self._family(own_series.TRUSTED.name).value()
 
@@ -433,7 +443,7 @@ class App:
 
         return beat
 
-    def _keep(self, task: asyncio.Task[Any]) -> None:
+    def _start(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

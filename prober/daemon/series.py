@@ -3,8 +3,8 @@
 from prober.exposition.families import AnySeries, Series, counter, gauge, histogram
 
 BUILD_INFO = gauge("llmslo_build_info", "1; the version is a label.", "version")
-RELOAD_OK = gauge("llmslo_config_last_reload_successful", "1 if the latest reload was taken over.")
-RELOAD_TIME = gauge("llmslo_config_last_reload_success_timestamp_seconds", "Time of the latest reload taken over.")
+RELOAD_OK = gauge("llmslo_config_last_reload_successful", "1 if the latest reload was applied.")
+RELOAD_TIME = gauge("llmslo_config_last_reload_success_timestamp_seconds", "Time of the latest applied reload.")
 LOOP_LAG = histogram("llmslo_event_loop_lag_seconds", "Lateness of the prober's event loop, four times a second.")
 STORAGE_FAILURES = counter("llmslo_storage_write_failures_total", "Writes to --storage.path that failed.")
 TRUSTED = gauge(

@@ -1,4 +1,4 @@
-"""State that outlives the process: saved in the store, or recalled from what Prometheus recorded."""
+"""Persistence of state: saved in the store, or restored from series that Prometheus recorded."""
 
 import asyncio
 import contextlib
@@ -10,35 +10,37 @@ from typing import Protocol
 
 from prober.exposition.buckets import representatives
 from prober.exposition.families import Value
-from prober.features.drift.baseline import BLOCK, BLOCKS
+from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES
 from prober.features.drift.detector import Observation
 from prober.features.drift.monitor import DriftMonitor
 from prober.net.clock import Clock
-from prober.net.prometheus import HOUR_S, Unanswered, hourly_histograms
+from prober.net.prometheus import HOUR_S, QueryFailed, hourly_histograms
 from prober.probing import series as probe_series
 from prober.storage.store import Store
 
-SAMPLES = BLOCK * BLOCKS
-DRIFT, ENGINE, DEMAND = "drift", "engine", "demand"  # kinds of what is in the store
-SAVE_EVERY_S = 60.0
-KEPT_S = 30 * 86_400.0  # of a target that is not probed any more
+NEEDED_SAMPLES = BLOCK_SAMPLES * BLOCK_COUNT
+DRIFT, ENGINE, DEMAND = "drift", "engine", "demand"  # kinds of rows in the store
+SAVE_INTERVAL_S = 60.0
+MAX_STATE_AGE_S = 30 * 86_400.0  # of a target that is no longer probed
 RECALL_HOURS = 7 * 24
-RECALL_EVERY_S = 60.0
-RECALL_TIMES = 60  # a target may take long to be found out; after an hour it is learnt anew
+RECALL_INTERVAL_S = 60.0
+MAX_RECALLS = 60  # the model of a target may be unknown at first; after an hour baselines are learned from new samples
 log = logging.getLogger(__name__)
 
 
 class Stateful(Protocol):
-    """Has state that a restart must not lose."""
+    """A part with state that must survive a restart."""
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, state) of each part."""
 
 
 class StatePersistence:
-    """Saves and recalls the state of features.
+    """Saves and restores the state of features.
 
-    store: None keeps everything in memory; prometheus_url: None recalls nothing; failures: counts writes that failed
+    store: None keeps everything in memory
+    prometheus_url: None restores nothing from Prometheus
+    failures: counts failed writes
     """
 
     def __init__(
@@ -55,20 +57,20 @@ class StatePersistence:
         self._drift, self._store, self._failures, self._clock = drift, store, failures, clock
         self._parts: dict[str, Stateful] = {DRIFT: drift, ENGINE: engines, DEMAND: headroom}
         if store is None:
-            log.warning("no --storage.path: drift baselines are in memory only and are learnt anew after a restart")
+            log.warning("no --storage.path: drift baselines are in memory only and are learned again after a restart")
 
     async def save_often(self) -> None:
-        """Save everything every minute, the evidence that a kill can cost; a baseline as soon as it is made."""
+        """Save all states every minute, which limits the evidence that a kill loses, and new baselines at once."""
         while self._store is not None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SAVE_EVERY_S):
+                async with asyncio.timeout(SAVE_INTERVAL_S):
                     while True:
                         await self._drift.changed.wait()
                         await self._put(self._store, DRIFT, self._drift.changed_states())
             await self.save(self._store)
 
     async def save(self, store: Store) -> None:
-        """States are copied one by one, so that no stamp waits for all of them; the disk is waited for in a thread."""
+        """Save all states. They are copied one by one and written in a thread, so that no timestamp is delayed."""
         for kind, part in self._parts.items():
             await self._put(store, kind, part.states())
 
@@ -81,7 +83,7 @@ class StatePersistence:
             await asyncio.to_thread(store.save, kind, items, self._clock.unix_s())
         except sqlite3.Error as problem:
             self._failures.inc()
-            log.error("%s states could not be saved, the next try is in %g s: %s", kind, SAVE_EVERY_S, problem)
+            log.error("%s states could not be saved, the next try is in %g s: %s", kind, SAVE_INTERVAL_S, problem)
         if kind == DRIFT:
             self._drift.states_saved()
 
@@ -92,28 +94,28 @@ class StatePersistence:
             self._store.close()
 
     async def recall(self) -> None:
-        """Make missing baselines from what Prometheus recorded: a pod that a rollout replaced compares with the time before it."""
-        for _ in range(RECALL_TIMES):
+        """Learn missing baselines from Prometheus, so that a new pod of a rollout is compared with the time before it."""
+        for _ in range(MAX_RECALLS):
             for key in self._drift.without_baseline("ttft"):
                 if self.prometheus_url is not None:
                     await self._recall_one(self.prometheus_url, key)
-            await asyncio.sleep(RECALL_EVERY_S)
+            await asyncio.sleep(RECALL_INTERVAL_S)
 
     async def _recall_one(self, url: str, key: tuple[str, str, str]) -> None:
         target, workload, signal = key
         labels = {"target": target, "workload": workload}
         try:
             hours = await hourly_histograms(url, probe_series.TTFT.name, labels, self._clock.unix_s(), RECALL_HOURS)
-            seen = sum(buckets[-1][1] for _, buckets in hours)
-            if seen < SAMPLES:
+            observations = sum(buckets[-1][1] for _, buckets in hours)
+            if observations < NEEDED_SAMPLES:
                 return
-            each = math.ceil(1.05 * SAMPLES / len(hours))
+            per_hour = math.ceil(1.05 * NEEDED_SAMPLES / len(hours))
             samples = [
-                Observation(middle + HOUR_S * ((i + 0.5) / each - 0.5), value)
+                Observation(middle + HOUR_S * ((i + 0.5) / per_hour - 0.5), value)
                 for middle, buckets in hours
-                for i, value in enumerate(representatives(buckets, each))
+                for i, value in enumerate(representatives(buckets, per_hour))
             ]
             self._drift.seed(target, (workload, signal), samples)
-            log.info("target=%s workload=%s signal=%s: baseline from %s, %.0f samples", *key, url, seen)
-        except (Unanswered, ValueError) as problem:
+            log.info("target=%s workload=%s signal=%s: baseline from %s, %.0f samples", *key, url, observations)
+        except (QueryFailed, ValueError) as problem:
             log.warning("prometheus.url: no baseline of target=%s signal=%s from the past: %s", target, signal, problem)

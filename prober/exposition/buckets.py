@@ -21,20 +21,22 @@ def bounds(kind: str, thresholds: Iterable[float] = (), limit: int = MAX_BOUNDS)
 
 
 @lru_cache(maxsize=256)
-def _bounds(kind: str, keep: frozenset[float], limit: int) -> tuple[float, ...]:
+def _bounds(kind: str, thresholds: frozenset[float], limit: int) -> tuple[float, ...]:
     low, high = _RANGES[kind]
     first, last = round(10 * math.log10(low)), round(10 * math.log10(high))
-    if len(keep) > limit:
-        raise ValueError(f"{len(keep)} different thresholds, but a histogram has at most {limit} bounds; use fewer")
-    found = {_rounded(10 ** (step / 10)) for step in range(first, last + 1)}
-    for threshold in sorted(keep):
+    if len(thresholds) > limit:
+        raise ValueError(
+            f"{len(thresholds)} different thresholds, but a histogram has at most {limit} bounds; use fewer"
+        )
+    all_bounds = {_rounded(10 ** (step / 10)) for step in range(first, last + 1)}
+    for threshold in sorted(thresholds):
         near = {_rounded(threshold * 10 ** (step / 20)) for step in range(-6, 7)}
-        found = {bound for bound in found if not threshold / 2.05 < bound < threshold * 2.05} | near
-    found |= keep
-    while len(found) > limit:
-        loose = sorted(found - keep, key=lambda bound: _distance(bound, keep))
-        found -= set(loose[-1 : -2 * (len(found) - limit) - 1 : -2])
-    return tuple(sorted(found))
+        all_bounds = {bound for bound in all_bounds if not threshold / 2.05 < bound < threshold * 2.05} | near
+    all_bounds |= thresholds
+    while len(all_bounds) > limit:
+        loose = sorted(all_bounds - thresholds, key=lambda bound: _distance(bound, thresholds))
+        all_bounds -= set(loose[-1 : -2 * (len(all_bounds) - limit) - 1 : -2])
+    return tuple(sorted(all_bounds))
 
 
 def representatives(buckets: Sequence[tuple[float, float]], count: int) -> list[float]:

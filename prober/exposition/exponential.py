@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 SCHEMA = 4
-LIMIT = 160
+MAX_BUCKETS = 160
 ZERO_S = 2.0**-20  # a bound at every schema: 0.95 µs, below the precision of any timestamp
 _WITHIN = [2.0 ** (i / (1 << SCHEMA) - 1) for i in range(1 << SCHEMA)]  # bounds of the fractions that frexp returns
 
@@ -40,7 +40,7 @@ class Exponential:
                 counts[index] = counts.get(index, 0) + 1
             else:
                 self.zero += 1
-        while len(self.counts) > LIMIT:
+        while len(self.counts) > MAX_BUCKETS:
             self._halve()
 
     def _halve(self) -> None:

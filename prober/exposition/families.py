@@ -51,14 +51,14 @@ def histogram(name: str, help_: str, *labels: *Names) -> Series[*Names]:
 
 
 def label_text(names: tuple[str, ...], values: Labels, *more: tuple[str, str]) -> str:
-    """`{a="b",…}` with values escaped, or nothing."""
+    """`{a="b",…}` with escaped values; empty without labels."""
     pairs = [*zip(names, values, strict=True), *more]
     escaped = ((n, v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for n, v in pairs)
     return "{" + ",".join(f'{name}="{value}"' for name, value in escaped) + "}" if pairs else ""
 
 
 def number(value: float) -> str:
-    """A float as OpenMetrics writes it canonically: 1.0, 0.05, +Inf."""
+    """A float in the canonical form of OpenMetrics: 1.0, 0.05, +Inf."""
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return repr(float(value))
@@ -175,7 +175,7 @@ class Family:
         child = self.children.get(labels)
         if child is None:
             child = self.children[labels] = Value(self.series, labels)
-            self._remember(labels)
+            self._index(labels)
         assert isinstance(child, Value)
         return child
 
@@ -184,7 +184,7 @@ class Family:
         child = self.children.get(labels)
         if not isinstance(child, Histogram) or child.bounds != bounds:
             child = self.children[labels] = Histogram(self.series, labels, bounds)
-            self._remember(labels)
+            self._index(labels)
         return child
 
     def of(self, *first: str) -> list[Labels]:
@@ -196,7 +196,7 @@ class Family:
             self._by_first.pop(first[0], None)
         return [labels for labels in known if labels[: len(first)] == first]
 
-    def _remember(self, labels: Labels) -> None:
+    def _index(self, labels: Labels) -> None:
         if labels and labels not in (known := self._by_first.get(labels[0], ())):
             self._by_first[labels[0]] = (*known, labels)
 
@@ -267,11 +267,11 @@ class Registry(dict[str, Family]):
         for choice in choices:
             self[declared.name].value(*values, choice).value = float(choice == chosen)
 
-    def keep(self, declared: Series[*Names], kept: Collection[tuple[*Names]], *first: str) -> None:
-        """Remove the children whose first labels are `first`, except those in `kept`."""
+    def keep(self, declared: Series[*Names], remaining: Collection[tuple[*Names]], *first: str) -> None:
+        """Remove the children whose first labels are `first`, except those in `remaining`."""
         family = self[declared.name]
         for labels in family.of(*first) if family.children else ():
-            if labels not in kept:
+            if labels not in remaining:
                 del family.children[labels]
 
     def remove(self, *first: str) -> None:
@@ -281,4 +281,4 @@ class Registry(dict[str, Family]):
             if family.series.labels[: len(first)] == names:
                 for labels in family.of(*first):
                     del family.children[labels]
-                family.of(*first)  # forget the labels of what was removed
+                family.of(*first)  # drops the labels of removed children

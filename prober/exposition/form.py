@@ -13,7 +13,7 @@ class Form(Enum):
     PROTOBUF = f"application/vnd.google.protobuf; proto={_FAMILY}; encoding=delimited"
 
 
-def wanted(accept: str) -> Form:
+def choose_form(accept: str) -> Form:
     """Returns the format with the highest q in an Accept header (RFC 9110, 12.5.1), the first of equals; else text.
 
     A wildcard selects text. Versions are not compared, because each format has only one. Of the protobuf encodings only

@@ -5,8 +5,8 @@ values without quotes). An invalid line is skipped and counted. `_created` sampl
 Types are ignored: some pages have histograms named `_total`, so the engine tables define what a name is.
 
 prometheus-client's parser is not used: it takes 8 ms for the 629 lines of a vLLM page, and during that time the event loop records
-no timestamps. Here a page is parsed in slices, only wanted names are kept, and label texts, which are the same at every scrape, are
-parsed once per `Parser`.
+no timestamps. Here a page is parsed in slices, only the requested names are stored, and label texts, which repeat at
+every scrape, are parsed once per `Parser`.
 """
 
 import re
@@ -31,7 +31,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 class Sample(NamedTuple):
-    """One value of one series. Samples with equal labels share the mapping: do not modify it."""
+    """A value of one series. Samples with equal labels share the mapping: do not modify it."""
 
     labels: Mapping[str, str]
     value: float
@@ -41,7 +41,7 @@ class Sample(NamedTuple):
 class Page:
     """A parsed page: samples by name, in the order of the page.
 
-    lines: number of non-empty lines except comments, including those of unwanted names
+    lines: number of non-empty lines except comments, including those of other names
     broken: number of invalid lines
     first_broken: the first invalid line, shortened
     eof: the page ended with OpenMetrics' `# EOF`
@@ -57,12 +57,12 @@ class Page:
 class Parser:
     """Parses the pages of one server repeatedly.
 
-    wanted: sample names to keep (`x_bucket`, `x_sum`, … are separate names); None: all. Lines of other names are not checked, so
+    names: sample names to parse (`x_bucket`, `x_sum`, … are separate names); None: all. Lines of other names are not checked, so
     they do not count as broken.
     """
 
-    def __init__(self, wanted: Container[str] | None = None) -> None:
-        self.wanted = wanted
+    def __init__(self, names: Container[str] | None = None) -> None:
+        self.names = names
         self._known: dict[str, Mapping[str, str]] = {}
 
     def parse(self, body: bytes) -> Page:
@@ -92,26 +92,26 @@ class Parser:
         return page
 
     def _read(self, text: str, page: Page) -> None:
-        wanted, samples = self.wanted, page.samples
+        names, samples = self.names, page.samples
         for line in text.split("\n"):
             if not line or line[0] == "#" or line.isspace():
                 page.eof = page.eof or line.startswith("# EOF")
                 continue
             page.lines += 1
-            name, _, rest = line.partition("{")
-            if wanted is not None and name not in wanted and line.split(None, 1)[0] not in wanted:
+            name, _, remainder = line.partition("{")
+            if names is not None and name not in names and line.split(None, 1)[0] not in names:
                 continue  # most lines of most pages end here
-            if (sample := self._seen(name, rest)) is not None and name in samples:
+            if (sample := self._cached(name, remainder)) is not None and name in samples:
                 samples[name].append(sample)
                 continue
-            read = self._line(line)
-            if read is None:
+            parsed = self._line(line)
+            if parsed is None:
                 page.broken += 1
                 page.first_broken = page.first_broken or line[:_MAX_QUOTED_CHARS]
-            elif not read[0].endswith("_created"):
-                samples.setdefault(read[0], []).append(read[1])
+            elif not parsed[0].endswith("_created"):
+                samples.setdefault(parsed[0], []).append(parsed[1])
 
-    def _seen(self, name: str, rest: str) -> Sample | None:
+    def _cached(self, name: str, rest: str) -> Sample | None:
         """Returns the sample after `name{` if its label text is cached and only a number follows it."""
         text, _, number = rest.rpartition("} ")
         labels = self._known.get(text)

@@ -58,18 +58,18 @@ def _head(family: Family) -> bytes:
 def _value(family: Family, labels: Labels, child: Value) -> bytes:
     """MetricFamily.metric with its Counter or Gauge."""
     kind = b"\x1a\x09\x09" if family.series.kind == "counter" else b"\x12\x09\x09"
-    return _message(b"\x22", _named(family, labels, child) + kind + _DOUBLE(child.value))
+    return _message(b"\x22", _packed_labels(family, labels, child) + kind + _DOUBLE(child.value))
 
 
 def _histogram(family: Family, labels: Labels, child: Histogram) -> bytes:
     """MetricFamily.metric with its Histogram."""
     if child.packed is None:
         body = _classic(child) + (_native(child.native) if child.native is not None else b"")
-        child.packed = _message(b"\x22", _named(family, labels, child) + _message(b"\x3a", body))
+        child.packed = _message(b"\x22", _packed_labels(family, labels, child) + _message(b"\x3a", body))
     return child.packed
 
 
-def _named(family: Family, labels: Labels, child: Value | Histogram) -> bytes:
+def _packed_labels(family: Family, labels: Labels, child: Value | Histogram) -> bytes:
     """Metric.label, cached in the child."""
     if child.packed_labels is None:
         child.packed_labels = _labels(family.series.labels, labels)
@@ -78,25 +78,25 @@ def _named(family: Family, labels: Labels, child: Value | Histogram) -> bytes:
 
 def _classic(child: Histogram) -> bytes:
     """Histogram: bucket, each with cumulative_count, upper_bound, exemplar; sample_count, sample_sum."""
-    total, counted, exemplars = 0, b"\x08\x00", child.exemplars
-    begin = _begin(counted)
+    total, count_field, exemplars = 0, b"\x08\x00", child.exemplars
+    begin = _bucket_start(count_field)
     out: list[bytes] = []
     for index, (count, bound) in enumerate(zip(child.counts, _upper(child.bounds), strict=True)):
         if count:
             total += count
-            counted = b"\x08" + _varint(max(0, total))
-            begin = _begin(counted)
+            count_field = b"\x08" + _varint(max(0, total))
+            begin = _bucket_start(count_field)
         if index in exemplars:
-            out.append(_message(b"\x1a", counted + bound + _exemplar(*exemplars[index])))
+            out.append(_message(b"\x1a", count_field + bound + _exemplar(*exemplars[index])))
         else:
             out += (begin, bound)
-    out.append(counted + b"\x11" + _DOUBLE(child.sum))
+    out.append(count_field + b"\x11" + _DOUBLE(child.sum))
     return b"".join(out)
 
 
-def _begin(counted: bytes) -> bytes:
+def _bucket_start(count_field: bytes) -> bytes:
     """Beginning of a Bucket with this count and without exemplar, up to its bound of nine bytes."""
-    return b"\x1a" + _SMALL[len(counted) + 9] + counted
+    return b"\x1a" + _SMALL[len(count_field) + 9] + count_field
 
 
 def _native(native: Exponential) -> bytes:

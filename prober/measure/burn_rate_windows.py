@@ -15,7 +15,7 @@ MIN_RATE_WINDOW_S = 60  # a shorter rate window has too few scrapes
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A window pair; spent: share of the whole budget that the long window uses at burn rate `burn`."""
+    """A window pair. spent: share of the budget that the long window uses at burn rate `burn`."""
 
     severity: Literal["critical", "warning"]
     short_s: int
@@ -47,8 +47,8 @@ def pairs(slo_window_s: float) -> tuple[Pair, ...]:
 
 def promql(seconds: float) -> str:
     """A duration in PromQL syntax: 1h, 1h24m, 4m40s."""
-    left, out = round(seconds), ""
+    remaining, out = round(seconds), ""
     for unit, size in (("d", DAY_S), ("h", 3_600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, size)
+        count, remaining = divmod(remaining, size)
         out += f"{count}{unit}" if count else ""
     return out or "0s"

@@ -12,14 +12,14 @@ S = TypeVar("S", bound="Source")
 
 
 class EngineChange(NamedTuple):
-    """The engine was restarted, or became another. kind: `restart`, `engine`, `version`, `model`, `driver`, or the name of a flag."""
+    """A restart or change of the engine. kind: `restart`, `engine`, `version`, `model`, `driver`, or the name of a flag."""
 
     kind: str
     old: str = ""
     new: str = ""
 
     def text(self) -> str:
-        """The change for people: `restart`, or `version was 0.9, is 0.10`."""
+        """The change as text: `restart`, or `version was 0.9, is 0.10`."""
         return self.kind if self.kind == "restart" else f"{self.kind} was {self.old}, is {self.new}"
 
 
@@ -52,7 +52,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineSignals:
-    """One reading of one engine: all ranks and servers behind one page combined. None: the engine does not report it.
+    """A reading of one engine: all ranks and servers behind one page combined. None: the engine does not report it.
 
     ranks: number of series of running requests, that is of ranks or replicas
     context_tokens: maximum length of prompt and answer together
@@ -96,7 +96,7 @@ class EngineSignals:
 
 
 class PageReading(NamedTuple):
-    """One reading of an engine's page as part of a continuous record.
+    """A reading of an engine's page as part of a continuous record.
 
     at_ns: nanoseconds of the monotonic clock
     epoch: totals of readings of different epochs must not be subtracted: between them counters fell, or ranks came or went
@@ -123,7 +123,7 @@ HISTOGRAM_SIGNALS = (
 
 
 def without_buckets(signals: EngineSignals) -> EngineSignals:
-    """Returns `signals` with count and sum of each histogram only, which saves memory where many readings are kept."""
+    """Returns `signals` with count and sum of each histogram only, which saves memory if many readings are stored."""
     histograms = ((name, getattr(signals, name)) for name in HISTOGRAM_SIGNALS)
     totals: dict[str, Any] = {
         name: EngineHistogram((), histogram.counts[-1:], histogram.sum)
@@ -134,7 +134,7 @@ def without_buckets(signals: EngineSignals) -> EngineSignals:
 
 
 class Aggregation(Enum):
-    """How the series of several ranks, servers or models are combined into one value."""
+    """Combination of the series of several ranks, servers or models into one value."""
 
     SUM = "sum"
     MAX = "max"
@@ -144,7 +144,7 @@ class Aggregation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where to find a signal on a page.
+    """A place of a signal on a page.
 
     since, until: releases that have it, from `since` on and before `until`
     expected: these releases export it by default, so its absence is reported
@@ -195,10 +195,10 @@ class ProductSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class RatioSource(Source):
-    """part ÷ whole; missing if the whole is 0."""
+    """part ÷ total; missing if the total is 0."""
 
     part: SampleSource
-    whole: SampleSource
+    total: SampleSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class ThrottleReason(StrEnum):
-    """Why a device runs below its maximum clock. Idle is not a reason: no work is slowed down."""
+    """Reasons for a clock below the maximum. Idle is none: no work is slowed down."""
 
     POWER_CAP = "power_cap"  # the driver enforces the power limit
     POWER_BRAKE = "power_brake"  # the board or the power supply demands an immediate reduction
@@ -18,7 +18,7 @@ class ThrottleReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One reading of a device or of a partition of a device.
+    """A reading of a device or of a partition of a device.
 
     Ratios are 0 to 1. Counters (`energy_joules`, `*_errors`, `*_bytes`) increase until the driver is reloaded or the device is
     reset; a decrease is a counter reset. `sent` means from the device, `received` to the device.
@@ -27,7 +27,7 @@ class GpuReading:
     index: int  # of the device on this machine; a partition has the index of its device
     uuid: str
     name: str
-    partition: int | None = None  # index of the partition within its device; None for a whole device
+    partition: int | None = None  # index of the partition within its device; None for an entire device
     parent: str | None = None  # UUID of the device of a partition
     utilization_ratio: float | None = None  # share of time with any work on the device, even if most of it was idle
     memory_used_bytes: int | None = None

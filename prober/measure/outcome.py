@@ -56,7 +56,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ObservedEnd:
-    """What was observed of a request that was sent.
+    """Observations of a request that was sent.
 
     transport_verdict: verdict of the transport alone (refused, reset, timed out, cancelled), or None for a clean end
     status: HTTP status, or None if no status line arrived
@@ -81,7 +81,7 @@ class ObservedEnd:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAnswer:
-    """What a proper answer to a request looks like.
+    """Requirements of a complete answer.
 
     sends_done: the stream ends with `[DONE]`
     forced_tokens: exact length that the engine was told to generate, None if it cannot be forced

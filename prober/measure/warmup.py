@@ -18,9 +18,9 @@ class WarmUp:
 
     count: int
     idle_ns: int = DEFAULT_IDLE_NS
-    _left: int = 0
+    _remaining: int = 0
     _last_ns: int | None = None
-    _taken: deque[int] = field(default_factory=deque)
+    _warm_ups: deque[int] = field(default_factory=deque)
 
     def restarted(self) -> None:
         """Start a new warm-up: the engine behind the target was restarted."""
@@ -29,12 +29,12 @@ class WarmUp:
     def record_success(self, now_ns: int) -> bool:
         """Record a success at `now_ns`. Returns True if it is warm-up."""
         if self._last_ns is None or now_ns - self._last_ns > self.idle_ns:
-            self._left = self.count
+            self._remaining = self.count
         self._last_ns = now_ns
-        while self._taken and now_ns - self._taken[0] >= HOUR_NS:
-            self._taken.popleft()
-        if self._left <= 0 or len(self._taken) >= MAX_WARM_UPS_PER_HOUR:
+        while self._warm_ups and now_ns - self._warm_ups[0] >= HOUR_NS:
+            self._warm_ups.popleft()
+        if self._remaining <= 0 or len(self._warm_ups) >= MAX_WARM_UPS_PER_HOUR:
             return False
-        self._left -= 1
-        self._taken.append(now_ns)
+        self._remaining -= 1
+        self._warm_ups.append(now_ns)
         return True

@@ -1,1 +1,1 @@
-"""A simulated engine behind an OpenAI streaming server: the known truth that the prober is measured against."""
+"""A mock engine with an OpenAI streaming API, whose recorded truth the prober is tested against."""

@@ -1,4 +1,4 @@
-"""How long things take: a constant, or a draw from a distribution."""
+"""Delays: constant, or drawn from a distribution."""
 
 from dataclasses import dataclass
 from math import exp
@@ -9,7 +9,7 @@ from prober.config.units import UnitError, duration
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Always the same."""
+    """A constant delay."""
 
     value_s: float
 
@@ -26,19 +26,19 @@ class Lognormal:
     sigma: float
 
     def draw_ns(self, rng: Random) -> int:
-        """One delay in ns."""
+        """A delay in ns."""
         return round(self.median_s * exp(self.sigma * rng.gauss(0.0, 1.0)) * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Anything between two bounds, equally likely."""
+    """A uniform distribution between two bounds."""
 
     low_s: float
     high_s: float
 
     def draw_ns(self, rng: Random) -> int:
-        """One delay in ns."""
+        """A delay in ns."""
         return round(rng.uniform(self.low_s, self.high_s) * 1e9)
 
 
@@ -46,7 +46,7 @@ Delay = Constant | Lognormal | Uniform
 
 
 def parse_delay(text: str) -> Delay:
-    """`50ms`, `lognormal:50ms:0.4` (median, sigma) or `uniform:10ms:20ms`. Raises ValueError saying what to write."""
+    """`50ms`, `lognormal:50ms:0.4` (median, sigma) or `uniform:10ms:20ms`. Raises ValueError with the valid forms."""
     kind, *values = text.split(":")
     try:
         if not values:

@@ -1,4 +1,4 @@
-"""Writing the steps of an answer at their due times, each stamped immediately before its write."""
+"""Writes the steps of an answer at their due times, with a timestamp immediately before each write."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from prober.net.clock import Clock
 
 
 class Delivery:
-    """One answer's way onto its connection. A client that leaves shows as ConnectionError or as cancellation."""
+    """Writes one answer to its connection. A client that leaves causes ConnectionError or cancellation."""
 
     def __init__(self, response: web.StreamResponse, request: web.Request, record: Record, pacer: Clock) -> None:
         self._response = response
@@ -26,7 +26,7 @@ class Delivery:
         self._last_ns = 0
 
     async def prepare(self, *, keepalive_s: float = 0.0, comment: bytes = b"") -> None:
-        """Send the headers; after every `keepalive_s` (0: never) without a write `comment` is sent."""
+        """Send the headers; from then on `comment` is sent after every `keepalive_s` (0: never) without a write."""
         write_at_once(self._request)
         await self._response.prepare(self._request)
         self._keepalive_ns, self._comment = round(keepalive_s * 1e9), comment
@@ -35,9 +35,9 @@ class Delivery:
     async def send(
         self, steps: Iterable[Step], start_ns: int, known: Callable[[float | None], Awaitable[bool]] | None = None
     ) -> int:
-        """Do the steps, due after `start_ns`; returns when the last one was due. One that never ends waits for ever.
+        """Write the steps, whose times count from `start_ns`; returns the due time of the last one. SILENCE never returns.
 
-        `known` waits until the next step can be had, at most so many seconds, and says whether it can; None: any time.
+        known: waits until the next step is known, at most so many seconds (None: no limit), and returns whether it is
         """
         if known:
             await self._until(known)
@@ -62,7 +62,7 @@ class Delivery:
                 record.first_write_ns = stamp_ns
             self._last_ns = stamp_ns
             await response.write(data)
-            if known and kind is Kind.CONTENT:  # the last step of its emission: the next one asks for another
+            if known and kind is Kind.CONTENT:  # the last step of its emission: wait for the next one
                 await self._until(known)
         return due_ns
 
@@ -96,12 +96,12 @@ class Delivery:
 
 
 def write_at_once(request: web.Request) -> None:
-    """Have each write reach the socket inside the call: uvloop keeps small ones to the end of the loop's turn otherwise."""
+    """Write to the socket within each call: by default uvloop defers small writes to the end of the loop's turn."""
     if request.transport is not None:
         request.transport.set_write_buffer_limits(high=0)
 
 
-async def send_whole(
+async def send_response(
     response: web.Response, request: web.Request, record: Record, clock: Clock, tokens: int = 0
 ) -> None:
     """Send an answer that is not a stream; with `tokens` of content in it."""
@@ -117,7 +117,7 @@ async def send_whole(
 
 
 def reset(request: web.Request) -> None:
-    """End the connection with a TCP reset."""
+    """Close the connection with a TCP reset."""
     transport = request.transport
     if transport is None:
         return

@@ -1,11 +1,11 @@
-"""The engine whose delays are drawn from distributions: a queue in front, other load that comes and goes."""
+"""An engine with a queue and background load, whose delays are drawn from distributions."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
 from random import Random
 from typing import Any
 
-from prober.mock.ask import Ask
+from prober.mock.completion_request import CompletionRequest
 from prober.mock.engine import Behaviour, Emission, Queue, Ticket, emissions
 from prober.mock.faults import Schedule
 from prober.mock.page import Page
@@ -19,7 +19,7 @@ BACKGROUND_TOKENS = (16, 112)
 
 
 class DrawnPlace:
-    """A place in the queue; the whole plan is drawn when it is asked for."""
+    """A place in the queue; the plan is drawn at once when it is requested."""
 
     known = None
 
@@ -71,12 +71,12 @@ class DrawnService:
         self.pacer.close()
 
     def schedule(self, schedule: Schedule) -> None:
-        """Nothing: each request is asked for its fault."""
+        """Do nothing: faults are applied to each request."""
 
-    def enter(self, record: Record, ask: Ask, at_ns: int, *, endless: bool) -> DrawnPlace:
+    def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> DrawnPlace:
         """See `Service`."""
-        record.prompt_tokens = len(ask.words)
-        record.cached_tokens = self._prefixes.cached_tokens(ask.salt, ask.words)
+        record.prompt_tokens = len(completion.words)
+        record.cached_tokens = self._prefixes.cached_tokens(completion.salt, completion.words)
         return self._enter(record, at_ns)
 
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:

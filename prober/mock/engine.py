@@ -1,7 +1,7 @@
-"""The engine: when each piece of an answer is due, and who has to wait for a slot. Nanoseconds in, nanoseconds out.
+"""The drawn engine: due times of chunks, and a queue for its slots. Times are in nanoseconds.
 
-An answer's first chunk is due one TTFT after its service began, each further chunk one ITL a token after the one before. All
-due times follow from the start of the service, so a late write shifts nothing.
+The first chunk of an answer is due one TTFT after the start of its service, each further chunk one ITL per token after its
+predecessor. All due times count from the start of the service, so a late write does not shift later ones.
 """
 
 from collections import deque
@@ -15,11 +15,12 @@ from prober.mock.delays import Constant, Delay
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What the engine is like.
+    """Latencies, slots and chunk sizes of the engine.
 
-    slots: requests served at a time, the others wait in order of arrival; 0: no one waits
-    background_per_s: rate of the engine's other load, which takes slots and shows on the page
-    tokens_per_chunk: tokens of every chunk, the first one too; reasoning: how many tokens of an answer are reasoning
+    slots: requests served at a time; the others wait in order of arrival; 0: no limit
+    background_per_s: rate of background requests, which take slots and are counted on the page
+    tokens_per_chunk: also of the first chunk
+    reasoning: reasoning tokens at the start of an answer
     """
 
     ttft: Delay = Constant(0.05)
@@ -31,7 +32,7 @@ class Behaviour:
 
 
 class Emission(NamedTuple):
-    """One chunk of an answer: due so long after the start of the service."""
+    """A chunk of an answer. due_ns: after the start of the service."""
 
     due_ns: int
     tokens: int
@@ -39,7 +40,7 @@ class Emission(NamedTuple):
 
 
 def chunk_tokens(behaviour: Behaviour, sent: int, tokens: int | None) -> int:
-    """Tokens of the chunk after `sent` tokens, of an answer of `tokens` (None: it never ends).
+    """Tokens of the chunk after `sent` tokens, of an answer of `tokens` (None: endless).
 
     A chunk holds reasoning or answer, never both, so the last chunk of reasoning and of all may be smaller.
     """
@@ -49,7 +50,7 @@ def chunk_tokens(behaviour: Behaviour, sent: int, tokens: int | None) -> int:
 
 
 def emissions(behaviour: Behaviour, tokens: int | None, rng: Random, factor: float = 1.0) -> Iterator[Emission]:
-    """The chunks of an answer of `tokens` tokens (None: it never ends), every delay multiplied by `factor`."""
+    """The chunks of an answer of `tokens` tokens (None: endless), every delay multiplied by `factor`."""
     due_ns, sent = 0, 0
     while tokens is None or sent < tokens:
         size = chunk_tokens(behaviour, sent, tokens)
@@ -63,7 +64,11 @@ def emissions(behaviour: Behaviour, tokens: int | None, rng: Random, factor: flo
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One request's place: `started_ns` is None while it waits."""
+    """The place of one request.
+
+    started: called when its service begins
+    started_ns: None while it waits
+    """
 
     entered_ns: int
     started: Callable[[], None]
@@ -72,35 +77,35 @@ class Ticket:
 
 @dataclass(slots=True)
 class Queue:
-    """`slots` servers and one line, first come, first served; 0 slots: as many servers as requests."""
+    """A first-come, first-served queue for `slots` servers; 0 slots: as many servers as requests."""
 
     slots: int = 0
     serving: int = 0
-    _line: deque[Ticket] = field(default_factory=deque)
+    _queue: deque[Ticket] = field(default_factory=deque)
 
     @property
     def waiting(self) -> int:
-        """Requests in the line."""
-        return len(self._line)
+        """Number of waiting requests."""
+        return len(self._queue)
 
     def enter(self, at_ns: int, started: Callable[[], None]) -> Ticket:
-        """A request came; `started` is called once it is served, unless that is now (see `started_ns`)."""
+        """Add a request. `started` is called when its service begins, unless it begins now (see `started_ns`)."""
         ticket = Ticket(at_ns, started)
         if self.slots and self.serving >= self.slots:
-            self._line.append(ticket)
+            self._queue.append(ticket)
         else:
             self.serving += 1
             ticket.started_ns = at_ns
         return ticket
 
     def leave(self, ticket: Ticket, at_ns: int) -> None:
-        """A request is over, or given up while it waited. The next one's service begins at `at_ns`, late or not."""
+        """Remove a request, served or waiting. The service of the next one begins at `at_ns`."""
         if ticket.started_ns is None:
-            self._line.remove(ticket)
+            self._queue.remove(ticket)
             return
         self.serving -= 1
-        if self._line:
-            following = self._line.popleft()
+        if self._queue:
+            following = self._queue.popleft()
             following.started_ns = max(following.entered_ns, at_ns)
             self.serving += 1
             following.started()

@@ -1,4 +1,4 @@
-"""What can go wrong on purpose: a closed list, chosen by a request's header or by a schedule."""
+"""Faults of the mock, selected by a request header or by a schedule."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from math import inf
 
 from prober.config.units import UnitError, duration
 
-# What may stand behind the colon. "tokens": sent before it happens.
+# Kind of the argument after the colon. "tokens": sent before the fault.
 ARGUMENTS: dict[str, str | None] = {
     "http": "status",
     "http_html": None,
@@ -38,12 +38,13 @@ ARGUMENTS: dict[str, str | None] = {
 _DEFAULTS = {"late_headers": 1.0, "slow_read": 1.0, "role_then_keepalive": 1.0, "big_line": 100_000_000.0}
 _REQUIRED = {"http", "latency", "itl_tail", "kv_lost"}
 _EXAMPLES = {"status": "503", "factor": "2.5", "blocks": "1000"}
-# Of the simulated engine as a whole: by schedule only. Latency is too, where the engine is simulated.
+# Faults of the entire simulated engine, possible only by schedule; so is `latency` of a simulated engine.
 SIMULATED = frozenset({"itl_tail", "kv_lost", "prefix_flush"})
-_WHOLE = re.compile(r"\d+")
+_COUNT = re.compile(r"[0-9]{1,15}")
+_FACTOR = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
-def named() -> str:
+def fault_forms() -> str:
     """Every fault as `parse_fault` takes it: `http:STATUS, hang, stall[:TOKENS]`."""
     listed = []
     for name, argument in ARGUMENTS.items():
@@ -54,9 +55,10 @@ def named() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. `argument` is a status, seconds, a factor, tokens, blocks or bytes, by its name; in force from start to end.
+    """A fault that is active from start_s to end_s.
 
-    short without an argument (0) gives half the tokens asked for; the others with tokens happen after the first token.
+    argument: status, seconds, factor, tokens, blocks or bytes, by ARGUMENTS; the default of tokens is 1, of `short` half of the
+    requested tokens
     """
 
     name: str
@@ -65,19 +67,19 @@ class Fault:
     end_s: float = inf
 
     @property
-    def whole(self) -> int:
-        """The argument as the number of tokens, blocks, bytes or the status that it is."""
+    def count(self) -> int:
+        """The argument as an integer: status, tokens, blocks or bytes."""
         return int(self.argument)
 
     def in_force(self, at_s: float) -> bool:
-        """Is it, so long after the schedule began?"""
+        """Whether the fault is active `at_s` after the start of the schedule."""
         return self.start_s <= at_s < self.end_s
 
 
 def parse_fault(text: str) -> Fault:
-    """`name[:argument][@start-[end]]`, such as `stall:3@60s-120s`. Raises ValueError saying what to write."""
-    what, at, window = text.strip().partition("@")
-    name, colon, argument = what.partition(":")
+    """`name[:argument][@start-[end]]`, such as `stall:3@60s-120s`. Raises ValueError with the remedy."""
+    fault, at, window = text.strip().partition("@")
+    name, colon, argument = fault.partition(":")
     if name not in ARGUMENTS:
         raise ValueError(f"fault {text!r}: no fault {name!r}; known: {', '.join(sorted(ARGUMENTS))}")
     try:
@@ -93,9 +95,9 @@ def check(faults: Iterable[Fault], *, simulated: bool) -> None:
             raise ValueError(f"fault {fault.name!r} is of the simulated engine; start the mock with --engine simulated")
 
 
-def _argument(name: str, argument: str, given: bool) -> float:
+def _argument(name: str, argument: str, has_argument: bool) -> float:
     kind = ARGUMENTS[name]
-    if not given:
+    if not has_argument:
         if name in _REQUIRED:
             raise UnitError(f"{name} needs its {kind}; write {name}:{_EXAMPLES[kind or '']}")
         return _DEFAULTS.get(name, 1.0 if kind == "tokens" and name != "short" else 0.0)
@@ -104,10 +106,10 @@ def _argument(name: str, argument: str, given: bool) -> float:
     if kind == "duration":
         return duration(argument)
     if kind == "factor":
-        if re.fullmatch(r"\d+(\.\d+)?", argument):
+        if _FACTOR.fullmatch(argument):
             return float(argument)
         raise UnitError(f"{argument!r} is not a factor such as 2 or 2.5")
-    if not _WHOLE.fullmatch(argument):
+    if not _COUNT.fullmatch(argument):
         raise UnitError(f"{argument!r} is not a whole number of {kind}")
     if kind == "status" and not 200 <= int(argument) <= 599:
         raise UnitError(f"{argument!r} is not an HTTP status from 200 to 599")
@@ -127,12 +129,12 @@ def _window(window: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Faults by time since `since_ns` of the monotonic clock; of those in force the first one counts."""
+    """Faults by time since `since_ns` of the monotonic clock; the first active one counts."""
 
     faults: tuple[Fault, ...]
     since_ns: int
 
     def at(self, now_ns: int) -> Fault | None:
-        """The fault in force."""
+        """The active fault."""
         since_s = (now_ns - self.since_ns) / 1e9
         return next((fault for fault in self.faults if fault.in_force(since_s)), None)

@@ -1,4 +1,4 @@
-"""One answer from its place in the engine to its last byte, streamed or whole."""
+"""Generates one answer, streamed or not."""
 
 import asyncio
 import os
@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from prober.mock.ask import Ask, error_body
-from prober.mock.delivery import Delivery, reset, send_whole, write_at_once
+from prober.mock.completion_request import CompletionRequest, error_body
+from prober.mock.delivery import Delivery, reset, send_response, write_at_once
 from prober.mock.engine import Emission
 from prober.mock.faults import Fault
 from prober.mock.record import Record
@@ -23,7 +23,7 @@ _HALVED = frozenset({"stall", "truncated", "reset", "crash"})
 
 
 class Generation:
-    """Serves one request that was understood; `record` is filled in as it happens."""
+    """Serves one valid request and fills in its record."""
 
     def __init__(self, service: Service, wire: Wire, request: web.Request, record: Record, fault: Fault | None) -> None:
         self._service, self._request, self._record, self._fault = service, request, record, fault
@@ -35,32 +35,40 @@ class Generation:
         self._wire = wire
         self._factor = fault.argument if fault and self._name == "latency" else 1.0
 
-    async def serve(self, ask: Ask) -> web.StreamResponse:
-        """Queue, answer, and leave the queue. Raises ConnectionError, or is cancelled, if the client leaves."""
+    async def serve(self, completion: CompletionRequest) -> web.StreamResponse:
+        """Queue, answer and leave the queue. Raises ConnectionError, or is cancelled, if the client leaves."""
         if self._fault and self._name == "short":
-            ask = replace(ask, tokens=min(ask.tokens, self._fault.whole or ask.tokens // 2), finish_reason="stop")
+            completion = replace(
+                completion,
+                tokens=min(completion.tokens, self._fault.count or completion.tokens // 2),
+                finish_reason="stop",
+            )
         if self._name == "empty":
-            ask = replace(ask, finish_reason="stop")
+            completion = replace(completion, finish_reason="stop")
         record = self._record
         entered_ns = self._service.pacer.now_ns()
-        place = self._service.enter(record, ask, entered_ns, endless=self._name == "endless")
+        place = self._service.enter(record, completion, entered_ns, endless=self._name == "endless")
         due_ns = entered_ns
         try:
             if self._fault and self._name == "late_headers":
                 await self._service.pacer.sleep_until(record.received_ns + round(self._fault.argument * 1e9))
-            response, due_ns = await (self._stream if ask.stream else self._whole)(ask, place, entered_ns)
+            response, due_ns = await (self._stream if completion.stream else self._complete)(
+                completion, place, entered_ns
+            )
             return response
         finally:
-            # A finished request frees its slot when it was due to, however late its last write was.
+            # A complete answer frees its slot at its due time, even if its last write was late.
             complete = record.ended == "complete"
-            reason = ask.finish_reason if complete else "error" if record.ended == "cut" else None
+            reason = completion.finish_reason if complete else "error" if record.ended == "cut" else None
             self._service.leave(place, reason, due_ns if complete else self._service.pacer.now_ns())
 
-    async def _stream(self, ask: Ask, place: Place, entered_ns: int) -> tuple[web.StreamResponse, int]:
+    async def _stream(
+        self, completion: CompletionRequest, place: Place, entered_ns: int
+    ) -> tuple[web.StreamResponse, int]:
         wire, fault = self._wire, self._fault
-        tokens = None if self._name == "endless" else ask.tokens
-        role = wire.role_chunk if ask.chat else "none"
-        chunks = Chunks(wire, ask, self._record, int(self._service.pacer.unix_s()))
+        tokens = None if self._name == "endless" else completion.tokens
+        role = wire.role_chunk if completion.chat else "none"
+        chunks = Chunks(wire, completion, self._record, int(self._service.pacer.unix_s()))
         response = web.StreamResponse(headers=_STREAM_HEADERS)
         delivery = Delivery(response, self._request, self._record, self._service.pacer)
         await delivery.prepare(keepalive_s=wire.keepalive_s, comment=chunks.comment)
@@ -71,31 +79,33 @@ class Generation:
         steps = answer(chunks, plan, tokens=tokens, role=role, done=wire.done, fault=fault)
         return response, await delivery.send(steps, started_ns, place.known)
 
-    async def _whole(self, ask: Ask, place: Place, entered_ns: int) -> tuple[web.StreamResponse, int]:
+    async def _complete(
+        self, completion: CompletionRequest, place: Place, entered_ns: int
+    ) -> tuple[web.StreamResponse, int]:
         while (started_ns := await place.wait()) is None:
             pass
-        tokens = 0 if self._name == "empty" else ask.tokens
+        tokens = 0 if self._name == "empty" else completion.tokens
         due_ns = started_ns + await _last_due_ns(place, place.plan(max(1, tokens), self._factor))
         await self._service.pacer.sleep_until(due_ns)
         if self._name in _SILENT:
-            await _for_ever()
+            await _wait_forever()
         reasoning = min(self._service.behaviour.reasoning, tokens)
-        body = plain_answer(self._wire, ask, self._record, int(self._service.pacer.unix_s()), tokens, reasoning)
+        body = plain_answer(self._wire, completion, self._record, int(self._service.pacer.unix_s()), tokens, reasoning)
         if self._name in _HALVED:
-            return await self._half(body), due_ns
+            return await self._cut(body), due_ns
         if self._name == "error_in_stream":
             body = error_body("EngineCore encountered an issue.", "InternalServerError", 500)
         elif self._name == "malformed":
             body = body[: len(body) // 2]
         elif self._fault and self._name == "big_line":
-            body += b" " * self._fault.whole
+            body += b" " * self._fault.count
         response = web.Response(body=body, content_type="application/json", headers=HEADERS)
-        await send_whole(response, self._request, self._record, self._service.pacer, tokens)
+        await send_response(response, self._request, self._record, self._service.pacer, tokens)
         self._record.late_ns = (self._record.end_ns or due_ns) - due_ns
         return response, due_ns
 
-    async def _half(self, body: bytes) -> web.StreamResponse:
-        """Half of the whole answer, then nothing, a close, a reset, or the end of the process."""
+    async def _cut(self, body: bytes) -> web.StreamResponse:
+        """Send half of the answer, then nothing, a close, a reset, or exit the process."""
         response = web.StreamResponse(headers=HEADERS | {"Content-Type": "application/json"})
         response.content_length = len(body)
         write_at_once(self._request)
@@ -105,7 +115,7 @@ class Generation:
         record.first_write_ns = self._service.pacer.now_ns()
         await response.write(body[: len(body) // 2])
         if self._name == "stall":
-            await _for_ever()
+            await _wait_forever()
         record.end_ns = self._service.pacer.now_ns()
         if self._name == "crash":
             os._exit(1)
@@ -117,7 +127,7 @@ class Generation:
 
 
 async def _last_due_ns(place: Place, plan: Iterator[Emission]) -> int:
-    """When the last chunk is due after the start of the service, once that is known."""
+    """Due time of the last chunk after the start of the service; waits until it is known."""
     due_ns = 0
     while True:
         if place.known:
@@ -128,5 +138,5 @@ async def _last_due_ns(place: Place, plan: Iterator[Emission]) -> int:
         due_ns = emission.due_ns
 
 
-async def _for_ever() -> None:
+async def _wait_forever() -> None:
     await asyncio.get_running_loop().create_future()

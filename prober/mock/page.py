@@ -1,4 +1,4 @@
-"""The metrics page, in vLLM 0.32's names: counted from the records of the requests, up to the moment it is read."""
+"""The metrics page with the names of vLLM 0.32, counted from the records of the requests."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ class Histogram:
 
 
 class Gauges(NamedTuple):
-    """What the engine itself says at one moment; token counters and the prefix cache in tokens."""
+    """Values of the engine at one moment; counters of prompts, answers and prefix cache are in tokens."""
 
     running: int
     waiting: int
@@ -60,7 +60,7 @@ class Gauges(NamedTuple):
 
 @dataclass(slots=True)
 class Page:
-    """What the engine says of itself. A request that its client left is counted nowhere as finished, as in vLLM."""
+    """Counters and histograms of the engine. As in vLLM, a request whose client left is not counted as finished."""
 
     model: str
     started_unix_s: float
@@ -79,11 +79,11 @@ class Page:
     _open: dict[Record, int] = field(default_factory=dict)
 
     def begin(self, record: Record) -> None:
-        """A request came; its record is read until `finish`."""
+        """Count a request from its record until `finish`."""
         self._open[record] = 0
 
     def finish(self, record: Record, reason: str | None, now_ns: int) -> None:
-        """A request is over, for one of FINISH_REASONS or because its client left (None)."""
+        """End a request, with one of FINISH_REASONS, or None if its client left."""
         self._settle(record, now_ns)
         del self._open[record]
         if reason is None:
@@ -98,12 +98,12 @@ class Page:
             self.queued.observe((record.started_ns - record.received_ns) / 1e9)
 
     def settle(self, now_ns: int) -> None:
-        """Count what has happened up to `now_ns` of the monotonic clock."""
+        """Count the tokens written up to `now_ns` of the monotonic clock."""
         for record in self._open:
             self._settle(record, now_ns)
 
     def gauges(self, *, running: int, waiting: int) -> Gauges:
-        """What the records say, of an engine that keeps no books of its own."""
+        """Values computed from the records, for an engine without counters of its own."""
         return Gauges(
             running=running,
             waiting=waiting,
@@ -140,8 +140,8 @@ class Page:
             "# TYPE process_start_time_seconds gauge",
             f"process_start_time_seconds {self.started_unix_s}",
         ]
-        for name, kind, told, value in samples:
-            lines += [f"# HELP vllm:{name} {told}", f"# TYPE vllm:{name} {kind}"]
+        for name, kind, help_text, value in samples:
+            lines += [f"# HELP vllm:{name} {help_text}", f"# TYPE vllm:{name} {kind}"]
             lines.append(f'vllm:{name}{{engine="0",{labels}}} {float(value)}')
         lines += ["# HELP vllm:num_requests_waiting_by_reason Requests waiting, by reason."]
         lines += ["# TYPE vllm:num_requests_waiting_by_reason gauge"]
@@ -162,7 +162,7 @@ class Page:
 
     def _histograms(self, labels: str) -> list[str]:
         lines: list[str] = []
-        for name, told, histogram in (
+        for name, help_text, histogram in (
             ("time_to_first_token_seconds", "time to first token in seconds", self.ttft),
             ("inter_token_latency_seconds", "inter-token latency in seconds", self.itl),
             ("request_time_per_output_token_seconds", "time per output token of requests in seconds", self.tpot),
@@ -171,12 +171,12 @@ class Page:
             ("request_prompt_tokens", "number of prefill tokens processed", self.prompts),
             ("request_generation_tokens", "number of generation tokens processed", self.outputs),
         ):
-            lines += [f"# HELP vllm:{name} Histogram of {told}.", f"# TYPE vllm:{name} histogram"]
+            lines += [f"# HELP vllm:{name} Histogram of {help_text}.", f"# TYPE vllm:{name} histogram"]
             lines += histogram.lines(f"vllm:{name}", labels)
         return lines
 
     def _settle(self, record: Record, now_ns: int) -> None:
-        """Count what the record has gained up to `now_ns`: background load has its writes there in advance."""
+        """Count the tokens of a record up to `now_ns`; records of background requests have their writes in advance."""
         writes, index = record.writes, self._open[record]
         if index == 0 and writes and writes[0] <= now_ns:
             self.ttft.observe((writes[0] - record.received_ns) / 1e9)

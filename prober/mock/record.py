@@ -1,4 +1,4 @@
-"""What truly happened to one request: the line of the truth file."""
+"""The record of one request, a line of the truth file."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,12 +6,15 @@ from typing import Any
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """Stamps of one request, ns of the monotonic clock, each taken immediately before the write it stands for.
+    """Timestamps of one request, in ns of the monotonic clock, taken immediately before each write.
 
-    received_ns: the handler was entered, before the body was read; started_ns: its service began (None: it still waits)
-    first_write_ns: first bytes of the answer's body of any kind; writes, tokens: each chunk with content, and its tokens
-    end_ns: the end of the answer; late_ns: how far the latest write was behind its due time
-    ended: `complete` (all was sent that was meant to be), `cut` (by a fault) or `client_left`
+    received_ns: the handler was entered, before the body was read
+    started_ns: its service began; None while it waits
+    first_write_ns: first bytes of the body
+    writes, tokens: time and number of tokens of each chunk with content
+    end_ns: end of the answer
+    late_ns: largest delay of a write after its due time
+    ended: `complete`, `cut` (by a fault) or `client_left`
     """
 
     id: str
@@ -30,5 +33,5 @@ class Record:
     received_bytes: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Every field by its name."""
+        """All fields by name."""
         return {name: getattr(self, name) for name in self.__slots__}

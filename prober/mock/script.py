@@ -1,4 +1,4 @@
-"""What is written when: an answer as steps, and each fault as a change of them. No clock, no socket."""
+"""Steps of an answer, and faults as changes of the steps, without clock and socket."""
 
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
@@ -13,7 +13,7 @@ INTERRUPTIONS = frozenset({"error_in_stream", "truncated", "reset", "crash", "st
 
 
 class Kind(Enum):
-    """A write, or how the answer ends: properly, cut but cleanly, by a reset, with the process, or never."""
+    """Kind of a step: a write (CONTENT, OTHER), or an end: complete, cut, by a TCP reset, by exit of the process, or never."""
 
     CONTENT = auto()
     OTHER = auto()
@@ -25,7 +25,7 @@ class Kind(Enum):
 
 
 class Step(NamedTuple):
-    """One write or ending, due so long after the start of the service; `tokens` of content are in it."""
+    """A write or end. due_ns: after the start of the service; tokens: of content."""
 
     due_ns: int
     kind: Kind
@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
 
 def opening(chunks: Chunks, role: str, fault: Fault | None) -> list[Step]:
-    """What is sent at once, before the engine has served anything. role: `with-first`, `early` or `none`."""
+    """Steps before the service begins. role: `with-first`, `early` or `none`."""
     if role == "early" or (fault and fault.name in ROLE_ONLY):
         return [Step(0, Kind.OTHER, chunks.role())]
     return []
@@ -43,15 +43,15 @@ def opening(chunks: Chunks, role: str, fault: Fault | None) -> list[Step]:
 def answer(
     chunks: Chunks, plan: Iterable[Emission], *, tokens: int | None, role: str, done: bool, fault: Fault | None
 ) -> Iterator[Step]:
-    """The steps after the opening, for an answer of `tokens` tokens (None: without end), as `fault` has it.
+    """The steps after the opening of an answer of `tokens` tokens (None: endless), changed by `fault`.
 
-    Made one at a time, so that the usage chunk can tell what was measured before it.
+    They are generated one at a time, so that the usage chunk contains the measurements before it.
     """
     if fault and fault.name in ROLE_ONLY:
-        return _silence(chunks, fault.argument)
-    steps = _nothing(chunks, plan, role) if fault and fault.name == "empty" else _content(chunks, plan, tokens, role)
-    steps = _ended(chunks, steps, done)
-    return _interrupted(chunks, steps, fault) if fault and fault.name in INTERRUPTIONS else steps
+        return _endless_silence(chunks, fault.argument)
+    steps = _empty(chunks, plan, role) if fault and fault.name == "empty" else _content(chunks, plan, tokens, role)
+    steps = _with_end(chunks, steps, done)
+    return _with_fault(chunks, steps, fault) if fault and fault.name in INTERRUPTIONS else steps
 
 
 def _content(chunks: Chunks, plan: Iterable[Emission], tokens: int | None, role: str) -> Iterator[Step]:
@@ -64,14 +64,14 @@ def _content(chunks: Chunks, plan: Iterable[Emission], tokens: int | None, role:
         yield Step(due_ns, Kind.CONTENT, data, size)
 
 
-def _nothing(chunks: Chunks, plan: Iterable[Emission], role: str) -> Iterator[Step]:
+def _empty(chunks: Chunks, plan: Iterable[Emission], role: str) -> Iterator[Step]:
     due_ns = next(iter(plan)).due_ns
     if role == "with-first":
         yield Step(due_ns, Kind.OTHER, chunks.role())
-    yield Step(due_ns, Kind.OTHER, chunks.nothing())
+    yield Step(due_ns, Kind.OTHER, chunks.finish())
 
 
-def _ended(chunks: Chunks, steps: Iterator[Step], done: bool) -> Iterator[Step]:
+def _with_end(chunks: Chunks, steps: Iterator[Step], done: bool) -> Iterator[Step]:
     due_ns = 0
     for step in steps:
         due_ns = step.due_ns
@@ -81,7 +81,7 @@ def _ended(chunks: Chunks, steps: Iterator[Step], done: bool) -> Iterator[Step]:
     yield Step(due_ns, Kind.END)
 
 
-def _silence(chunks: Chunks, comment_every_s: float) -> Iterator[Step]:
+def _endless_silence(chunks: Chunks, comment_every_s: float) -> Iterator[Step]:
     due_ns = 0
     while comment_every_s:
         due_ns += round(comment_every_s * 1e9)
@@ -89,13 +89,13 @@ def _silence(chunks: Chunks, comment_every_s: float) -> Iterator[Step]:
     yield Step(0, Kind.SILENCE)
 
 
-def _interrupted(chunks: Chunks, steps: Iterator[Step], fault: Fault) -> Iterator[Step]:
-    """`steps`, and where the first content after the fault's tokens is due, the fault."""
-    sent, happened = 0, False
-    after = 1 if fault.name == "big_line" else fault.whole
+def _with_fault(chunks: Chunks, steps: Iterator[Step], fault: Fault) -> Iterator[Step]:
+    """`steps`, with the fault at the first content after its number of tokens."""
+    sent, is_done = 0, False
+    after = 1 if fault.name == "big_line" else fault.count
     for step in steps:
-        if step.kind is Kind.CONTENT and sent >= after and not happened:
-            happened = True
+        if step.kind is Kind.CONTENT and sent >= after and not is_done:
+            is_done = True
             for change in _interruption(chunks, fault, step.due_ns):
                 yield change
                 if change.kind is not Kind.OTHER:
@@ -113,7 +113,7 @@ def _interruption(chunks: Chunks, fault: Fault, due_ns: int) -> Iterator[Step]:
         case "malformed":
             yield Step(due_ns, Kind.OTHER, chunks.broken())
         case "big_line":
-            for data in chunks.huge(fault.whole):
+            for data in chunks.huge(fault.count):
                 yield Step(due_ns, Kind.OTHER, data)
         case name:
             kinds = {"truncated": Kind.CUT, "reset": Kind.RESET, "crash": Kind.CRASH, "stall": Kind.SILENCE}

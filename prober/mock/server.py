@@ -1,4 +1,4 @@
-"""The mock's HTTP side: vLLM's routes, and `/mock/fault` to change what goes wrong while it runs."""
+"""The HTTP server of the mock: routes of vLLM, and `/mock/fault` to change the faults at run time."""
 
 import asyncio
 import ssl
@@ -10,8 +10,14 @@ from http import HTTPStatus
 import orjson
 from aiohttp import web
 
-from prober.mock.ask import MAX_MODEL_LEN, Refused, bad_request, error_body, parse_ask
-from prober.mock.delivery import send_whole
+from prober.mock.completion_request import (
+    MAX_MODEL_LEN,
+    RequestRefused,
+    bad_request,
+    error_body,
+    parse_completion_request,
+)
+from prober.mock.delivery import send_response
 from prober.mock.drawn import DrawnService
 from prober.mock.faults import SIMULATED, Fault, Schedule, check, parse_fault
 from prober.mock.generation import HEADERS, Generation
@@ -28,7 +34,7 @@ _NOT_SERVING = {"starting": "Loading model", "draining": "Server is shutting dow
 
 
 class Mock:
-    """One mock server's state and handlers. Belongs to the running loop. Raises OSError if the truth file cannot be opened."""
+    """State and handlers of one mock server, for the running loop. Raises OSError if the truth file cannot be opened."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -46,7 +52,7 @@ class Mock:
             await asyncio.to_thread(self._truth.close)
 
     async def models(self, request: web.Request) -> web.Response:
-        """The one model, as vLLM lists it."""
+        """The list of models, in the format of vLLM."""
         if refusal := self._not_serving(self._scheduled()) or self._not_allowed(request):
             return refusal
         name = self._settings.model
@@ -59,7 +65,7 @@ class Mock:
         return self._not_serving(self._scheduled()) or web.Response(headers=HEADERS)
 
     async def version(self, request: web.Request) -> web.Response:
-        """The version of vLLM that is imitated."""
+        """The imitated version of vLLM."""
         return _json(200, b'{"version":"0.32.0"}')
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -69,13 +75,13 @@ class Mock:
         return web.Response(body=page.encode(), headers=HEADERS | {"Content-Type": kind})
 
     async def read_faults(self, request: web.Request) -> web.Response:
-        """The schedule, and the name of the fault in force."""
+        """The schedule, and the name of the active fault."""
         fault = self._scheduled()
-        said = {"faults": self._schedule.faults, "in_force": fault.name if fault else None}
-        return _json(200, orjson.dumps(said))
+        document = {"faults": self._schedule.faults, "in_force": fault.name if fault else None}
+        return _json(200, orjson.dumps(document))
 
     async def set_faults(self, request: web.Request) -> web.Response:
-        """A new schedule, `{"faults": ["stall:3@0s-10s"]}`, its windows counted from now; an empty list clears."""
+        """Set the schedule, `{"faults": ["stall:3@0s-10s"]}`, whose windows count from now; an empty list clears it."""
         try:
             faults = tuple(parse_fault(text) for text in orjson.loads(await request.read())["faults"])
             check(faults, simulated=self._settings.simulation is not None)
@@ -98,10 +104,10 @@ class Mock:
         try:
             try:
                 return await self._answer(request, record, chat)
-            except Refused as refused:
-                return await self._whole(_json(refused.status, refused.body), request, record)
+            except RequestRefused as refusal:
+                return await self._respond(_json(refusal.status, refusal.body), request, record)
         except ConnectionError:
-            return web.Response()  # the client left, which aiohttp finds out for itself
+            return web.Response()  # the client left, which aiohttp detects itself
         finally:
             if record.end_ns is None:
                 record.end_ns = self._clock.now_ns()
@@ -109,21 +115,21 @@ class Mock:
                 self._truth.add(record)
 
     async def _answer(self, request: web.Request, record: Record, chat: bool) -> web.StreamResponse:
-        fault = self._asked_for(request) or self._schedule.at(record.received_ns)
+        fault = self._requested_fault(request) or self._schedule.at(record.received_ns)
         record.fault = fault.name if fault else None
         body = await _read(request, fault)
         record.received_bytes = len(body)
-        refusal = self._not_serving(fault) or self._not_allowed(request) or await _instead(fault)
+        refusal = self._not_serving(fault) or self._not_allowed(request) or await _fault_response(fault)
         if refusal:
-            return await self._whole(refusal, request, record)
-        ask = parse_ask(body, chat=chat, model=self._settings.model)
-        return await Generation(self._service, self._settings.wire, request, record, fault).serve(ask)
+            return await self._respond(refusal, request, record)
+        completion = parse_completion_request(body, chat=chat, model=self._settings.model)
+        return await Generation(self._service, self._settings.wire, request, record, fault).serve(completion)
 
-    async def _whole(self, response: web.Response, request: web.Request, record: Record) -> web.Response:
-        await send_whole(response, request, record, self._clock)
+    async def _respond(self, response: web.Response, request: web.Request, record: Record) -> web.Response:
+        await send_response(response, request, record, self._clock)
         return response
 
-    def _asked_for(self, request: web.Request) -> Fault | None:
+    def _requested_fault(self, request: web.Request) -> Fault | None:
         text = request.headers.get("X-Mock-Fault")
         if text is None:
             return None
@@ -132,7 +138,7 @@ class Mock:
         except ValueError as problem:
             raise bad_request(f"header X-Mock-Fault: {problem}") from None
         if fault.name in SIMULATED or (fault.name == "latency" and self._settings.simulation):
-            raise bad_request(f"header X-Mock-Fault: {fault.name} is the whole engine's; schedule it") from None
+            raise bad_request(f"header X-Mock-Fault: {fault.name} is of the entire engine; schedule it") from None
         return fault
 
     def _scheduled(self) -> Fault | None:
@@ -175,7 +181,7 @@ def create_app(settings: Settings, make_clock: Callable[[], Clock] = Clock) -> w
 
         return handler
 
-    mocks: list[Mock] = []  # made when the loop runs, gone with the application
+    mocks: list[Mock] = []  # created when the loop runs
     app.cleanup_ctx.append(live)
     for method, path, name in (
         ("GET", "/v1/models", "models"),
@@ -200,7 +206,7 @@ async def running(
     tls: ssl.SSLContext | None = None,
     make_clock: Callable[[], Clock] = Clock,
 ) -> AsyncIterator[str]:
-    """A mock that serves while the context lasts; gives its address, `http://127.0.0.1:PORT`. Port 0: a free one.
+    """A mock that serves during the context; yields its address, `http://127.0.0.1:PORT`. port 0: a free one.
 
     Raises OSError if the port is taken or the truth file cannot be opened.
     """
@@ -218,7 +224,7 @@ async def running(
 
 
 async def _read(request: web.Request, fault: Fault | None) -> bytes:
-    """The body; with `slow_read` piece by piece, with a wait before each."""
+    """The body; with `slow_read` in pieces, with a pause before each."""
     if fault is None or fault.name != "slow_read":
         return await request.read()
     body = b""
@@ -230,8 +236,8 @@ async def _read(request: web.Request, fault: Fault | None) -> bytes:
         body += piece
 
 
-async def _instead(fault: Fault | None) -> web.Response | None:
-    """What a fault answers instead of the engine; `hang` never comes back."""
+async def _fault_response(fault: Fault | None) -> web.Response | None:
+    """The answer of a fault instead of the engine; `hang` never returns."""
     match fault.name if fault else "":
         case "hang":
             await asyncio.get_running_loop().create_future()
@@ -241,10 +247,10 @@ async def _instead(fault: Fault | None) -> web.Response | None:
         case "http":
             assert fault is not None
             try:
-                kind = HTTPStatus(fault.whole).phrase.replace(" ", "")
+                kind = HTTPStatus(fault.count).phrase.replace(" ", "")
             except ValueError:
                 kind = "Error"
-            return _json(fault.whole, error_body(f"mock fault http:{fault.whole}", kind, fault.whole))
+            return _json(fault.count, error_body(f"mock fault http:{fault.count}", kind, fault.count))
     return None
 
 

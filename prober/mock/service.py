@@ -1,9 +1,9 @@
-"""What an engine is to the server: requests take their places in it, and learn when their pieces are due."""
+"""Interface between server and engine: requests take places in the engine, which plans their chunks."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
-from prober.mock.ask import Ask
+from prober.mock.completion_request import CompletionRequest
 from prober.mock.engine import Behaviour, Emission
 from prober.mock.faults import Schedule
 from prober.mock.page import Page
@@ -12,45 +12,45 @@ from prober.net.clock import Clock
 
 
 class Place(Protocol):
-    """One request's place in the engine, from `Service.enter` to `Service.leave`."""
+    """The place of one request in the engine, from `Service.enter` to `Service.leave`."""
 
     record: Record
 
     @property
     def known(self) -> Callable[[float | None], Awaitable[bool]] | None:
-        """Waits until the plan's next emission is known, at most so many seconds (None: however long), and says whether it is.
+        """Waits until the next emission of the plan is known, at most so many seconds (None: no limit); returns whether it is.
 
-        None where all of the plan is known from the start.
+        None if the plan is known from the start.
         """
 
     async def wait(self, timeout_s: float | None = None) -> int | None:
-        """The time the service began; None if that is not within `timeout_s` (None: however long it takes)."""
+        """Wait for the service to begin and return the time; None after `timeout_s` (None: no limit)."""
 
     def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
-        """When the chunks of the answer are due after the start of the service; None: of one without end."""
+        """Chunks of an answer of `tokens` tokens (None: endless), with due times after the start of the service."""
 
 
 class Service(Protocol):
-    """The engine of one mock. Belongs to the running loop; `start` it, then `stop` it."""
+    """The engine of one mock, for the running loop; call `start`, at the end `stop`."""
 
     behaviour: Behaviour
     pacer: Clock
     page: Page
 
     def start(self) -> None:
-        """Let the background load begin."""
+        """Start the background load."""
 
     async def stop(self) -> None:
-        """Give up all that is not finished."""
+        """Cancel all unfinished requests."""
 
     def schedule(self, schedule: Schedule) -> None:
-        """What goes wrong with the engine as a whole, from now on."""
+        """Set the faults of the entire engine."""
 
-    def enter(self, record: Record, ask: Ask, at_ns: int, *, endless: bool) -> Place:
-        """A request asks to be served; fills in what its record says of its prompt. Raises Refused."""
+    def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> Place:
+        """Add a request and fill in the prompt tokens of its record. Raises RequestRefused."""
 
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:
-        """It is over at `at_ns`, for one of vLLM's reasons or because its client left (None)."""
+        """End a request at `at_ns`, with one of vLLM's reasons, or None if its client left."""
 
     def render(self, now_ns: int) -> str:
         """The metrics page."""

@@ -1,4 +1,4 @@
-"""All that can be set on a mock."""
+"""Settings of a mock."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +11,16 @@ from prober.simulation.parameters import Parameters
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One mock server.
+    """Settings of one mock server.
 
-    faults: the schedule, counted from the start; truth: the file of records, None for none
-    api_key: the bearer token that `/v1` asks for; seed: of all draws, None for another one each time
-    start_delay_s: so long it says that it is loading its model
-    simulation: the simulated engine that takes the place of the behaviour's delays and slots; None for none
+    faults: the schedule, counted from the start
+    truth: file of records; None: no file
+    api_key: bearer token that `/v1` requires
+    seed: of all random draws; None: random
+    start_delay_s: time during which it reports that its model is loading
+    simulation: the simulated engine, instead of the delays and slots of `behaviour`; None: not simulated
 
-    Raises ValueError for a fault that its engine does not have.
+    Raises ValueError for a fault that the engine does not support.
     """
 
     model: str = "mock"

@@ -1,7 +1,7 @@
-"""The engine that is simulated: every request, and the background load, share one batch that the monotonic clock drives.
+"""A simulated engine: all requests and the background load share one batch, driven by the monotonic clock.
 
-A step is fixed when it begins, so when its tokens are due is known one step ahead, and they are written then. A client that
-leaves, and a fault, count from the next step on.
+A step is fixed when it begins, so the due times of its tokens are known one step ahead. A client that leaves and a fault take
+effect with the next step.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from random import Random
 
-from prober.mock.ask import Ask, bad_request
+from prober.mock.completion_request import CompletionRequest, bad_request
 from prober.mock.engine import Behaviour, Emission, chunk_tokens
 from prober.mock.faults import Schedule
 from prober.mock.page import Gauges, Page
@@ -24,58 +24,58 @@ from prober.simulation.load import AzureConversation
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import End, Request, Truth
 
-TAIL_SHARE = 0.04  # of the steps that only decode
+TAIL_STEP_RATIO = 0.04  # of the steps that only decode
 
 
 class SimulatedPlace:
-    """A place in the batch; the plan grows a step ahead of the clock."""
+    """A place in the batch, whose plan is one step ahead of the clock."""
 
     def __init__(self, behaviour: Behaviour, record: Record, truth: Truth) -> None:
         self.record, self.truth = record, truth
-        self.due_ns: deque[int] = deque()  # of tokens that are not planned yet
-        self.told = 0
+        self.due_ns: deque[int] = deque()  # of tokens without an emission
+        self.tokens_out = 0
         self._behaviour = behaviour
         self._needed = chunk_tokens(behaviour, 0, truth.request.output_tokens)
-        self._news = asyncio.Event()
+        self._progress = asyncio.Event()
 
-    def tell(self, started_ns: int | None, tokens: int, at_ns: int) -> None:
-        """The engine has begun a step, after which at `at_ns` so many tokens are out."""
+    def step_begun(self, started_ns: int | None, tokens: int, at_ns: int) -> None:
+        """The engine began a step, after which, at `at_ns`, `tokens` tokens are generated."""
         self.record.started_ns = started_ns
         self.record.cached_tokens = self.truth.cached_tokens
-        self.due_ns.extend([at_ns] * (tokens - self.told))
-        self.told = tokens
-        self._news.set()
+        self.due_ns.extend([at_ns] * (tokens - self.tokens_out))
+        self.tokens_out = tokens
+        self._progress.set()
 
     async def wait(self, timeout_s: float | None = None) -> int | None:
         """See `Place`."""
         if self.record.started_ns is None:
-            await self._next_news(timeout_s)
+            await self._next_progress(timeout_s)
         return self.record.started_ns
 
     async def known(self, timeout_s: float | None) -> bool:
         """See `Place`."""
         while len(self.due_ns) < self._needed:
-            if not await self._next_news(timeout_s):
+            if not await self._next_progress(timeout_s):
                 return False
         return True
 
     def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
-        """See `Place`; the factor is the whole engine's here, and in its steps already."""
+        """See `Place`; `factor` is not used, as the steps of the engine contain it."""
         start_ns, sent = self.record.started_ns or 0, 0
-        whole = self.truth.request.output_tokens if tokens is None else tokens
-        while sent < whole:
+        total = self.truth.request.output_tokens if tokens is None else tokens
+        while sent < total:
             size = self._needed
             due_ns = [self.due_ns.popleft() for _ in range(size)][-1]
             reasoning = sent < self._behaviour.reasoning
             sent += size
-            self._needed = chunk_tokens(self._behaviour, sent, whole)
+            self._needed = chunk_tokens(self._behaviour, sent, total)
             yield Emission(due_ns - start_ns, size, reasoning)
 
-    async def _next_news(self, timeout_s: float | None) -> bool:
-        self._news.clear()
+    async def _next_progress(self, timeout_s: float | None) -> bool:
+        self._progress.clear()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._news.wait()
+                await self._progress.wait()
         except TimeoutError:
             return False
         return True
@@ -124,22 +124,22 @@ class SimulatedService:
                 case "latency":
                     faults.append(Slow(fault.argument, start_s, end_s))
                 case "itl_tail":
-                    faults.append(Tail(TAIL_SHARE, fault.argument, start_s, end_s))
+                    faults.append(Tail(TAIL_STEP_RATIO, fault.argument, start_s, end_s))
                 case "kv_lost":
-                    faults.append(KvLost(fault.whole, start_s, end_s))
+                    faults.append(KvLost(fault.count, start_s, end_s))
                 case "prefix_flush":
                     faults.append(Flush(max(start_s, self._engine.at_s)))  # the step under way is fixed
         self._engine.set_faults(faults)
 
-    def enter(self, record: Record, ask: Ask, at_ns: int, *, endless: bool) -> SimulatedPlace:
+    def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> SimulatedPlace:
         """See `Service`."""
-        record.prompt_tokens = max(1, len(ask.words))
+        record.prompt_tokens = max(1, len(completion.words))
         room = self._parameters.kv_blocks * self._parameters.block_tokens - record.prompt_tokens
-        prefix = tuple(chain(ask.salt, ask.words))
+        prefix = tuple(chain(completion.salt, completion.words))
         self._catch_up(at_ns)
         arrival_s = self._seconds(at_ns)
         try:
-            tokens = max(1, room) if endless else ask.tokens
+            tokens = max(1, room) if endless else completion.tokens
             truth = self._engine.submit(Request(arrival_s, record.prompt_tokens, tokens, prefix))
         except ValueError:
             message = (
@@ -183,7 +183,7 @@ class SimulatedService:
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """Wake when the next step begins, or the next request of the background arrives."""
+        """Wake at the next step or the next background request."""
         if self._alarm:
             self._alarm.cancel()
         wakes = [self._engine.at_s] if self._engine.busy else []
@@ -192,7 +192,7 @@ class SimulatedService:
         self._alarm = self.pacer.call_at(self._ns(min(wakes)) + 1, self._tick) if wakes else None
 
     def _catch_up(self, now_ns: int) -> None:
-        """All that has begun by now."""
+        """Run all steps that begin before `now_ns`."""
         now_s = self._seconds(now_ns)
         while self._next and self._next.arrival_s <= now_s:
             self._run(self._next.arrival_s)
@@ -207,13 +207,13 @@ class SimulatedService:
             for place in self._live:
                 truth = place.truth
                 started_ns = None if truth.admitted_s is None else self._ns(truth.admitted_s)
-                place.tell(started_ns, engine.tokens(truth), at_ns)
+                place.step_begun(started_ns, engine.tokens(truth), at_ns)
         for truth in engine.advance(to_s):
             if truth.request.background and truth.end is End.COMPLETE:
                 self._count(truth)
 
     def _count(self, truth: Truth) -> None:
-        """The page's histograms know of a background request once it is over."""
+        """Count a background request in the histograms when it has ended."""
         record = Record("background", self._ns(truth.request.arrival_s), prompt_tokens=truth.request.prompt_tokens)
         record.started_ns = self._ns(truth.admitted_s or 0.0)
         record.writes = [self._ns(at_s) for at_s in truth.token_times_s()]

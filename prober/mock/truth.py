@@ -1,4 +1,4 @@
-"""The truth file: one JSON line a request, written by a thread, so that no stream waits for a disk."""
+"""The truth file: one JSON line per request, written by a thread, so that no stream waits for the disk."""
 
 import queue
 import threading
@@ -10,7 +10,7 @@ from prober.mock.record import Record
 
 
 class TruthFile:
-    """Appends records to a file. Lines are complete after `close`; before it, within a moment. Raises OSError."""
+    """Appends records to a file, which is complete after `close`. Raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab")
@@ -19,11 +19,11 @@ class TruthFile:
         self._thread.start()
 
     def add(self, record: Record) -> None:
-        """Keep a record that changes no more."""
+        """Write a final record."""
         self._records.put(record)
 
     def close(self) -> None:
-        """Write what is left; blocks for as long as that takes."""
+        """Write the remaining records and close the file; blocks meanwhile."""
         self._records.put(None)
         self._thread.join()
         self._file.close()

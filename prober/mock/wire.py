@@ -1,4 +1,4 @@
-"""The bytes of an answer, in the shape of vLLM 0.32's chunks, with the ways other engines differ as switches."""
+"""Bytes of an answer in the format of vLLM 0.32, with switches for the formats of other engines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from prober.mock.ask import Ask, error_body
+from prober.mock.completion_request import CompletionRequest, error_body
 from prober.mock.record import Record
 
 ROLE_CHUNKS = ("with-first", "early", "none")
@@ -15,7 +15,7 @@ REASONING_FIELDS = ("reasoning", "reasoning_content")
 LINE_ENDS = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
 FINGERPRINT = "vllm-0.32.0-mock"
 
-# A token each in the common vocabularies; plain ASCII without quotes, so they go into JSON as they are.
+# Each is one token in the common vocabularies. ASCII without quotes, so that JSON needs no escapes.
 WORDS = tuple(
     b" " + word
     for word in b"the of and to in a is that for it as was with be by on not he his but at are this have had from or one "
@@ -26,12 +26,14 @@ WORDS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How the stream is written.
+    """Format of the stream.
 
-    role_chunk: `with-first` beside the first token (vLLM), `early` at once (transformers), `none`: in the first chunk (LiteLLM)
-    usage: `final` as the request asks (vLLM), `every` chunk unasked, `last-content` beside the finish reason (transformers)
-    or `none`; done: the stream ends with `[DONE]`; line_end: b"\\n", b"\\r\\n" or b"\\r"
-    keepalive_s: a comment after so long without a write; 0: never
+    role_chunk: `with-first`: before the first token (vLLM); `early`: at once (transformers); `none`: in the first chunk (LiteLLM)
+    usage: `final`: if the request asks for it (vLLM); `every`: in every chunk; `last-content`: with the finish reason
+    (transformers); `none`
+    done: the stream ends with `[DONE]`
+    line_end: b"\\n", b"\\r\\n" or b"\\r"
+    keepalive_s: time without a write after which a comment is sent; 0: never
     """
 
     role_chunk: str = "with-first"
@@ -43,34 +45,36 @@ class Wire:
 
 
 class Chunks:
-    """Makes the events of one answer; what does not change from token to token is made once."""
+    """The events of one answer; parts that all tokens share are built once."""
 
-    def __init__(self, wire: Wire, ask: Ask, record: Record, created_s: int) -> None:
-        self._wire, self._ask, self._record = wire, ask, record
+    def __init__(self, wire: Wire, completion: CompletionRequest, record: Record, created_s: int) -> None:
+        self._wire, self._completion, self._record = wire, completion, record
         self._end = wire.line_end * 2
         self._close = b"}" + self._end
         identity = {
-            "id": answer_id(ask, record),
-            "object": "chat.completion.chunk" if ask.chat else "text_completion",
+            "id": answer_id(completion, record),
+            "object": "chat.completion.chunk" if completion.chat else "text_completion",
             "created": created_s,
-            "model": ask.model,
+            "model": completion.model,
         }
         self._head = b"data: " + orjson.dumps(identity)[:-1] + b',"choices":['
-        self._answer = self._head + (b'{"index":0,"delta":{"content":"' if ask.chat else b'{"index":0,"text":"')
+        self._answer = self._head + (b'{"index":0,"delta":{"content":"' if completion.chat else b'{"index":0,"text":"')
         self._reasoning = (
-            self._head + b'{"index":0,"delta":{"%s":"' % wire.reasoning_field.encode() if ask.chat else self._answer
+            self._head + b'{"index":0,"delta":{"%s":"' % wire.reasoning_field.encode()
+            if completion.chat
+            else self._answer
         )
         self._tail = self._choice_tail(None)
-        self._last_tail = self._choice_tail(ask.finish_reason)
+        self._last_tail = self._choice_tail(completion.finish_reason)
         self._running_usage = wire.usage == "every" or (
-            wire.usage == "final" and ask.include_usage and ask.continuous_usage
+            wire.usage == "final" and completion.include_usage and completion.continuous_usage
         )
-        self._final_usage = wire.usage == "every" or (wire.usage == "final" and ask.include_usage)
+        self._final_usage = wire.usage == "every" or (wire.usage == "final" and completion.include_usage)
         self._reasoned = 0
 
     @property
     def comment(self) -> bytes:
-        """A keep-alive."""
+        """A keep-alive comment."""
         return b": keep-alive" + self._end
 
     @property
@@ -79,7 +83,7 @@ class Chunks:
         return b"data: [DONE]" + self._end
 
     def role(self) -> bytes:
-        """The chunk that names the role and carries nothing."""
+        """The chunk with the role and without content."""
         choice = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
         return (
             self._head + choice + self._usage_so_far(0) + b',"prompt_token_ids":null,"prompt_text":null' + self._close
@@ -94,7 +98,7 @@ class Chunks:
         head = self._reasoning if reasoning else self._answer
         if reasoning:
             self._reasoned = sent + size
-        if sent == 0 and self._ask.chat and self._wire.role_chunk == "none":
+        if sent == 0 and self._completion.chat and self._wire.role_chunk == "none":
             head = head.replace(b'"delta":{', b'"delta":{"role":"assistant",', 1)
         if last:
             return head + text + self._last_tail + self._usage_at_last(sent + size) + self._close
@@ -102,24 +106,24 @@ class Chunks:
             return head + text + self._tail + self._usage_so_far(sent + size) + self._close
         return head + text + self._tail + self._close
 
-    def nothing(self) -> bytes:
-        """The chunk that gives the finish reason and no content."""
-        if self._ask.chat:
+    def finish(self) -> bytes:
+        """The chunk with the finish reason and without content."""
+        if self._completion.chat:
             choice = b'{"index":0,"delta":{' + self._last_tail.removeprefix(b'"')
         else:
             choice = b'{"index":0,"text":"' + self._last_tail
         return self._head + choice + self._usage_at_last(0) + self._close
 
     def ending(self, done: bool) -> Iterator[bytes]:
-        """The events after the last content: the usage if it was asked for, and `[DONE]`."""
+        """The events after the last content: usage if it was requested, and `[DONE]`."""
         if self._final_usage:
             record = self._record
-            said = {
-                "usage": usage(self._ask, record, record.completion_tokens),
+            final = {
+                "usage": usage(self._completion, record, record.completion_tokens),
                 "system_fingerprint": FINGERPRINT,
                 "metrics": metrics(record),
             }
-            yield self._head + b"]," + orjson.dumps(said)[1:] + self._end
+            yield self._head + b"]," + orjson.dumps(final)[1:] + self._end
         if done:
             yield self.done
 
@@ -128,7 +132,7 @@ class Chunks:
         return b"data: " + error_body("EngineCore encountered an issue.", "InternalServerError", 500) + self._end
 
     def broken(self) -> bytes:
-        """A chunk whose JSON stops in the middle."""
+        """A chunk with incomplete JSON."""
         return self._answer + b" bro" + self._end
 
     def huge(self, size: int, piece: int = 1 << 20) -> Iterator[bytes]:
@@ -140,7 +144,7 @@ class Chunks:
 
     def _choice_tail(self, finish_reason: str | None) -> bytes:
         finish = orjson.dumps(finish_reason)
-        if not self._ask.chat:
+        if not self._completion.chat:
             more = b',"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]'
             return b'","logprobs":null,"finish_reason":' + finish + more
         stop = b"" if finish_reason is None else b',"stop_reason":null'
@@ -148,7 +152,7 @@ class Chunks:
 
     def _usage_at_last(self, sent: int) -> bytes:
         if self._wire.usage == "last-content":
-            return b',"usage":' + orjson.dumps(usage(self._ask, self._record, sent))
+            return b',"usage":' + orjson.dumps(usage(self._completion, self._record, sent))
         return self._usage_so_far(sent)
 
     def _usage_so_far(self, sent: int) -> bytes:
@@ -160,15 +164,15 @@ class Chunks:
         return b',"usage":{' + counts + b',"completion_tokens_details":' + details + b"}"
 
 
-def answer_id(ask: Ask, record: Record) -> str:
+def answer_id(completion: CompletionRequest, record: Record) -> str:
     """`chatcmpl-` or `cmpl-` and the request's own id."""
-    return ("chatcmpl-" if ask.chat else "cmpl-") + record.id
+    return ("chatcmpl-" if completion.chat else "cmpl-") + record.id
 
 
-def usage(ask: Ask, record: Record, completion_tokens: int) -> dict[str, Any]:
+def usage(completion: CompletionRequest, record: Record, completion_tokens: int) -> dict[str, Any]:
     """The usage object at the end of an answer."""
     cached = {"cached_tokens": record.cached_tokens}
-    if ask.chat:
+    if completion.chat:
         cached["created_cache_tokens"] = 0
     return {
         "prompt_tokens": record.prompt_tokens,
@@ -179,7 +183,7 @@ def usage(ask: Ask, record: Record, completion_tokens: int) -> dict[str, Any]:
 
 
 def metrics(record: Record) -> dict[str, float | None] | None:
-    """The server's own measurements, as vLLM gives them with `--enable-per-request-metrics`; None before any content."""
+    """Measurements of the server, as sent by vLLM with `--enable-per-request-metrics`; None before any content."""
     if not record.writes or record.started_ns is None:
         return None
     first_ns, last_ns, n = record.writes[0], record.writes[-1], record.completion_tokens
@@ -192,25 +196,27 @@ def metrics(record: Record) -> dict[str, float | None] | None:
     }
 
 
-def plain_answer(wire: Wire, ask: Ask, record: Record, created_s: int, tokens: int, reasoning: int) -> bytes:
-    """The whole answer of `tokens` tokens, the first `reasoning` of them reasoning, for a request without `stream`."""
+def plain_answer(
+    wire: Wire, completion: CompletionRequest, record: Record, created_s: int, tokens: int, reasoning: int
+) -> bytes:
+    """The answer without `stream`: `tokens` tokens, of which the first `reasoning` are reasoning."""
     words = [WORDS[i % len(WORDS)].decode() for i in range(tokens)]
     text = "".join(words[reasoning:])
     choice: dict[str, Any] = {"index": 0}
-    if ask.chat:
+    if completion.chat:
         choice["message"] = {"role": "assistant", "content": text}
         if reasoning:
             choice["message"][wire.reasoning_field] = "".join(words[:reasoning])
     else:
         choice["text"] = "".join(words)
     answer: dict[str, Any] = {
-        "id": answer_id(ask, record),
-        "object": "chat.completion" if ask.chat else "text_completion",
+        "id": answer_id(completion, record),
+        "object": "chat.completion" if completion.chat else "text_completion",
         "created": created_s,
-        "model": ask.model,
-        "choices": [choice | {"logprobs": None, "finish_reason": ask.finish_reason, "stop_reason": None}],
+        "model": completion.model,
+        "choices": [choice | {"logprobs": None, "finish_reason": completion.finish_reason, "stop_reason": None}],
         "system_fingerprint": FINGERPRINT,
     }
     if wire.usage != "none":
-        answer["usage"] = usage(ask, record, tokens)
+        answer["usage"] = usage(completion, record, tokens)
     return orjson.dumps(answer)

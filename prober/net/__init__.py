@@ -1,1 +1,1 @@
-"""The network, one system a file. Thin: the modules above decide what an answer means."""
+"""Network I/O, one system per file. Modules above interpret the answers."""

@@ -35,7 +35,7 @@ def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         os.close(memory)
 
 
-def trusting(ca_file: str | None) -> ssl.SSLContext:
+def trusting_context(ca_file: str | None) -> ssl.SSLContext:
     """Client context that trusts the CAs of a file, or those of the system. Raises OSError, ssl.SSLError."""
     return ssl.create_default_context(cafile=ca_file)
 
@@ -79,7 +79,7 @@ class ClientTls:
         return tuple(stamp(file) if file else None for file in files)
 
     def _renew(self, stamps: tuple[Stamp | None, ...]) -> None:
-        """The system's CAs are not read again: that is slow, and a probe may be due."""
+        """Load changed certificates. The system's CAs are not read again, as that is slow and a probe may be due."""
         if self.spec.ca_file:
             self._context = self._make_context()
         elif pair := self._pair():
@@ -89,7 +89,7 @@ class ClientTls:
     def _make_context(self) -> ssl.SSLContext:
         spec = self.spec
         try:
-            context = trusting(spec.ca_file)
+            context = trusting_context(spec.ca_file)
         except (OSError, ssl.SSLError) as problem:
             why = getattr(problem, "strerror", None) or problem
             raise BadCertificate(f"tls.ca_file {spec.ca_file}: {why}; give a file of PEM certificates") from None
@@ -117,7 +117,7 @@ _shared: weakref.WeakValueDictionary[TlsSpec, ClientTls] = weakref.WeakValueDict
 
 def client_tls(spec: TlsSpec) -> ClientTls:
     """Settings shared by targets with the same spec: the system's CAs take a megabyte per context. Raises BadCertificate."""
-    found = _shared.get(spec)
-    if found is None:
-        found = _shared[spec] = ClientTls(spec)
-    return found
+    settings = _shared.get(spec)
+    if settings is None:
+        settings = _shared[spec] = ClientTls(spec)
+    return settings

@@ -18,19 +18,21 @@ from prober.net.endpoint import Endpoint, is_address
 from prober.net.exchange import Exchange
 
 T = TypeVar("T")
-_UNUSABLE = {
+_UNUSABLE_FAMILY = {
     errno.EADDRNOTAVAIL,
     errno.ENETUNREACH,
     errno.EAFNOSUPPORT,
 }  # an address family that this machine does not support
 # This machine is out of file descriptors, memory or ports.
-_OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL}
+_LOCAL_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL}
 
 
 class Broken(Exception):
-    """The connection could not be set up. verdict: how it counts; connection: the completed phases.
+    """The connection could not be set up.
 
-    is_refused: the target's own address refused the TCP connection (ECONNREFUSED); never a proxy's refusal
+    verdict: outcome and detail of the probe
+    connection: the completed phases
+    is_refused: the target's address, not a proxy, refused the TCP connection (ECONNREFUSED)
     """
 
     def __init__(self, outcome: Outcome, detail: str, connection: Connection, *, is_refused: bool = False) -> None:
@@ -52,29 +54,31 @@ async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> C
         ) from None
     except socket.gaierror as problem:
         if (
-            ours := _exhausted()
+            exhausted := _exhausted()
         ) is not None:  # without a socket the resolver reports the same error as for an unknown name
-            raise setup.broken(Outcome.INVALID, f"the prober itself cannot resolve {setup.host!r}: {ours}") from None
+            raise setup.broken(
+                Outcome.INVALID, f"the prober itself cannot resolve {setup.host!r}: {exhausted}"
+            ) from None
         raise setup.broken(Outcome.DNS, f"cannot resolve {setup.host!r}: {problem.strerror}") from None
     except ssl.SSLCertVerificationError as problem:
         raise setup.broken(Outcome.TLS, f"certificate refused: {problem.verify_message}") from None
     except Forbidden as problem:
         raise setup.broken(Outcome.REJECTED, str(problem.strerror)) from None
     except (OSError, ssl.SSLError) as problem:
-        if problem.errno in _OURS or setup.phase == "dns":  # other errors of the resolver are local
-            said = f"the prober itself cannot connect: {setup.phase}: {_exhausted() or _said(problem)}"
-            raise setup.broken(Outcome.INVALID, said) from None
+        if problem.errno in _LOCAL_ERRORS or setup.phase == "dns":  # other errors of the resolver are local
+            detail = f"the prober itself cannot connect: {setup.phase}: {_exhausted() or _reason_of(problem)}"
+            raise setup.broken(Outcome.INVALID, detail) from None
         outcome = Outcome.TLS if setup.phase == "tls" else Outcome.CONNECT_REFUSED
         is_refused = problem.errno == errno.ECONNREFUSED and setup.phase == "tcp" and endpoint.proxy is None
-        detail = f"{setup.phase} to {setup.host}:{setup.port}: {_said(problem)}"
+        detail = f"{setup.phase} to {setup.host}:{setup.port}: {_reason_of(problem)}"
         raise setup.broken(outcome, detail, is_refused=is_refused) from None
 
 
 def cert_expiry(exchange: Exchange) -> float | None:
     """Expiry of the server certificate in Unix seconds; None without a verified certificate."""
-    found = exchange.transport.get_extra_info("ssl_object") if exchange.transport else None
+    tls_object = exchange.transport.get_extra_info("ssl_object") if exchange.transport else None
     try:
-        until = (found.getpeercert() or {}).get("notAfter") if found is not None else None
+        until = (tls_object.getpeercert() or {}).get("notAfter") if tls_object is not None else None
         return float(ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None
     except ValueError:  # the handshake is not complete, or the date is invalid
         return None
@@ -85,11 +89,11 @@ def _exhausted() -> str | None:
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as problem:
-        return _said(problem)
+        return _reason_of(problem)
     return None
 
 
-def _said(problem: Exception) -> str:
+def _reason_of(problem: Exception) -> str:
     return (getattr(problem, "strerror", None) or getattr(problem, "reason", None) or str(problem)).strip()
 
 
@@ -110,8 +114,8 @@ class _Setup:
         check(self._endpoint.host, allow_link_local=self._endpoint.allow_link_local)
         addresses = [self.host]
         if not is_address(self.host):
-            found = await self._timed("dns", self._resolve())
-            addresses = list(dict.fromkeys(str(address[4][0]) for address in found))
+            resolved = await self._timed("dns", self._resolve())
+            addresses = list(dict.fromkeys(str(address[4][0]) for address in resolved))
         secured = self._endpoint.tls is not None
         tunnel = _Tunnel() if secured and self._endpoint.proxy else None
         await self._timed("tcp", self._tcp(addresses, tunnel or self._exchange))
@@ -147,7 +151,7 @@ class _Setup:
                     refusal = problem
                 if index == len(addresses) - 1:
                     # `localhost` is also ::1; without IPv6 the result is that of 127.0.0.1.
-                    raise refusal if refusal and problem.errno in _UNUSABLE else problem from None
+                    raise refusal if refusal and problem.errno in _UNUSABLE_FAMILY else problem from None
 
     async def _tls(self) -> None:
         exchange, context = self._exchange, self._endpoint.tls

@@ -19,7 +19,7 @@ class BadEndpoint(ValueError):
 
 @dataclass(slots=True)
 class Endpoint:
-    """One server.
+    """The server of a target.
 
     trust: TLS settings, None for http.
     server_name: expected name in the certificate.

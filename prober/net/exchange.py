@@ -1,13 +1,13 @@
-"""One HTTP/1.1 request on a new connection: bytes get a timestamp on arrival and are parsed later.
+"""An HTTP/1.1 request on a new connection: bytes get a timestamp on arrival and are parsed later.
 
-The parser of HTTP is llhttp (httptools), fed at once because it is C; events and JSON are read when the answer has ended, when
-a deadline has to know whether content came, or when too much waits. So a chunk's stamp never waits for another's JSON. Only a
-piece that may hold the end, `[DONE]`, is split into events at once, so that the answer ends when it arrives.
+HTTP is parsed at once by llhttp (httptools), which is C. Events and JSON are parsed when the answer has ended, when a deadline
+depends on whether content has arrived, or when too many bytes wait, so no timestamp waits for the JSON of another chunk. Only a
+piece that may contain the end, `[DONE]`, is split into events at once, so that the answer ends when it arrives.
 
-Deadlines act on content: a role chunk or a keep-alive moves none. They are decided by stamps: bytes that arrive after the time
-at which a deadline may have passed are not read before that deadline was checked, so a timer that runs late changes nothing.
+Deadlines depend on content: role chunks and keep-alives do not extend them. They are decided by timestamps: bytes that arrive after
+a possible deadline are parsed only after that deadline was checked, so a late timer changes nothing.
 
-An exception while this code runs ends this exchange only: it is raised to whoever waits for `ended`.
+An exception in this code ends only this exchange: it is raised to the caller that awaits `ended`.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Recording
 from prober.net.clock import Clock
 
-SLICE = 4
+MAX_PARSED_PIECES = 4  # per turn of the event loop
 MAX_STREAM_BYTES = 64 << 20  # of a stream on the wire, with headers, chunk framing and trailers
 MAX_PLAIN_BYTES = 4 << 20  # of any other response
 MAX_HEAD_BYTES = 64 << 10
@@ -57,9 +57,9 @@ def _guarded(callback: Callable[Concatenate["Exchange", P], None]) -> Callable[C
 
 
 class Exchange(asyncio.Protocol):
-    """One request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
+    """A request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
 
-    `ended` raises what this code failed with; `received` then tells whether it was over something that the server sent.
+    `ended` raises an internal error of this code; `received` then shows whether the server had sent anything.
     """
 
     def __init__(self, recording: Recording | None, clock: Clock) -> None:
@@ -112,7 +112,7 @@ class Exchange(asyncio.Protocol):
             return None
         if self.recording.first_ns is None and self.end_ns is None:
             try:
-                self.recording.parse_pending(SLICE)
+                self.recording.parse_pending(MAX_PARSED_PIECES)
             except Exception as problem:
                 self._fail(problem)
         return self.recording.first_ns
@@ -185,12 +185,12 @@ class Exchange(asyncio.Protocol):
             return
         self.status, self.headers_ns = status, self._arrived_ns
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        told = kind in ("application/json", "text/html")
-        self._streaming = self.recording is not None and status < 300 and not (self.recording.streamed and told)
+        is_document = kind in ("application/json", "text/html")
+        self._streaming = self.recording is not None and status < 300 and not (self.recording.streamed and is_document)
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
-            said = f"the answer is compressed ({coding[:20]!r}), though identity was asked for; switch that off for the prober"
-            self._break(Outcome.MALFORMED, said)
+            detail = f"the answer is compressed ({coding[:20]!r}), though identity was asked for; switch that off for the prober"
+            self._break(Outcome.MALFORMED, detail)
 
     def on_body(self, data: bytes) -> None:
         if self._parser is None:
@@ -236,7 +236,7 @@ class Exchange(asyncio.Protocol):
         if self.ended.done():
             return
         recording = self.recording
-        if recording is not None and recording.parse_pending(SLICE):
+        if recording is not None and recording.parse_pending(MAX_PARSED_PIECES):
             self.ended.get_loop().call_soon(self._finish)
             return
         if recording is not None:
@@ -248,11 +248,11 @@ class Exchange(asyncio.Protocol):
 
     def _not_a_stream(self, recording: Recording) -> None:
         kind = self.headers.get("content-type", "").partition(";")[0]
-        whole = Recording(streamed=False)
-        whole.feed(self._arrived_ns, bytes(self.body))
-        whole.finish()
-        recording.error = whole.error
-        if whole.error is None:
+        document = Recording(streamed=False)
+        document.feed(self._arrived_ns, bytes(self.body))
+        document.finish()
+        recording.error = document.error
+        if document.error is None:
             start = bytes(self.body[:60]).decode("utf-8", "replace")
             recording.malformed = f"{kind or 'no content type'} where an event stream was asked for: {start!r}"
 
@@ -272,8 +272,8 @@ class Exchange(asyncio.Protocol):
         if self._timer:
             self._timer.cancel()
         if self.ended.done():
-            said = "an exchange failed after its end; please report this"
-            self.ended.get_loop().call_exception_handler({"message": said, "exception": problem})
+            detail = "an exchange failed after its end; please report this"
+            self.ended.get_loop().call_exception_handler({"message": detail, "exception": problem})
         else:
             self.ended.set_exception(problem)
         if self.transport is not None:
@@ -299,7 +299,7 @@ class Exchange(asyncio.Protocol):
         self._timer = None
         if self.ended.done() or self.end_ns is not None:
             return
-        if self.recording is not None and self.recording.parse_pending(SLICE):
+        if self.recording is not None and self.recording.parse_pending(MAX_PARSED_PIECES):
             self._timer = self.ended.get_loop().call_soon(self._on_timer)
             return
         self._check(self.now_ns())
@@ -324,19 +324,19 @@ class Exchange(asyncio.Protocol):
             stall_ns = round(limits.stall * 1e9)
             if self.recording.first_ns is None:
                 at = due + round(limits.first_token * 1e9)
-                seen = f"status {self.status}, {self._size} bytes" if self.status else "no answer"
-                said = f"no content after {limits.first_token:g} s ({seen})"
-                waits.append((at, Outcome.TIMEOUT_FIRST_TOKEN, said))
+                progress = f"status {self.status}, {self._size} bytes" if self.status else "no answer"
+                detail = f"no content after {limits.first_token:g} s ({progress})"
+                waits.append((at, Outcome.TIMEOUT_FIRST_TOKEN, detail))
                 next_ns = now_ns + stall_ns  # content that arrives now can stall from then on
             else:
                 at = (self.recording.last_ns or 0) + stall_ns
-                said = (
+                detail = (
                     f"neither content nor the end for {limits.stall:g} s after {self.recording.content_chunks} chunks"
                 )
-                waits.append((at, Outcome.TIMEOUT_STALL, said))
-        at, outcome, said = min(waits)
+                waits.append((at, Outcome.TIMEOUT_STALL, detail))
+        at, outcome, detail = min(waits)
         if at < now_ns:
-            self._break(outcome, said)
+            self._break(outcome, detail)
             return
         self._check_ns = min(at, next_ns)
         self._timer = self.ended.get_loop().call_later((self._check_ns - now_ns) / 1e9 + 0.002, self._on_timer)

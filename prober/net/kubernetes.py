@@ -7,6 +7,7 @@ messages.
 
 import ipaddress
 import os
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ PAGE_SIZE = 50  # objects per response: parsing must not delay timestamps of pro
 MAX_RESPONSE_BYTES = 16 << 20
 MAX_EVENT_BYTES = 4 << 20  # etcd holds no object above 1.5 MiB
 MAX_MESSAGE_CHARS = 500  # of a server's error message
-_PIECE = 1 << 16
+_PIECE_BYTES = 1 << 16
+_SECONDS = re.compile(r"[0-9]{1,6}")
 _KINDS = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
 
 
@@ -138,13 +140,13 @@ class Api:
         query = {**(params or {}), "limit": str(PAGE_SIZE)}
         while True:
             page = await self.get(path, query, timeout_s=timeout_s)
-            items, about = page.get("items"), page.get("metadata")
-            if not isinstance(items or [], list) or not isinstance(about, dict):
+            items, metadata = page.get("items"), page.get("metadata")
+            if not isinstance(items or [], list) or not isinstance(metadata, dict):
                 raise self._unreachable(path, "not a list of a Kubernetes API")
             objects += [item for item in items or () if isinstance(item, dict)]
-            if not about.get("continue"):
-                return Listed(objects, str(about.get("resourceVersion") or ""))
-            query["continue"] = str(about["continue"])
+            if not metadata.get("continue"):
+                return Listed(objects, str(metadata.get("resourceVersion") or ""))
+            query["continue"] = str(metadata["continue"])
 
     async def watch(
         self, path: str, params: Params | None = None, *, version: str = "", watch_s: float = WATCH_S
@@ -247,11 +249,12 @@ class Api:
         except ValueError:
             status = None
         retry = answer.headers.get("Retry-After", "")
-        raise self._api_error(status, answer.status, answer.reason or "", float(retry) if retry.isdecimal() else 0.0)
+        retry_after_s = float(retry) if _SECONDS.fullmatch(retry) else 0.0
+        raise self._api_error(status, answer.status, answer.reason or "", retry_after_s)
 
     async def _body(self, answer: aiohttp.ClientResponse, path: str) -> bytes:
         body = bytearray()
-        async for piece in answer.content.iter_chunked(_PIECE):
+        async for piece in answer.content.iter_chunked(_PIECE_BYTES):
             body += piece
             if len(body) > MAX_RESPONSE_BYTES:
                 raise self._unreachable(path, f"longer than {MAX_RESPONSE_BYTES:,} bytes")
@@ -262,26 +265,27 @@ class Api:
             document = orjson.loads(line)
         except ValueError as problem:
             raise self._unreachable(path, f"not an event: {problem}") from None
-        kind, about = (document.get("type"), document.get("object")) if isinstance(document, dict) else (None, None)
+        kind, metadata = (document.get("type"), document.get("object")) if isinstance(document, dict) else (None, None)
         if kind == "ERROR":
-            raise self._api_error(about, 500, "", 0.0)
-        if kind not in _KINDS or not isinstance(about, dict):
+            raise self._api_error(metadata, 500, "", 0.0)
+        if kind not in _KINDS or not isinstance(metadata, dict):
             raise self._unreachable(path, f"an event of type {str(kind)[:40]!r} without an object")
-        return Event(cast(Kind, kind), about)
+        return Event(cast(Kind, kind), metadata)
 
     def _unreachable(self, path: str, why: str) -> Unreachable:
         return Unreachable(f"{self.url}{path}: {self.redactor.redact(why[:MAX_MESSAGE_CHARS])}")
 
     def _api_error(self, document: Any, status: int, reason: str, retry_after_s: float) -> KubernetesApiError:
         """Error from a Status object, or from the HTTP status without one."""
-        about = document if isinstance(document, dict) else {}
-        code, details = about.get("code"), about.get("details")
-        if isinstance(details, dict) and isinstance(details.get("retryAfterSeconds"), int):
-            retry_after_s = max(retry_after_s, details["retryAfterSeconds"])
+        metadata = document if isinstance(document, dict) else {}
+        code, details = metadata.get("code"), metadata.get("details")
+        requested_s = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+        if isinstance(requested_s, int) and _SECONDS.fullmatch(str(requested_s)):
+            retry_after_s = max(retry_after_s, requested_s)
         return KubernetesApiError(
             code if isinstance(code, int) else status,
-            self.redactor.redact(str(about.get("reason") or reason)[:100]),
-            self.redactor.redact(str(about.get("message") or "no message")[:MAX_MESSAGE_CHARS]),
+            self.redactor.redact(str(metadata.get("reason") or reason)[:100]),
+            self.redactor.redact(str(metadata.get("message") or "no message")[:MAX_MESSAGE_CHARS]),
             retry_after_s,
         )
 

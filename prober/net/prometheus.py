@@ -18,7 +18,7 @@ MAX_MESSAGE_CHARS = 500  # of an error message of Prometheus
 HOUR_S = 3600
 
 
-class Unanswered(Exception):
+class QueryFailed(Exception):
     """A query failed or its answer cannot be used; the message has the address and the reason."""
 
 
@@ -28,53 +28,53 @@ async def hourly_histograms(
     """Cumulative histogram of each of the last `hours`, summed over replicas of the prober.
 
     Returns [(middle of the hour in Unix seconds, [(upper bound in seconds, observations up to it)])], without empty hours.
-    Raises Unanswered.
+    Raises QueryFailed.
     """
     matchers = ",".join(f"{name}={_quoted(value)}" for name, value in labels.items())
     query = f"sum by (le) (increase({series}_bucket{{{matchers}}}[1h]))"
     end = end_unix_s // HOUR_S * HOUR_S
     parameters = {"query": query, "start": str(end - (hours - 1) * HOUR_S), "end": str(end), "step": str(HOUR_S)}
-    found: dict[float, list[tuple[float, float]]] = {}
+    buckets_by_time: dict[float, list[tuple[float, float]]] = {}
     try:
         for row in await _rows(url, "query_range", parameters):
             bound = float(row["metric"]["le"])
             for at, value in row["values"]:
-                found.setdefault(float(at), []).append((bound, float(value)))
+                buckets_by_time.setdefault(float(at), []).append((bound, float(value)))
     except (KeyError, TypeError, ValueError) as problem:
-        raise Unanswered(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
-    histograms = [(at - HOUR_S / 2, sorted(buckets)) for at, buckets in sorted(found.items())]
+        raise QueryFailed(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
+    histograms = [(at - HOUR_S / 2, sorted(buckets)) for at, buckets in sorted(buckets_by_time.items())]
     return [(at, buckets) for at, buckets in histograms if buckets[-1][0] == math.inf and buckets[-1][1] > 0]
 
 
 async def firing(url: str, target: str, without: Collection[str] = ()) -> list[str]:
-    """Names of the firing alerts of a target, without severity info and without those in `without`. Raises Unanswered."""
+    """Names of the firing alerts of a target, without severity info and without those in `without`. Raises QueryFailed."""
     names = _quoted("|".join(sorted(without)))
     query = f'ALERTS{{alertstate="firing",severity!="info",alertname!~{names},target={_quoted(target)}}}'
     try:
         return sorted({str(row["metric"]["alertname"]) for row in await _rows(url, "query", {"query": query})})
     except (KeyError, TypeError) as problem:
-        raise Unanswered(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
+        raise QueryFailed(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
 
 
 async def instant(url: str, query: str) -> float:
-    """Current value of a query that gives a scalar or one series. Raises Unanswered, also for no data, NaN and infinity."""
+    """Current value of a query that gives a scalar or one series. Raises QueryFailed, also for no data, NaN and infinity."""
     rows = await _rows(url, "query", {"query": query})
     try:
         values = (
             [float(row["value"][1]) for row in rows] if all(isinstance(row, dict) for row in rows) else [float(rows[1])]
         )
     except (IndexError, KeyError, TypeError, ValueError) as problem:
-        raise Unanswered(f"{shown(url)}: {query!r} does not give a number: {problem!r}") from None
+        raise QueryFailed(f"{shown(url)}: {query!r} does not give a number: {problem!r}") from None
     if len(values) != 1:
         result = f"{len(values)} series; aggregate them, such as with sum()" if values else "no data"
-        raise Unanswered(f"{shown(url)}: {query!r} gives {result}")
+        raise QueryFailed(f"{shown(url)}: {query!r} gives {result}")
     if not math.isfinite(values[0]):
-        raise Unanswered(f"{shown(url)}: {query!r} gives {values[0]}, not a finite number")
+        raise QueryFailed(f"{shown(url)}: {query!r} gives {values[0]}, not a finite number")
     return values[0]
 
 
 async def _rows(url: str, path: str, parameters: dict[str, str]) -> list[Any]:
-    """`result` of the answer: a list of series, or [time, value] of a scalar. Raises Unanswered."""
+    """`result` of the answer: a list of series, or [time, value] of a scalar. Raises QueryFailed."""
     redactor = Redactor()
     redactor.add_url(url)
     try:
@@ -87,21 +87,21 @@ async def _rows(url: str, path: str, parameters: dict[str, str]) -> list[Any]:
             ) as answer,
         ):
             if 300 <= answer.status < 400:
-                raise Unanswered(
+                raise QueryFailed(
                     f"{shown(url)}: HTTP {answer.status}: redirects are not followed; configure the final address"
                 )
             document: Any = orjson.loads(await read_body(answer, MAX_RESPONSE_BYTES))
         if document["status"] != "success":
-            raise Unanswered(
+            raise QueryFailed(
                 f"{shown(url)}: {redactor.redact(str(document.get('error', document))[:MAX_MESSAGE_CHARS])}"
             )
         rows: list[Any] = document["data"]["result"]
         return rows
     except (TimeoutError, aiohttp.ClientError, OSError) as problem:
         reason = redactor.redact(str(problem))  # may contain the start of a response that is not HTTP
-        raise Unanswered(f"{shown(url)}: {shown(reason) or type(problem).__name__}") from None
+        raise QueryFailed(f"{shown(url)}: {shown(reason) or type(problem).__name__}") from None
     except (KeyError, TypeError, ValueError) as problem:
-        raise Unanswered(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
+        raise QueryFailed(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
 
 
 def _quoted(value: str) -> str:

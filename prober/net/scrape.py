@@ -13,7 +13,7 @@ MAX_BODY_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 16
 
 
-class Unreadable(Exception):
+class UnreadablePage(Exception):
     """The page could not be read; the message has the address and the reason."""
 
 
@@ -35,7 +35,7 @@ async def fetch(
     limit: int = MAX_BODY_BYTES,
     allow_link_local: bool = False,
 ) -> Fetched:
-    """GET `url`. Redirects, compressed responses and refused addresses (also with a proxy) raise Unreadable."""
+    """GET `url`. Redirects, compressed responses and refused addresses (also with a proxy) raise UnreadablePage."""
     timeout = aiohttp.ClientTimeout(
         total=timeout_s, ceil_threshold=timeout_s + 1
     )  # otherwise rounded up to whole seconds
@@ -50,17 +50,17 @@ async def fetch(
             session.get(url, headers=headers, proxy=proxy, allow_redirects=False) as answer,
         ):
             if 300 <= answer.status < 400:
-                raise Unreadable(
+                raise UnreadablePage(
                     f"{where}: HTTP {answer.status}: redirects are not followed; configure the final address"
                 )
             if answer.status != 200:
-                raise Unreadable(f"{where}: HTTP {answer.status}")
+                raise UnreadablePage(f"{where}: HTTP {answer.status}")
             body = await read_body(answer, limit)
             return Fetched(body, {name.lower(): value for name, value in answer.headers.items()})
     except TimeoutError:
-        raise Unreadable(f"{where}: no answer within {timeout_s:g} s") from None
+        raise UnreadablePage(f"{where}: no answer within {timeout_s:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as problem:
-        raise Unreadable(f"{where}: {shown(str(problem)) or type(problem).__name__}") from None
+        raise UnreadablePage(f"{where}: {shown(str(problem)) or type(problem).__name__}") from None
 
 
 async def read_body(answer: aiohttp.ClientResponse, limit: int) -> bytes:

@@ -54,7 +54,7 @@ class Identity:
 class Keeps(Protocol):
     """Keeps what is spent where a restart finds it."""
 
-    def low(self, key: str) -> None:
+    def needs_checkpoint(self, key: str) -> None:
         """The marks of this target are no longer far enough ahead."""
 
     async def written(self, within_s: float) -> bool:
@@ -226,7 +226,7 @@ class Target:
 
     def _tell_ledger(self) -> None:
         if self.ledger is not None and any(budget.needs_checkpoint for budget in self.budgets.values()):
-            self.ledger.low(self.spec.key)
+            self.ledger.needs_checkpoint(self.spec.key)
 
     async def _ask_health(self) -> None:
         now = self.clock.now_ns()

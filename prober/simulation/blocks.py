@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 class Blocks:
     """Counts of blocks, and prefix blocks by id. A prefix block is `per_prefix` blocks.
 
-    used: held by requests, a prefix block once, however many requests hold it. Prefix blocks that no one holds are free, as
-    vLLM counts them, and are known until their room is needed; the longest unused goes first.
+    used: blocks held by requests; a prefix block counts once, also if several requests hold it. As in vLLM, prefix blocks that no
+    request holds count as free; they stay cached until their room is needed, and the least recently used is evicted first.
     """
 
     __slots__ = ("_holders", "_idle", "_per", "capacity", "total", "used")
@@ -30,15 +30,15 @@ class Blocks:
         if self._idle:
             self._make_room()
 
-    def known(self, ids: Sequence[int], most: int) -> int:
-        """Returns how many of the first `most` ids are cached before the first that is not."""
+    def cached_count(self, ids: Sequence[int], most: int) -> int:
+        """Returns the number of cached ids at the start of the first `most` ids."""
         for at, block in enumerate(ids[:most]):
             if block not in self._holders and block not in self._idle:
                 return at
         return min(most, len(ids))
 
     def cost(self, ids: Iterable[int]) -> int:
-        """Returns by how many blocks `used` grows when a request holds these cached ids."""
+        """Returns the growth of `used`, in blocks, if a request holds these cached ids."""
         return self._per * sum(block in self._idle for block in ids)
 
     def hold(self, ids: Iterable[int]) -> None:
@@ -56,7 +56,7 @@ class Blocks:
         self._holders.update(dict.fromkeys(new, 1))
         return new
 
-    def give(self, count: int, shared: Sequence[int]) -> None:
+    def release(self, count: int, shared: Sequence[int]) -> None:
         """Release the `count` blocks of a request, including those of the ids in `shared`."""
         self.used -= count - self._per * len(shared)
         for block in reversed(shared):  # the end of a prompt is evicted before its beginning

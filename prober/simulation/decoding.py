@@ -1,17 +1,19 @@
-"""The sequences that decode. All gain one token a round, so the rounds so far and one number a sequence say where each stands."""
+"""The decoding sequences. All gain one token per round, so the round and one number per sequence give the state of each."""
 
 from heapq import heappop, heappush
 from itertools import count
 
 from prober.simulation.request import Run, Truth
 
-_LOG_RUNS = 4096
+_MIN_TRIMMED_RUNS = 4096
 
 
 class Decoding:
     """The decoding part of the batch, in rounds (steps with decodes).
 
-    rounds: so far; count: sequences; tokens_out: tokens they have made in all
+    rounds: number of rounds so far
+    count: number of sequences
+    tokens_out: total number of generated tokens
     """
 
     __slots__ = (
@@ -31,13 +33,15 @@ class Decoding:
     def __init__(self, block_tokens: int) -> None:
         self.rounds = self.count = self.tokens_out = 0
         self._size = block_tokens
-        self._offsets = 0  # the sum of them
-        self._phases = [0] * block_tokens  # sequences by offset modulo block: who needs a block in which round
+        self._offsets = 0  # sum of the offsets of all sequences
+        self._phases = [
+            0
+        ] * block_tokens  # number of sequences by offset modulo block, which gives the round of their next block
         self._finishes: list[tuple[int, int, Truth]] = []  # a heap by round; entries of sequences that left are stale
         self._order = count()
-        self._log: list[Run] = []  # the steps: these are everyone's ITLs
+        self._log: list[Run] = []  # durations of the steps, which are the ITLs of all sequences
         self._log_from = 0
-        self._trim_at = _LOG_RUNS
+        self._trim_at = _MIN_TRIMMED_RUNS
 
     @property
     def context(self) -> int:
@@ -45,15 +49,15 @@ class Decoding:
         return self.count * self.rounds + self._offsets
 
     def tokens(self, truth: Truth) -> int:
-        """Tokens that one sequence has out."""
+        """Generated tokens of one sequence."""
         return self.rounds + truth.offset - truth.request.prompt_tokens
 
     def blocks(self, truth: Truth) -> int:
-        """Blocks that one sequence holds. Its latest token is not in the cache: the round that makes the next puts it there."""
+        """Blocks of one sequence. Its latest token is not in the cache before the next round."""
         return -(-(self.rounds + truth.offset - 1) // self._size)
 
     def join(self, truth: Truth) -> None:
-        """A sequence whose prompt is computed and whose latest token is out."""
+        """Add a sequence whose prompt is computed and whose latest token is generated."""
         request = truth.request
         truth.offset = request.prompt_tokens + truth.tokens - self.rounds
         truth.finish = self.rounds + request.output_tokens - truth.tokens
@@ -64,7 +68,7 @@ class Decoding:
         heappush(self._finishes, (truth.finish, next(self._order), truth))
 
     def leave(self, truth: Truth) -> None:
-        """It decodes no more; its tokens, blocks and ITLs are settled."""
+        """Remove a sequence and record its tokens, blocks and ITLs."""
         truth.blocks = self.blocks(truth)
         truth.tokens = self.tokens(truth)
         truth.finish = -1
@@ -74,35 +78,35 @@ class Decoding:
         self._phases[truth.offset % self._size] -= 1
 
     def to_first_finish(self) -> int:
-        """Rounds until a sequence has all its tokens."""
+        """Number of rounds until a sequence has all its tokens."""
         finishes = self._finishes
         while finishes[0][2].finish != finishes[0][0]:
             heappop(finishes)
         return finishes[0][0] - self.rounds
 
     def next_growth(self) -> int:
-        """Blocks that the next round adds."""
+        """Number of blocks that the next round adds."""
         return self._phases[(1 - self.rounds) % self._size]
 
     def growth(self, rounds: int) -> int:
-        """Blocks that so many rounds add."""
-        laps, rest = divmod(rounds, self._size)
+        """Number of blocks that `rounds` rounds add."""
+        laps, remainder = divmod(rounds, self._size)
         phases = self._phases
         end = (1 - self.rounds) % self._size + 1
-        if rest <= end:
-            return laps * self.count + sum(phases[end - rest : end])
-        return laps * self.count + sum(phases[:end]) + sum(phases[end - rest :])
+        if remainder <= end:
+            return laps * self.count + sum(phases[end - remainder : end])
+        return laps * self.count + sum(phases[:end]) + sum(phases[end - remainder :])
 
     def rounds_in(self, blocks: int) -> int:
-        """Rounds that so many blocks are enough for."""
+        """Number of rounds for which `blocks` blocks are enough."""
         laps, left = divmod(blocks, self.count)
         ahead = 0
         while (left := left - self._phases[(1 - self.rounds - ahead) % self._size]) >= 0:
             ahead += 1
         return laps * self._size + ahead
 
-    def go(self, rounds: int, first_s: float, slope_s: float) -> list[Truth]:
-        """So many rounds of first_s, first_s + slope_s, …; returns who has all its tokens now."""
+    def run(self, rounds: int, first_s: float, slope_s: float) -> list[Truth]:
+        """Run `rounds` rounds of first_s, first_s + slope_s, …; returns the sequences that now have all their tokens."""
         self.rounds += rounds
         self.tokens_out += self.count * rounds
         self._log.append((rounds, first_s, slope_s))
@@ -117,9 +121,9 @@ class Decoding:
         return done
 
     def _trim(self) -> None:
-        """Forget the part of the log that belongs to no one."""
+        """Drop the part of the log before the oldest sequence."""
         marks = (truth.mark for finish, _, truth in self._finishes if truth.finish == finish)
         oldest = min(marks, default=self._log_from + len(self._log))
         del self._log[: oldest - self._log_from]
         self._log_from = oldest
-        self._trim_at = 2 * len(self._log) + _LOG_RUNS  # a long request keeps much of it
+        self._trim_at = 2 * len(self._log) + _MIN_TRIMMED_RUNS  # a long request needs much of the log

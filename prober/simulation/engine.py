@@ -1,11 +1,11 @@
-"""The continuous-batching engine, after the scheduler of vLLM V1, in virtual time.
+"""A continuous-batching engine in virtual time, modelled on the scheduler of vLLM V1.
 
-A step takes one token from every sequence that decodes and fills what its token budget has left with prompts, in pieces where
-one does not fit. The engine does not walk through tokens: while the batch stays as it is, steps differ only by the context that
-grows, so it takes many at once, up to the next end of a request, time of interest, fault or lack of blocks.
+A step generates one token of every decoding sequence and fills the rest of its token budget with prompts, in pieces if one does
+not fit. The engine does not iterate over tokens: while the batch is unchanged, steps differ only by the growing context, so it
+runs many at once, up to the next end of a request, time limit, fault or lack of blocks.
 
-What follows from first come, first served, and is relied on: `_running` is in the order of arrival (the one that is preempted is
-the last, and goes to the head of the line), and at most one prompt is in pieces, that of the last.
+Requests are served first come, first served. Therefore `_running` is in the order of arrival (the last one is preempted and
+becomes the first waiting one), and at most one prompt, the last one, is in pieces.
 """
 
 from collections import deque
@@ -22,9 +22,9 @@ from prober.simulation.request import End, Request, Truth
 
 
 class State(NamedTuple):
-    """The engine as its metrics page would tell it, at the end of the latest step that has begun.
+    """Values of a metrics page at the end of the latest begun step.
 
-    Token counters are in tokens; a preempted request counts once in the prompt's and in the prefix cache's.
+    Counters of prompts, answers and prefix cache are in tokens; a preempted request counts once.
     """
 
     at_s: float
@@ -41,16 +41,19 @@ class State(NamedTuple):
 
 
 class Engine:
-    """One engine, from time 0. `submit` requests in the order of time, `advance`, and see what has ended.
+    """An engine, from time 0. `submit` requests in the order of time and `advance`.
 
         engine = Engine(Parameters(), Random(1))
         truth = engine.submit(Request(arrival_s=0.5, prompt_tokens=1000, output_tokens=100))
         engine.advance(60.0)
         print(truth.ttft_s, truth.itls_s())
 
-    A step is fixed when it begins: what arrives, is cancelled or goes wrong during it counts from the next one on. `rng` draws
-    which steps a `Tail` slows and nothing else. at_s: the end of the latest step that has begun, or the time up to which an
-    idle engine was advanced. Raises ValueError for a fault that cannot be.
+    A step is fixed when it begins: arrivals, cancellations and faults during a step take effect with the next one.
+
+    rng: draws only the steps that a `Tail` slows down
+    at_s: end of the latest begun step, or the time up to which an idle engine was advanced
+
+    Raises ValueError for an invalid fault.
     """
 
     def __init__(self, parameters: Parameters, rng: Random, faults: Iterable[Fault] = ()) -> None:
@@ -61,7 +64,7 @@ class Engine:
         self._decoding = Decoding(parameters.block_tokens)
         self._waiting: deque[Truth] = deque()
         self._running: dict[Truth, None] = {}
-        self._partial: Truth | None = None  # the one whose prompt is in pieces
+        self._partial: Truth | None = None  # the request whose prompt is in pieces
         self._ended: list[Truth] = []
         self._preemptions = self._queries = self._hits = self._prompts = self._firsts = self._completed = (
             self._steps
@@ -69,19 +72,19 @@ class Engine:
         self.set_faults(faults)
 
     def set_faults(self, faults: Iterable[Fault]) -> None:
-        """What goes wrong from `at_s` on, in place of what was set before. Raises ValueError."""
+        """Replace the faults from `at_s` on. Raises ValueError."""
         self._timetable = Timetable(faults, self.at_s)
         self._effect = Effect()
         self._until_tail = inf
 
     @property
     def busy(self) -> bool:
-        """There is a request in it."""
+        """Whether any request is running or waiting."""
         return bool(self._running or self._waiting)
 
     @property
     def running(self) -> int:
-        """Requests in the batch."""
+        """Number of requests in the batch."""
         return len(self._running)
 
     @property
@@ -91,7 +94,7 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """The state after the latest step that has begun."""
+        """State at the end of the latest begun step."""
         return State(
             at_s=self.at_s,
             running=len(self._running),
@@ -107,16 +110,16 @@ class Engine:
         )
 
     def tokens(self, truth: Truth) -> int:
-        """Tokens that are out at `at_s` of a request that was submitted here."""
+        """Generated tokens of a request at `at_s`."""
         return truth.tokens if truth.finish < 0 else self._decoding.tokens(truth)
 
     def submit(self, request: Request) -> Truth:
-        """A request arrives; the engine advances to then. Raises ValueError if it could never be served."""
+        """Add a request and advance to its arrival. Raises ValueError if it could never be served."""
         if request.prompt_tokens < 1 or request.output_tokens < 1:
-            raise ValueError(f"{request}: a prompt and an answer have a token or more")
-        most = self.parameters.blocks(request.prompt_tokens + request.output_tokens)
-        if most > self._blocks.total:
-            raise ValueError(f"{request}: it may need {most} KV blocks of the engine's {self._blocks.total}")
+            raise ValueError(f"{request}: prompt and answer must have at least one token")
+        needed = self.parameters.blocks(request.prompt_tokens + request.output_tokens)
+        if needed > self._blocks.total:
+            raise ValueError(f"{request}: it may need {needed} KV blocks of the engine's {self._blocks.total}")
         self._run(request.arrival_s)
         truth = Truth(request)
         if request.arrival_s < self._effect.down_until_s:
@@ -126,7 +129,7 @@ class Engine:
         return truth
 
     def cancel(self, truth: Truth) -> None:
-        """Its client left; without effect on one that has ended."""
+        """Cancel a request, unless it has ended."""
         if truth.end is None:
             if truth in self._running:
                 self._leave(truth)
@@ -135,16 +138,16 @@ class Engine:
             self._end(truth, End.CANCELLED, max(self.at_s, truth.request.arrival_s))
 
     def advance(self, to_s: float) -> list[Truth]:
-        """Do all steps that begin before `to_s`; returns the requests that have ended since it was last called."""
+        """Run all steps that begin before `to_s`; returns the requests that ended since the last call."""
         self._run(to_s)
         ended, self._ended = self._ended, []
         return ended
 
     def step(self, to_s: float) -> bool:
-        """Do at most one step that begins before `to_s`, its tokens are out at `at_s`; False if there is none to do."""
-        while (did := self._jump(to_s, 1)) == 0:
+        """Run at most one step that begins before `to_s`; returns whether there was one. Its tokens are generated at `at_s`."""
+        while (steps := self._jump(to_s, 1)) == 0:
             pass
-        return did > 0
+        return steps > 0
 
     def _run(self, to_s: float) -> None:
         while self._jump(to_s, inf) >= 0:
@@ -152,8 +155,8 @@ class Engine:
         if not self._running and self.at_s < to_s < inf:
             self.at_s = to_s
 
-    def _jump(self, to_s: float, most: float) -> int:
-        """The next step, and those alike that follow it; returns how many, 0 if only the state changed, -1 if it is time."""
+    def _jump(self, to_s: float, max_steps: float) -> int:
+        """Run the next step and its equal successors; returns their number, 0 if only the state changed, -1 if `to_s` is reached."""
         change_s = self._timetable.next_s
         start_s = self.at_s
         if not self._running:
@@ -172,24 +175,24 @@ class Engine:
             blocks.take(growth)
         computed, spent = self._prefill(start_s, preempted)
         if not spent and not decoding.count:
-            return self._stuck(preempted, to_s)
+            return self._wait_for_change(preempted, to_s)
         first_s, slope_s = self._step_s(spent)
         steps = 1
         if not (spent or preempted):
-            steps = self._alike(min(to_s, change_s) - start_s, first_s, slope_s, most, growth)
+            steps = self._equal_steps(min(to_s, change_s) - start_s, first_s, slope_s, max_steps, growth)
         self.at_s = start_s + steps * first_s + slope_s * (steps * (steps - 1) / 2)
         self._steps += steps
         if not spent:
             self._until_tail = self._until_tail - steps if self._until_tail else self._draw_tail()
         if decoding.count:
-            for truth in decoding.go(steps, first_s, slope_s):
+            for truth in decoding.run(steps, first_s, slope_s):
                 self._finish(truth)
         for truth in computed:
             self._first_token(truth)
         return steps
 
-    def _stuck(self, preempted: bool, to_s: float) -> int:
-        """Blocks are lost, and the first in the line needs more than there are: wait for a change."""
+    def _wait_for_change(self, preempted: bool, to_s: float) -> int:
+        """Wait for a change if the first waiting request needs more blocks than are available."""
         if preempted:
             return 0
         if self._timetable.next_s >= to_s:
@@ -198,7 +201,7 @@ class Engine:
         return 0
 
     def _step_s(self, spent: int) -> tuple[float, float]:
-        """How long a step with so many prompt tokens takes, and by how much each further one is longer."""
+        """Duration of a step with `spent` prompt tokens, and the increase of each further step, in seconds."""
         parameters, decoding, factor = self.parameters, self._decoding, self._effect.factor
         if self._until_tail == 0 and not spent:
             factor *= self._effect.tail_factor
@@ -210,11 +213,11 @@ class Engine:
         ) * factor
         return first_s, 0.0 if spent else parameters.kv_token_s * decoding.count * factor
 
-    def _alike(self, span_s: float, first_s: float, slope_s: float, most: float, growth: int) -> int:
-        """How many steps from this one on are the same but for the growing context; takes their blocks."""
+    def _equal_steps(self, span_s: float, first_s: float, slope_s: float, max_steps: float, growth: int) -> int:
+        """Number of steps, including this one, that differ only by the growing context; allocates their blocks."""
         decoding, blocks = self._decoding, self._blocks
-        steps = min(decoding.to_first_finish(), most, self._until_tail or 1)
-        # n steps take n·half + n²·slope/2. The root in this form stands a slope of 0.
+        steps = min(decoding.to_first_finish(), max_steps, self._until_tail or 1)
+        # n steps take n·half + n²·slope/2. This form of the root allows a slope of 0.
         half_s = first_s - slope_s / 2
         if steps * (half_s + slope_s / 2 * steps) > span_s:
             steps = min(steps, ceil(2 * span_s / (half_s + (half_s * half_s + 2 * slope_s * span_s) ** 0.5)))
@@ -229,14 +232,14 @@ class Engine:
         return steps
 
     def _draw_tail(self) -> float:
-        """Steps that only decode before the next slow one: geometric, without end where there is no tail."""
+        """Number of steps that only decode before the next slow one: geometric, infinite without a tail."""
         share = self._effect.tail_share
         if not 0 < share < 1:
             return 0 if share else inf
         return int(log(1.0 - self._rng.random()) / log(1.0 - share))
 
     def _preempt(self) -> int:
-        """From the last on, until there are the blocks of the next round; returns how many it needs."""
+        """Preempt requests, the last one first, until there are blocks for the next round; returns the number it needs."""
         blocks = self._blocks
         while self._running and blocks.used + self._decoding.next_growth() > blocks.capacity:
             truth = next(reversed(self._running))
@@ -247,7 +250,7 @@ class Engine:
         return self._decoding.next_growth()
 
     def _prefill(self, start_s: float, preempted: bool) -> tuple[list[Truth], int]:
-        """Spend the step's tokens on prompts, admitting who fits: whose prompt is computed with it, and tokens spent."""
+        """Admit requests and compute prompts with the rest of the token budget; returns those complete now, and tokens spent."""
         if self._partial is None and (preempted or not self._waiting):
             return [], 0
         budget = self.parameters.max_batched_tokens - self._decoding.count
@@ -269,23 +272,23 @@ class Engine:
         return computed, budget - left
 
     def _admit(self, truth: Truth, start_s: float) -> bool:
-        """Let the head of the line in, if it has come and all of its prompt fits."""
+        """Admit the first waiting request if it has arrived and its prompt fits."""
         request, parameters, blocks = truth.request, self.parameters, self._blocks
         if len(self._running) >= parameters.max_sequences or request.arrival_s > start_s:
             return False
-        tokens = request.prompt_tokens + truth.tokens  # after a preemption its own tokens are prompt too
+        tokens = request.prompt_tokens + truth.tokens  # after a preemption its generated tokens are part of the prompt
         needed = parameters.blocks(tokens)
         private, cached = needed, 0
         if request.prefix:
             size = parameters.prefix_block_tokens
-            # The last token is always computed: its output is the next token of the answer.
-            found = request.prefix[: blocks.known(request.prefix, (request.prompt_tokens - 1) // size)]
-            cached = len(found) * size
+            # The last prompt token is always computed: its output is the next token of the answer.
+            cached_ids = request.prefix[: blocks.cached_count(request.prefix, (request.prompt_tokens - 1) // size)]
+            cached = len(cached_ids) * size
             private -= parameters.blocks(cached)
-            if blocks.used + private + blocks.cost(found) > blocks.capacity:
+            if blocks.used + private + blocks.cost(cached_ids) > blocks.capacity:
                 return False
-            blocks.hold(found)
-            truth.shared = list(found)
+            blocks.hold(cached_ids)
+            truth.shared = list(cached_ids)
         elif blocks.used + private > blocks.capacity:
             return False
         blocks.take(private)
@@ -300,11 +303,11 @@ class Engine:
         return True
 
     def _first_token(self, truth: Truth) -> None:
-        """Its prompt is computed, and with it one token is out at `at_s`; from now on it decodes."""
+        """Start to decode a request whose prompt is computed and whose first token is generated at `at_s`."""
         request = truth.request
         if request.prefix:
-            whole = request.prompt_tokens // self.parameters.prefix_block_tokens
-            truth.shared += self._blocks.publish(request.prefix[:whole])
+            complete_blocks = request.prompt_tokens // self.parameters.prefix_block_tokens
+            truth.shared += self._blocks.publish(request.prefix[:complete_blocks])
         truth.tokens += 1
         self._firsts += 1
         if truth.cut_s is not None:
@@ -318,20 +321,20 @@ class Engine:
             self._decoding.join(truth)
 
     def _leave(self, truth: Truth) -> None:
-        """Out of the batch before its end; who runs and does not decode is the one in pieces."""
+        """Remove a request from the batch before its end. If it does not decode, it is the one in pieces."""
         del self._running[truth]
         if truth.finish >= 0:
             self._decoding.leave(truth)
             truth.cut_s = self.at_s
         else:
             self._partial = None
-        self._blocks.give(truth.blocks, truth.shared)
+        self._blocks.release(truth.blocks, truth.shared)
         truth.shared = []
 
     def _finish(self, truth: Truth) -> None:
-        """Out of the batch with all its tokens."""
+        """Remove a request that has all its tokens from the batch."""
         del self._running[truth]
-        self._blocks.give(truth.blocks, truth.shared)
+        self._blocks.release(truth.blocks, truth.shared)
         self._completed += 1
         self._end(truth, End.COMPLETE, self.at_s)
 
@@ -340,7 +343,7 @@ class Engine:
         self._ended.append(truth)
 
     def _change(self, at_s: float) -> None:
-        """A fault begins or ends."""
+        """Apply the begin or end of a fault."""
         self.at_s = at_s
         tail_share = self._effect.tail_share
         self._effect, flushed, crashed = self._timetable.pass_next()

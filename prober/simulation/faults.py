@@ -64,7 +64,7 @@ class Effect(NamedTuple):
 
 
 class Timetable:
-    """Faults ordered by time. `next_s` is when the next one begins or ends. Raises ValueError for an invalid fault."""
+    """Faults ordered by time. next_s: time of the next begin or end. Raises ValueError for an invalid fault."""
 
     def __init__(self, faults: Iterable[Fault], since_s: float = 0.0) -> None:
         self._faults = tuple(faults)
@@ -78,7 +78,7 @@ class Timetable:
         self.next_s = self._times[0]
 
     def pass_next(self) -> tuple[Effect, bool, bool]:
-        """Advance past `next_s`. Returns (effect from then on, is the prefix cache flushed, does the engine crash)."""
+        """Advance past `next_s`. Returns (effect from then on, whether the prefix cache is flushed, whether the engine crashes)."""
         at = self._times[0]
         while self._times and self._times[0] == at:
             del self._times[0]

@@ -1,7 +1,7 @@
-"""The engine's other load: requests by time, fitted to a production trace or replayed from one.
+"""Background load of the engine: requests by time, fitted to a production trace or replayed from one.
 
 The figures are fitted to the Azure LLM inference trace 2023, conversation (CC-BY 4.0; Patel et al., Splitwise, ISCA 2024):
-19,366 requests in 58 minutes. `python -m bench.simulation --fit PATH` makes them again from the published file.
+19,366 requests in 58 minutes. `python -m bench.simulation --fit PATH` computes them from the published file.
 """
 
 import math
@@ -13,8 +13,8 @@ from typing import Protocol
 from prober.simulation.request import Request
 from prober.workload.trace import Trace
 
-# Quantiles of the prompt's tokens at 0, 1/40, ..., 1. The last one is not the maximum (14,050) but what gives the last cell,
-# between straight lines, its mean.
+# Quantiles of the prompt's tokens at 0, 1/40, ..., 1. The last one is not the maximum (14,050) but gives the last cell its mean
+# with linear interpolation.
 PROMPT_TOKENS = (
     2, 120, 181, 200, 207, 235, 372, 379, 387, 393, 396, 400, 403, 407, 414, 428, 703, 922, 984, 1005, 1020,
     1034, 1045, 1058, 1071, 1083, 1097, 1112, 1130, 1153, 1189, 1277, 1315, 1434, 1877, 2310, 2735, 4075,
@@ -36,10 +36,10 @@ OUTPUT_TOKENS = (
 )
 
 TRACE_RATE_PER_S = 5.53
-# Counts of 1 to 10 s vary 1.23 times as much as a Poisson process with the slow rate would have it. A replica that gets a
-# share of the requests at random sees that share of the excess.
+# Counts over 1 to 10 s vary 1.23 times as much as those of a Poisson process with the slow rate. A replica that gets a random
+# share of the requests has that share of the excess.
 GAP_EXCESS = 0.23
-# The slow rate: exp of an autoregressive process, by the covariance of counts in minutes, with that correlation time.
+# The slow rate is exp of an autoregressive process, fitted to the covariance of counts per minute.
 RATE_SIGMA = 0.21
 RATE_CORRELATION_S = 600.0
 _PIECE_S = 60.0
@@ -55,10 +55,10 @@ class Load(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AzureConversation:
-    """Requests like those of the trace, `rate_per_s` in the mean: one replica's share of them.
+    """Requests like those of the trace, at the mean rate of one replica.
 
-    daily_amplitude: the mean rate swings by so much of itself, highest at `peak_hour` of UTC. The trace is shorter than an
-    hour: the daily cycle is an assumption.
+    daily_amplitude: daily variation of the mean rate, relative to it. An assumption, as the trace is shorter than an hour.
+    peak_hour: of UTC
     """
 
     rate_per_s: float = 1.0
@@ -72,7 +72,7 @@ class AzureConversation:
             raise ValueError(f"daily_amplitude is {self.daily_amplitude}; it must be at least 0 and below 1")
 
     def requests(self, rng: Random, start_unix_s: float, duration_s: float) -> Iterator[Request]:
-        """Gamma-distributed gaps of a time that runs as fast as the rate, which changes every minute."""
+        """Requests with gamma-distributed gaps, scaled by a rate that changes every minute."""
         shape = 1 / (1 + GAP_EXCESS * self.rate_per_s / TRACE_RATE_PER_S)
         keep = math.exp(-_PIECE_S / RATE_CORRELATION_S)
         noise = RATE_SIGMA * math.sqrt(1 - keep * keep)
@@ -96,14 +96,14 @@ class AzureConversation:
 
 
 def lengths(rng: Random) -> tuple[int, int]:
-    """Prompt and output tokens of one request of the trace's kind."""
+    """Prompt and output tokens of one request like those of the trace."""
     u = rng.random()
     outputs = OUTPUT_TOKENS[int(u * len(OUTPUT_TOKENS))]
     return _between(PROMPT_TOKENS, u), _between(outputs, rng.random())
 
 
 def _between(quantiles: tuple[int, ...], u: float) -> int:
-    """The quantile at `u` (1 excluded) between equally spaced ones."""
+    """The quantile at `u` in [0, 1), interpolated between equally spaced quantiles."""
     place = u * (len(quantiles) - 1)
     cell = int(place)
     low = quantiles[cell]
@@ -112,7 +112,7 @@ def _between(quantiles: tuple[int, ...], u: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A trace as it was recorded, over and over, with its shared prefixes: of each request a `share` is kept, at random."""
+    """A recorded trace with its shared prefixes, repeated endlessly. share: random share of its requests."""
 
     trace: Trace
     share: float = 1.0
@@ -122,7 +122,7 @@ class Replayed:
             raise ValueError(f"share is {self.share}; it must be above 0 and at most 1")
 
     def requests(self, rng: Random, start_unix_s: float, duration_s: float) -> Iterator[Request]:
-        """A lap lasts the trace's span and one mean gap."""
+        """Requests of the trace; a repetition lasts the span of the trace and one mean gap."""
         trace = self.trace
         lap_s = trace.offsets_ns[-1] / 1e9 + 1 / trace.rate_per_s
         prefixes = trace.blocks or ((),) * len(trace.offsets_ns)
@@ -139,7 +139,8 @@ class Replayed:
 
 
 def replayed(trace: Trace, rate_per_s: float | None = None) -> Replayed:
-    """The trace at the share of it that makes `rate_per_s` in the mean (None: all of it). Raises ValueError if it has
-    fewer. Its prefix blocks are of `trace.BLOCK_TOKENS`, the default of `Parameters.prefix_block_tokens` too.
+    """The share of the trace with the mean rate `rate_per_s` (None: all requests). Raises ValueError if its rate is lower.
+
+    Prefix blocks have `trace.BLOCK_TOKENS` tokens, which is also the default of `Parameters.prefix_block_tokens`.
     """
     return Replayed(trace, 1.0 if rate_per_s is None else rate_per_s / trace.rate_per_s)

@@ -1,4 +1,4 @@
-"""What the simulated engine is like: the cost of a step, and what the scheduler may use."""
+"""Parameters of the simulated engine: cost of a step, and limits of the scheduler."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,16 @@ from dataclasses import dataclass
 class Parameters:
     """An engine. A step costs `step_s + sequence_s × decodes + prefill_token_s × prompt tokens + kv_token_s × context`.
 
-    step_s: reading the weights, launching kernels; sequence_s: sampling and detokenizing of one sequence that decodes
-    prefill_token_s: computing one token of a prompt; kv_token_s: reading one token of context of a sequence that decodes
-    max_batched_tokens: of a step, one for each decode, the rest for (pieces of) prompts; max_sequences: running at a time
-    kv_blocks, block_tokens: the KV cache; prefix_block_tokens: what one id of a request's prefix stands for
+    step_s: reading the weights, launching kernels
+    sequence_s: sampling and detokenizing of one decoding sequence
+    prefill_token_s: computing one token of a prompt
+    kv_token_s: reading one token of context of a decoding sequence
+    max_batched_tokens: per step, one for each decode, the rest for (pieces of) prompts
+    max_sequences: running at a time
+    kv_blocks, block_tokens: the KV cache
+    prefix_block_tokens: tokens of one id of a request's prefix
 
-    The defaults are a plausible set, not a measurement: a model of 8 billion weights in bfloat16 on a GPU of 80 GB, 2.0 TB/s
+    The defaults are plausible, not measured: a model of 8 billion weights in bfloat16 on a GPU of 80 GB, 2.0 TB/s
     and 312 TFLOP/s (the data sheet of an A100 SXM). step_s: 16 GB of weights ÷ 2.0 TB/s and half a millisecond of launches.
     prefill_token_s: 16 GFLOP a token at half the peak. kv_token_s: 128 KiB (32 layers × 8 KV heads × 128 × 2 × 2 bytes) ÷
     2.0 TB/s. kv_blocks: 90% of the memory less weights and activations, about 52 GB. Token budget and number of sequences
@@ -42,5 +46,5 @@ class Parameters:
             raise ValueError(f"prefix_block_tokens is a multiple of block_tokens ({self.block_tokens})")
 
     def blocks(self, tokens: int) -> int:
-        """KV blocks that hold so many tokens."""
+        """Number of KV blocks for `tokens` tokens."""
         return -(-tokens // self.block_tokens)

@@ -10,10 +10,10 @@ Run = tuple[int, float, float]
 
 
 class Request(NamedTuple):
-    """One request. Times are seconds of virtual time.
+    """A request. Times are seconds of virtual time.
 
-    prefix: ids of the blocks of `prefix_block_tokens` that its prompt starts with (equal ids mean equal text up to there)
-    background: it belongs to the engine's other load, which only the counters show
+    prefix: ids of the blocks of `prefix_block_tokens` at the start of the prompt (equal ids mean equal text up to there)
+    background: belongs to the background load
     """
 
     arrival_s: float
@@ -24,7 +24,7 @@ class Request(NamedTuple):
 
 
 class End(Enum):
-    """How a request ended."""
+    """End of a request."""
 
     COMPLETE = "complete"
     CANCELLED = "cancelled"
@@ -34,15 +34,15 @@ class End(Enum):
 class Truth:
     """The true course of one request. It is updated while the request is in the engine and final once `end` is not None.
 
-    admitted_s: begin of the first step that worked on it (None: it waits)
+    admitted_s: begin of its first step; None while it waits
     first_token_s: time of its first token
-    end_s: time of its last token, or when it was cancelled or lost
+    end_s: time of its last token, or of its cancellation or loss
     tokens: generated tokens, current once it has ended (see `Engine.tokens`)
-    cached_tokens: prompt tokens found in the prefix cache when it was first admitted
-    runs: its ITLs in compact form: (n, first, slope) stands for the n values first, first + slope, …
+    cached_tokens: prompt tokens that were in the prefix cache at its first admission
+    runs: ITLs in compact form: (n, first, slope) stands for the n values first, first + slope, …
     """
 
-    # Those of the second line are the scheduler's own.
+    # The second line is internal to the scheduler.
     __slots__ = (
         *("request", "admitted_s", "first_token_s", "end_s", "tokens", "preemptions", "cached_tokens", "runs", "end"),
         *("left", "blocks", "shared", "offset", "finish", "mark", "cut_s"),
@@ -58,13 +58,13 @@ class Truth:
         self.cached_tokens = 0
         self.runs: list[Run] = []
         self.end: End | None = None
-        self.left = 0  # prompt tokens that are still to be computed
-        self.blocks = 0  # held while its prompt is computed, those of `shared` too
-        self.shared: list[int] = []  # prefix blocks that it holds together with the cache
-        self.offset = 0  # while it decodes: prompt and tokens so far are the engine's rounds and this
+        self.left = 0  # prompt tokens to compute
+        self.blocks = 0  # held while its prompt is computed, including those of `shared`
+        self.shared: list[int] = []  # ids of prefix blocks that it shares with the cache
+        self.offset = 0  # while it decodes: prompt and generated tokens − rounds of the engine
         self.finish = -1  # round of its last token; -1: it does not decode
-        self.mark = 0  # where in the engine's log its ITLs begin
-        self.cut_s: float | None = None  # it was preempted: when its last token was out
+        self.mark = 0  # index of its first ITL in the log of the engine
+        self.cut_s: float | None = None  # time of its last token before a preemption
 
     @property
     def ttft_s(self) -> float | None:

@@ -10,12 +10,12 @@ from typing import Self
 MAX_OWNER_BYTES = 200
 
 
-class Held(Exception):
+class LockHeld(Exception):
     """Another process holds the lock; the message names it: `prober matrix, process 123`."""
 
 
 class Lock:
-    """Held within `with Lock(name, owner):`; `name` is any text, such as an address. Raises Held."""
+    """Held within `with Lock(name, owner):`; `name` is any text, such as an address. Raises LockHeld."""
 
     def __init__(self, name: str, owner: str = "another prober") -> None:
         digest = hashlib.sha256(name.encode()).hexdigest()[:24]
@@ -30,7 +30,7 @@ class Lock:
         except BlockingIOError:
             holder = os.pread(self._file, MAX_OWNER_BYTES, 0).decode(errors="replace")
             os.close(self._file)
-            raise Held(holder or "another prober") from None  # the holder may not have written its name yet
+            raise LockHeld(holder or "another prober") from None  # the holder may not have written its name yet
         os.truncate(self._file, 0)
         os.pwrite(self._file, f"{self._owner}, process {os.getpid()}".encode()[:MAX_OWNER_BYTES], 0)
         return self

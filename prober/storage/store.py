@@ -27,7 +27,7 @@ UNREADABLE_SUFFIX = ".unreadable"  # of the kind of rows that were set aside
 log = logging.getLogger(__name__)
 
 
-class Unusable(OSError):
+class UnusableStore(OSError):
     """The folder cannot be used; the message has its path and the remedy."""
 
 
@@ -46,7 +46,7 @@ class Store:
     def __init__(self, folder: str) -> None:
         """Open or create the store in `folder`. A damaged file, or one of a newer version, is renamed and kept.
 
-        Raises Unusable if the folder is not writable, not a folder, or held by another prober.
+        Raises UnusableStore if the folder is not writable, not a folder, or held by another prober.
         """
         path = Path(folder) / FILE_NAME
         self._path = path
@@ -60,7 +60,7 @@ class Store:
         except (OSError, sqlite3.OperationalError) as problem:
             busy = getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             held = f"held by another prober, or another program has {FILE_NAME} open ({problem}); give each prober its own folder"
-            raise Unusable(
+            raise UnusableStore(
                 f"--storage.path {folder}: "
                 + (held if busy else f"cannot be used: {problem}; mount a writable volume that no other prober uses")
                 + ", or leave it out to keep state in memory only"

@@ -18,7 +18,7 @@ from aiohttp import web
 from prober.config.web import HEADERS as SETTABLE
 from prober.net.endpoint import is_address
 from prober.web.host_name import host_name, is_private
-from prober.web.listener import Listener, beyond_loopback, client
+from prober.web.listener import Listener, client, is_reachable
 from prober.web.passwords import Busy, Passwords
 from prober.web.token_bucket import Rates, TooMany
 from prober.web.web_config import Loaded, WebFile
@@ -57,16 +57,16 @@ FOREIGN_NAME = (
     "--web.external-url to its address\n"
 )
 FOREIGN_PAGE = (
-    "refused: the request comes from a page of {stranger}; only the prober's own page and programs are allowed. "
+    "refused: the request comes from a page of {other_site}; only the prober's own page and programs are allowed. "
     "If this is the prober's address, set --web.external-url to it\n"
 )
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def unguarded(listen_address: str, loaded: Loaded) -> str:
+def missing_authentication(listen_address: str, loaded: Loaded) -> str:
     """Error if actions would be open to other machines without authentication; "" otherwise."""
     host = listen_address.rpartition(":")[0].strip("[]") or None
-    open_to_all = beyond_loopback(host) and not loaded.config.authenticates
+    open_to_all = is_reachable(host) and not loaded.config.authenticates
     return NEEDS_AUTH.format(address=listen_address) if open_to_all else ""
 
 
@@ -98,7 +98,7 @@ class AccessControl:
         self._origins, self._admin, self._is_ready = origins, admin, ready
         self._passwords = Passwords()
         self._pages = Rates(PAGES_PER_S, PAGES_BURST)
-        self._everybody = Rates(ALL_CLIENTS_FACTOR * PAGES_PER_S, ALL_CLIENTS_FACTOR * PAGES_BURST)
+        self._all_clients = Rates(ALL_CLIENTS_FACTOR * PAGES_PER_S, ALL_CLIENTS_FACTOR * PAGES_BURST)
         self._actions = Rates(ACTIONS_PER_S, ACTIONS_BURST)
         self._wrong = Rates(WRONG_PASSWORDS_PER_S, WRONG_PASSWORDS_BURST)
         self._checks = Rates(PASSWORD_CHECKS_PER_S, PASSWORD_CHECKS_BURST)
@@ -113,15 +113,15 @@ class AccessControl:
         """Answer or refuse a request, with a write timeout."""
         connection = self.listener.of(request) if self.listener else None
         if connection:
-            connection.asked()
-        loaded = await self.file.fresh()
+            connection.request_received()
+        loaded = await self.file.current()
         try:
             answer = await self._answer(request, loaded, handler)
         except web.HTTPException as refusal:  # of the router (unknown path or method) or of a handler
             allowed = {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
             answer = web.Response(status=refusal.status, text=refusal.text, headers=allowed)
         except TooMany as refusal:
-            answer = later(refusal.wait_s, str(refusal))
+            answer = too_many_requests(refusal.wait_s, str(refusal))
         _secure(answer, loaded)
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
@@ -131,9 +131,9 @@ class AccessControl:
             return answer  # the client has disconnected
         except TimeoutError:
             if connection:
-                connection.cut()
+                connection.abort()
         if connection and answer.keep_alive is not False:
-            connection.answered()
+            connection.response_sent()
         return answer
 
     def health(self, path: str) -> tuple[int, str] | None:
@@ -173,14 +173,14 @@ class AccessControl:
 
     def _rate_limited_s(self, request: web.Request, loaded: Loaded) -> float:
         """Take from the rate limits; seconds to wait if one is exceeded, else 0."""
-        who, now_s = client(request.remote or ""), self.now()
-        return self._pages.take(who, now_s) or self._everybody.take("", now_s) or self._limited(loaded, now_s)
+        client_key, now_s = client(request.remote or ""), self.now()
+        return self._pages.take(client_key, now_s) or self._all_clients.take("", now_s) or self._limited(loaded, now_s)
 
     async def _refused(self, request: web.Request, loaded: Loaded) -> web.Response | None:
         """Refusal of the request; None if it is allowed."""
-        who, now_s = client(request.remote or ""), self.now()
+        client_key, now_s = client(request.remote or ""), self.now()
         if wait_s := self._rate_limited_s(request, loaded):
-            return later(wait_s, "too many requests")
+            return too_many_requests(wait_s, "too many requests")
         if (request.content_length or 0) > MAX_BODY_BYTES:
             answer = web.Response(
                 status=413, text=f"the body has more than {MAX_BODY_BYTES:,} bytes; no operation takes a body\n"
@@ -191,12 +191,14 @@ class AccessControl:
             return web.Response(status=503, text=LOCKED)
         admitted = loaded.config.tls_server_config.certificate_required
         if loaded.config.basic_auth_users and not self.health(request.path):
-            if refusal := await self._identified(request, loaded.config.basic_auth_users, who, now_s):
+            if refusal := await self._check_credentials(request, loaded.config.basic_auth_users, client_key, now_s):
                 return refusal
             admitted = True
-        return self._action_refused(request, who, now_s, admitted=admitted)
+        return self._action_refused(request, client_key, now_s, admitted=admitted)
 
-    def _action_refused(self, request: web.Request, who: str, now_s: float, *, admitted: bool) -> web.Response | None:
+    def _action_refused(
+        self, request: web.Request, client_key: str, now_s: float, *, admitted: bool
+    ) -> web.Response | None:
         """Refusal of `/probe` or a write from a page of another site; None if allowed."""
         if request.method in SAFE_METHODS and request.path != self._probe:
             return None
@@ -206,13 +208,11 @@ class AccessControl:
         if request.method in SAFE_METHODS:
             if refusal := self._probe_refused(request, admitted=admitted):
                 return web.Response(status=403, text=refusal)
-        elif stranger := self._stranger(request, admitted=admitted):
-            return web.Response(status=403, text=FOREIGN_PAGE.format(stranger=stranger))
-        if wait_s := self._actions.take(who, now_s):
-            return later(wait_s, "too many probes and actions")
-        if request.path == self._reload and not (
-            admitted or self._admin() or not beyond_loopback(request.remote or "")
-        ):
+        elif other_site := self._other_site(request, admitted=admitted):
+            return web.Response(status=403, text=FOREIGN_PAGE.format(other_site=other_site))
+        if wait_s := self._actions.take(client_key, now_s):
+            return too_many_requests(wait_s, "too many probes and actions")
+        if request.path == self._reload and not (admitted or self._admin() or not is_reachable(request.remote or "")):
             return web.Response(status=403, text=RELOAD_OFF)
         return None
 
@@ -225,16 +225,16 @@ class AccessControl:
         """
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
         if site in ("cross-site", "same-site"):
-            return FOREIGN_PAGE.format(stranger=origin or "another site")
-        if origin and not site and not self._own(origin, request.host):
-            return FOREIGN_PAGE.format(stranger=origin)
+            return FOREIGN_PAGE.format(other_site=origin or "another site")
+        if origin and not site and not self._is_own(origin, request.host):
+            return FOREIGN_PAGE.format(other_site=origin)
         host = request.headers.get("Host")
         if admitted or host is None:  # a browser always sends it
             return ""
         name = host_name(host) or ""
         return "" if name in self.names or is_private(name) else FOREIGN_NAME.format(host=host)
 
-    def _own(self, origin: str, host: str) -> bool:
+    def _is_own(self, origin: str, host: str) -> bool:
         """Whether the origin is the site itself, by the Host of the request or an own origin."""
         scheme, authority = origin_of(origin)
         return (scheme, authority) in self._origins or (bool(authority) and authority == host)
@@ -248,24 +248,24 @@ class AccessControl:
             self._all = Rates(1 / limit.interval, limit.burst)
         return self._all.take("", now_s)
 
-    async def _identified(
-        self, request: web.Request, users: dict[str, str], who: str, now_s: float
+    async def _check_credentials(
+        self, request: web.Request, users: dict[str, str], client_key: str, now_s: float
     ) -> web.Response | None:
         """Refusal of the credentials; None if they are correct."""
         credentials = _credentials(request.headers.get("Authorization", ""))
         if credentials is None:
             return _unauthorised()
-        if self._passwords.known(users, *credentials):
+        if self._passwords.is_known(users, *credentials):
             return None
-        if wait_s := self._wrong.take(who, now_s) or self._checks.take("", now_s):
-            return later(wait_s, "too many wrong passwords")
+        if wait_s := self._wrong.take(client_key, now_s) or self._checks.take("", now_s):
+            return too_many_requests(wait_s, "too many wrong passwords")
         try:
-            return None if await self._passwords.right(users, *credentials) else _unauthorised()
+            return None if await self._passwords.is_correct(users, *credentials) else _unauthorised()
         except Busy:
-            return later(1.0, "too many password checks")
+            return too_many_requests(1.0, "too many password checks")
 
-    def _stranger(self, request: web.Request, *, admitted: bool) -> str:
-        """The other site whose page sent the request, "" for none. Browsers send an origin, programs do not.
+    def _other_site(self, request: web.Request, *, admitted: bool) -> str:
+        """The other site whose page sent the request; "" if there is none. Browsers send an origin, programs do not.
 
         With DNS rebinding the request looks like one of the prober's own page, except for its Host.
         """
@@ -274,16 +274,16 @@ class AccessControl:
             known = (
                 admitted
                 or not site
-                or _numeric(request.host)
+                or _is_local(request.host)
                 or request.host in {authority for _, authority in self._origins}
             )
             return "" if known else request.host
-        named = admitted or _numeric(request.host)
+        named = admitted or _is_local(request.host)
         own = origin and ((named and origin_of(origin)[1] == request.host) or origin_of(origin) in self._origins)
         return "" if own and site in ("", "same-site") else origin or "another site"
 
 
-def _numeric(host: str) -> bool:
+def _is_local(host: str) -> bool:
     """Whether the host is an IP address or localhost, which no other site can have."""
     name = host_name(host) or ""
     return name == "localhost" or is_address(name)
@@ -314,7 +314,7 @@ def _unauthorised() -> web.Response:
     return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Basic"})
 
 
-def later(wait_s: float, why: str) -> web.Response:
+def too_many_requests(wait_s: float, why: str) -> web.Response:
     """Response 429 that closes the connection: a retry needs a new one, and those are rate limited."""
     answer = web.Response(status=429, text=f"{why}; try again later\n", headers={"Retry-After": str(int(wait_s) + 1)})
     answer.force_close()
@@ -330,7 +330,7 @@ def _secure(answer: web.StreamResponse, loaded: Loaded) -> None:
 def _headers(loaded: Loaded) -> dict[str, str]:
     """Headers of every response; those of the web configuration win, and an empty value removes a header."""
     chosen = loaded.config.http_server_config.headers
-    found = HEADERS | {name: chosen[name] for name in SETTABLE if name in chosen}
-    return {name: value for name, value in found.items() if value} | {
+    headers = HEADERS | {name: chosen[name] for name in SETTABLE if name in chosen}
+    return {name: value for name, value in headers.items() if value} | {
         "Server": "llm-slo-prober"
     }  # instead of the library's name and version

@@ -23,13 +23,14 @@ from prober.web.overflow import Overflow
 from prober.web.token_bucket import Rates
 from prober.web.web_config import Loaded, WebFile
 
-HANDSHAKE_S = 5.0
-HEAD_S = 10.0  # until the first request is complete
-IDLE_S = 120.0  # until the next request is complete
-HEAD_BYTES = 64 << 10  # before a request is complete
-LOOK_EVERY_S = 1.0
-BACKLOG = 1024  # while the event loop is busy; beyond it the kernel drops, and the client retries a second later
-BATCH = 16  # connections accepted in one turn of the event loop
+HANDSHAKE_TIMEOUT_S = 5.0
+FIRST_REQUEST_TIMEOUT_S = 10.0  # until the first request is complete
+IDLE_TIMEOUT_S = 120.0  # until the next request is complete
+MAX_REQUEST_BYTES = 64 << 10  # of an incomplete request
+CHECK_INTERVAL_S = 1.0
+MAX_BACKLOG = 1024  # while the event loop is busy; beyond it the kernel drops, and the client retries a second later
+MAX_ACCEPTED = 16  # connections per turn of the event loop
+LOG_INTERVAL_S = 60.0
 log = logging.getLogger(__name__)
 
 
@@ -37,13 +38,13 @@ log = logging.getLogger(__name__)
 class Limits:
     """Limits of connections. most, of_one: open ones, in total and of one address; per_s, burst: new ones per second."""
 
-    most: int = 256
-    of_one: int = 64
+    max_open: int = 256
+    max_open_per_client: int = 64
     per_s: float = 200.0
-    of_one_per_s: float = 50.0
+    per_s_per_client: float = 50.0
     burst: int = 200
     tls_per_s: float = 20.0  # a handshake takes up to a millisecond of the event loop
-    of_one_tls_per_s: float = 10.0
+    tls_per_s_per_client: float = 10.0
     tls_burst: int = 40
     tls_gap_s: float = 0.02  # between two of them, however many are allowed
     tls_wait_s: float = 0.4  # for its turn; who would have to wait longer is beyond the limits
@@ -61,41 +62,44 @@ def client(address: str) -> str:
 
 
 class Connection(asyncio.Protocol):
-    """Wrapper of a connection that watches its state; `inner` is the server's protocol."""
+    """A connection with timeouts around `inner`, the protocol of the server.
 
-    def __init__(self, inner: web.RequestHandler, who: str, ended: Callable[["Connection"], None]) -> None:
-        self.inner, self.who, self._ended = inner, who, ended
+    waiting_s: start of the wait for a request; None while a response is due
+    """
+
+    def __init__(self, inner: web.RequestHandler, client_key: str, ended: Callable[["Connection"], None]) -> None:
+        self.inner, self.client_key, self._ended = inner, client_key, ended
         self.transport: asyncio.Transport | None = None
-        self.silent_s: float | None = time.monotonic()  # start of waiting for a request; None while a response is due
-        self._patience_s = HANDSHAKE_S + HEAD_S
+        self.waiting_s: float | None = time.monotonic()
+        self._timeout_s = HANDSHAKE_TIMEOUT_S + FIRST_REQUEST_TIMEOUT_S
         self._bytes = 0
 
-    def asked(self) -> None:
+    def request_received(self) -> None:
         """A request is complete."""
-        self.silent_s = None
+        self.waiting_s = None
 
-    def answered(self) -> None:
-        """Its response is complete."""
-        self.silent_s, self._patience_s, self._bytes = time.monotonic(), IDLE_S, 0
+    def response_sent(self) -> None:
+        """The response is complete."""
+        self.waiting_s, self._timeout_s, self._bytes = time.monotonic(), IDLE_TIMEOUT_S, 0
 
     def overdue(self, now_s: float) -> bool:
         """Whether the time for the request has passed."""
-        return self.silent_s is not None and now_s - self.silent_s > self._patience_s
+        return self.waiting_s is not None and now_s - self.waiting_s > self._timeout_s
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Abort the connection."""
         if self.transport is not None:
             self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.silent_s, self._patience_s = time.monotonic(), HEAD_S
+        self.waiting_s, self._timeout_s = time.monotonic(), FIRST_REQUEST_TIMEOUT_S
         self.inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.silent_s is not None:
-            if self._bytes > HEAD_BYTES:
-                self.cut()
+        if self.waiting_s is not None:
+            if self._bytes > MAX_REQUEST_BYTES:
+                self.abort()
                 return
             self._bytes += len(data)
         self.inner.data_received(data)
@@ -128,12 +132,12 @@ class Listener:
         self._open: dict[web.RequestHandler, Connection] = {}
         self._by_client: Counter[str] = Counter()
         self._rates = {
-            False: (Rates(limit.per_s, limit.burst), Rates(limit.of_one_per_s, limit.burst)),
-            True: (Rates(limit.tls_per_s, limit.tls_burst), Rates(limit.of_one_tls_per_s, limit.tls_burst)),
+            False: (Rates(limit.per_s, limit.burst), Rates(limit.per_s_per_client, limit.burst)),
+            True: (Rates(limit.tls_per_s, limit.tls_burst), Rates(limit.tls_per_s_per_client, limit.tls_burst)),
         }
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._told_s = -60.0
+        self._logged_s = -LOG_INTERVAL_S
         self._next_handshake_s = 0.0
 
     @property
@@ -149,8 +153,8 @@ class Listener:
         self._sockets = await _listening(host, port)
         self._overflow.start()
         for listening in self._sockets:
-            self._keep(self._accept(listening))
-        self._keep(self._watch())
+            self._start(self._accept(listening))
+        self._start(self._check_timeouts())
 
     async def close(self) -> None:
         """Stop listening; the server closes the connections."""
@@ -165,7 +169,7 @@ class Listener:
         """Connection of a request."""
         return self._open.get(request.protocol)
 
-    def _keep(self, work: Any) -> None:
+    def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -176,12 +180,12 @@ class Listener:
             try:
                 accepted, address = await loop.sock_accept(listening)
             except OSError as problem:  # most likely out of file descriptors, which is temporary
-                self._tell(f"connections are not accepted: {problem.strerror}")
+                self._log(f"connections are not accepted: {problem.strerror}")
                 await asyncio.sleep(0.1)
                 continue
-            loaded = await self._file.fresh()
+            loaded = await self._file.current()
             self._admit(accepted, address, loaded)
-            for _ in range(BATCH - 1):
+            for _ in range(MAX_ACCEPTED - 1):
                 try:
                     accepted, address = listening.accept()
                 except OSError:  # none pending; another error recurs in the next turn
@@ -191,39 +195,39 @@ class Listener:
 
     def _admit(self, accepted: socket.socket, address: Any, loaded: Loaded) -> None:
         """Start a connection, or hand it to `overflow`."""
-        who = client(str(address[0])) if address else ""
+        client_key = client(str(address[0])) if address else ""
         now_s = time.monotonic()
-        if why := self._beyond(who, secured=loaded.tls is not None, now_s=now_s):
-            self._tell(f"{why}: requests on further ones are refused, except health checks")
+        if why := self._exceeded_limit(client_key, secured=loaded.tls is not None, now_s=now_s):
+            self._log(f"{why}: requests on further ones are refused, except health checks")
             self._overflow.offer(accepted, loaded)
             return
         wait_s = 0.0
         if loaded.tls is not None:
             wait_s = max(0.0, self._next_handshake_s - now_s)
             self._next_handshake_s = now_s + wait_s + self._limits.tls_gap_s
-        connection = Connection(self._make(), who, self._ended)
+        connection = Connection(self._make(), client_key, self._ended)
         self._open[connection.inner] = connection
-        self._by_client[who] += 1
-        self._keep(self._take(connection, accepted, loaded, wait_s))
+        self._by_client[client_key] += 1
+        self._start(self._take(connection, accepted, loaded, wait_s))
 
-    def _beyond(self, who: str, *, secured: bool, now_s: float) -> str:
+    def _exceeded_limit(self, client_key: str, *, secured: bool, now_s: float) -> str:
         """Limit that a new connection exceeds; "" if it is within the limits and counted."""
-        everybody, one = self._rates[secured]
-        if self._by_client[who] >= self._limits.of_one or one.take(who, now_s):
-            return f"{who} has or makes too many connections"
+        total, per_client = self._rates[secured]
+        if self._by_client[client_key] >= self._limits.max_open_per_client or per_client.take(client_key, now_s):
+            return f"{client_key} has or makes too many connections"
         if secured and self._next_handshake_s - now_s > self._limits.tls_wait_s:
             return "too many TLS handshakes wait"
-        if everybody.take("", now_s):
+        if total.take("", now_s):
             return "all clients together make too many connections"
-        if len(self._open) >= self._limits.most and not self._make_room():
-            return f"there are {self._limits.most} connections, all of them busy"
+        if len(self._open) >= self._limits.max_open and not self._make_room():
+            return f"there are {self._limits.max_open} connections, all of them busy"
         return ""
 
     async def _take(self, connection: Connection, accepted: socket.socket, loaded: Loaded, wait_s: float) -> None:
         """Handle a connection up to its first request, with a rate-limited TLS handshake first."""
         loop = asyncio.get_running_loop()
         accepted.setblocking(False)
-        patience = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": 1.0} if loaded.tls else {}
+        patience = {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S, "ssl_shutdown_timeout": 1.0} if loaded.tls else {}
         try:
             await asyncio.sleep(wait_s)
             await loop.connect_accepted_socket(lambda: connection, accepted, ssl=loaded.tls, **patience)
@@ -234,36 +238,36 @@ class Listener:
                 accepted.close()
                 self._ended(connection)
         if connection.transport is not None and not loaded.admits(connection.transport.get_extra_info("peercert")):
-            connection.cut()
+            connection.abort()
 
     def _ended(self, connection: Connection) -> None:
         if self._open.pop(connection.inner, None) is not None:
-            self._by_client[connection.who] -= 1
-            if not self._by_client[connection.who]:
-                del self._by_client[connection.who]
+            self._by_client[connection.client_key] -= 1
+            if not self._by_client[connection.client_key]:
+                del self._by_client[connection.client_key]
 
     def _make_room(self) -> bool:
         """Close the connection that has waited longest; False if none waits."""
-        silent = [peer for peer in self._open.values() if peer.silent_s is not None and peer.transport is not None]
+        silent = [peer for peer in self._open.values() if peer.waiting_s is not None and peer.transport is not None]
         if not silent:
             return False
-        eldest = min(silent, key=lambda connection: connection.silent_s or 0.0)
-        eldest.cut()
+        eldest = min(silent, key=lambda connection: connection.waiting_s or 0.0)
+        eldest.abort()
         self._ended(eldest)
         return True
 
-    async def _watch(self) -> None:
+    async def _check_timeouts(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             now_s = time.monotonic()
             for connection in list(self._open.values()):
                 if connection.overdue(now_s):
-                    connection.cut()
+                    connection.abort()
 
-    def _tell(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         """Log at most once a minute."""
-        if time.monotonic() - self._told_s >= 60.0:
-            self._told_s = time.monotonic()
+        if time.monotonic() - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = time.monotonic()
             log.warning("web: %s", text)
 
 
@@ -288,21 +292,21 @@ async def _listening(host: str | None, port: int) -> list[socket.socket]:
 
 
 def _bound(family: int, address: Any, *, both: bool = False) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not both))
-        made.setblocking(False)
-        made.bind(address)
-        made.listen(BACKLOG)
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not both))
+        bound.setblocking(False)
+        bound.bind(address)
+        bound.listen(MAX_BACKLOG)
     except OSError:
-        made.close()
+        bound.close()
         raise
-    return made
+    return bound
 
 
-def beyond_loopback(host: str | None) -> bool:
+def is_reachable(host: str | None) -> bool:
     """Whether other machines can reach a listener on this address."""
     if host is None:
         return True

@@ -22,7 +22,7 @@ from prober.web.token_bucket import Rates, TooMany
 from prober.workload.budget import BudgetDemand
 from prober.workload.workloads import RequestGenerator
 
-PER_S, BURST = 1.0, 5
+PROBES_PER_S, PROBES_BURST = 1.0, 5
 MAX_IN_FLIGHT, MAX_IN_FLIGHT_PER_TARGET = 16, 2
 OVER_BUDGET = "nothing was sent: probes on request have used what the schedule leaves of the last 24 hours' budget"
 
@@ -33,11 +33,9 @@ class OnRequest:
     def __init__(self, fleet: Fleet) -> None:
         self.now: Callable[[], float] = time.monotonic
         self._fleet = fleet
-        self._rate = Rates(PER_S, BURST)
+        self._rate = Rates(PROBES_PER_S, PROBES_BURST)
         self._in_flight: Counter[str] = Counter()  # by the target's key
-        self._needs: WeakKeyDictionary[Target, dict[str, BudgetDemand]] = (
-            WeakKeyDictionary()
-        )  # of each target's schedule
+        self._needs: WeakKeyDictionary[Target, dict[str, BudgetDemand]] = WeakKeyDictionary()  # of the schedules
 
     async def probe(self, runner: TargetRunner, limit_s: float | None) -> ProbeResult | None:
         """Send one probe of a target's first workload; None if nothing was sent, since the engine is loading or draining.
@@ -53,7 +51,7 @@ class OnRequest:
         if self._in_flight.total() >= MAX_IN_FLIGHT:
             raise TooMany(1.0, f"nothing was sent: {MAX_IN_FLIGHT} probes on request are in flight")
         if wait_s := self._rate.take("", self.now()):
-            raise TooMany(wait_s, f"nothing was sent: more than {PER_S:g} probes on request a second")
+            raise TooMany(wait_s, f"nothing was sent: more than {PROBES_PER_S:g} probes on request a second")
         self._in_flight[key] += 1
         try:
             return await self._send(runner.target, limit_s)

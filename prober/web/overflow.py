@@ -21,14 +21,14 @@ from prober.web.web_config import Loaded
 MAX_CONNECTIONS = 128  # a further one replaces the oldest
 MAX_HEAD_BYTES = 8 << 10
 MAX_AGE_S = 2.0
-CPU_SHARE = 0.4  # of one core: some 400 handshakes a second with an RSA key of 2,048 bits, 1,000 with an ECDSA key
-PASS_CPU_S = 0.02  # of work, then the thread pauses
+MAX_CPU_RATIO = 0.4  # of one core: some 400 handshakes a second with an RSA key of 2,048 bits, 1,000 with an ECDSA key
+MAX_PASS_CPU_S = 0.02  # processor time before the thread pauses
 RECEIVE_BYTES = 4096
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
+class _Connection:
     sock: socket.socket
     loaded: Loaded
     until_s: float
@@ -46,7 +46,7 @@ class Overflow:
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
         self._answer = answer
         self._offered: deque[tuple[socket.socket, Loaded]] = deque()
-        self._held: dict[_Held, None] = {}  # in order of arrival
+        self._connections: dict[_Connection, None] = {}  # in order of arrival
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         for end in (self._wake_receiver, self._wake_sender):
@@ -74,7 +74,7 @@ class Overflow:
         if self._thread.is_alive():
             self._wake()
             self._thread.join()
-        for sock in (*(sock for sock, _ in self._offered), *(held.sock for held in self._held)):
+        for sock in (*(sock for sock, _ in self._offered), *(connection.sock for connection in self._connections)):
             sock.close()
         self._selector.close()
         self._wake_receiver.close()
@@ -87,71 +87,71 @@ class Overflow:
     def _run(self) -> None:
         while not self._closing:
             timeout_s = None
-            if self._held:
-                timeout_s = max(0.0, next(iter(self._held)).until_s - time.monotonic())
+            if self._connections:
+                timeout_s = max(0.0, next(iter(self._connections)).until_s - time.monotonic())
             ready = self._selector.select(timeout_s)
             begin_s = time.thread_time()
-            self._pass(ready, begin_s + PASS_CPU_S)
+            self._pass(ready, begin_s + MAX_PASS_CPU_S)
             used_s = time.thread_time() - begin_s
-            time.sleep(used_s * (1 / CPU_SHARE - 1))
+            time.sleep(used_s * (1 / MAX_CPU_RATIO - 1))
 
     def _pass(self, ready: list[tuple[selectors.SelectorKey, int]], until_cpu_s: float) -> None:
         """Serve ready connections; the rest is ready in the next pass."""
         with contextlib.suppress(BlockingIOError):
             self._wake_receiver.recv(RECEIVE_BYTES)
         for key, _ in ready:
-            if key.data is not None and key.data in self._held and time.thread_time() < until_cpu_s:
+            if key.data is not None and key.data in self._connections and time.thread_time() < until_cpu_s:
                 self._serve(key.data)
         while self._offered and time.thread_time() < until_cpu_s:
-            self._enter(*self._offered.popleft())
+            self._add(*self._offered.popleft())
         if self._offered:
             self._wake()
         now_s = time.monotonic()
-        for held in [held for held in self._held if held.until_s <= now_s]:
-            self._end(held)
+        for connection in [connection for connection in self._connections if connection.until_s <= now_s]:
+            self._end(connection)
 
-    def _enter(self, accepted: socket.socket, loaded: Loaded) -> None:
-        while len(self._held) >= MAX_CONNECTIONS:
-            self._end(next(iter(self._held)))
+    def _add(self, accepted: socket.socket, loaded: Loaded) -> None:
+        while len(self._connections) >= MAX_CONNECTIONS:
+            self._end(next(iter(self._connections)))
         if loaded.tls is not None:
             try:
                 accepted = loaded.tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
             except (OSError, ValueError):  # the peer has disconnected
                 accepted.close()
                 return
-        held = _Held(accepted, loaded, time.monotonic() + MAX_AGE_S, handshaken=loaded.tls is None)
-        self._held[held] = None
-        self._selector.register(accepted, selectors.EVENT_READ, held)
-        self._serve(held)  # the request usually arrives with the connection
+        connection = _Connection(accepted, loaded, time.monotonic() + MAX_AGE_S, handshaken=loaded.tls is None)
+        self._connections[connection] = None
+        self._selector.register(accepted, selectors.EVENT_READ, connection)
+        self._serve(connection)  # the request usually arrives with the connection
 
-    def _serve(self, held: _Held) -> None:
+    def _serve(self, connection: _Connection) -> None:
         try:
-            self._advance(held)
+            self._answer_request(connection)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except (OSError, ValueError):  # reset, or not TLS
             pass
         except Exception:
             log.exception("web: a connection beyond the limits was not answered; please report this")
-        self._end(held)
+        self._end(connection)
 
-    def _advance(self, held: _Held) -> None:
+    def _answer_request(self, connection: _Connection) -> None:
         """Return when the connection is finished. Raises the errors of a non-blocking socket otherwise."""
-        if isinstance(held.sock, ssl.SSLSocket) and not held.handshaken:
-            held.sock.do_handshake()
-            held.handshaken = True
-            if not held.loaded.admits(held.sock.getpeercert()):
+        if isinstance(connection.sock, ssl.SSLSocket) and not connection.handshaken:
+            connection.sock.do_handshake()
+            connection.handshaken = True
+            if not connection.loaded.admits(connection.sock.getpeercert()):
                 return
-        while b"\r\n\r\n" not in held.head and len(held.head) < MAX_HEAD_BYTES:
-            data = held.sock.recv(RECEIVE_BYTES)
+        while b"\r\n\r\n" not in connection.head and len(connection.head) < MAX_HEAD_BYTES:
+            data = connection.sock.recv(RECEIVE_BYTES)
             if not data:
                 return
-            held.head += data
-        held.sock.send(self._answer(bytes(held.head)))
-        held.sock.shutdown(socket.SHUT_WR)
+            connection.head += data
+        connection.sock.send(self._answer(bytes(connection.head)))
+        connection.sock.shutdown(socket.SHUT_WR)
 
-    def _end(self, held: _Held) -> None:
-        if held in self._held:
-            del self._held[held]
-            self._selector.unregister(held.sock)
-            held.sock.close()
+    def _end(self, connection: _Connection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            self._selector.unregister(connection.sock)
+            connection.sock.close()

@@ -16,8 +16,8 @@ import bcrypt
 
 MAX_REMEMBERED = 100
 MAX_WAITING = 8
-BCRYPT_BYTES = 72  # of a password that bcrypt uses
-LOWEST = 19
+MAX_BCRYPT_BYTES = 72  # of a password that bcrypt uses
+LOWEST_PRIORITY = 19
 
 
 class Busy(Exception):
@@ -33,7 +33,7 @@ class Passwords:
         self._waiting = 0
         self._thread = ThreadPoolExecutor(1, "passwords", initializer=_lower_priority)
 
-    def known(self, users: dict[str, str], user: str, password: str) -> bool:
+    def is_known(self, users: dict[str, str], user: str, password: str) -> bool:
         """Whether this password was correct before, for the user's current hash."""
         digest = self._digest(user, users.get(user, ""), password)
         if digest not in self._known:
@@ -41,7 +41,7 @@ class Passwords:
         self._known.move_to_end(digest)
         return True
 
-    async def right(self, users: dict[str, str], user: str, password: str) -> bool:
+    async def is_correct(self, users: dict[str, str], user: str, password: str) -> bool:
         """Whether the user has this password. Unknown users take the same time. Raises Busy."""
         if self._waiting >= MAX_WAITING:
             raise Busy
@@ -49,12 +49,12 @@ class Passwords:
         self._waiting += 1
         work = asyncio.get_running_loop().run_in_executor(self._thread, _matches, password, hashed)
         work.add_done_callback(self._done)
-        right = await asyncio.shield(work) and user in users
-        if right:
+        is_correct = await asyncio.shield(work) and user in users
+        if is_correct:
             self._known[self._digest(user, hashed, password)] = None
             if len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
-        return right
+        return is_correct
 
     def close(self) -> None:
         """End the thread after the current check."""
@@ -71,8 +71,8 @@ class Passwords:
 def _matches(password: str, hashed: str) -> bool:
     """Whether the password has this hash, compared in constant time by the library."""
     try:
-        return bcrypt.checkpw(password.encode("utf-8", "surrogatepass")[:BCRYPT_BYTES], hashed.encode())
-    except ValueError:  # a NUL in it
+        return bcrypt.checkpw(password.encode("utf-8", "surrogatepass")[:MAX_BCRYPT_BYTES], hashed.encode())
+    except ValueError:  # it contains NUL
         return False
 
 
@@ -81,4 +81,4 @@ def _cost(hashed: str) -> int:
 
 
 def _lower_priority() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)

@@ -1,7 +1,8 @@
-"""The daemon's pages: for Prometheus, for Kubernetes, for people."""
+"""The HTTP site of the daemon: metrics, health checks, pages and API."""
 
 import asyncio
 import gzip
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from hashlib import sha256
 from typing import Any
@@ -13,7 +14,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 
 from prober.exposition import protobuf
 from prober.exposition.families import AnySeries, Family, Registry, Series, page
-from prober.exposition.form import Form, wanted
+from prober.exposition.form import Form, choose_form
 from prober.features.capacity.monitor import Sweeps
 from prober.features.experiments.report.svg_chart import STYLE
 from prober.measure.outcome import Outcome
@@ -23,23 +24,27 @@ from prober.storage.watched_file import asset, runbooks
 from prober.web.access_control import AccessControl, origin_of
 from prober.web.api import Api
 from prober.web.host_name import host_name
-from prober.web.listener import IDLE_S, Limits, Listener
+from prober.web.listener import IDLE_TIMEOUT_S, Limits, Listener
 from prober.web.overflow import Overflow
 from prober.web.page import layout
 from prober.web.views import Views
 from prober.web.web_config import WebFile
 
-GZIP_ABOVE = 1 << 15
+MIN_GZIP_BYTES = 1 << 15
 PROBE_MARGIN_S = 0.5  # of Prometheus's timeout, for the answer to arrive
-HIGHEST_PORT = 65_535
-LINGER_S = 1.0  # for the rest of a body that nobody reads
+MAX_PORT = 65_535
+LINGER_S = 1.0  # for the rest of a body that is not read
+_PAGE_NUMBER = re.compile(r"[0-9]{1,9}")
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 class Site:
-    """Handlers; `ready` is the prober's own readiness and does not wait for any engine, `admin`: actions may be asked for.
+    """Handlers of all routes.
 
-    external_url: where people reach it, if that is another address than the one it listens on; file: who may come in
+    ready: readiness of the prober, independent of the engines
+    admin: whether actions are allowed
+    external_url: address for users, if it differs from the listen address
+    file: web configuration
     """
 
     def __init__(
@@ -58,7 +63,7 @@ class Site:
         self._api = Api(fleet, sweeps, self.views, reload)
         self._fleet, self._families = fleet, families
         origins = {origin_of(external_url)} if external_url else set()
-        self.guard = AccessControl(file or WebFile(None), self.prefix, origins, lambda: self.admin, lambda: self.ready)
+        self.access = AccessControl(file or WebFile(None), self.prefix, origins, lambda: self.admin, lambda: self.ready)
         self._assets = {name: asset(name) for name in ASSETS}
         self._assets["page.css"] += STYLE.encode()
         self._stamp = sha256(b"".join(self._assets.values())).hexdigest()[:12]
@@ -69,7 +74,7 @@ class Site:
 
     @property
     def admin(self) -> bool:
-        """Actions may be asked for."""
+        """Whether actions are allowed."""
         return self._api.admin
 
     @admin.setter
@@ -87,27 +92,27 @@ class Site:
             "/runbooks/{alert}": self.runbook,
             "/static/{name}": self.static,
         }
-        found = [web.get(self.prefix + path, handler) for path, handler in get.items()]
+        routes = [web.get(self.prefix + path, handler) for path, handler in get.items()]
         if self.prefix:
-            found.append(web.get(self.prefix, self.slash))
-        return [*found, web.put(f"{self.prefix}/-/reload", self._api.reload), *self._api.routes(self.prefix)]
+            routes.append(web.get(self.prefix, self.slash))
+        return [*routes, web.put(f"{self.prefix}/-/reload", self._api.reload), *self._api.routes(self.prefix)]
 
     def application(self) -> web.Application:
-        """All of it, with what guards it."""
-        app = web.Application(middlewares=[self.guard.middleware])
+        """The application with access control."""
+        app = web.Application(middlewares=[self.access.middleware])
         app.add_routes(self.routes())
         return app
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """The page for Prometheus, written in pieces so that no stamp waits for it."""
-        form = wanted(",".join(request.headers.getall("Accept", ())))
+        """The metrics page, written in pieces, so that no timestamp is delayed."""
+        form = choose_form(",".join(request.headers.getall("Accept", ())))
         pieces: list[bytes] = []
         for piece in self._pieces(form):
             pieces.append(piece)
             await asyncio.sleep(0)
         body = b"".join(pieces)
         headers = {"Content-Type": form.value}
-        if len(body) > GZIP_ABOVE and "gzip" in request.headers.get("Accept-Encoding", ""):
+        if len(body) > MIN_GZIP_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
             body = await asyncio.to_thread(gzip.compress, body, 1)
             headers["Content-Encoding"] = "gzip"
         return web.Response(body=body, headers=headers)
@@ -119,23 +124,23 @@ class Site:
             yield from protobuf.page(_families(self._process))
         else:
             yield from page(families, openmetrics=form is Form.OPENMETRICS)
-            # The library's OpenMetrics page ends with `# EOF`, as the whole one must.
+            # The library's page ends with the `# EOF` that OpenMetrics requires.
             yield (openmetrics_page if form is Form.OPENMETRICS else text_page)(self._process)
 
     async def healthy(self, request: web.Request) -> web.Response:
-        """The process answers."""
+        """Liveness: the process answers."""
         return self._health(request)
 
     async def is_ready(self, request: web.Request) -> web.Response:
-        """Probing has begun and is not being stopped."""
+        """Readiness: probing has begun and is not being stopped."""
         return self._health(request)
 
     def _health(self, request: web.Request) -> web.Response:
-        status, text = self.guard.health(request.path) or (404, "")
+        status, text = self.access.health(request.path) or (404, "")
         return web.Response(status=status, text=text)
 
     async def probe(self, request: web.Request) -> web.Response:
-        """One probe now, in the manner of the blackbox exporter; it is not counted in any SLI."""
+        """Send a probe now, as the blackbox exporter does; it counts in no SLI."""
         try:
             limit: float | None = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", "")) - PROBE_MARGIN_S
         except ValueError:
@@ -147,14 +152,13 @@ class Site:
         return web.Response(body=_probe_page(result), headers={"Content-Type": Form.TEXT.value})
 
     async def status(self, request: web.Request) -> web.Response:
-        """The page for people, written in pieces too."""
-        asked = request.query
-        number = asked.get("page", "1")
-        view = await self.views.page(
-            asked.get("q", ""), int(number) if number.isdecimal() else 1, asked.get("target", ""), admin=self.admin
-        )
+        """The status page, written in pieces."""
+        query = request.query
+        number, target = query.get("page", "1"), query.get("target", "")
+        page_number = int(number) if _PAGE_NUMBER.fullmatch(number) else 1
+        view = await self.views.page(query.get("q", ""), page_number, target, admin=self.admin)
         if view is None:
-            text = layout.no_such(asked.get("target", ""), self.views.known()[: layout.NAMED], self._stamp)
+            text = layout.no_such(target, self.views.known()[: layout.NAMED], self._stamp)
             return web.Response(status=404, text=text, content_type="text/html")
         pieces = []
         for piece in layout.page(view, self._stamp, await self.views.charts(view)):
@@ -168,7 +172,7 @@ class Site:
         return web.Response(body=body, headers=headers)
 
     async def static(self, request: web.Request) -> web.Response:
-        """The page's style, script and icon; their addresses change with what is in them."""
+        """Style, script and icon of the pages; their URLs change with their content."""
         name = request.match_info["name"]
         if name not in ASSETS:
             return web.Response(status=404, text=f"no file {name!r}\n")
@@ -178,11 +182,11 @@ class Site:
         return web.Response(body=body, content_type=ASSETS[name], charset="utf-8", headers=headers)
 
     async def slash(self, request: web.Request) -> web.Response:
-        """From the prefix to the page, whose addresses begin at the slash."""
+        """Redirect from the prefix to the prefix with a slash."""
         return web.Response(status=308, headers={"Location": self.prefix.rpartition("/")[2] + "/"})
 
     async def runbook(self, request: web.Request) -> web.Response:
-        """What an alert means, what to look at first, what to do."""
+        """The runbook of an alert."""
         name = request.match_info["alert"].removesuffix(".md")  # as the pages link to each other
         paths = runbooks()
         if name not in paths:
@@ -192,15 +196,15 @@ class Site:
 
 
 def _families(registry: CollectorRegistry) -> list[Family]:
-    """The counters and gauges of a library's registry."""
-    found: dict[str, Family] = {}
+    """Counters and gauges of a prometheus-client registry."""
+    families: dict[str, Family] = {}
     for metric in registry.collect():
         for sample in metric.samples:
             if metric.type in ("counter", "gauge") and not sample.name.endswith("_created"):
                 declared: AnySeries = Series(sample.name, metric.type, metric.documentation, tuple(sample.labels))
-                family = found.setdefault(sample.name, Family(declared))
+                family = families.setdefault(sample.name, Family(declared))
                 family.value(*sample.labels.values()).value = sample.value
-    return list(found.values())
+    return list(families.values())
 
 
 class Serving:
@@ -211,35 +215,39 @@ class Serving:
 
     @property
     def addresses(self) -> list[Any]:
-        """Where it listens."""
+        """Listening addresses."""
         return self._listener.addresses
 
     async def cleanup(self) -> None:
-        """Listen no more, and end what is open."""
+        """Stop listening and close all connections."""
         await self._listener.close()
         await self._runner.cleanup()
-        self._site.guard.close()
+        self._site.access.close()
 
 
 def host_and_port(address: str) -> tuple[str | None, int]:
-    """Of `host:port` or `:port`; the host is None for all addresses. Raises OSError if it is neither."""
+    """Host and port of `host:port` or `:port`; the host is None for all addresses. Raises ValueError."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > HIGHEST_PORT:
+    if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > MAX_PORT:
         meant = f"host:{address} or :{address}" if address.isdecimal() else "host:port or :port"
-        raise OSError(f"--web.listen-address {address!r}: write {meant}, with a port up to {HIGHEST_PORT}")
+        raise ValueError(f"{address!r}: write {meant}, with a port up to {MAX_PORT}")
     return host.strip("[]") or None, int(port)
 
 
 async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
-    """Listen on `host:port` or `:port`. Raises OSError with what to do if that is taken."""
+    """Listen on `host:port` or `:port`. Raises OSError with the remedy if the address cannot be used."""
     host, port = host_and_port(address)
     runner = web.AppRunner(
-        site.application(), access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, lingering_time=LINGER_S
+        site.application(),
+        access_log=None,
+        shutdown_timeout=1.0,
+        keepalive_timeout=IDLE_TIMEOUT_S,
+        lingering_time=LINGER_S,
     )
     await runner.setup()
     assert runner.server is not None
-    overflow = Overflow(site.guard.overflow_answer)
-    listener = Listener(site.guard.file, runner.server, overflow, limits)
+    overflow = Overflow(site.access.overflow_answer)
+    listener = Listener(site.access.file, runner.server, overflow, limits)
     try:
         await listener.start(host, port)
     except OSError as problem:
@@ -248,8 +256,8 @@ async def serve(site: Site, address: str, limits: Limits | None = None) -> Servi
         raise OSError(
             f"--web.listen-address {address}: {problem.strerror or problem}; choose another address"
         ) from None
-    site.guard.listener = listener
-    site.guard.names.add(host_name(host or "") or "")
+    site.access.listener = listener
+    site.access.names.add(host_name(host or "") or "")
     return Serving(site, runner, listener)
 
 

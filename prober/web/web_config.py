@@ -63,7 +63,7 @@ class WebFile:
     def __init__(self, path: str | None, *, keep_running: bool = False) -> None:
         self._path = path
         self._stamps: tuple[Stamp | None, ...] = ()
-        self._again_s = math.inf  # on the monotonic clock
+        self._retry_s = math.inf  # on the monotonic clock
         self._logged = ""
         self._reading = asyncio.Lock()
         self.now = Loaded()
@@ -74,7 +74,7 @@ class WebFile:
                 if not keep_running:
                     raise
                 self.now, self._logged = Loaded(is_locked=True), str(problem)
-                self._again_s = time.monotonic() + RETRY_S
+                self._retry_s = time.monotonic() + RETRY_S
             self._stamps = self._stamped()
 
     @property
@@ -82,7 +82,7 @@ class WebFile:
         """Reason why the site is locked; "" if it is not."""
         return self._logged if self.now.is_locked else ""
 
-    async def fresh(self) -> Loaded:
+    async def current(self) -> Loaded:
         """Current configuration, reloaded if a file changed."""
         if self._path is not None and self._due():
             async with self._reading:
@@ -92,7 +92,7 @@ class WebFile:
         return self.now
 
     def _due(self) -> bool:
-        return self._stamped() != self._stamps or time.monotonic() > self._again_s
+        return self._stamped() != self._stamps or time.monotonic() > self._retry_s
 
     async def _renew(self, path: str) -> None:
         try:
@@ -105,15 +105,15 @@ class WebFile:
                 raise ConfigError(f"{path}: removes all authentication; this needs a restart of the prober")
         except ConfigError as problem:
             if str(problem) != self._logged:
-                effect = "the pages stay locked" if self.now.is_locked else "the old one goes on"
-                log.error("web configuration not taken over, %s", effect)
+                effect = "the pages stay locked" if self.now.is_locked else "the old one stays in use"
+                log.error("web configuration not applied, %s", effect)
                 for line in str(problem).splitlines():
                     log.error("%s", line)
-            self._logged, self._again_s = str(problem), time.monotonic() + RETRY_S
+            self._logged, self._retry_s = str(problem), time.monotonic() + RETRY_S
             return
-        self.now, self._logged, self._again_s = loaded, "", math.inf
+        self.now, self._logged, self._retry_s = loaded, "", math.inf
         self._stamps = self._stamped()
-        log.info("web configuration taken over")
+        log.info("web configuration applied")
 
     def _stamped(self) -> tuple[Stamp | None, ...]:
         assert self._path is not None
@@ -143,10 +143,10 @@ def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
         context.set_ciphers(":".join(chosen))
     for curve in tls.curve_preferences:
         context.set_ecdh_curve(CURVES[curve])
-    certificate = tls.cert.encode() or _named("cert_file", folder / tls.cert_file)
-    load_pair(context, certificate, tls.key.encode() or _named("key_file", folder / tls.key_file))
+    certificate = tls.cert.encode() or _read_file("cert_file", folder / tls.cert_file)
+    load_pair(context, certificate, tls.key.encode() or _read_file("key_file", folder / tls.key_file))
     if authority := tls.client_ca or (
-        tls.client_ca_file and _named("client_ca_file", folder / tls.client_ca_file).decode("ascii", "replace")
+        tls.client_ca_file and _read_file("client_ca_file", folder / tls.client_ca_file).decode("ascii", "replace")
     ):
         try:
             context.load_verify_locations(cadata=authority)
@@ -156,7 +156,7 @@ def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
     return context
 
 
-def _named(key: str, path: Path) -> bytes:
+def _read_file(key: str, path: Path) -> bytes:
     """Content of a file named by a key. Raises BadCertificate."""
     try:
         return _bytes(path)

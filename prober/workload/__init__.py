@@ -1,1 +1,1 @@
-"""What is sent and when: due times, lengths, prompts. No clock and no randomness of its own."""
+"""Due times, lengths and prompts of requests, without clock and hidden randomness."""

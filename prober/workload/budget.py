@@ -11,7 +11,7 @@ HOUR_NS = 3600 * 10**9
 WINDOW_HOURS = 24
 DEMAND_SIGMAS = 4.0  # above the mean spending of requests at random times
 CHECKPOINT_MARGIN_RATIO = (
-    0.001  # of the limit: a checkpoint every minute or so, and a kill costs a minute and a half of the day
+    0.001  # of the limit: a checkpoint every minute or so; a kill costs a minute and a half of the day
 )
 
 
@@ -33,12 +33,12 @@ class BudgetDemand:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """State to save: what a later process must count as spent.
+    """State to save: amounts that a later process must count as spent.
 
     at_ns: monotonic clock at the checkpoint
     hours: amounts by hour of that clock
-    margin: how much may be spent after this checkpoint before the next one is needed
-    reserved_total: all that was reserved up to this checkpoint
+    margin: amount that may be spent after this checkpoint before the next one is needed
+    reserved_total: total reserved amount up to this checkpoint
     """
 
     at_ns: int

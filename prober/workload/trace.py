@@ -107,7 +107,7 @@ def _instant_ns(text: str) -> int:
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError
-    whole, fraction, zone = match.groups("")
-    at = datetime.fromisoformat(whole + zone)
+    seconds_text, fraction, zone = match.groups("")
+    at = datetime.fromisoformat(seconds_text + zone)
     seconds = int((at if zone else at.replace(tzinfo=UTC)).timestamp())
     return seconds * 10**9 + int(fraction.ljust(9, "0")[:9])

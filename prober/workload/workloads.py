@@ -89,23 +89,23 @@ class Mix:
 
     def shares(self) -> tuple[tuple[str, Workload, float], ...]:
         """(series, workload, share of the requests) of each series."""
-        whole = sum(weight for _, weight in self.parts)
+        total_weight = sum(weight for _, weight in self.parts)
         return tuple(
-            (name, workload, share * weight / whole)
+            (name, workload, share * weight / total_weight)
             for part, weight in self.parts
             for name, workload, share in part.shares()
         )
 
     def mean_tokens(self) -> tuple[float, float]:
         """Mean prompt and output tokens of a request."""
-        whole = sum(weight for _, weight in self.parts)
-        means = [(weight / whole, part.mean_tokens()) for part, weight in self.parts]
+        total_weight = sum(weight for _, weight in self.parts)
+        means = [(weight / total_weight, part.mean_tokens()) for part, weight in self.parts]
         return sum(w * m[0] for w, m in means), sum(w * m[1] for w, m in means)
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnRequest:
-    """One concrete request.
+    """A concrete request.
 
     workload: value of the `workload` label
     warm: the prompt starts with text that was sent before

@@ -1,4 +1,4 @@
-"""What is wrong with a call is told by the option it was given by, before anything is sent."""
+"""A mistake in a call is reported by the name of its option, before anything is sent."""
 
 import inspect
 import subprocess
@@ -20,7 +20,7 @@ NOBODY = "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("gate", NOBODY, "--rate", "5"), 2, "prober gate: --rate: '5' is not a rate"),
         (("gate", "localhost:8000"), 2, "prober gate: URL: 'localhost:8000' is not an http or https URL"),
@@ -36,15 +36,17 @@ NOBODY = "http://127.0.0.1:1"
         (("compare", NOBODY, NOBODY, "--error", "0%"), 2, "prober compare: --error '0%' must be above 0%"),
         (("compare", "a.json", "b.json"), 2, "a.json: is neither a file that is there nor an address"),
         (("compare", NOBODY, NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written"),
+        (("run", "--web.listen-address", "9811"), 2, "prober: --web.listen-address: '9811': write host:9811 or :9811"),
+        (("run", "--web.listen-address", ":" + "9" * 5_000), 2, "write host:port or :port, with a port up to 65535"),
         (("sweep", NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"), 2, "--max-rate: 2/s is below min_rate (5/s)"),
     ],
 )
-def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, said: str, tmp_path: Path) -> None:
+def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, message: str, tmp_path: Path) -> None:
     """And what to write instead; nothing on standard output, no traceback."""
     command = [sys.executable, "-m", "prober", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -69,17 +71,17 @@ def test_a_header_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_sent_is_built_in_of_fixed_lengths_or_of_a_file(tmp_path: Path) -> None:
     """The file's other keys are nothing to the call: only its workloads are read, mixes of them too."""
     assert workload(WorkloadOptions("chat", 0, 0)) is BUILT_IN["chat"]
-    found = workload(WorkloadOptions("chat", 300, 20))
-    assert isinstance(found, Workload)
-    assert (found.prompt_tokens, found.output_tokens) == (Fixed(300), Fixed(20))
+    lengths = workload(WorkloadOptions("chat", 300, 20))
+    assert isinstance(lengths, Workload)
+    assert (lengths.prompt_tokens, lengths.output_tokens) == (Fixed(300), Fixed(20))
     file = tmp_path / "prober.yaml"
     file.write_text(
         "targets: [{url: 'http://elsewhere', auth: {bearer_token_file: /gone}}]\n"
         "workloads: {mine: {prompt_tokens: 30, output_tokens: {uniform: {min: 4, max: 8}}}}\n"
     )
-    found = workload(WorkloadOptions("mine", 0, 0, str(file)))
-    assert isinstance(found, Workload)
-    assert (found.name, found.prompt_tokens, found.output_tokens) == ("mine", Fixed(30), Uniform(4, 8))
+    lengths = workload(WorkloadOptions("mine", 0, 0, str(file)))
+    assert isinstance(lengths, Workload)
+    assert (lengths.name, lengths.prompt_tokens, lengths.output_tokens) == ("mine", Fixed(30), Uniform(4, 8))
     with pytest.raises(ValueError, match=r'--workload: no workload "other"; known: .*mine'):
         workload(WorkloadOptions("other", 0, 0, str(file)))
     with pytest.raises(ValueError, match=r"leave --config.file out"):
@@ -117,8 +119,8 @@ ENGINE = get_type_hints(EndpointOptions, include_extras=True)["engine"]
 @pytest.mark.parametrize(("option", "names"), [(ENGINE, DIALECTS), (BuiltIn, BUILT_IN), (WorkloadName, BUILT_IN)])
 def test_the_help_lists_what_there_is(option: Any, names: dict[str, Any]) -> None:
     """Every dialect and every built-in workload."""
-    (found,) = option.__metadata__
-    assert set(names) <= set(found.help.rstrip(".").replace(",", " ").split())
+    (option_info,) = option.__metadata__
+    assert set(names) <= set(option_info.help.rstrip(".").replace(",", " ").split())
 
 
 def test_a_group_of_options_becomes_one_option_a_field() -> None:
@@ -132,6 +134,9 @@ def test_a_group_of_options_becomes_one_option_a_field() -> None:
     parameters = inspect.signature(command).parameters
     assert list(parameters) == ["url", *(field.name for field in fields(EndpointOptions)), "count"]
     assert parameters["api"].default == "chat"
-    given = {name: parameter.default for name, parameter in parameters.items()} | {"url": NOBODY, "api": "completions"}
-    command(**given)
+    defaults = {name: parameter.default for name, parameter in parameters.items()} | {
+        "url": NOBODY,
+        "api": "completions",
+    }
+    command(**defaults)
     assert calls == [(NOBODY, EndpointOptions(api="completions"), 1)]

@@ -1,4 +1,4 @@
-"""What `prober check` says of several replicas."""
+"""Output of `prober check`, also for several replicas."""
 
 from pathlib import Path
 
@@ -53,20 +53,20 @@ def test_replicas_without_shards_multiply_what_probing_costs(checked: Call) -> N
     one, three = checked.costs(), checked.costs("--replicas", "3")
     assert one == dict.fromkeys(NAMES, ("1", "8,640,000", "864,000", "17.28"))
     assert three == dict.fromkeys(NAMES, ("3", "25,920,000", "2,592,000", "51.84"))
-    said = checked("--replicas", "3").stdout
-    assert "WARNING: 3 replicas without shards of their own cost 3 times as much; --shard=ordinal/3" in said
-    assert "A budget is one replica's: 3 of them may use 3 times as much." in said
+    output = checked("--replicas", "3").stdout
+    assert "WARNING: 3 replicas without shards of their own cost 3 times as much; --shard=ordinal/3" in output
+    assert "A budget is one replica's: 3 of them may use 3 times as much." in output
     assert "WARNING" not in checked().stdout
 
 
 def test_shards_do_not(checked: Call) -> None:
     """Each target is one replica's; how many each has is said, and what nobody probes."""
     assert checked.costs("--replicas", "3", "--shard", "ordinal/3") == checked.costs()
-    said = checked("--replicas", "3", "--shard", "ordinal/3").stdout
+    output = checked("--replicas", "3", "--shard", "ordinal/3").stdout
     shares = [sum(shard_of(name, 3) == index for name in NAMES) for index in range(3)]
-    assert f"Targets of the shards: {', '.join(map(str, shares))}." in said
-    assert "WARNING" not in said
-    assert "A budget is one replica's: each counts its own targets." in said
+    assert f"Targets of the shards: {', '.join(map(str, shares))}." in output
+    assert "WARNING" not in output
+    assert "A budget is one replica's: each counts its own targets." in output
     few = checked("--replicas", "2", "--shard", "ordinal/3").stdout
     assert f"WARNING: 2 replicas of 3 shards: {shares[2]} targets are probed by nobody" in few
 
@@ -87,7 +87,7 @@ def test_one_shard_shows_its_own_targets(checked: Call) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(checked: Call, flags: tuple[str, ...], message: str) -> None:
-    """As a wrong call."""
+    """It is a wrong call."""
     done = checked(*flags)
     assert done.exit_code == ExitCode.WRONG_CALL
     assert message in done.output
@@ -96,10 +96,10 @@ def test_what_cannot_be_is_refused(checked: Call, flags: tuple[str, ...], messag
 def test_a_secret_in_the_configuration_is_a_warning(checked: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says where, not what; from the environment it is none, and without it there is nothing to start with."""
     monkeypatch.setenv("ENGINE_KEY", "hunter22")
-    said = checked.configured("targets: [{url: 'http://127.0.0.1:1', name: a, headers: {X-Api-Key: hunter22}}]")
-    assert said.exit_code == 0
-    assert "targets[0].headers.X-Api-Key: a secret stands in the configuration itself" in said.stdout
-    assert "hunter22" not in said.output
+    output = checked.configured("targets: [{url: 'http://127.0.0.1:1', name: a, headers: {X-Api-Key: hunter22}}]")
+    assert output.exit_code == 0
+    assert "targets[0].headers.X-Api-Key: a secret stands in the configuration itself" in output.stdout
+    assert "hunter22" not in output.output
     text = "targets: [{url: 'http://127.0.0.1:1', name: a, headers: {X-Api-Key: '${ENGINE_KEY}'}}]"
     assert "WARNING" not in checked.configured(text).stdout
     monkeypatch.delenv("ENGINE_KEY")
@@ -113,8 +113,8 @@ def test_all_replicas_together_stand_in_a_row_of_their_own(checked: Call) -> Non
     together = ("6", "51,840,000", "5,184,000", "103.68")
 
     def row(*flags: str) -> tuple[str, ...]:
-        (found,) = [line.split() for line in checked(*flags).stdout.splitlines() if line.startswith("all of ")]
-        return tuple(found[4:8])
+        (columns,) = [line.split() for line in checked(*flags).stdout.splitlines() if line.startswith("all of ")]
+        return tuple(columns[4:8])
 
     assert row("--shard", "ordinal/3") == together  # as many replicas as shards
     assert row("--replicas", "2") == ("12", "103,680,000", "10,368,000", "207.36")
@@ -135,14 +135,14 @@ PRICES = "price_per_million: {prompt: 1, completion: 10}"
 
 def swept(folder: Path, budget: str = "", sweep: str = "") -> Call:
     text = SWEPT.format(
-        budget=f", budget: {{{budget}}}" if budget else "", sweep="".join(f", {each}" for each in [sweep] if each)
+        budget=f", budget: {{{budget}}}" if budget else "", sweep="".join(f", {block}" for block in [sweep] if block)
     )
     return Call(folder, text)
 
 
-def rows(said: Result) -> list[list[str]]:
+def rows(output: Result) -> list[list[str]]:
     """Of the sweeps: name, tokens and $ of one, how often, tokens and $ a day."""
-    lines = said.stdout.splitlines()
+    lines = output.stdout.splitlines()
     begin = next(index for index, line in enumerate(lines) if line.startswith("Of these figures sweeps take"))
     return [line.split()[2:8] for line in lines[begin + 2 :] if line.startswith("sweep of ")]
 
@@ -150,10 +150,10 @@ def rows(said: Result) -> list[list[str]]:
 def test_what_sweeps_take_is_in_the_figures_and_told_apart(tmp_path: Path) -> None:
     """By their limits and schedule, times replicas; a target without sweeps costs what it did."""
     limited = swept(tmp_path, PRICES, "schedule: '0 0,12 * * *', limits: {tokens: 110k}")
-    said = limited()
-    assert said.exit_code == 0, said.output
-    assert rows(said) == [["a", "110,000", "0.20", "2", "220,000", "0.40"]]
-    assert "sweep.limits.tokens" in said.stdout
+    output = limited()
+    assert output.exit_code == 0, output.output
+    assert rows(output) == [["a", "110,000", "0.20", "2", "220,000", "0.40"]]
+    assert "sweep.limits.tokens" in output.stdout
     # 8,640 + 2,000 requests of 100 and 10 tokens, at $0.0002
     assert limited.costs()["a"] == ("0.1", "1,064,000", "106,400", "2.13")
     assert limited.costs()["b"] == ("0.1", "864,000", "86,400", "–")
@@ -176,12 +176,12 @@ def test_what_sweeps_take_is_in_the_figures_and_told_apart(tmp_path: Path) -> No
     ],
 )
 def test_what_limits_a_sweep_is_said(tmp_path: Path, budget: str, sweep: str, row: list[str], by: str) -> None:
-    """Its own limits, else what its plan can send at the most, else what its probes leave of a budget."""
-    said = swept(tmp_path, budget, sweep)()
-    assert said.exit_code == 0, said.output
-    ((_, *found),) = rows(said)
-    assert found[:3] == row
-    assert by in said.stdout
+    """The bound is the sweep's limits, else the maximum of its plan, else the budget that the probes leave."""
+    output = swept(tmp_path, budget, sweep)()
+    assert output.exit_code == 0, output.output
+    ((_, *columns),) = rows(output)
+    assert columns[:3] == row
+    assert by in output.stdout
 
 
 @pytest.mark.parametrize(
@@ -225,11 +225,11 @@ def test_sweeps_that_do_not_fit_the_budget_are_a_mistake(tmp_path: Path, budget:
 
 def test_a_day_that_only_fits_without_its_last_hour_is_a_warning(tmp_path: Path) -> None:
     """A budget counts for up to 25 hours, and at 03:00 the sweep of the day before is still in it."""
-    said = swept(tmp_path, "tokens_per_day: 1.2M", "schedule: '0 3 * * *', limits: {tokens: 100k}")()
-    assert said.exit_code == 0
-    assert "WARNING" in said.stdout
-    assert "2 sweeps fall into them and may take 84,129 tokens each, not 100,000 tokens" in said.stdout
-    enough = said.stdout.partition("raise budget.tokens_per_day to ")[2].split()[0].replace(",", "")
+    output = swept(tmp_path, "tokens_per_day: 1.2M", "schedule: '0 3 * * *', limits: {tokens: 100k}")()
+    assert output.exit_code == 0
+    assert "WARNING" in output.stdout
+    assert "2 sweeps fall into them and may take 84,129 tokens each, not 100,000 tokens" in output.stdout
+    enough = output.stdout.partition("raise budget.tokens_per_day to ")[2].split()[0].replace(",", "")
     assert (
         "WARNING"
         not in swept(
@@ -277,15 +277,15 @@ def test_an_empty_shard_is_warned_of(tmp_path: Path) -> None:
     targets = ", ".join(
         f"{{name: {name}, url: 'http://127.0.0.1:1/{name}'}}" for name in NAMES if not shard_of(name, 2)
     )
-    said = Call(tmp_path, f"targets: [{targets}]")("--shard", "ordinal/2").stdout
-    assert "WARNING: shard 1 of 2 has no target and probes nothing" in said
-    assert said.splitlines()[-1].endswith(" targets; 1 warning")
+    output = Call(tmp_path, f"targets: [{targets}]")("--shard", "ordinal/2").stdout
+    assert "WARNING: shard 1 of 2 has no target and probes nothing" in output
+    assert output.splitlines()[-1].endswith(" targets; 1 warning")
     (tmp_path / "found.json").touch()
-    found = f"discovery: [{{file: {{files: ['{tmp_path}/found.json']}}}}]"
-    said = Call(tmp_path, found)("--shard", "ordinal/2").stdout
-    assert "Targets of the shards: not known before discovery." in said
-    assert "WARNING" not in said
-    assert said.splitlines()[-1].endswith("prober.yaml: the targets of discovery file, all right")
+    discovery = f"discovery: [{{file: {{files: ['{tmp_path}/found.json']}}}}]"
+    output = Call(tmp_path, discovery)("--shard", "ordinal/2").stdout
+    assert "Targets of the shards: not known before discovery." in output
+    assert "WARNING" not in output
+    assert output.splitlines()[-1].endswith("prober.yaml: the targets of discovery file, all right")
 
 
 def test_what_is_not_on_this_machine_is_a_warning(tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ discovery:
 """
     done = Call(tmp_path, config)()
     assert done.exit_code == 0
-    told = [line.split(": ")[2] for line in done.stdout.splitlines() if "on this machine" in line]
-    assert told == [
+    paths = [line.split(": ")[2] for line in done.stdout.splitlines() if "on this machine" in line]
+    assert paths == [
         "targets[0].auth.bearer_token_file",
         "targets[0].tls.ca_file",
         "discovery[0].file.files",
@@ -312,7 +312,7 @@ discovery:
 
 
 def test_an_address_that_is_refused_is_a_warning(tmp_path: Path) -> None:
-    """As the prober refuses it when it connects; not where it is allowed."""
+    """The address is one that the prober refuses when it connects; no warning where it is allowed."""
     target = "targets: [{name: a, url: 'http://169.254.169.254', allow_link_local: %s}]"
     assert (
         "targets[0].url: 169.254.169.254 is a link-local address: refused" in Call(tmp_path, target % "false")().stdout
@@ -371,5 +371,5 @@ TLS = "tls_server_config: {cert_file: a, key_file: b"
     ],
 )
 def test_how_pages_are_guarded_in_words(text: str, words: str) -> None:
-    """As the prober's log and `prober check` say it."""
+    """The prober's log and `prober check` have the same words."""
     assert load_web(text, "w").words == words

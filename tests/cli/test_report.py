@@ -61,7 +61,7 @@ def test_a_report_in_each_format(file: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     assert page.read_text().count("<svg") == 9
     rows = list(csv.DictReader(prober("report", file, "--format", "csv").stdout.splitlines()))
-    assert [each["stage"] for each in rows] == ["1/s", "4/s", "16/s"]
+    assert [row["stage"] for row in rows] == ["1/s", "4/s", "16/s"]
     requests = prober("report", file, "--format", "csv", "--requests").stdout.splitlines()
     assert len(requests) == 361
     again = prober("report", file, "--format", "json").stdout
@@ -71,8 +71,8 @@ def test_a_report_in_each_format(file: Path, tmp_path: Path) -> None:
 def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
     """Side by side, with what its figures mean."""
     other = tmp_path / "vllm.json"
-    told = {"model_id": "m", "request_throughput": 1.0, "total_input_tokens": 5, "output_throughput": 2.0}
-    other.write_text(json.dumps(told | {"completed": 2, "duration": 2.0, "median_ttft_ms": 50.0}))
+    document = {"model_id": "m", "request_throughput": 1.0, "total_input_tokens": 5, "output_throughput": 2.0}
+    other.write_text(json.dumps(document | {"completed": 2, "duration": 2.0, "median_ttft_ms": 50.0}))
     done = prober("report", file, other)
     assert done.returncode == 0, done.stderr
     assert "| sweep-1 |" in done.stdout
@@ -80,7 +80,7 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["{file}", "--requests"], 2, "--requests: only --format csv has rows of requests"),
         (["{file}", "{file}", "--format", "json"], 2, "--format json: writes one result, 2 files are named"),
@@ -103,7 +103,7 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
         (["{file}", "--output", "{folder}/no/report.md"], 1, "report.md: cannot be written: No such file or directory"),
     ],
 )
-def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int, said: str) -> None:
+def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int, message: str) -> None:
     """In a line, with the exit code of its kind; every file that cannot be read is named."""
     (file.parent / "bad.json").write_text('{"a": 1}')
     (file.parent / "binary").write_bytes(b"\xff\xfe\x00")
@@ -118,26 +118,26 @@ def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int
         "versus.json": comparison.to_json(COMPARISON),
     }.items():
         (file.parent / name).write_text(content)
-    done = prober("report", *(each.format(file=file, folder=file.parent) for each in arguments))
+    done = prober("report", *(argument.format(file=file, folder=file.parent) for argument in arguments))
     assert done.returncode == code
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 
 
 def test_a_comparison_is_shown_again(tmp_path: Path) -> None:
     """With what the figures do not say, in Markdown, HTML and as it was kept."""
-    kept = tmp_path / "versus.json"
-    kept.write_text(comparison.to_json(COMPARISON))
-    said = prober("report", kept).stdout
-    assert "| ttft_p50 | 50 ms | 65 ms\\* | +30.0% | +22.0 to +38.0% | 0.014 | A |" in said
-    assert "| version | 0.31.0 | 0.32.0 |" in said
-    assert "A serves model one" in said
-    page = prober("report", kept, "--format", "html").stdout
+    saved = tmp_path / "versus.json"
+    saved.write_text(comparison.to_json(COMPARISON))
+    output = prober("report", saved).stdout
+    assert "| ttft_p50 | 50 ms | 65 ms\\* | +30.0% | +22.0 to +38.0% | 0.014 | A |" in output
+    assert "| version | 0.31.0 | 0.32.0 |" in output
+    assert "A serves model one" in output
+    page = prober("report", saved, "--format", "html").stdout
     assert "<h2>Figures</h2>" in page
     assert "<script" not in page
-    assert json.loads(prober("report", kept, "--format", "json").stdout) == json.loads(kept.read_text())
-    done = prober("plan", "--sweep", kept, "--peak", "1/s")
+    assert json.loads(prober("report", saved, "--format", "json").stdout) == json.loads(saved.read_text())
+    done = prober("plan", "--sweep", saved, "--peak", "1/s")
     assert (done.returncode, "is a comparison, not a result" in done.stderr) == (1, True)
 
 
@@ -159,17 +159,17 @@ def test_a_plan_of_two_kinds_of_gpu(file: Path, tmp_path: Path) -> None:
 
 
 def test_a_plan_for_machines(file: Path) -> None:
-    """What was asked, and each answer."""
+    """The document has the demand and each answer."""
     done = prober("plan", "--sweep", file, "--peak", "100/s", "--headroom", "0%", "--gpus-per-instance", "1", "--json")
-    found = json.loads(done.stdout)
-    assert found["demand"] == {"peak_per_s": 100.0, "headroom": 0.0, "fewest": 1, "most": None}
-    (plan,) = found["plans"]
+    document = json.loads(done.stdout)
+    assert document["demand"] == {"peak_per_s": 100.0, "headroom": 0.0, "fewest": 1, "most": None}
+    (plan,) = document["plans"]
     assert (plan["gpu"], plan["instances"], plan["gpus"], plan["slo"]) == ("NVIDIA L4", 10, 10, "ttft")
     assert plan["dollars_per_hour"] == 20.0  # the price that the sweep was told
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["--peak", "100"], 2, "--peak: '100' is not a rate"),
         (["--peak", "100/s", "--headroom", "20"], 2, "--headroom: '20' is not a percentage"),
@@ -183,18 +183,18 @@ def test_a_plan_for_machines(file: Path) -> None:
         (["--peak", "100/s", "--max-instances", "2"], 1, "13 instances are needed, 2 are allowed"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(file: Path, arguments: list[str], code: int, said: str) -> None:
+def test_a_plan_that_cannot_be_is_refused(file: Path, arguments: list[str], code: int, message: str) -> None:
     """With the reason."""
     done = prober("plan", "--sweep", file, *arguments)
     assert done.returncode == code
-    assert said in (done.stderr if code == 2 else done.stdout)
+    assert message in (done.stderr if code == 2 else done.stdout)
     assert "Traceback" not in done.stderr
 
 
 def test_a_price_without_tokens_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
     """Asked for: with the reason. Told by the sweep alone: the size is known all the same, without money."""
     path = tmp_path / "uncounted.json"
-    uncounted = tuple(replace(each, output_tokens=None) for each in sweep().stages)
+    uncounted = tuple(replace(stage, output_tokens=None) for stage in sweep().stages)
     path.write_text(to_json(replace(sweep(), stages=uncounted)))
     done = prober("plan", "--sweep", path, "--peak", "100/s", "--gpu-price", "2")
     assert done.returncode == 1
@@ -216,28 +216,28 @@ def test_no_rate_meets_the_slo(tmp_path: Path) -> None:
 
 
 def test_a_result_without_requests_is_reported_and_what_needs_them_says_so(tmp_path: Path) -> None:
-    """As the daemon keeps a sweep: its figures and charts are there, a row a request, a comparison and a baseline are not."""
-    kept = tmp_path / "kept.json"
-    kept.write_text(to_json(replace(sweep(), requests=())))
-    whole = prober("report", kept)
-    assert whole.returncode == 0, whole.stderr
-    assert "12" in whole.stdout
-    page = prober("report", kept, "--format", "html")
+    """A sweep that the daemon stored has figures and charts, but no rows of requests, no comparison and no baseline."""
+    saved = tmp_path / "kept.json"
+    saved.write_text(to_json(replace(sweep(), requests=())))
+    done = prober("report", saved)
+    assert done.returncode == 0, done.stderr
+    assert "12" in done.stdout
+    page = prober("report", saved, "--format", "html")
     assert page.stdout.count("<svg") >= 2
-    assert prober("plan", "--sweep", kept, "--peak", "100/s", "--gpu-price", "2").returncode == 0
+    assert prober("plan", "--sweep", saved, "--peak", "100/s", "--gpu-price", "2").returncode == 0
     other = tmp_path / "other.json"
     other.write_text(to_json(sweep()))
-    said = "holds the figures of its stages and none of its requests, as the daemon keeps a sweep; the file of `prober sweep"
-    rows = prober("report", kept, "--format", "csv", "--requests")
+    message = "holds the figures of its stages and none of its requests, as the daemon keeps a sweep; the file of `prober sweep"
+    rows = prober("report", saved, "--format", "csv", "--requests")
     assert (rows.returncode, rows.stdout) == (1, "")
-    assert f"{kept}: {said}" in rows.stderr
-    both = prober("report", kept, other, "--format", "csv", "--requests")
+    assert f"{saved}: {message}" in rows.stderr
+    both = prober("report", saved, other, "--format", "csv", "--requests")
     assert both.returncode == 0
     assert len(both.stdout.splitlines()) == 1 + len(sweep().requests)
-    assert f"{kept}: {said}" in both.stderr
-    compared = prober("compare", other, kept)
+    assert f"{saved}: {message}" in both.stderr
+    compared = prober("compare", other, saved)
     assert compared.returncode != 0
-    assert f"B {said}" in compared.stderr
-    gated = prober("gate", "http://127.0.0.1:1", "--baseline", kept)
+    assert f"B {message}" in compared.stderr
+    gated = prober("gate", "http://127.0.0.1:1", "--baseline", saved)
     assert gated.returncode == 2
-    assert f"--baseline {kept} {said}" in gated.stderr
+    assert f"--baseline {saved} {message}" in gated.stderr

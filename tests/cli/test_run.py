@@ -1,8 +1,10 @@
-"""What `prober run` says as it starts and while its configuration comes and goes, of a real process."""
+"""Log of a `prober run` process at its start and while its configuration changes."""
 
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ def lines(log: Path) -> list[str]:
 
 
 def test_the_log_names_version_configuration_and_how_the_pages_are_guarded(tmp_path: Path) -> None:
-    """And each mistake of a configuration that is not taken over has a line of its own."""
+    """And each mistake of a configuration that is not applied has a line of its own."""
     config, log = tmp_path / "prober.yaml", tmp_path / "log"
     config.write_text("targets: [{name: a, url: 'http://127.0.0.1:1'}]")
     flags = ["--web.listen-address", "127.0.0.1:0", "--shutdown.timeout", "1s", "--shard", "0/2"]
@@ -34,13 +36,46 @@ def test_the_log_names_version_configuration_and_how_the_pages_are_guarded(tmp_p
         finally:
             process.terminate()
             process.wait(10)
-    told = lines(log)
-    assert told[0] == f"llm-slo-prober {__version__}, configuration {config}"
-    assert "probing 1 target, pages on 127.0.0.1:0 (neither TLS nor users)" in told
-    assert any(line.startswith("--shard 0/2 without --lease.name or --lease.path: sweeps") for line in told)
-    assert "configuration not taken over, the old one goes on" in told
-    assert any(line.startswith(f"{config}: targets[0].url: needed") for line in told)
-    assert not any("Scheduler" in line for line in told)
+    logged = lines(log)
+    assert logged[0] == f"llm-slo-prober {__version__}, configuration {config}"
+    assert "probing 1 target, pages on 127.0.0.1:0 (neither TLS nor users)" in logged
+    assert any(line.startswith("--shard 0/2 without --lease.name or --lease.path: sweeps") for line in logged)
+    assert "configuration not applied, the old one stays in use" in logged
+    assert any(line.startswith(f"{config}: targets[0].url: needed") for line in logged)
+    assert not any("Scheduler" in line for line in logged)
+
+
+def test_a_hangup_during_the_start_does_not_end_the_prober(tmp_path: Path) -> None:
+    """It is a request to reload, which is answered when the configuration of the start is applied."""
+    config, log = tmp_path / "prober.yaml", tmp_path / "log"
+    config.write_text("targets: [{name: a, url: 'http://127.0.0.1:1'}]")
+    command = [
+        sys.executable,
+        "-m",
+        "prober",
+        "run",
+        "--config.file",
+        str(config),
+        "--web.listen-address",
+        "127.0.0.1:0",
+    ]
+    with log.open("w") as stream, subprocess.Popen([*command, "--shutdown.timeout", "1s"], stderr=stream) as process:
+        try:
+            until(lambda: handles_hangup(process.pid), "the command to begin")
+            while not any("probing 1 target" in line for line in lines(log)):
+                process.send_signal(signal.SIGHUP)
+                assert process.poll() is None, log.read_text()
+                time.sleep(0.02)
+            until(lambda: any("configuration applied: 1 target" in line for line in lines(log)), "the reload")
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def handles_hangup(pid: int) -> bool:
+    """Whether the process ignores or catches SIGHUP: bit 0 of the masks in /proc."""
+    masks = re.findall(r"Sig(?:Ign|Cgt):\t(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return any(int(mask, 16) & 1 for mask in masks)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("20", 20), ("0", 0), ("1.5", 1.5), ("20s", 20), ("500ms", 0.5)])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from prober.features.replicas.lease_machine import Record, Write
-from prober.features.replicas.lease_store import Beaten, KubernetesLease
+from prober.features.replicas.lease_store import Conflict, KubernetesLease
 from prober.net.kubernetes import Api, KubernetesApiError
 from tests.cluster.kinds import POLICY, as_of, definitions
 from tests.cluster.server import PATCH, UNCACHED, Server
@@ -205,7 +205,7 @@ WORSE: dict[str, tuple[str, Json]] = {
 def test_a_pod_that_is_not_restricted_is_kept_out(
     server: Server, manifests: dict[str, list[Manifest]], fault: str
 ) -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     path = with_accounts(server, f"refused-{list(WORSE).index(fault)}")
     _, pod = next(pods({"base": manifests["base"]}))
     where, worse = WORSE[fault]
@@ -301,18 +301,18 @@ async def test_pods_are_found_as_they_come_and_go(sharded: Server, token: str) -
     async with Following(
         discovery("pod", sharded.url, NAMESPACE, "research", token_file=token, ca_file=str(sharded.ca))
     ) as following:
-        findings = following.findings
-        assert not findings.problems
+        discovered = following.discovered
+        assert not discovered.problems
 
         def names() -> set[str]:
-            return {labels["name"] for _, found in findings.items() for labels in found if "__address__" in labels}
+            return {labels["name"] for _, found in discovered.items() for labels in found if "__address__" in labels}
 
         assert "llm/first" in names()
         seen_pod(sharded, "research", "second", 8002)
         await following.until(lambda: "research/second" in names())
         gone(sharded, NAMESPACE, "first")
         await following.until(lambda: "llm/first" not in names())
-        assert findings.failures == 0
+        assert discovered.failures == 0
     gone(sharded, "research", "second")
 
 
@@ -331,8 +331,8 @@ async def test_endpointslices_are_found(sharded: Server, token: str) -> None:
     async with Following(
         discovery("endpointslice", sharded.url, NAMESPACE, token_file=token, ca_file=str(sharded.ca))
     ) as following:
-        assert not following.findings.problems
-        found = [labels for _, each in following.findings.items() for labels in each]
+        assert not following.discovered.problems
+        found = [labels for _, each in following.discovered.items() for labels in each]
         assert [labels["__address__"] for labels in found] == ["192.0.2.1:8000"]
 
 
@@ -341,7 +341,7 @@ async def test_a_namespace_that_is_not_its_own_is_refused(sharded: Server, token
     async with Following(
         discovery("pod", sharded.url, "default", token_file=token, ca_file=str(sharded.ca))
     ) as following:
-        (problem,) = following.findings.problems
+        (problem,) = following.discovered.problems
         assert "403" in problem
         assert "system:serviceaccount:llm:prober" in problem
 
@@ -355,7 +355,7 @@ async def test_a_lease_is_made_renewed_and_refused(sharded: Server, token: str) 
         one, other = (KubernetesLease(api, NAMESPACE, "prober-3") for _ in range(2))
         version = [(await each.read(5.0) or record).version for each in (one, other)]
         await one.write(Write(Record("one", 15.0, 1, version[0]), begins=False), 5.0)
-        with pytest.raises(Beaten):
+        with pytest.raises(Conflict):
             await other.write(Write(Record("two", 15.0, 2, version[1]), begins=True), 5.0)
         with pytest.raises(KubernetesApiError) as refused:
             await KubernetesLease(api, NAMESPACE, "prober-4").read(5.0)

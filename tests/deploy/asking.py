@@ -1,4 +1,4 @@
-"""What the prober asks of an API server, found out by letting it ask one."""
+"""Requests of the prober to an API server, recorded from real calls."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from prober.config.discovery import KubernetesSpec
 from prober.config.server import Auth
-from prober.features.discovery.sources.findings import Findings
+from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.kubernetes import Kubernetes
 from prober.features.replicas.lease_machine import Record, Write
 from prober.features.replicas.lease_store import KubernetesLease
@@ -33,16 +33,16 @@ def discovery(
 
 
 class Following:
-    """Discovery at work. findings: what it knows."""
+    """Discovery at work. discovered: what it knows."""
 
     def __init__(self, spec: KubernetesSpec) -> None:
         self._changed = asyncio.Event()
-        self.findings = Findings("test", self._changed.set)
+        self.discovered = DiscoveredTargets("test", self._changed.set)
         self._spec = spec
 
     async def __aenter__(self) -> "Following":
-        self._task = asyncio.create_task(Kubernetes(self._spec, (), self.findings, watch_s=2.0).run())
-        await self.until(lambda: self.findings.complete or bool(self.findings.problems))
+        self._task = asyncio.create_task(Kubernetes(self._spec, (), self.discovered, watch_s=2.0).run())
+        await self.until(lambda: self.discovered.complete or bool(self.discovered.problems))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -51,7 +51,7 @@ class Following:
             await self._task
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Wait for it, as long as findings change within ten seconds."""
+        """Wait for it, as long as discovered change within ten seconds."""
         while not true():
             self._changed.clear()
             await asyncio.wait_for(self._changed.wait(), 10)
@@ -63,6 +63,6 @@ async def leased(api: Api, namespace: str, name: str) -> Record:
     assert await lease.read(5.0) is None
     version = await lease.write(Write(Record("one", 15.0, 1), begins=True), 5.0)
     await lease.write(Write(Record("one", 15.0, 1, version), begins=False), 5.0)
-    kept = await lease.read(5.0)
-    assert kept is not None
-    return kept
+    record = await lease.read(5.0)
+    assert record is not None
+    return record

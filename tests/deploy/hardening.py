@@ -1,4 +1,4 @@
-"""What every container of the prober's must say of itself: PodSecurity `restricted`, and what an instrument needs."""
+"""Settings that every container of the prober must have: PodSecurity `restricted`, and the needs of an instrument."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,7 +34,7 @@ def faults(pod: dict[str, Any], container: dict[str, Any], *, asks: bool = False
     resources = container.get("resources", {})
     limits, requests = resources.get("limits", {}), resources.get("requests", {})
     ours = not beside(container)  # else the pod is its engine's
-    wanted = {
+    requirements = {
         "runAsNonRoot": context.get("runAsNonRoot") is True,
         "runAsUser 65532": context.get("runAsUser") == 65532,
         "runAsGroup 65532": context.get("runAsGroup") == 65532,
@@ -47,7 +47,7 @@ def faults(pod: dict[str, Any], container: dict[str, Any], *, asks: bool = False
         "not privileged": not own.get("privileged"),
         "nothing of the host": not any(pod.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")),
         "no port of the host": not any("hostPort" in port for port in container.get("ports", ())),
-        "volumes that restricted knows": all(each.keys() <= {"name", *VOLUMES} for each in pod.get("volumes", ())),
+        "volumes that restricted knows": all(volume.keys() <= {"name", *VOLUMES} for volume in pod.get("volumes", ())),
         "request of CPU": "cpu" in requests,
         "request of memory": "memory" in requests,
         "limit of memory": "memory" in limits,
@@ -56,7 +56,7 @@ def faults(pod: dict[str, Any], container: dict[str, Any], *, asks: bool = False
         "a token if it asks, else none": not ours or pod.get("automountServiceAccountToken") is asks,
         "no addresses of Services in its environment": not ours or pod.get("enableServiceLinks") is False,
     }
-    return [name for name, held in wanted.items() if not held]
+    return [name for name, held in requirements.items() if not held]
 
 
 def beside(container: dict[str, Any]) -> bool:
@@ -66,7 +66,9 @@ def beside(container: dict[str, Any]) -> bool:
 
 def owned(pod: dict[str, Any], container: dict[str, Any]) -> bool:
     """Whether it mounts what only the pod's group may use: claims (those of a StatefulSet are not named in the pod) and Secrets."""
-    shared = {each["name"] for each in pod.get("volumes", ()) if each.keys() & {"configMap", "emptyDir", "downwardAPI"}}
+    shared = {
+        volume["name"] for volume in pod.get("volumes", ()) if volume.keys() & {"configMap", "emptyDir", "downwardAPI"}
+    }
     return any(mount["name"] not in shared for mount in container.get("volumeMounts", ()))
 
 
@@ -74,7 +76,7 @@ def daemon_faults(pod: dict[str, Any], container: dict[str, Any], drain: float) 
     """The same of a container that runs for ever. drain: how long it takes to end, in seconds."""
     sidecar = beside(container)
     paths = {name: container.get(name, {}).get("httpGet", {}).get("path") for name in (*PROBED, "startupProbe")}
-    wanted = {
+    requirements = {
         # An instrument that is ill must not take its engine out of service, nor hold it up: a sidecar has no probe at all.
         "liveness at /-/healthy, unless beside an engine": paths["livenessProbe"]
         == (None if sidecar else "/-/healthy"),
@@ -84,4 +86,4 @@ def daemon_faults(pod: dict[str, Any], container: dict[str, Any], drain: float) 
         "time to drain": pod.get("terminationGracePeriodSeconds", 30) > drain,
         "spread over nodes": sidecar or bool(pod.get("topologySpreadConstraints")),
     }
-    return [name for name, held in wanted.items() if not held]
+    return [name for name, held in requirements.items() if not held]

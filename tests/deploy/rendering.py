@@ -1,4 +1,4 @@
-"""What the manifests come to: by kubectl's kustomize, and the chart by a small reading of the template constructs that it uses.
+"""Rendered manifests: by kubectl's kustomize, and the chart by an interpreter of the template constructs that it uses.
 
 The chart's reader is not Helm. It knows `if`, `else`, `end`, `range`, variables, and the few functions below, and refuses
 anything else; so the chart stays plain. Where Helm is, test_helm.py holds the reader against it.
@@ -29,7 +29,7 @@ def documents(text: str) -> list[Manifest]:
 
 
 def built(kubectl: Path, folder: Path) -> list[Manifest]:
-    """What `kubectl apply -k` would send; a RuntimeError with its words if it refuses."""
+    """The manifests that `kubectl apply -k` would send. Raises RuntimeError with its message if it refuses."""
     done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{folder}: {done.stderr}")
@@ -41,7 +41,7 @@ class Node:
     """A piece of a template: a text, an expression, or a block with its two branches."""
 
     kind: str
-    said: str = ""
+    text: str = ""
     then: list["Node"] = field(default_factory=list)
     otherwise: list["Node"] = field(default_factory=list)
 
@@ -55,10 +55,10 @@ def parsed(template: str) -> list[Node]:
     for match in ACTION.finditer(template):
         into.append(Node("text", template[at : match.start()]))
         at = match.end()
-        said = match[2] if match[2] is not None else match[3]
-        word = said.split()[0]
+        text = match[2] if match[2] is not None else match[3]
+        word = text.split()[0]
         if word in ("if", "range"):
-            block = Node(word, said[len(word) :].strip())
+            block = Node(word, text[len(word) :].strip())
             into.append(block)
             open_blocks.append((block, into))
             into = block.then
@@ -67,9 +67,9 @@ def parsed(template: str) -> list[Node]:
         elif word == "end":
             into = open_blocks.pop()[1]
         else:
-            into.append(Node("value", said))
+            into.append(Node("value", text))
     if open_blocks:
-        raise ValueError(f"{open_blocks[-1][0].kind} {open_blocks[-1][0].said} has no end")
+        raise ValueError(f"{open_blocks[-1][0].kind} {open_blocks[-1][0].text} has no end")
     into.append(Node("text", template[at:]))
     return root
 
@@ -141,20 +141,20 @@ def evaluated(expression: str, dot: Any, names: Mapping[str, Any]) -> Any:
 
 
 def written(value: Any) -> str:
-    """As a template prints it."""
+    """The text that a template prints for the value."""
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def ranged(node: Node, dot: Any, names: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The dot and the variables of each turn."""
-    left, assigned, right = node.said.rpartition(":=")
+    left, assigned, right = node.text.rpartition(":=")
     over = evaluated(right.strip(), dot, names)
     if not assigned:
-        yield from ((each, dict(names)) for each in over)
+        yield from ((element, dict(names)) for element in over)
         return
     key, value = (word.strip() for word in left.split(","))
-    for each in sorted(over):
-        yield over[each], {**names, key: each, value: over[each]}
+    for element in sorted(over):
+        yield over[element], {**names, key: element, value: over[element]}
 
 
 def rendered(nodes: list[Node], dot: Any, names: Mapping[str, Any]) -> str:
@@ -162,13 +162,13 @@ def rendered(nodes: list[Node], dot: Any, names: Mapping[str, Any]) -> str:
     out = ""
     for node in nodes:
         if node.kind == "text":
-            out += node.said
+            out += node.text
         elif node.kind == "value":
-            out += written(evaluated(node.said, dot, names))
+            out += written(evaluated(node.text, dot, names))
         elif node.kind == "if":
-            out += rendered(node.then if evaluated(node.said, dot, names) else node.otherwise, dot, names)
+            out += rendered(node.then if evaluated(node.text, dot, names) else node.otherwise, dot, names)
         else:
-            out += "".join(rendered(node.then, each, inner) for each, inner in ranged(node, dot, names))
+            out += "".join(rendered(node.then, element, inner) for element, inner in ranged(node, dot, names))
     return out
 
 

@@ -40,7 +40,7 @@ SHARDED: dict[str, Any] = {
 
 
 def overlay(name: str) -> Any:
-    """Its prober.yaml, as values of the chart."""
+    """The prober.yaml of the overlay, as values of the chart."""
     return {"targets": None} | yaml.safe_load((KUSTOMIZE / "overlays" / name / "prober.yaml").read_text())
 
 
@@ -74,7 +74,9 @@ STANDALONE = ("base", "overlays/fleet", "overlays/vllm-production-stack", *CHART
 @cache
 def rollouts() -> tuple[Manifest, ...]:
     return tuple(
-        each for path in sorted((ROOT / "deploy/rollouts").glob("*.yaml")) for each in documents(path.read_text())
+        document
+        for path in sorted((ROOT / "deploy/rollouts").glob("*.yaml"))
+        for document in documents(path.read_text())
     )
 
 
@@ -88,14 +90,14 @@ def sets(kubectl: Path) -> dict[str, list[Manifest]]:
 
 
 def one(manifests: list[Manifest], kind: str) -> Manifest:
-    (found,) = (manifest for manifest in manifests if manifest["kind"] == kind)
-    return found
+    (manifest_,) = (manifest for manifest in manifests if manifest["kind"] == kind)
+    return manifest_
 
 
 def workload(manifests: list[Manifest]) -> Manifest:
-    """What the prober's pods come from."""
-    (found,) = (manifest for manifest in manifests if manifest["kind"] in ("Deployment", "StatefulSet"))
-    return found
+    """The Deployment or StatefulSet of the prober."""
+    (manifest_,) = (manifest for manifest in manifests if manifest["kind"] in ("Deployment", "StatefulSet"))
+    return manifest_
 
 
 def flag(container: dict[str, Any], name: str) -> str | None:
@@ -106,6 +108,8 @@ def flag(container: dict[str, Any], name: str) -> str | None:
 def discovering(manifests: list[Manifest]) -> bool:
     """Whether its configuration has targets that are found through the API server."""
     configs = [
-        yaml.safe_load(each["data"]["prober.yaml"]) for each in manifests if "prober.yaml" in each.get("data", {})
+        yaml.safe_load(manifest["data"]["prober.yaml"])
+        for manifest in manifests
+        if "prober.yaml" in manifest.get("data", {})
     ]
-    return any("kubernetes" in found for config in configs for found in config.get("discovery") or ())
+    return any("kubernetes" in discovery for config in configs for discovery in config.get("discovery") or ())

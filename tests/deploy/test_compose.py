@@ -53,13 +53,13 @@ def done(*words: str | Path) -> None:
 def test_every_key_is_one_of_compose() -> None:
     """Named volumes are declared, and what a service is called is no key."""
     assert list(Draft202012Validator(SCHEMA).iter_errors(DOCUMENT)) == []
-    used = {volume.split(":")[0] for each in SERVICES.values() for volume in each.get("volumes", ())}
+    used = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", ())}
     assert {name for name in used if not name.startswith(".")} == DOCUMENT["volumes"].keys()
 
 
 @pytest.mark.parametrize("key", ["read_onli", "mem_limits", "deploy.cpus"])
 def test_a_key_that_does_not_exist_is_told(key: str) -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     wrong = DOCUMENT | {"services": {"prober": SERVICES["prober"] | {key: True}}}
     assert list(Draft202012Validator(SCHEMA).iter_errors(wrong))
 
@@ -109,14 +109,14 @@ def test_our_containers_are_hardened(name: str) -> None:
 def test_addresses_are_names_of_services() -> None:
     """Whoever asks whom: targets, scrapes, alerts, the data source."""
     texts = [path.read_text() for path in PARTS.rglob("*.yaml") if path.name != "rules.yaml"]
-    asked = {f"{name}:{port}" for name, port in PORTS.items() if name != "grafana"}
-    assert all(any(f"/{address}" in text or f'"{address}' in text for text in texts) for address in asked)
+    addresses = {f"{name}:{port}" for name, port in PORTS.items() if name != "grafana"}
+    assert all(any(f"/{address}" in text or f'"{address}' in text for text in texts) for address in addresses)
     assert SERVICES.keys() == PORTS.keys()
 
 
 @pytest.mark.parametrize("name", ["engine", "slow-engine"])
 def test_every_flag_of_the_mock_exists(name: str) -> None:
-    """As its help says."""
+    """The flags are those of its help."""
     helped = subprocess.run(
         [sys.executable, "-m", "prober", "mock", "--help"], capture_output=True, text=True, check=True
     ).stdout.split()

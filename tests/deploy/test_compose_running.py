@@ -19,7 +19,7 @@ LISTEN = "--web.listen-address=127.0.0.1:{port}"
 
 
 class Chain:
-    """Where each service of the compose file listens here, and how it is started."""
+    """The services of the compose file as processes of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -33,27 +33,27 @@ class Chain:
     def url(self, name: str, path: str = "") -> str:
         return f"http://127.0.0.1:{self.ports[name]}{path}"
 
-    def asked(self, name: str, path: str) -> Any:
+    def answer(self, name: str, path: str) -> Any:
         """The answer of its API."""
         return json.loads(get(self.url(name, path)))
 
     def command(self, name: str) -> list[str]:
-        """Its `command`: files that it mounts are the ones of this folder, and what it writes goes there too."""
+        """The `command` of a service, with its mounted and written files in this folder."""
         volumes = [volume.split(":") for volume in SERVICES[name].get("volumes", ()) if volume.startswith("./")]
         mounts = {inside: str(self._folder / Path(outside).name) for outside, inside, *_ in volumes}
         words = []
         for word in SERVICES[name]["command"]:
-            flag, equals, said = str(word).partition("=")
+            flag, equals, value_ = str(word).partition("=")
             if flag == "--host":
-                said = "127.0.0.1"
-            elif said.startswith("/"):
-                said = mounts.get(said) or str(self._folder / said.strip("/").replace("/", "-"))
-            words.append(flag + equals + said)
+                value_ = "127.0.0.1"
+            elif value_.startswith("/"):
+                value_ = mounts.get(value_) or str(self._folder / value_.strip("/").replace("/", "-"))
+            words.append(flag + equals + value_)
         return [*words, LISTENING.get(name, LISTEN).format(port=self.ports[name])]
 
     @contextmanager
     def program(self, name: str, binary: Path, *flags: str) -> Iterator[None]:
-        """One that is not ours, until the `with` block ends."""
+        """A program of another project, until the `with` block ends."""
         with (self._folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen([binary, *self.command(name), *flags], stdout=log, stderr=log)
         try:
@@ -84,29 +84,31 @@ def test_the_chain_hangs_together(chain: Chain) -> None:
         until(lambda target=target: value(chain.url("prober"), "llmslo_probes_total", target=target) > 0, target)  # type: ignore[misc]
     (alertmanager,) = until(lambda: alertmanagers(chain), "Prometheus to know the Alertmanager")
     assert alertmanager["url"].startswith(chain.url("alertmanager"))
-    assert "receiver: nobody" in chain.asked("alertmanager", "/api/v2/status")["config"]["original"]
-    wanted = yaml.safe_load((PARTS / "rules.yaml").read_text())["groups"]
+    assert "receiver: nobody" in chain.answer("alertmanager", "/api/v2/status")["config"]["original"]
+    expected = yaml.safe_load((PARTS / "rules.yaml").read_text())["groups"]
 
     def groups() -> list[dict[str, Any]]:
-        return list(chain.asked("prometheus", "/api/v1/rules")["data"]["groups"])
+        return list(chain.answer("prometheus", "/api/v1/rules")["data"]["groups"])
 
-    def rules(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
-        names = ((each["name"], rule) for each in found for rule in each["rules"])
+    def rules(groups: list[dict[str, Any]]) -> list[tuple[str, str]]:
+        names = ((group["name"], rule) for group in groups for rule in group["rules"])
         return sorted((group, rule.get("record") or rule.get("alert") or rule["name"]) for group, rule in names)
 
-    assert rules(groups()) == rules(wanted)
+    assert rules(groups()) == rules(expected)
     (scraped,) = until(lambda: scrapes(chain), "the prober to be scraped")
     assert scraped["metric"]["job"] == "llm-slo-prober"
     assert scraped["metric"]["instance"] == f"127.0.0.1:{chain.ports['prober']}"
-    until(lambda: any(rule["health"] == "ok" for each in groups() for rule in each["rules"]), "a rule to be evaluated")
-    assert [rule["lastError"] for each in groups() for rule in each["rules"] if rule.get("lastError")] == []
+    until(
+        lambda: any(rule["health"] == "ok" for group in groups() for rule in group["rules"]), "a rule to be evaluated"
+    )
+    assert [rule["lastError"] for group in groups() for rule in group["rules"] if rule.get("lastError")] == []
 
 
 def alertmanagers(chain: Chain) -> list[dict[str, str]]:
-    """Where alerts go."""
-    return list(chain.asked("prometheus", "/api/v1/alertmanagers")["data"]["activeAlertmanagers"])
+    """The Alertmanagers that Prometheus knows."""
+    return list(chain.answer("prometheus", "/api/v1/alertmanagers")["data"]["activeAlertmanagers"])
 
 
 def scrapes(chain: Chain) -> list[dict[str, Any]]:
-    """What has been scraped."""
-    return list(chain.asked("prometheus", "/api/v1/query?query=up==1")["data"]["result"])
+    """The scraped targets."""
+    return list(chain.answer("prometheus", "/api/v1/query?query=up==1")["data"]["result"])

@@ -20,11 +20,11 @@ SETS: dict[str, dict[str, Any]] = {"base": {}} | COUNTERPARTS
 def cleaned(value: Any) -> Any:
     """Without Helm's label and policy, the namespace that it knows and kustomize does not, and choices that nobody made."""
     if isinstance(value, dict):
-        left = {key: cleaned(each) for key, each in value.items() if key not in HELMS}
+        left = {key: cleaned(part) for key, part in value.items() if key not in HELMS}
         idle = [("namespace", "llm"), ("nodeSelector", {}), ("tolerations", [])]
-        return {key: each for key, each in left.items() if (key, each) not in idle}
+        return {key: part for key, part in left.items() if (key, part) not in idle}
     if isinstance(value, list):
-        return [cleaned(each) for each in value]
+        return [cleaned(part) for part in value]
     return value.replace(f"{RELEASE}.llm.svc", RELEASE) if isinstance(value, str) else value
 
 
@@ -36,9 +36,9 @@ def linked(manifest: Manifest) -> None:
                 rule["annotations"]["runbook_url"] = rule["annotations"]["runbook_url"].replace("https:", "http:")
 
 
-def kept(manifests: list[Manifest], replicas: int) -> dict[tuple[str, str], Manifest]:
-    """What is compared, by kind and name; a dashboard is called by its file."""
-    found = {}
+def comparable(manifests: list[Manifest], replicas: int) -> dict[tuple[str, str], Manifest]:
+    """The compared manifests by kind and name; a dashboard is named by its file."""
+    by_name = {}
     for manifest in map(cleaned, manifests):
         if manifest["kind"] == "ConfigMap":
             ((name, text),) = manifest["data"].items()
@@ -50,8 +50,8 @@ def kept(manifests: list[Manifest], replicas: int) -> dict[tuple[str, str], Mani
             named = manifest["rules"][1]["resourceNames"]
             del named[replicas:]  # the component has names for ten shards
         if manifest["kind"] != "Secret":  # of the pages: a Helm release would keep its passwords
-            found[manifest["kind"], manifest["metadata"]["name"]] = manifest
-    return found
+            by_name[manifest["kind"], manifest["metadata"]["name"]] = manifest
+    return by_name
 
 
 def apart(one: Any, other: Any, at: str = "") -> Iterator[str]:
@@ -70,14 +70,14 @@ def apart(one: Any, other: Any, at: str = "") -> Iterator[str]:
 def test_chart_and_kustomize_say_the_same(shipped: dict[str, list[Manifest]], name: str) -> None:
     """Pods, roles, policies, monitors, rules, dashboards: one prober, three shards over TLS, one with a volume and everything."""
     replicas = SETS[name].get("replicas", 1)
-    ours, charts = kept(shipped[name], replicas), kept(chart(RELEASE, **SETS[name]), replicas)
+    ours, charts = comparable(shipped[name], replicas), comparable(chart(RELEASE, **SETS[name]), replicas)
     assert list(apart(ours, charts)) == []
     assert len(ours) > 5
 
 
 def test_a_difference_is_told(shipped: dict[str, list[Manifest]]) -> None:
-    """So that the test above can fail: a value, a field that is not there, an object that is not there."""
-    ours = kept(shipped["base"], 1)
+    """The test above can fail: on a value, a missing field and a missing object."""
+    ours = comparable(shipped["base"], 1)
     for where, wrong in (
         (("Deployment", RELEASE), {"spec": {"replicas": 2}}),
         (("NetworkPolicy", RELEASE), {"spec": {}}),

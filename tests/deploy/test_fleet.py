@@ -40,19 +40,19 @@ def test_all_that_is_recorded_is_sent_on() -> None:
     assert rule["action"] == "keep"
     sent = re.compile(rule["regex"])
     assert [name for name in recorded() if not sent.fullmatch(name)] == []
-    names = {each.name for each in ALL_SERIES}
-    kept = {name for name in names if sent.fullmatch(name)}
-    assert {"llmslo_ttft_seconds", "llmslo_slo_events_total", "llmslo_trusted", "llmslo_regime_active"} <= kept
-    assert len(kept) == 19, "a name in the regular expression has no series any more"
-    assert not {name for name in names if name.startswith("llmslo_gpu_")} & kept
+    names = {series.name for series in ALL_SERIES}
+    sent_names = {name for name in names if sent.fullmatch(name)}
+    assert {"llmslo_ttft_seconds", "llmslo_slo_events_total", "llmslo_trusted", "llmslo_regime_active"} <= sent_names
+    assert len(sent_names) == 19, "a name in the regular expression has no series any more"
+    assert not {name for name in names if name.startswith("llmslo_gpu_")} & sent_names
 
 
 def test_all_that_is_recorded_is_federated() -> None:
     """The selectors take every recorded series, and no histogram."""
     selectors = read("global.yaml")["scrape_configs"][0]["params"]["match[]"]
-    taken = [re.compile(found[1]) for each in selectors if (found := re.search(r'__name__=~"(.+)"', each))]
-    assert [name for name in recorded() if not any(each.fullmatch(name) for each in taken)] == []
-    assert not any(each.fullmatch("llmslo_ttft_seconds_bucket") for each in taken)
+    taken = [re.compile(match[1]) for selector in selectors if (match := re.search(r'__name__=~"(.+)"', selector))]
+    assert [name for name in recorded() if not any(pattern.fullmatch(name) for pattern in taken)] == []
+    assert not any(pattern.fullmatch("llmslo_ttft_seconds_bucket") for pattern in taken)
 
 
 @pytest.mark.parametrize("name", ["cluster.yaml", "agent.yaml"])
@@ -60,6 +60,6 @@ def test_what_is_dropped_is_in_no_rule(name: str) -> None:
     """Histograms that are left out where targets are many are asked for by no rule and no alert."""
     (dropped,) = read(name)["scrape_configs"][0]["metric_relabel_configs"]
     regex = re.compile(dropped["regex"])
-    asked = set(re.findall(r"llmslo_\w+", RULES.read_text()))
+    used = set(re.findall(r"llmslo_\w+", RULES.read_text()))
     assert regex.fullmatch("llmslo_chunk_gap_seconds_bucket")
-    assert not [each for each in asked if regex.fullmatch(each)]
+    assert not [name for name in used if regex.fullmatch(name)]

@@ -16,7 +16,7 @@ Shipped = dict[str, list[Manifest]]
 Placed = tuple[str, dict[str, Any], dict[str, Any], bool]
 
 
-def found(shipped: Shipped) -> Iterator[Placed]:
+def placed_containers(shipped: Shipped) -> Iterator[Placed]:
     """Each of the prober's containers: where it is, its pod, itself, and whether it asks the API server; free to be changed."""
     for where, manifests in shipped.items():
         for manifest in manifests:
@@ -36,7 +36,7 @@ def wrongs(pod: dict[str, Any], container: dict[str, Any], asks: bool) -> list[s
 
 def test_every_container_is_hardened(shipped: Shipped) -> None:
     """In each set there is a container of the prober's, and none lacks a setting; daemons are watched and have time to drain."""
-    seen = {where: wrongs(pod, container, asks) for where, pod, container, asks in found(shipped)}
+    seen = {where: wrongs(pod, container, asks) for where, pod, container, asks in placed_containers(shipped)}
     assert {where.rpartition(": ")[0] for where in seen} == shipped.keys()
     assert {where: wrong for where, wrong in seen.items() if wrong} == {}
     assert {where.rpartition(": ")[2] for where in seen} == {"Deployment", "StatefulSet", "Job", "AnalysisTemplate"}
@@ -86,7 +86,7 @@ def taken(here: dict[str, Any], path: tuple[str, ...]) -> bool:
 @pytest.mark.parametrize("path", SETTINGS, ids="/".join)
 def test_the_check_misses_no_setting(shipped: Shipped, path: tuple[str, ...]) -> None:
     """Each container that should have it is told of when neither it nor its pod has it any more."""
-    tried = [each for each in found(shipped) if SETTINGS[path](each[1], each[2])]
+    tried = [placed for placed in placed_containers(shipped) if SETTINGS[path](placed[1], placed[2])]
     assert tried
     for where, pod, container, asks in tried:
         assert any([taken(pod, path), taken(container, path)]), where
@@ -108,7 +108,7 @@ def test_the_check_misses_no_setting(shipped: Shipped, path: tuple[str, ...]) ->
 )
 def test_the_check_sees_what_is_too_much(shipped: Shipped, where: str, name: str, value: Any) -> None:
     """Each container with it, or in a pod with it, is told of."""
-    for place, pod, container, asks in found(shipped):
+    for place, pod, container, asks in placed_containers(shipped):
         {"pod": pod, "container": container}[where][name] = value
         assert wrongs(pod, container, asks), place
 
@@ -119,7 +119,7 @@ def test_the_check_sees_what_is_too_much(shipped: Shipped, where: str, name: str
 )
 def test_the_check_sees_what_a_daemon_must_not_have(shipped: Shipped, name: str, value: Any) -> None:
     """Too little time to drain, and a probe that would hold an engine up."""
-    for where, pod, container, asks in found(shipped):
+    for where, pod, container, asks in placed_containers(shipped):
         if runs(container):
             {"terminationGracePeriodSeconds": pod}.get(name, container)[name] = value
             assert wrongs(pod, container, asks), where
@@ -128,7 +128,7 @@ def test_the_check_sees_what_a_daemon_must_not_have(shipped: Shipped, name: str,
 @pytest.mark.parametrize("name", ["livenessProbe", "readinessProbe"])
 def test_the_check_sees_what_would_take_an_engine_out_of_service(shipped: Shipped, name: str) -> None:
     """A sidecar that the kubelet probes, or that ends when it cannot begin."""
-    beside_engines = [each for each in found(shipped) if beside(each[2])]
+    beside_engines = [placed for placed in placed_containers(shipped) if beside(placed[2])]
     assert beside_engines
     for where, pod, container, asks in beside_engines:
         path = "/-/healthy" if name == "livenessProbe" else "/-/ready"
@@ -138,7 +138,7 @@ def test_the_check_sees_what_would_take_an_engine_out_of_service(shipped: Shippe
 
 def test_the_check_sees_a_token_that_nobody_asked_for(shipped: Shipped) -> None:
     """And one that is missing."""
-    for where, pod, container, asks in found(shipped):
+    for where, pod, container, asks in placed_containers(shipped):
         if not beside(container):
             pod["automountServiceAccountToken"] = not asks
             assert wrongs(pod, container, asks), where

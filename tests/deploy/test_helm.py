@@ -22,7 +22,7 @@ class Refused(Exception):
     """Helm will not render it; in its words."""
 
 
-def asked(words: list[str], values: dict[str, Any], **env: str) -> list[Manifest]:
+def template(words: list[str], values: dict[str, Any], **env: str) -> list[Manifest]:
     done = subprocess.run(
         words, input=json.dumps(values), capture_output=True, text=True, check=False, env={**os.environ, **env}
     )
@@ -39,23 +39,26 @@ def helm(request: pytest.FixtureRequest) -> Render:
         if not library.exists():
             absent("no Helm 4: `make test` fetches it")
         words = [sys.executable, str(Path(__file__).with_name("helm4.py")), str(CHART), "prober", "llm"]
-        return lambda values: asked(words, values, PYTHONPATH=str(library))
+        return lambda values: template(words, values, PYTHONPATH=str(library))
     program = FETCHED / "usr/bin/helm"
     if not program.exists():
         absent("no Helm 3: `make test` fetches it where npm is")
     # It holds itself for a release of Kubernetes of its own time, before the chart's `kubeVersion`.
     words = [str(program), "template", "prober", str(CHART), "--namespace=llm", "--kube-version=1.30", "--values=-"]
-    return lambda values: asked(words, values)
+    return lambda values: template(words, values)
 
 
 def placed(manifests: list[Manifest]) -> dict[tuple[str, ...], Manifest]:
     """By what names one in a cluster."""
-    return {(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each for each in manifests}
+    return {
+        (manifest["kind"], manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"]): manifest
+        for manifest in manifests
+    }
 
 
 @pytest.mark.parametrize("over", CHARTS.values(), ids=CHARTS)
 def test_helm_makes_what_the_reader_says(helm: Render, over: dict[str, Any]) -> None:
-    """So that every other test of the chart holds of what Helm sends."""
+    """All other tests of the chart therefore hold for Helm."""
     theirs, ours = helm(over), chart(**over)
     assert placed(theirs) == placed(ours)
     assert len(theirs) == len(ours) == len(placed(ours))

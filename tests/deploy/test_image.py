@@ -26,7 +26,7 @@ def test_hadolint_has_nothing_to_say() -> None:
 
 
 def test_hadolint_has_something_to_say_of_a_bad_recipe(tmp_path: Path) -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     (tmp_path / "Dockerfile").write_text("FROM python\nCMD python -m prober\n")
     program = Path(sys.executable).parent / "hadolint"
     assert subprocess.run([program, tmp_path / "Dockerfile"], capture_output=True, check=False).returncode == 1
@@ -45,7 +45,7 @@ def test_the_final_stage_runs_nothing_and_nobody_is_root() -> None:
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
 def test_the_health_check_says_what_the_page_says(status: int, code: int) -> None:
-    """Its program, run against a server that answers so."""
+    """The program of the health check runs against a server with that answer."""
     (line,) = re.findall(r"^\s+CMD (.*)$", FINAL, re.MULTILINE)
     program = json.loads(line)[2]
     server = (
@@ -56,8 +56,8 @@ def test_the_health_check_says_what_the_page_says(status: int, code: int) -> Non
         "served = s.HTTPServer(('127.0.0.1', 0), H)\n"
         "threading.Thread(target=served.serve_forever, daemon=True).start()\n"
     )
-    asked = program.replace("9742", "served.server_port")
-    done = subprocess.run([sys.executable, "-c", server + asked.replace("; ", "\n")], check=False)
+    check = program.replace("9742", "served.server_port")
+    done = subprocess.run([sys.executable, "-c", server + check.replace("; ", "\n")], check=False)
     assert done.returncode == code
 
 
@@ -66,7 +66,7 @@ def pins(name: str) -> dict[str, str]:
 
 
 def test_the_image_has_what_was_tested_and_nothing_to_develop_with() -> None:
-    """Its lock pins the versions of the other one, with hashes, without the tools."""
+    """The image's lock pins the versions of the development lock, with hashes, without the tools."""
     image, tested = pins("requirements.image.lock"), pins("requirements.lock")
     assert image.items() <= tested.items()
     assert not image.keys() & {"pytest", "mypy", "ruff", "playwright", "hatchling"}
@@ -88,17 +88,21 @@ def test_the_list_of_parts_is_cyclonedx() -> None:
     text = sbom("1700000000")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     assert text == sbom("1700000000")
-    said = json.loads(text)
-    assert said["metadata"]["component"]["name"] == "llm-slo-prober"
-    assert said["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
-    names = {part["name"] for part in said["components"]}
+    document = json.loads(text)
+    assert document["metadata"]["component"]["name"] == "llm-slo-prober"
+    assert document["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
+    names = {part["name"] for part in document["components"]}
     assert {"aiohttp", "orjson", "pydantic", "python"} <= names
-    (own,) = (each for each in said["dependencies"] if each["ref"].startswith("pkg:pypi/llm-slo-prober@"))
+    (own,) = (
+        dependency
+        for dependency in document["dependencies"]
+        if dependency["ref"].startswith("pkg:pypi/llm-slo-prober@")
+    )
     assert any(ref.startswith("pkg:pypi/aiohttp@") for ref in own["dependsOn"])
 
 
 def test_the_list_of_parts_has_the_packages_of_the_distribution(tmp_path: Path) -> None:
-    """As dpkg names them, by purls in which a version's epoch is quoted."""
+    """Names are those of dpkg; the epoch of a version is quoted in the purl."""
     (tmp_path / "status").write_text(
         "Package: libc6\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2.36-9\nDescription: C\n it: is\n\n"
         "Package: zlib1g\nArchitecture: amd64\nVersion: 1:1.2.13.dfsg-1\n\n"
@@ -152,16 +156,16 @@ def test_links_are_kept_with_what_they_lead_to(rootfs: ModuleType, tmp_path: Pat
     (tmp_path / "real/json").mkdir()
     root = tmp_path / "root"
     rootfs.keep(tmp_path / "real", root)
-    there = {path.name for path in (root / tmp_path.relative_to("/") / "real").iterdir()}
-    assert there == {"lib.so.1", "lib.so.1.2", "json"}
+    copied = {path.name for path in (root / tmp_path.relative_to("/") / "real").iterdir()}
+    assert copied == {"lib.so.1", "lib.so.1.2", "json"}
     assert (root / tmp_path.relative_to("/") / "real/lib.so.1").is_symlink()
 
 
 def test_a_wrong_list_is_refused() -> None:
-    """So that the test above can fail."""
-    said = json.loads(sbom("0"))
-    del said["components"][0]["name"]
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(said)) is not None
+    """The test above can fail."""
+    document = json.loads(sbom("0"))
+    del document["components"][0]["name"]
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(document)) is not None
 
 
 def test_only_what_is_built_from_is_sent_to_the_builder() -> None:

@@ -20,9 +20,9 @@ from prober import __version__
 from tests.deploy.container import HARDENED, LIMIT_MB, ROOT, USER, Container, Pair, Podman, missing, pair
 from tests.processes import until
 
-KEPT = os.environ.get("IMAGE_DIR")  # images stay there, so that the base is made once
+IMAGE_FOLDER = os.environ.get("IMAGE_DIR")  # images stay there, so that the base is made once
 pytestmark = pytest.mark.skipif(
-    not KEPT, reason="never a part of `make test`: `make test-image` builds it, in minutes, as root"
+    not IMAGE_FOLDER, reason="never a part of `make test`: `make test-image` builds it, in minutes, as root"
 )
 
 LIMIT = LIMIT_MB * 2**20
@@ -45,7 +45,7 @@ def podman() -> Podman:
     """With the image built once. Who asked for it by name is told what it lacks by a failure, not by a skip."""
     if lacks := missing():
         pytest.fail(f"the image cannot be built and run here: {lacks}", pytrace=False)
-    folder = Path(str(KEPT))
+    folder = Path(str(IMAGE_FOLDER))
     folder.mkdir(parents=True, exist_ok=True)
     made = Podman(folder)
     print(made.build().splitlines()[-1])
@@ -69,7 +69,7 @@ def held(podman: Podman) -> list[Path]:
 
 
 def test_it_is_small(podman: Podman) -> None:
-    """What is fetched, and what it takes of a node's disk."""
+    """The limits are of the compressed size and of the size on a node's disk."""
     assert podman.compressed_bytes() <= 150e6
     assert podman.unpacked_bytes() <= 260e6
 
@@ -105,20 +105,20 @@ def test_it_says_what_it_is(podman: Podman) -> None:
     """Labels of OCI, who runs it, how it is stopped and asked for its health; its time is the commit's, to the second; the list of
     parts is valid.
     """
-    said = podman.inspect()
+    inspected = podman.inspect()
     commit = subprocess.run(
         ["git", "log", "-1", "--format=%cI %H"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     date, revision = commit.stdout.split()
-    settings = said["Config"]
+    settings = inspected["Config"]
     assert settings["User"] == f"{USER}:{USER}"
     assert settings["StopSignal"] == "SIGTERM"
-    assert said["Healthcheck"]["Test"][:2] == ["CMD", "python"]
+    assert inspected["Healthcheck"]["Test"][:2] == ["CMD", "python"]
     labels = {name.removeprefix("org.opencontainers.image."): text for name, text in settings["Labels"].items()}
     assert labels["revision"].startswith(revision)
     assert (labels["title"], labels["version"], labels["licenses"]) == ("llm-slo-prober", __version__, "Apache-2.0")
     assert podman("image", "exists", labels["base.name"]) == "", "the base that it was built on"
-    assert datetime.fromisoformat(said["Created"]) == datetime.fromisoformat(labels["created"])
+    assert datetime.fromisoformat(inspected["Created"]) == datetime.fromisoformat(labels["created"])
     assert datetime.fromisoformat(labels["created"]) == datetime.fromisoformat(date)
     parts = (podman.files() / "opt/prober/sbom.cdx.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(parts) is None
@@ -138,7 +138,7 @@ def test_the_same_commit_gives_the_same_layers(podman: Podman) -> None:
 
 
 def test_it_runs_without_any_right(running: Pair) -> None:
-    """As process 1 of user 65532, without capabilities, nor ways to any, behind a filter of system calls, with nothing to write to."""
+    """It is process 1 of user 65532, without capabilities or ways to gain them, with a seccomp filter and a read-only root."""
     status = dict(
         line.split(":\t", 1)
         for line in Path(f"/proc/{running.prober.pid}/status").read_text().splitlines()
@@ -157,9 +157,9 @@ def test_it_runs_without_any_right(running: Pair) -> None:
 
 
 def test_its_own_health_check_says_that_it_is_well(running: Pair) -> None:
-    """As Docker and Compose ask it, by the runtime and the image's own command."""
-    asked = running.prober.podman.try_("healthcheck", "run", running.prober.name)
-    assert asked.returncode == 0, asked.stdout + asked.stderr
+    """The runtime runs the image's own command, as for Docker and Compose."""
+    check = running.prober.podman.try_("healthcheck", "run", running.prober.name)
+    assert check.returncode == 0, check.stdout + check.stderr
 
 
 def test_a_real_prometheus_scrapes_it(running: Pair, prometheus_binary: Path, tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ def test_a_real_prometheus_scrapes_it(running: Pair, prometheus_binary: Path, tm
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
 
-        def found(query: str) -> Any:
+        def result(query: str) -> Any:
             return json.loads(running.prober.get(f"/api/v1/query?query={query}", 9090))["data"]["result"]
 
-        until(lambda: found("up==1"), "a scrape")
-        until(lambda: found("llmslo_probes_total>0"), "probes counted")
+        until(lambda: result("up==1"), "a scrape")
+        until(lambda: result("llmslo_probes_total>0"), "probes counted")
     finally:
         process.terminate()
         process.wait(20)
@@ -187,24 +187,24 @@ def zombies(container: Container) -> list[str]:
     """Processes of the container that ended and that nobody waited for."""
     first = container.pid
     space = os.readlink(f"/proc/{first}/ns/pid")
-    found = []
+    dead = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
             if os.readlink(folder / "ns/pid") == space and state == "Z":
-                found.append((folder / "cmdline").name)
+                dead.append((folder / "cmdline").name)
         except OSError:
             pass
-    return found
+    return dead
 
 
 def children(container: Container) -> list[tuple[str, str]]:
     """State and name of what its first process started."""
     listed = [path.read_text() for path in Path(f"/proc/{container.pid}/task").glob("*/children")]
-    told = (Path(f"/proc/{pid}/stat") for text in listed for pid in text.split())
+    stats = (Path(f"/proc/{pid}/stat") for text in listed for pid in text.split())
     return [
         (stat.rpartition(")")[2].split()[0], stat.partition("(")[2].rpartition(")")[0])
-        for stat in map(_read, told)
+        for stat in map(_read, stats)
         if stat
     ]
 
@@ -226,8 +226,8 @@ def test_what_it_starts_it_waits_for(running: Pair) -> None:
         "import urllib.request as u;"
         "print(u.urlopen(u.Request('http://127.0.0.1:9742/api/v1/sweeps?target=one', method='POST')).status)"
     )
-    said = running.prober.podman("exec", running.prober.name, "python", "-c", ask)
-    assert said == "202"
+    output = running.prober.podman("exec", running.prober.name, "python", "-c", ask)
+    assert output == "202"
     seen: set[str] = set()
 
     def ended() -> bool:
@@ -245,13 +245,13 @@ def test_it_survives_its_limit_with_a_full_history(podman: Podman, tmp_path: Pat
     config = "targets: [{name: one, url: 'http://127.0.0.1:8000', rate: 40/s, warmup: 0, max_send_lag: 5s}]\n"
     with pair(podman, tmp_path, config, "--history.limit=1000", engine=("--ttft=5ms", "--itl=1ms")) as full:
 
-        def kept() -> int:
+        def stored() -> int:
             return len(json.loads(full.prober.get("/api/v1/probes?limit=1000000"))["data"])
 
-        until(lambda: kept() >= 1000, "1,000 results", 120)
+        until(lambda: stored() >= 1000, "1,000 results", 120)
         for page in ("/", "/metrics", "/api/v1/probes?limit=1000"):
             assert full.prober.get(page)
-        assert kept() >= 1000
+        assert stored() >= 1000
         memory = full.prober.memory()
         assert memory.kills == 0
         assert memory.peak_mib <= LIMIT_MB
@@ -263,7 +263,7 @@ def test_it_survives_its_limit_with_a_full_history(podman: Podman, tmp_path: Pat
 
 
 def test_the_limit_is_a_limit(podman: Podman) -> None:
-    """So that the tests above can fail: what wants more is killed."""
+    """The tests above can fail: a process that needs more is killed."""
     options = (*HARDENED, '--entrypoint=["python", "-c", "x = bytearray(200 << 20); print(len(x))"]')
     with podman.run(options=options) as greedy:
         greedy.start()

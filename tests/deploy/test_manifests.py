@@ -1,4 +1,4 @@
-"""What is sent to a cluster is valid, hardened, and fits together. No cluster was asked."""
+"""Manifests are valid, hardened and consistent, checked without a cluster."""
 
 import base64
 import copy
@@ -31,8 +31,8 @@ SINCE = (1, 28)
 def releases() -> list[str]:
     """Every Kubernetes from the first with native sidecars to the newest whose schemas there are."""
     folder = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
-    found = {tuple(map(int, path.name[1:].split("-")[0].split(".")[:2])) for path in folder.glob("v*-local*")}
-    return [f"{major}.{minor}" for major, minor in sorted(each for each in found if each >= SINCE)]
+    versions = {tuple(map(int, path.name[1:].split("-")[0].split(".")[:2])) for path in folder.glob("v*-local*")}
+    return [f"{major}.{minor}" for major, minor in sorted(version for version in versions if version >= SINCE)]
 
 
 def test_many_releases_are_checked() -> None:
@@ -44,14 +44,16 @@ def test_many_releases_are_checked() -> None:
 @pytest.mark.parametrize("release", releases())
 def test_kubernetes_knows_every_field(shipped: dict[str, list[Manifest]], release: str) -> None:
     """By its own schemas, unknown fields refused."""
-    distinct = {json.dumps(each, sort_keys=True): each for manifests in shipped.values() for each in manifests}
+    distinct = {
+        json.dumps(manifest, sort_keys=True): manifest for manifests in shipped.values() for manifest in manifests
+    }
     for manifest in distinct.values():
         if custom(manifest["apiVersion"], manifest["kind"]) is None:
             kubernetes_validate.validate(manifest, release, strict=True)
 
 
 def test_an_unknown_field_is_refused() -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     manifest = copy.deepcopy(one(chart(), "Deployment"))
     manifest["spec"]["template"]["spec"]["containers"][0]["livelinessProbe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -60,7 +62,7 @@ def test_an_unknown_field_is_refused() -> None:
 
 def test_the_job_of_an_analysis_is_a_job() -> None:
     """Argo Rollouts makes a Job of it; its arguments in braces are put in before."""
-    (template,) = (each for each in rollouts() if each["kind"] == "AnalysisTemplate")
+    (template,) = (rollout for rollout in rollouts() if rollout["kind"] == "AnalysisTemplate")
     spec = template["spec"]["metrics"][0]["provider"]["job"]["spec"]
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "gate"}, "spec": spec}
     kubernetes_validate.validate(job, releases()[-1], strict=True)
@@ -80,21 +82,21 @@ def test_custom_resources_have_fields_that_exist(shipped: dict[str, list[Manifes
 
 
 def test_a_wrong_field_of_a_custom_resource_is_refused() -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     manifest = copy.deepcopy(one(chart(**FULL), "ServiceMonitor"))
     manifest["spec"]["endpoints"][0]["intervall"] = "15s"
     assert list(Draft202012Validator(custom(manifest["apiVersion"], manifest["kind"]) or {}).iter_errors(manifest))
 
 
 def test_a_shard_asks_for_a_whole_core(shipped: dict[str, list[Manifest]]) -> None:
-    """So that it keeps its stamps with hundreds of targets, and for memory beyond that of one; a single prober asks for less."""
-    asked = {
+    """A shard keeps its timestamps with hundreds of targets and needs more memory; a single prober requests less."""
+    requests = {
         (manifest["kind"], container["resources"]["requests"]["cpu"], container["resources"]["limits"]["memory"])
         for where in STANDALONE
         for manifest in [workload(shipped[where])]
         for _, container in containers(manifest)
     }
-    assert asked == {("Deployment", "100m", "256Mi"), ("StatefulSet", "1", "768Mi")}
+    assert requests == {("Deployment", "100m", "256Mi"), ("StatefulSet", "1", "768Mi")}
 
 
 def fitting(selector: dict[str, str], labels: dict[str, str]) -> bool:
@@ -113,10 +115,10 @@ def test_selectors_find_what_they_are_for(shipped: dict[str, list[Manifest]]) ->
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
         assert fitting(one(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"], labels), where
         assert fitting(one(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"], labels), where
-        for monitor in (each for each in manifests if each["kind"] == "ServiceMonitor"):
+        for monitor in (manifest for manifest in manifests if manifest["kind"] == "ServiceMonitor"):
             assert fitting(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"]), where
             assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "llm-slo-prober"
-            assert {each["port"] for each in monitor["spec"]["endpoints"]} <= {
+            assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= {
                 port["name"] for port in service["spec"]["ports"]
             }
 
@@ -130,7 +132,7 @@ def test_the_sidecar_leaves_the_engine_as_it_was(shipped: dict[str, list[Manifes
     assert after["spec"]["selector"] == before["spec"]["selector"]
     (sidecar,) = after["spec"]["template"]["spec"]["initContainers"]
     assert sidecar["restartPolicy"] == "Always"
-    volumes = {each["name"]: each for each in after["spec"]["template"]["spec"]["volumes"]}
+    volumes = {volume["name"]: volume for volume in after["spec"]["template"]["spec"]["volumes"]}
     assert volumes[sidecar["volumeMounts"][0]["name"]]["configMap"]["optional"], "else the engine waits for it"
     monitor = one(shipped[name], "PodMonitor")["spec"]
     assert fitting(monitor["selector"]["matchLabels"], after["spec"]["template"]["metadata"]["labels"])
@@ -144,7 +146,7 @@ def test_the_sidecar_leaves_the_engine_as_it_was(shipped: dict[str, list[Manifes
 def test_no_change_of_configuration_restarts_an_engine(shipped: dict[str, list[Manifest]]) -> None:
     """ConfigMaps have no hash in their names, and volumes are folders: the prober reads the file again by itself."""
     for where in OVERLAYS:
-        names = {each["metadata"]["name"] for each in shipped[where] if each["kind"] == "ConfigMap"}
+        names = {manifest["metadata"]["name"] for manifest in shipped[where] if manifest["kind"] == "ConfigMap"}
         assert names & {"llm-slo-prober", "llm-slo-prober-sidecar"}, where
         for manifest in shipped[where]:
             for _, container in containers(manifest):
@@ -167,12 +169,14 @@ def prober(*words: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", [*OVERLAYS, *CHARTS])
 def test_every_configuration_is_right(shipped: dict[str, list[Manifest]], tmp_path: Path, name: str) -> None:
     """By `prober check`, as the ConfigMap has it; and a Probe asks for a target that it names."""
-    (config,) = (each["data"]["prober.yaml"] for each in shipped[name] if "prober.yaml" in each.get("data", {}))
+    (config,) = (
+        manifest["data"]["prober.yaml"] for manifest in shipped[name] if "prober.yaml" in manifest.get("data", {})
+    )
     (tmp_path / "prober.yaml").write_text(config)
     done = prober("check", f"--config.file={tmp_path / 'prober.yaml'}")
     assert done.returncode == 0, done.stdout + done.stderr
     targets = {target.get("name") for target in yaml.safe_load(config).get("targets") or ()}
-    for probe in (each for each in shipped[name] if each["kind"] == "Probe"):
+    for probe in (manifest for manifest in shipped[name] if manifest["kind"] == "Probe"):
         assert set(probe["spec"]["targets"]["staticConfig"]["static"]) <= targets
 
 
@@ -181,10 +185,12 @@ def test_the_web_configuration_is_right(shipped: dict[str, list[Manifest]], tmp_
     manifests = shipped["overlays/fleet"]
     pod = workload(manifests)["spec"]["template"]["spec"]
     path = Path(flag(pod["containers"][0], "web.config.file") or "")
-    (mount,) = (each["name"] for each in pod["containers"][0]["volumeMounts"] if each["mountPath"] == str(path.parent))
-    (volume,) = (each for each in pod["volumes"] if each["name"] == mount)
+    (mount,) = (
+        mounted["name"] for mounted in pod["containers"][0]["volumeMounts"] if mounted["mountPath"] == str(path.parent)
+    )
+    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == mount)
     secret = one(manifests, "Secret")
-    assert secret["metadata"]["name"] in {each["secret"]["name"] for each in volume["projected"]["sources"]}
+    assert secret["metadata"]["name"] in {source["secret"]["name"] for source in volume["projected"]["sources"]}
     (tmp_path / path.name).write_bytes(base64.b64decode(secret["data"][path.name]))
     words = ("check", f"--config.file={KUSTOMIZE / 'base/prober.yaml'}", f"--web.config.file={tmp_path / path.name}")
     assert prober(*words).returncode == 1
@@ -203,13 +209,13 @@ def test_who_speaks_tls_agrees(shipped: dict[str, list[Manifest]], where: str) -
     tls = flag(container, "web.config.file") is not None
     for name in PROBED:
         assert container[name]["httpGet"].get("scheme", "HTTP") == ("HTTPS" if tls else "HTTP")
-    for monitor in (each for each in manifests if each["kind"] == "ServiceMonitor"):
+    for monitor in (manifest for manifest in manifests if manifest["kind"] == "ServiceMonitor"):
         (endpoint,) = monitor["spec"]["endpoints"]
         assert (endpoint.get("scheme"), "tlsConfig" in endpoint) == (("https", True) if tls else (None, False))
         if tls:
             assert endpoint["tlsConfig"]["serverName"].split(".")[0] == one(manifests, "Service")["metadata"]["name"]
             assert secret_of(endpoint) in mounted(manifests)
-    for probe in (each["spec"] for each in manifests if each["kind"] == "Probe"):
+    for probe in (manifest["spec"] for manifest in manifests if manifest["kind"] == "Probe"):
         assert (probe["prober"]["scheme"], "tlsConfig" in probe) == (("https", True) if tls else ("http", False))
         assert not tls or secret_of(probe) in mounted(manifests)
     if where.startswith("chart, as"):
@@ -245,7 +251,7 @@ def test_the_rules_are_those_of_the_configurations(config: str) -> None:
 
 
 def test_promtool_takes_the_rules(promtool: Path, tmp_path: Path, shipped: dict[str, list[Manifest]]) -> None:
-    """As the operator hands them on, with the queries of the rollouts beside them."""
+    """The rules are in the form of the operator, together with the queries of the rollouts."""
     spec = one(shipped["overlays/vllm"], "PrometheusRule")["spec"]
     queries = [
         one(list(rollouts()), "MetricTemplate")["spec"]["query"].replace("{{ interval }}", "5m"),
@@ -253,7 +259,7 @@ def test_promtool_takes_the_rules(promtool: Path, tmp_path: Path, shipped: dict[
     ]
     recorded = {rule.get("record") for group in spec["groups"] for rule in group["rules"]}
     assert queries[1].split("{")[0] in recorded
-    assert {"llmslo_slo_bad_events_total", "llmslo_slo_events_total"} <= {each.name for each in ALL_SERIES}
+    assert {"llmslo_slo_bad_events_total", "llmslo_slo_events_total"} <= {series.name for series in ALL_SERIES}
     extra = {
         "name": "rollouts",
         "rules": [{"record": f"a:b:query{at}", "expr": query} for at, query in enumerate(queries)],
@@ -281,19 +287,23 @@ def test_every_flag_exists(shipped: dict[str, list[Manifest]]) -> None:
 
 def test_every_dashboard_is_there(shipped: dict[str, list[Manifest]]) -> None:
     """In the component and in the chart, byte for byte, each in a ConfigMap of its own that the sidecar of Grafana looks for."""
-    wanted = {path.name: path.read_text() for path in (ROOT / "dashboards").glob("*.json")}
+    expected = {path.name: path.read_text() for path in (ROOT / "dashboards").glob("*.json")}
     for where in ("overlays/vllm-production-stack", "chart, everything on"):
-        maps = [each for each in shipped[where] if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
-        held = {name: text.rstrip() for each in maps for name, text in each["data"].items()}
-        assert held == {name: text.rstrip() for name, text in wanted.items()}, where
-        assert len(maps) == len(wanted)
+        maps = [
+            manifest
+            for manifest in shipped[where]
+            if manifest["metadata"].get("labels", {}).get("grafana_dashboard") == "1"
+        ]
+        held = {name: text.rstrip() for config_map in maps for name, text in config_map["data"].items()}
+        assert held == {name: text.rstrip() for name, text in expected.items()}, where
+        assert len(maps) == len(expected)
 
 
 SCHEMA = yaml.safe_load((CHART / "values.schema.json").read_text())
 
 
 def test_the_values_fit_their_schema() -> None:
-    """As shipped, and with everything on."""
+    """Both the shipped values and those with everything enabled."""
     Draft7Validator.check_schema(SCHEMA)
     Draft7Validator(SCHEMA).validate(values())
     Draft7Validator(SCHEMA).validate(values(**FULL))

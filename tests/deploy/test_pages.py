@@ -1,4 +1,4 @@
-"""What the pages tell a reader to write is put together by kubectl as it stands there, and comes to what the overlays are."""
+"""Manifests on the pages of the documentation are built by kubectl as they are and equal the overlays."""
 
 import copy
 import re
@@ -22,14 +22,14 @@ FLEET = "docs/guides/fleet.md"
 
 
 def blocks(page: str) -> list[str]:
-    """Its blocks of YAML."""
+    """The YAML blocks of a page."""
     return re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 def kustomization(page: str) -> Any:
     """The one that is shown there."""
-    (shown,) = (each for each in blocks(page) if "kind: Kustomization" in each)
-    return yaml.safe_load(shown)
+    (block_,) = (block for block in blocks(page) if "kind: Kustomization" in block)
+    return yaml.safe_load(block_)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_the_sidecar_of_a_page_is_that_of_the_overlay(
     kubectl: Path, shipped: dict[str, list[Manifest]], mine: Path, page: str
 ) -> None:
     """Nothing more and nothing less: no monitor of a Service that is not there."""
-    config = next(each for each in blocks(page) if each.startswith("# prober.yaml"))
+    config = next(block for block in blocks(page) if block.startswith("# prober.yaml"))
     manifests = put_together(kubectl, mine, kustomization(page), config)
     assert alike(manifests) == alike(shipped["overlays/vllm"])
     ((pod, container),) = containers(one(manifests, "Deployment"))
@@ -77,7 +77,7 @@ def test_the_image_of_a_page_is_that_of_its_reader(kubectl: Path, mine: Path, pa
     """`images:` reaches the prober's container wherever it stands, and no other."""
     manifests = put_together(kubectl, mine, kustomization(page))
     pod = workload(manifests)["spec"]["template"]["spec"]
-    images = {each["image"] for each in (*pod.get("initContainers", ()), *pod["containers"])}
+    images = {container["image"] for container in (*pod.get("initContainers", ()), *pod["containers"])}
     assert images - {"vllm/vllm-openai:v0.11.0"} == {PUSHED}
 
 
@@ -110,7 +110,7 @@ def test_the_secret_that_a_page_makes_has_every_file(
 
 
 def test_a_probe_asks_over_tls(kubectl: Path, mine: Path) -> None:
-    """Where components/web-config comes after it; the page's order is the overlays' too."""
+    """It does if components/web-config comes after it; the order on the page is that of the overlays."""
     parts = ["prometheus-operator/servicemonitor", "prometheus-operator/probe", "web-config"]
     listed = {"resources": ["../../base"], "components": [f"../../components/{part}" for part in parts]}
     manifests = put_together(kubectl, mine, listed)
@@ -120,19 +120,19 @@ def test_a_probe_asks_over_tls(kubectl: Path, mine: Path) -> None:
 
 
 def test_a_secret_comes_by_the_environment(kubectl: Path, shipped: dict[str, list[Manifest]], mine: Path) -> None:
-    """As docs/kubernetes.md shows, and as the chart has it."""
-    (patch,) = (each for each in blocks("docs/kubernetes.md") if "secretKeyRef" in each)
+    """The patch of docs/kubernetes.md and the chart agree."""
+    (patch,) = (block for block in blocks("docs/kubernetes.md") if "secretKeyRef" in block)
     manifests = put_together(kubectl, mine, {"resources": ["../../base"]} | yaml.safe_load(patch))
-    for each in (manifests, shipped["chart, everything on"]):
-        ((_, container),) = containers(workload(each))
+    for deployed in (manifests, shipped["chart, everything on"]):
+        ((_, container),) = containers(workload(deployed))
         variables = {variable["name"]: variable["valueFrom"] for variable in container["env"]}
         assert variables.keys() == {"POD_NAME", "ENGINE_KEY"}
         assert variables["ENGINE_KEY"] == {"secretKeyRef": {"name": "engine", "key": "api-key"}}
 
 
 def test_a_further_label_of_the_pods_is_patched_in(kubectl: Path, mine: Path) -> None:
-    """As docs/kubernetes.md shows."""
-    (patch,) = (each for each in blocks("docs/kubernetes.md") if "podTargetLabels" in each)
+    """The patch is that of docs/kubernetes.md."""
+    (patch,) = (block for block in blocks("docs/kubernetes.md") if "podTargetLabels" in block)
     manifests = put_together(kubectl, mine, kustomization("docs/kubernetes.md") | yaml.safe_load(patch))
     assert one(manifests, "PodMonitor")["spec"]["podTargetLabels"][-1] == "team"
 
@@ -147,7 +147,7 @@ def test_the_component_for_gpus_asks_for_the_runtime(kubectl: Path, mine: Path) 
     pod = deployment["spec"]["template"]["spec"]
     assert pod["runtimeClassName"] == "nvidia"
     (sidecar,) = pod["initContainers"]
-    variables = {each["name"]: each.get("value") for each in sidecar["env"]}
+    variables = {variable["name"]: variable.get("value") for variable in sidecar["env"]}
     assert variables["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert variables["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
-    assert not any("nvidia.com/gpu" in each for each in sidecar["resources"].values())
+    assert not any("nvidia.com/gpu" in resource for resource in sidecar["resources"].values())

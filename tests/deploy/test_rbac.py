@@ -31,20 +31,23 @@ Leave = tuple[str, str, str]  # to do what (verb), with which group's resource
 def roles(manifests: list[Manifest]) -> list[Manifest]:
     """Those of the prober's service account; each is bound to it once, in its own namespace, and to nobody else."""
     account = one(manifests, "ServiceAccount")["metadata"]["name"]
-    bindings = [each for each in manifests if each["kind"] in ("RoleBinding", "ClusterRoleBinding")]
-    assert {each["kind"] for each in bindings} <= {"RoleBinding"}
-    assert {(each["kind"], each["name"]) for binding in bindings for each in binding["subjects"]} <= {
+    bindings = [manifest for manifest in manifests if manifest["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    assert {binding["kind"] for binding in bindings} <= {"RoleBinding"}
+    assert {(subject["kind"], subject["name"]) for binding in bindings for subject in binding["subjects"]} <= {
         ("ServiceAccount", account)
     }
-    found = [each for each in manifests if each["kind"] in ("Role", "ClusterRole")]
-    placed = [(each["metadata"].get("namespace"), each["kind"], each["metadata"]["name"]) for each in found]
-    bound = [(each["metadata"].get("namespace"), each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings]
+    declared = [manifest for manifest in manifests if manifest["kind"] in ("Role", "ClusterRole")]
+    placed = [(role["metadata"].get("namespace"), role["kind"], role["metadata"]["name"]) for role in declared]
+    bound = [
+        (binding["metadata"].get("namespace"), binding["roleRef"]["kind"], binding["roleRef"]["name"])
+        for binding in bindings
+    ]
     assert sorted(placed, key=str) == sorted(bound, key=str)
-    return found
+    return declared
 
 
 def leave(manifests: list[Manifest]) -> set[Leave]:
-    """What those roles give."""
+    """The permissions of the roles."""
     return {
         (verb, group, resource)
         for role in roles(manifests)
@@ -56,20 +59,20 @@ def leave(manifests: list[Manifest]) -> set[Leave]:
 
 
 async def used(server: ApiServer, *, discovers: bool, leases: bool) -> set[Leave]:
-    """What the code has asked for when all of it has run."""
+    """The permissions that the code used in a complete run."""
     if discovers:
         for role in ("pod", "endpointslice"):
             async with Following(discovery(role, server.url(role), "llm")) as following:
                 await server.watched(role)
-            assert following.findings.complete
-            assert not following.findings.problems
+            assert following.discovered.complete
+            assert not following.discovered.problems
     if leases:
         api = Api(server.url("lease"), namespace="llm")
         await leased(api, "llm", "llm-slo-prober-0")
         await api.close()
-    asked = {tuple(each.split()) for each in server.asked}
+    calls = {tuple(call.split()) for call in server.asked}
     groups = {resource: path.split("/")[2] if path.startswith("/apis/") else "" for resource, path in GROUPS.items()}
-    return {(VERBS[what], groups[resource], resource) for what, resource in asked}
+    return {(VERBS[verb], groups[resource], resource) for verb, resource in calls}
 
 
 @pytest.mark.parametrize("where", STANDALONE)
@@ -78,13 +81,13 @@ async def test_the_roles_give_what_the_code_asks_for(shipped: dict[str, list[Man
     manifests = shipped[where]
     ((_, container),) = [(pod, pod["containers"][0]) for pod in [workload(manifests)["spec"]["template"]["spec"]]]
     async with ApiServer() as server:
-        wanted = await used(server, discovers=discovering(manifests), leases=flag(container, "lease.name") is not None)
-    assert leave(manifests) == wanted
+        needed = await used(server, discovers=discovering(manifests), leases=flag(container, "lease.name") is not None)
+    assert leave(manifests) == needed
 
 
 @pytest.mark.parametrize("where", ["overlays/fleet", "chart, sharded", "chart, as overlays/fleet"])
 def test_shards_leases_and_replicas_agree(shipped: dict[str, list[Manifest]], where: str) -> None:
-    """As many shards as replicas; each one's lease may be changed by name; all start at once, and one at a time is put out."""
+    """There are as many shards as replicas, whose leases may be changed by name; all start at once and are replaced one at a time."""
     manifests = shipped[where]
     spec = workload(manifests)["spec"]
     container = spec["template"]["spec"]["containers"][0]
@@ -101,7 +104,9 @@ def test_shards_leases_and_replicas_agree(shipped: dict[str, list[Manifest]], wh
     assert len(allowed) >= spec["replicas"]
     assert spec["podManagementPolicy"] == "Parallel"
     assert one(manifests, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
-    assert [each["metadata"]["name"] for each in spec["volumeClaimTemplates"]] == ["storage"]
+    assert [volumeClaimTemplate["metadata"]["name"] for volumeClaimTemplate in spec["volumeClaimTemplates"]] == [
+        "storage"
+    ]
     assert {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
 
 
@@ -110,13 +115,15 @@ def test_discovery_is_in_the_namespaces_that_the_roles_are_in(shipped: dict[str,
     for where in STANDALONE:
         manifests = shipped[where]
         (config,) = (
-            yaml.safe_load(each["data"]["prober.yaml"]) for each in manifests if "prober.yaml" in each.get("data", {})
+            yaml.safe_load(manifest["data"]["prober.yaml"])
+            for manifest in manifests
+            if "prober.yaml" in manifest.get("data", {})
         )
         searched = {
             namespace
-            for found in config.get("discovery") or ()
-            if "kubernetes" in found
-            for namespace in found["kubernetes"].get("namespaces") or ["llm"]
+            for discovery in config.get("discovery") or ()
+            if "kubernetes" in discovery
+            for namespace in discovery["kubernetes"].get("namespaces") or ["llm"]
         }
         allowed = {
             role["metadata"].get("namespace", "llm")
@@ -134,13 +141,13 @@ def let_out(policy: dict[str, Any], address: str, port: int) -> bool:
         if block is None:
             return False
         here = ipaddress.ip_address(address)
-        within = [ipaddress.ip_network(each) for each in (block["cidr"], *block.get("except", ()))]
-        return here in within[0] and not any(here in each for each in within[1:])
+        within = [ipaddress.ip_network(cidr) for cidr in (block["cidr"], *block.get("except", ()))]
+        return here in within[0] and not any(here in network for network in within[1:])
 
     def by(rule: dict[str, Any]) -> bool:
         ports = rule.get("ports")
         return ports is None or any(
-            each.get("protocol", "TCP") == "TCP" and each.get("port", port) == port for each in ports
+            rule.get("protocol", "TCP") == "TCP" and rule.get("port", port) == port for rule in ports
         )
 
     return any(by(rule) and ("to" not in rule or any(map(to, rule["to"]))) for rule in policy["egress"])

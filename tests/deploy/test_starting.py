@@ -28,26 +28,28 @@ class Started(Exception):
 
 def mounted(manifests: list[Manifest], pod: dict[str, Any], container: dict[str, Any], root: Path) -> None:
     """The folders that the container has, below `root`, with the files of ConfigMaps and Secrets; what is not shipped is made up."""
-    texts = {each["metadata"]["name"]: each["data"] for each in manifests if each["kind"] == "ConfigMap"}
-    for each in manifests:
-        if each["kind"] == "Secret":
-            texts[each["metadata"]["name"]] = {
-                name: base64.b64decode(text).decode() for name, text in each["data"].items()
+    texts = {
+        manifest["metadata"]["name"]: manifest["data"] for manifest in manifests if manifest["kind"] == "ConfigMap"
+    }
+    for manifest in manifests:
+        if manifest["kind"] == "Secret":
+            texts[manifest["metadata"]["name"]] = {
+                name: base64.b64decode(text).decode() for name, text in manifest["data"].items()
             }
-    volumes = {each["name"]: each for each in pod.get("volumes", ())}
+    volumes = {volume["name"]: volume for volume in pod.get("volumes", ())}
     for mount in container["volumeMounts"]:
         folder = root / mount["mountPath"].lstrip("/")
         folder.mkdir(parents=True)
         volume = volumes.get(mount["name"], {})
         held = [volume, *volume.get("projected", {}).get("sources", ())]
-        for each in held:
-            name = each.get("configMap", {}).get("name") or each.get("secret", {}).get("name", "")
+        for source in held:
+            name = source.get("configMap", {}).get("name") or source.get("secret", {}).get("name", "")
             if name.endswith("-tls"):
                 pair = trustme.CA().issue_cert("llm-slo-prober")
                 pair.cert_chain_pems[0].write_to_path(str(folder / "tls.crt"))
                 pair.private_key_pem.write_to_path(str(folder / "tls.key"))
             elif name:
-                files = texts[name] if name in texts or "configMap" in each else {"web.yaml": YOURS}
+                files = texts[name] if name in texts or "configMap" in source else {"web.yaml": YOURS}
                 for file, text in files.items():
                     (folder / file).write_text(text)
 
@@ -65,8 +67,8 @@ def start(
         raise Started
 
     mounted(manifests, pod, container, root)
-    for each in container["env"]:
-        monkeypatch.setenv(each["name"], each.get("value", "prober-0"))
+    for variable in container["env"]:
+        monkeypatch.setenv(variable["name"], variable.get("value", "prober-0"))
     folders = tuple(mount["mountPath"] for mount in container["volumeMounts"])
     words = []
     for word in container["args"]:
@@ -86,13 +88,13 @@ def test_the_prober_starts(
     shipped: dict[str, list[Manifest]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
 ) -> None:
     """Nothing of its configuration, web configuration, shard and admin API is refused."""
-    ((pod, container),) = (each for manifest in shipped[where] for each in containers(manifest))
+    ((pod, container),) = (container for manifest in shipped[where] for container in containers(manifest))
     with pytest.raises(Started):
         start(monkeypatch, tmp_path, shipped[where], pod, container)
 
 
 @pytest.mark.parametrize(
-    ("over", "said"),
+    ("over", "message"),
     [
         ({"web": {}}, "--web.enable-admin-api"),
         ({"extraArgs": ["--shard=2/2"]}, "--shard"),
@@ -102,12 +104,16 @@ def test_the_prober_starts(
     ids=str,
 )
 def test_a_container_that_would_not_start_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], over: dict[str, Any], said: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    over: dict[str, Any],
+    message: str,
 ) -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     manifests = chart(**FULL | over)
-    ((pod, container),) = (each for manifest in manifests for each in containers(manifest))
+    ((pod, container),) = (container for manifest in manifests for container in containers(manifest))
     with pytest.raises(SystemExit) as refused:
         start(monkeypatch, tmp_path, manifests, pod, container)
     assert refused.value.code != 0
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -52,7 +52,7 @@ def shrunk(text: str) -> str:
 
 
 def ranges(text: str) -> str:
-    """What stands in brackets: a range, and in a subquery its step."""
+    """The text in brackets: a range, and the step of a subquery."""
     return ":".join(shrunk(part) if part else "" for part in text.split(":"))
 
 
@@ -80,7 +80,7 @@ def answers(*urls: str) -> None:
                 time.sleep(0.1)
 
 
-async def until(true: Callable[[], Any], what: str, seconds: float = 300) -> None:
+async def until(true: Callable[[], Any], event: str, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while True:
         try:
@@ -88,7 +88,7 @@ async def until(true: Callable[[], Any], what: str, seconds: float = 300) -> Non
                 return
         except OSError:
             pass
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        assert time.monotonic() < end, f"waited {seconds} s for {event}"
         await asyncio.sleep(1)
 
 
@@ -119,7 +119,7 @@ def programs() -> Iterator[Callable[..., Program]]:
 
 
 class Inbox:
-    """What the webhook was sent."""
+    """The messages that the webhook received."""
 
     def __init__(self) -> None:
         self.alerts: list[dict[str, Any]] = []
@@ -214,8 +214,8 @@ class Stage:
     def _alertmanager(self, binary: Path, hook: int) -> None:
         document = yaml.safe_load((ROOT / "deploy/alertmanager/alertmanager.yaml").read_text())
         for receiver in document["receivers"]:
-            for each in receiver.get("webhook_configs", ()):
-                each["url"] = f"http://127.0.0.1:{hook}/{receiver['name']}"
+            for webhook in receiver.get("webhook_configs", ()):
+                webhook["url"] = f"http://127.0.0.1:{hook}/{receiver['name']}"
         for route in (document["route"], *document["route"].get("routes", ())):
             route |= {"group_wait": "1s", "group_interval": "1s"}
         config = self._folder / "alertmanager.yml"

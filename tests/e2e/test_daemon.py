@@ -31,7 +31,7 @@ from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.probing.recorder import ProbeRecorder
 from tests.observed import observed
-from tests.processes import Daemon, Mock, asked, free_port, get, until
+from tests.processes import Daemon, Mock, fetch, free_port, get, until
 
 CONFIG = "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_send_lag: 5s}}\n"
 
@@ -86,9 +86,9 @@ def test_a_reload_keeps_what_did_not_change(daemon: Daemon, mock_port: int) -> N
     before = daemon.value("llmslo_probes_total", target="one")
     good = daemon.config.read_text()
     daemon.config.write_text("targets: 5\n")
-    status, said = asked(daemon.url + "/-/reload", "POST")
+    status, text = fetch(daemon.url + "/-/reload", "POST")
     assert status == 500
-    assert "targets: needed: a list of targets" in said
+    assert "targets: needed: a list of targets" in text
     assert daemon.value("llmslo_config_last_reload_successful") == 0
     assert daemon.value("llmslo_probes_total", target="one") >= before
 
@@ -107,7 +107,7 @@ def test_a_reload_keeps_what_did_not_change(daemon: Daemon, mock_port: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("config", "listen", "said"),
+    ("config", "listen", "message"),
     [
         (CONFIG.format(name="a", port=1), "taken", "--web.listen-address 127.0.0.1:{port}: "),
         ("targets: [{url: http://h, ulr: 1}]", "free", "targets[0].ulr: unknown key"),
@@ -119,7 +119,7 @@ def test_a_reload_keeps_what_did_not_change(daemon: Daemon, mock_port: int) -> N
         (None, "free", "cannot be read: [Errno 2]"),
     ],
 )
-def test_what_cannot_start_says_why(tmp_path: Path, config: str | None, listen: str, said: str) -> None:
+def test_what_cannot_start_says_why(tmp_path: Path, config: str | None, listen: str, message: str) -> None:
     """Exit code 1 and one clear message: a taken port, a bad file, a CA that is not there, no file."""
     path = tmp_path / "c.yaml"
     if config is not None:
@@ -137,7 +137,7 @@ def test_what_cannot_start_says_why(tmp_path: Path, config: str | None, listen: 
             check=False,
         )
     assert ended.returncode == 1
-    assert said.format(port=port) in ended.stderr
+    assert message.format(port=port) in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -167,13 +167,13 @@ async def test_diagnose_at_the_command_line() -> None:
     async with running(Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))) as url:
         command = [sys.executable, "-m", "prober", "diagnose", url, "--json", "--tpot", "10s"]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        said, _ = await asyncio.wait_for(process.communicate(), 90)
+        output, _ = await asyncio.wait_for(process.communicate(), 90)
     assert process.returncode == 0
-    found = json.loads(said)
-    kinds = {row["kind"]: (row["answered"], row["sent"]) for row in found["phases"]}
+    document = json.loads(output)
+    kinds = {row["kind"]: (row["answered"], row["sent"]) for row in document["phases"]}
     assert kinds == {"short": (20, 20), "prefill": (22, 22), "prefill_warm": (22, 22), "decode": (6, 6)}
-    assert found["diagnosis"]["regime"] == "unknown", "nothing is missed here"
-    assert found["diagnosis"]["next_measurement"]
+    assert document["diagnosis"]["regime"] == "unknown", "nothing is missed here"
+    assert document["diagnosis"]["next_measurement"]
 
 
 SLO_S = 0.5
@@ -197,13 +197,13 @@ async def exposed(openmetrics: bool, samples: list[float]) -> tuple[web.AppRunne
 
     async def metrics(request: web.Request) -> web.Response:
         body = b"".join(page(list(families.values()), openmetrics=openmetrics)) + (b"# EOF\n" if openmetrics else b"")
-        if not told:
-            told.append(True)
+        if not answers:
+            answers.append(True)
             record(samples[:half])  # two scrapes see it grow
             record(samples[half:])
         return web.Response(body=body, headers={"Content-Type": kind})
 
-    told: list[bool] = []
+    answers: list[bool] = []
     app = web.Application()
     app.router.add_get("/metrics", metrics)
     runner = web.AppRunner(app)
@@ -235,12 +235,12 @@ async def test_a_real_prometheus_reads_true_quantiles(
 
     def query(text: str) -> list[Any]:
         answer = get(f"http://127.0.0.1:{listen}/api/v1/query?query={urllib.request.quote(text)}")  # type: ignore[attr-defined]
-        found: list[Any] = json.loads(answer)["data"]["result"]
-        return found
+        rows: list[Any] = json.loads(answer)["data"]["result"]
+        return rows
 
     def all_there() -> bool:
-        found = query("llmslo_ttft_seconds_count")
-        return bool(found) and float(found[0]["value"][1]) == len(samples)
+        rows = query("llmslo_ttft_seconds_count")
+        return bool(rows) and float(rows[0]["value"][1]) == len(samples)
 
     try:
         await asyncio.to_thread(until, all_there, "Prometheus to have every sample")

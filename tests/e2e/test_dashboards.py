@@ -128,8 +128,8 @@ class Page:
             for values in itertools.product(
                 *(kinds if name == "phase" else LABELS.get(name, ("x",)) for name in names)
             ):
-                given = dict(zip(names, values, strict=True)) | {"target": STAGED}
-                labels = [given[name] for name in declared.labels]
+                chosen = dict(zip(names, values, strict=True)) | {"target": STAGED}
+                labels = [chosen[name] for name in declared.labels]
                 if declared.kind == "histogram":
                     self._families[declared.name].histogram((0.01, 0.1, 1.0, 10.0), *labels)
                 else:
@@ -189,7 +189,7 @@ def prober(folder: Path, start: Start) -> int:
 
 
 def prometheus(folder: Path, start: Start, binary: Path, ports: tuple[int, ...], *flags: str) -> str:
-    """Its address; flags: more of them than it needs."""
+    """The address of a Prometheus. flags: additional ones."""
     command: list[str | Path] = [sys.executable, "-m", "prober", "rules", "--config.file", folder / "prober.yaml"]
     rules = yaml.safe_load(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     for group in rules["groups"]:
@@ -225,52 +225,56 @@ class Reader:
         expr = expr.replace("$target", target).replace("$one", target)
         expr = re.sub(r"\$(workload|slo|instance|model)\b", ".*", expr)
         query = urllib.parse.urlencode({"query": expr, "time": at})
-        found: list[dict[str, Any]] = json.loads(get(f"{self._address}/api/v1/query?{query}"))["data"]["result"]
-        return found
+        rows: list[dict[str, Any]] = json.loads(get(f"{self._address}/api/v1/query?{query}"))["data"]["result"]
+        return rows
 
     def frames(self, expr: str, target: str, at: float) -> int:
-        """How many series it has."""
+        """The number of series of the panel."""
         return len(self.result(expr, target, at))
 
     def column(self, name: str, target: str, at: float) -> float:
         """A figure of the overview's row of that target."""
-        (table,) = (each for each in board("overview")["panels"] if each["title"] == "Targets" and "targets" in each)
+        (table,) = (
+            panel for panel in board("overview")["panels"] if panel["title"] == "Targets" and "targets" in panel
+        )
         renamed = table["transformations"][-1]["options"]["renameByName"]
-        (source,) = (key for key, shown in renamed.items() if shown == name)
-        (query,) = (each for each in table["targets"] if f"Value #{each['refId']}" == source)
+        (source,) = (key for key, title in renamed.items() if title == name)
+        (query,) = (target for target in table["targets"] if f"Value #{target['refId']}" == source)
         return self.value(query["expr"], target, at)
 
     def value(self, expr: str, target: str, at: float) -> float:
         """Of the one series that it has."""
-        (found,) = self.result(expr, target, at)
-        return float(found["value"][1])
+        (row,) = self.result(expr, target, at)
+        return float(row["value"][1])
 
     def empty(self, target: str, *, one: bool, at: float) -> dict[str, list[str]]:
         """By dashboard, the queries without data: `Title A`; only those dashboards that show one target, or the others."""
-        found: dict[str, list[str]] = {}
+        panels: dict[str, list[str]] = {}
         for name, text in files().items():
             document = json.loads(text)
-            if one != any(each["name"] == "one" for each in document["templating"]["list"]):
+            if one != any(variable["name"] == "one" for variable in document["templating"]["list"]):
                 continue
-            found[name.removesuffix(".json")] = [
+            panels[name.removesuffix(".json")] = [
                 f"{panel['title']} {query['refId']}"
                 for panel in document["panels"]
                 for query in panel.get("targets", ())
                 if not self.frames(query["expr"], target, at)
             ]
-        return found
+        return panels
 
 
 def board(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(files()[f"{name}.json"])
-    return found
+    document: dict[str, Any] = json.loads(files()[f"{name}.json"])
+    return document
 
 
 def unexpected(empty: dict[str, list[str]], expected: dict[str, dict[str, str]]) -> dict[str, list[str]]:
     """Queries without data that are not named, by themselves or by their panel."""
     left = {
         board: [
-            each for each in queries if each not in expected.get(board, {}) and each[:-2] not in expected.get(board, {})
+            query
+            for query in queries
+            if query not in expected.get(board, {}) and query[:-2] not in expected.get(board, {})
         ]
         for board, queries in empty.items()
     }
@@ -288,7 +292,7 @@ async def test_every_panel_has_data_where_there_is_some(tmp_path: Path, promethe
 
 
 def judged(reader: Reader, native: Reader) -> None:
-    """As soon as everything there should be is there: on a busy machine programs begin late."""
+    """Waits until everything is there, as programs start late on a busy machine."""
     end = time.monotonic() + PATIENCE
     time.sleep(SECONDS)
     while True:
@@ -304,7 +308,7 @@ def judged(reader: Reader, native: Reader) -> None:
 
 
 def judge_native(reader: Reader, at: float) -> None:
-    """Where only native histograms are kept, what they tell is shown from them."""
+    """Panels use native histograms if only these are stored."""
     if reader.frames('llmslo_ttft_seconds_bucket{target="healthy"}', "healthy", at):
         return  # a later release that keeps both has been judged above
     assert unexpected(reader.empty("healthy", one=True, at=at), REAL) == {}

@@ -46,24 +46,24 @@ async def prober(*arguments: str) -> tuple[int, Any, str]:
 async def test_a_good_target_is_ready() -> None:
     """Exit code 0 within the requests it takes, each question answered, the engine named."""
     async with running(QUICK) as url:
-        code, said, err = await prober("gate", url, "--slo", "ttft<2s:90%", "--slo", "success:90%", *RATE)
-    assert (code, said["state"], said["exit_code"]) == (0, "ready", 0), (said, err)
-    assert 34 <= said["requests"] <= 100
-    assert [(each["name"], each["answer"]) for each in said["findings"]] == [
+        code, answer, err = await prober("gate", url, "--slo", "ttft<2s:90%", "--slo", "success:90%", *RATE)
+    assert (code, answer["state"], answer["exit_code"]) == (0, "ready", 0), (answer, err)
+    assert 34 <= answer["requests"] <= 100
+    assert [(finding["name"], finding["answer"]) for finding in answer["findings"]] == [
         ("answers", "met"),
         ("ttft", "met"),
         ("success", "met"),
     ]
-    assert 0 < said["error"] <= 0.05
-    assert (said["target"]["model"], said["target"]["engine_version"]) == ("mock", "0.32.0")
+    assert 0 < answer["error"] <= 0.05
+    assert (answer["target"]["model"], answer["target"]["engine_version"]) == ("mock", "0.32.0")
 
 
 async def test_a_slow_target_is_degraded() -> None:
     """Exit code 3: it answers, but an SLO is missed."""
     async with running(QUICK) as url:
-        code, said, _ = await prober("gate", url, "--slo", "ttft<5ms:90%", *RATE)
-    assert (code, said["state"]) == (3, "degraded")
-    assert said["why"].startswith("missed: ttft")
+        code, answer, _ = await prober("gate", url, "--slo", "ttft<5ms:90%", *RATE)
+    assert (code, answer["state"]) == (3, "degraded")
+    assert answer["why"].startswith("missed: ttft")
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ async def test_a_slow_target_is_degraded() -> None:
 async def test_a_failing_target_is_not_ready(fault: str, seen: str) -> None:
     """Exit code 1 after a few requests, with what failed."""
     async with running(QUICK) as url:
-        code, said, _ = await prober("gate", url, *RATE, "--header", f"X-Mock-Fault: {fault}")
-    assert (code, said["state"]) == (1, "not_ready")
-    assert said["requests"] <= 6
-    assert seen in said["why"]
+        code, answer, _ = await prober("gate", url, *RATE, "--header", f"X-Mock-Fault: {fault}")
+    assert (code, answer["state"]) == (1, "not_ready")
+    assert answer["requests"] <= 6
+    assert seen in answer["why"]
 
 
 @pytest.mark.parametrize("status", [401, 429])
@@ -83,9 +83,9 @@ async def test_a_target_that_rejects_half_is_not_ready(status: int) -> None:
     """Whether the status counts in an SLO or not; it answers the other half well, and the warm-up."""
     half = tuple(Fault("http", status, start_s=0.08 * n, end_s=0.08 * n + 0.04) for n in range(600))
     async with running(Settings(behaviour=QUICK.behaviour, faults=half)) as url:
-        code, said, _ = await prober("gate", url, "--slo", "ttft<2s:90%", *RATE)
-    assert (code, said["state"]) == (1, "not_ready")
-    assert said["findings"][0]["bad"] >= 2
+        code, answer, _ = await prober("gate", url, "--slo", "ttft<2s:90%", *RATE)
+    assert (code, answer["state"]) == (1, "not_ready")
+    assert answer["findings"][0]["bad"] >= 2
 
 
 async def test_what_cannot_be_told_is_not_enough_data(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ async def test_what_cannot_be_told_is_not_enough_data(tmp_path: Path) -> None:
     behaviour = Behaviour(ttft=Lognormal(0.05, 0.5), itl=Constant(0.001))
     truth = tmp_path / "truth.jsonl"
     async with running(Settings(behaviour=behaviour, seed=3, truth=truth)) as url:
-        code, said, _ = await prober("gate", url, "--slo", "ttft<51ms:50%", "--max-requests", "50", *RATE)
-    assert (code, said["state"], said["requests"], said["error"]) == (4, "not_enough_data", 50, None)
+        code, answer, _ = await prober("gate", url, "--slo", "ttft<51ms:50%", "--max-requests", "50", *RATE)
+    assert (code, answer["state"], answer["requests"], answer["error"]) == (4, "not_enough_data", 50, None)
     assert len(truth.read_text().splitlines()) == 50
 
 
@@ -111,26 +111,26 @@ async def test_a_wrong_call_is_none_of_the_verdicts(tmp_path: Path) -> None:
         (("--unknown",), "No such option"),
     )
     ended = await asyncio.gather(*(prober("gate", "http://127.0.0.1:1", *arguments) for arguments, _ in wrong))
-    for (code, said, err), (_, what) in zip(ended, wrong, strict=True):
-        assert (code, said) == (2, None)
-        assert what in err
+    for (code, answer, err), (_, message) in zip(ended, wrong, strict=True):
+        assert (code, answer) == (2, None)
+        assert message in err
 
 
 async def test_slower_than_its_baseline_is_degraded(tmp_path: Path) -> None:
     """A kept result is a baseline; as fast as it is ready, half as slow again is degraded; of another shape it is none."""
-    kept = str(tmp_path / "baseline.json")
+    saved = str(tmp_path / "baseline.json")
     fast, slow = (settings(Lognormal(f * 0.05, 0.1), Lognormal(f * 0.004, 0.1)) for f in (1.0, 2.0))
     async with running(fast) as url, running(slow) as slower:
-        code, _, err = await prober("gate", url, "--slo", "success:95%", "--save", kept, *RATE)
+        code, _, err = await prober("gate", url, "--slo", "success:95%", "--save", saved, *RATE)
         assert code == 0, err
-        against = ("--baseline", kept, *RATE)
-        (again, said, err), (late, why, _), (shape, _, other) = await asyncio.gather(
+        against = ("--baseline", saved, *RATE)
+        (again, answer, err), (late, why, _), (shape, _, other) = await asyncio.gather(
             prober("gate", url, *against, "--material", "60%"),
             prober("gate", slower, *against, "--material", "10%"),
             prober("gate", url, *against, "--workload", "chat"),
         )
-    assert again == 0, (said, err)
-    assert {each["name"] for each in said["findings"][1:]} == {
+    assert again == 0, (answer, err)
+    assert {finding["name"] for finding in answer["findings"][1:]} == {
         "ttft p50 of baseline",
         "ttft p90 of baseline",
         "tpot p50 of baseline",
@@ -142,57 +142,57 @@ async def test_slower_than_its_baseline_is_degraded(tmp_path: Path) -> None:
 
 
 async def test_lengths_of_ones_own_and_workloads_of_a_file(tmp_path: Path) -> None:
-    """What was asked for is what the server saw; a baseline of the same name and of other lengths is none."""
-    config, kept, truth = tmp_path / "prober.yaml", str(tmp_path / "kept.json"), tmp_path / "truth.jsonl"
+    """The server receives the requested lengths; a baseline of the same name with other lengths is refused."""
+    config, saved, truth = tmp_path / "prober.yaml", str(tmp_path / "kept.json"), tmp_path / "truth.jsonl"
     config.write_text("workloads: {mine: {prompt_tokens: 40, output_tokens: {uniform: {min: 3, max: 5}}}}")
     own, file = ("--prompt-tokens", "30", "--output-tokens", "6"), ("--config.file", str(config), "--workload", "mine")
     async with running(replace(QUICK, truth=truth)) as url:
-        code, said, err = await prober("gate", url, *own, "--slo", "success:97%", "--save", kept, *RATE)
-        assert (code, said["workload"]) == (0, "asked"), err
-        asked = [json.loads(line) for line in truth.read_text().splitlines()]
-        (same, _, _), (other, _, why), (mine, found, _) = await asyncio.gather(
-            prober("gate", url, *own, "--baseline", kept, "--material", "90%", *RATE),
-            prober("gate", url, *own[:3], "7", "--baseline", kept, *RATE),
+        code, answer, err = await prober("gate", url, *own, "--slo", "success:97%", "--save", saved, *RATE)
+        assert (code, answer["workload"]) == (0, "asked"), err
+        records = [json.loads(line) for line in truth.read_text().splitlines()]
+        (same, _, _), (other, _, why), (mine, decision, _) = await asyncio.gather(
+            prober("gate", url, *own, "--baseline", saved, "--material", "90%", *RATE),
+            prober("gate", url, *own[:3], "7", "--baseline", saved, *RATE),
             prober("gate", url, *file, *RATE),
         )
-    lengths = Counter(each["completion_tokens"] for each in asked)
+    lengths = Counter(record["completion_tokens"] for record in records)
     assert max(lengths) == lengths.most_common(1)[0][0] == 6, "fewer: cut when the gate knew"
-    assert (same, mine, found["workload"]) == (0, 0, "mine")
+    assert (same, mine, decision["workload"]) == (0, 0, "mine")
     assert other == 2
     assert "other lengths" in why
 
 
 async def test_what_is_kept_and_is_no_baseline_is_said(tmp_path: Path) -> None:
     """34 requests decide a gate, and have no p90 to compare with; before it begins it says how many it takes."""
-    kept = str(tmp_path / "kept.json")
+    saved = str(tmp_path / "kept.json")
     async with running(QUICK) as url:
-        code, said, err = await prober("gate", url, "--save", kept, *RATE)
-    assert (code, said["state"]) == (0, "ready")
+        code, answer, err = await prober("gate", url, "--save", saved, *RATE)
+    assert (code, answer["state"]) == (0, "ready")
     assert "at least 34 requests to be ready" in err
     assert "at most 1,000" in err
-    assert any("will not do as a baseline" in each for each in said["reservations"])
+    assert any("will not do as a baseline" in reservation for reservation in answer["reservations"])
 
 
 TURNS = ("--rate", "100/s", "--requests", "10", "--cool-down", "1ms", "--warm-up", "1")
 
 
 async def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
-    """As it was printed, with what both were sent and what it was told."""
-    kept = tmp_path / "versus.json"
+    """The report equals the printed comparison, with load and settings."""
+    saved = tmp_path / "versus.json"
     own = ("--prompt-tokens", "30", "--output-tokens", "6")
     async with running(QUICK) as url:
-        code, said, err = await prober("compare", url, url, *TURNS, "--rounds", "9", *own, "--save", str(kept))
+        code, answer, err = await prober("compare", url, url, *TURNS, "--rounds", "9", *own, "--save", str(saved))
     assert code == 0, err
-    found = read_any(kept.read_text(), "versus.json")
-    assert isinstance(found, Comparison)
-    assert [each.effect for each in found.compared] == [each["effect"] for each in said["compared"]]
-    assert found.load is not None
-    assert (found.load.workload, found.load.prompt_tokens) == ("asked", "fixed 30")
-    assert json.loads(found.configuration or "")["rounds"] == 9
-    assert (found.a.model, found.b.model) == ("mock", "mock")
-    text = comparison_report.markdown([found])
+    comparison = read_any(saved.read_text(), "versus.json")
+    assert isinstance(comparison, Comparison)
+    assert [axis.effect for axis in comparison.compared] == [axis["effect"] for axis in answer["compared"]]
+    assert comparison.load is not None
+    assert (comparison.load.workload, comparison.load.prompt_tokens) == ("asked", "fixed 30")
+    assert json.loads(comparison.configuration or "")["rounds"] == 9
+    assert (comparison.a.model, comparison.b.model) == ("mock", "mock")
+    text = comparison_report.markdown([comparison])
     assert "| ttft_p50 |" in text
-    assert all(each in text.replace("\\", "") for each in found.said)
+    assert all(remark in text.replace("\\", "") for remark in comparison.said)
 
 
 async def test_equals_show_no_difference_and_30_percent_is_found() -> None:
@@ -207,19 +207,19 @@ async def test_equals_show_no_difference_and_30_percent_is_found() -> None:
             prober("compare", first, second, *TURNS, "--rounds", "9"),
         )
     assert (code, status) == (0, 0), err + why
-    axes = {each["axis"]: each for each in equal["compared"]}
-    assert [each["better"] for each in axes.values()] == [None] * 7, equal
+    axes = {axis["axis"]: axis for axis in equal["compared"]}
+    assert [axis["better"] for axis in axes.values()] == [None] * 7, equal
     assert axes["ttft_p50"]["lower"] < axes["ttft_p50"]["effect"] < axes["ttft_p50"]["upper"]
     counts = [axes["ttft_p50"][side]["count"] for side in "ab"]
     assert max(counts) <= 110
-    assert min(counts) == 110 or any("do not count" in each for each in equal["said"]), "what is late is told"
+    assert min(counts) == 110 or any("do not count" in remark for remark in equal["said"]), "what is late is told"
     assert equal["differs"] == []
-    axes = {each["axis"]: each for each in slower["compared"]}
+    axes = {axis["axis"]: axis for axis in slower["compared"]}
     for axis in ("ttft_p50", "tpot_p50", "e2e_p50"):
         assert axes[axis]["better"] == "a", axes[axis]
         assert axes[axis]["effect"] == pytest.approx(0.3, abs=0.12)
     assert ["model", "one", "two"] in slower["differs"]
-    assert any("models" in each for each in slower["said"])
+    assert any("models" in remark for remark in slower["said"])
 
 
 async def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ async def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
         code, _, err = await prober("compare", url, url, "--rounds", "8")
         assert code == 2
         assert "fewer than 9" in err
-        kept = tmp_path / "kept.json"
-        kept.write_text("{}")
-        code, _, err = await prober("compare", url, str(kept))
+        saved = tmp_path / "kept.json"
+        saved.write_text("{}")
+        code, _, err = await prober("compare", url, str(saved))
         assert code == 2
         assert "two addresses, or two files" in err
 
@@ -252,11 +252,11 @@ def test_heat_and_clocks_are_told_beside_the_figures() -> None:
     card = Card()
     cards = Cards(cast(Reader, card))
     assert "unknown" in cards.text()
-    cards.look("a")
-    cards.look("b")
+    cards.read("a")
+    cards.read("b")
     assert cards.text() == "GPUs of this machine: A at 60 °C and 1900 MHz, B at 60 °C and 1900 MHz, alike"
     card.clock_hertz = 1.5e9
-    cards.look("b")
+    cards.read("b")
     assert "B at 60 °C and 1700 MHz, so the difference may be theirs" in cards.text()
 
 
@@ -264,15 +264,15 @@ async def test_two_kept_results_are_compared(tmp_path: Path) -> None:
     """Of the same shape and rate; that they were not taken in turn is said."""
     files = [str(tmp_path / name) for name in ("a.json", "b.json")]
 
-    async def keep(factor: float, kept: str) -> int:
+    async def keep(factor: float, saved: str) -> int:
         async with running(settings(Lognormal(factor * 0.02, 0.1), Constant(factor * 0.002))) as url:
-            code, _, _ = await prober("gate", url, "--slo", "success:97%", "--save", kept, *RATE)
+            code, _, _ = await prober("gate", url, "--slo", "success:97%", "--save", saved, *RATE)
             return code
 
     codes = await asyncio.gather(keep(1.0, files[0]), keep(2.0, files[1]))
     assert set(codes) == {0}
-    code, said, err = await prober("compare", *files, "--rounds", "10")
+    code, answer, err = await prober("compare", *files, "--rounds", "10")
     assert code == 0, err
-    axes = {each["axis"]: each["better"] for each in said["compared"]}
+    axes = {axis["axis"]: axis["better"] for axis in answer["compared"]}
     assert axes["tpot_p50"] == "a"
-    assert "not in turn" in said["said"][0]
+    assert "not in turn" in answer["said"][0]

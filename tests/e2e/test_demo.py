@@ -34,36 +34,36 @@ class Demo:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.told: list[str] = []
+        self.output: list[str] = []
         assert process.stdout is not None
         for line in process.stdout:
-            self.told.append(line.rstrip())
+            self.output.append(line.rstrip())
             if line.startswith("Ctrl-C"):
                 break
 
     def address(self, name: str) -> str:
-        (found,) = (re.search(r"http://[\d.:]+", line) for line in self.told if line.startswith(name))
-        assert found is not None
-        return found[0]
+        (url,) = (re.search(r"http://[\d.:]+", line) for line in self.output if line.startswith(name))
+        assert url is not None
+        return url[0]
 
     @property
     def children(self) -> set[int]:
         """Processes that it started and that are there."""
         number = self.process.pid
-        return {int(each) for each in Path(f"/proc/{number}/task/{number}/children").read_text().split()}
+        return {int(part) for part in Path(f"/proc/{number}/task/{number}/children").read_text().split()}
 
     def samples(self) -> Samples:
-        found: Samples = {}
+        samples: Samples = {}
         for family in read_text(get(f"{self.address('prober')}/metrics")):
             for sample in family.samples:
-                by_target = found.setdefault(sample.name, {})
+                by_target = samples.setdefault(sample.name, {})
                 name = sample.labels.get("target", "")
                 by_target[name] = by_target.get(name, 0.0) + sample.value
-        return found
+        return samples
 
     def targets(self) -> dict[str, Any]:
-        found = json.loads(get(f"{self.address('prober')}/api/v1/targets"))["data"]
-        return {each["name"]: each for each in found}
+        targets = json.loads(get(f"{self.address('prober')}/api/v1/targets"))["data"]
+        return {target["name"]: target for target in targets}
 
 
 @contextmanager
@@ -81,11 +81,11 @@ def demo(*options: str) -> Iterator[Demo]:
 
 def get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
-        found: str = answer.read().decode()
-        return found
+        text: str = answer.read().decode()
+        return text
 
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
+def eventually(condition: Callable[[], bool], condition_name: str) -> None:
     """On a busy machine all begins late."""
     end = time.monotonic() + PATIENCE_S
     while True:
@@ -94,22 +94,22 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
                 return
         except (urllib.error.URLError, ConnectionError, KeyError):
             pass  # it has not begun
-        assert time.monotonic() < end, f"not within {PATIENCE_S:g} s: {what}"
+        assert time.monotonic() < end, f"not within {PATIENCE_S:g} s: {condition_name}"
         time.sleep(0.5)
 
 
-def tpots(found: Samples, target: str, since: Samples | None = None, part: str = "count") -> float:
-    """How many there are, or their sum; those that came since."""
+def tpots(samples: Samples, target: str, since: Samples | None = None, part: str = "count") -> float:
+    """Count or sum of TPOTs, in total or since an earlier page."""
     name = f"llmslo_tpot_seconds_{part}"
-    return found[name][target] - (since[name][target] if since else 0.0)
+    return samples[name][target] - (since[name][target] if since else 0.0)
 
 
-def mean(found: Samples, target: str, since: Samples | None = None) -> float:
+def mean(samples: Samples, target: str, since: Samples | None = None) -> float:
     """TPOT in seconds."""
-    return tpots(found, target, since, "sum") / tpots(found, target, since)
+    return tpots(samples, target, since, "sum") / tpots(samples, target, since)
 
 
-def there(number: int) -> bool:
+def is_running(number: int) -> bool:
     """Whether a process is there, and not only its exit status."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -118,7 +118,7 @@ def there(number: int) -> bool:
 
 
 def test_it_shows_what_it_says_and_leaves_nothing(prometheus_binary: Path) -> None:
-    """One engine stays well and its SLOs are met, one gets slower, one fills up, one fails; then all are gone."""
+    """An engine stays healthy and meets its SLOs, another gets slower, one fills up, one fails; at the end all processes are gone."""
     with demo("--trouble-after", f"{TROUBLE_S:g}s") as running:
         eventually(lambda: len(running.targets()) == 4, "four targets")
         assert set(running.targets()) == set(ENGINES)
@@ -131,34 +131,34 @@ def test_it_shows_what_it_says_and_leaves_nothing(prometheus_binary: Path) -> No
         after = running.samples()
         assert mean(after, "regressing", changed) > 1.3 * mean(before, "regressing")
         assert mean(after, "healthy", changed) < 1.3 * mean(before, "healthy")
-        assert {name: each["state"] for name, each in running.targets().items()} == {
+        assert {name: target["state"] for name, target in running.targets().items()} == {
             "healthy": "ready", "regressing": "ready", "full": "ready", "failing": "failing",
         }  # fmt: skip
         for judged in running.targets()["healthy"]["slos"]:
             assert judged["bad_events"] <= (1 - judged["objective"]) * judged["events"], judged
         state = 'target_workload_slo:llmslo_slo_state:window{target="%s",state="%s"}'
-        eventually(lambda: asked(running, state % ("healthy", "met")) == 2, "both SLOs of the healthy one are met")
-        eventually(lambda: asked(running, state % ("failing", "missed")) > 0, "the failing one misses an SLO")
+        eventually(lambda: query(running, state % ("healthy", "met")) == 2, "both SLOs of the healthy one are met")
+        eventually(lambda: query(running, state % ("failing", "missed")) > 0, "the failing one misses an SLO")
         filled = "max_over_time(llmslo_engine_kv_cache_usage_ratio{target='full'}[5m]) > 0.8"
-        eventually(lambda: asked(running, filled) == 1, "the full one fills up")
-        assert {each["engine"] for _ in range(5) if (each := running.targets()["failing"])} == {"vllm"}
+        eventually(lambda: query(running, filled) == 1, "the full one fills up")
+        assert {target["engine"] for _ in range(5) if (target := running.targets()["failing"])} == {"vllm"}
         assert "LLMTargetFailing" in get(alerts(running))
         links = [rule["annotations"] for rule in rules(running) if rule["type"] == "alerting"]
         home = running.address("prober")
-        assert {each["dashboard_url"].partition("?")[0] for each in links} == {f"{home}/"}
-        (runbook,) = {each["runbook_url"] for each in links if each["runbook_url"].endswith("/LLMTargetFailing")}
+        assert {link["dashboard_url"].partition("?")[0] for link in links} == {f"{home}/"}
+        (runbook,) = {link["runbook_url"] for link in links if link["runbook_url"].endswith("/LLMTargetFailing")}
         assert runbook.startswith(f"{home}/")
         assert "<h1>LLMTargetFailing" in get(runbook)
         started = running.children
         assert len(started) == 6
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 0
-        assert [number for number in started if there(number)] == []
+        assert [number for number in started if is_running(number)] == []
 
 
 def alerts(running: Demo) -> str:
     """The address of Prometheus's page of alerts, as it is told."""
-    (line,) = (line for line in running.told if line.startswith("Prometheus"))
+    (line,) = (line for line in running.output if line.startswith("Prometheus"))
     return line.split()[1]
 
 
@@ -169,12 +169,12 @@ def rules(running: Demo) -> list[dict[str, Any]]:
 
 
 def called(running: Demo, word: bytes) -> list[int]:
-    """Its processes that have the word in their command."""
+    """Processes of the demo that have the word in their command."""
     return [number for number in running.children if word in Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")]
 
 
-def asked(running: Demo, expr: str) -> int:
-    """How many series the demo's Prometheus has for it."""
+def query(running: Demo, expr: str) -> int:
+    """The number of series that the demo's Prometheus returns."""
     query = urllib.parse.urlencode({"query": expr})
     return len(json.loads(get(f"{running.address('Prometheus')}/api/v1/query?{query}"))["data"]["result"])
 
@@ -190,11 +190,11 @@ def test_a_port_that_is_taken_is_told_and_another_one_is_used() -> None:
             pass  # something else has it, which serves as well
         with demo() as running:
             assert not running.address("prober").endswith(":9742")
-            assert [line for line in running.told if "port 9742 is taken by another program: prober is at" in line]
+            assert [line for line in running.output if "port 9742 is taken by another program: prober is at" in line]
             started = running.children
             running.process.send_signal(signal.SIGINT)
             assert running.process.wait(30) == 0
-            assert [number for number in started if there(number)] == []
+            assert [number for number in started if is_running(number)] == []
 
 
 def test_an_engine_that_ends_by_itself_ends_the_demo() -> None:
@@ -207,7 +207,7 @@ def test_an_engine_that_ends_by_itself_ends_the_demo() -> None:
         assert running.process.wait(30) == 1
         assert running.process.stdout is not None
         assert "regressing exited with -9" in running.process.stdout.read()
-        assert [number for number in started if there(number)] == []
+        assert [number for number in started if is_running(number)] == []
 
 
 @pytest.mark.parametrize("text", ["2", "soon"])

@@ -163,11 +163,11 @@ def test_the_daemon_keeps_dashboards_and_marks_events(
     assert marked["tags"] == ["llm-slo-prober", "one", "engine"]
     assert marked["text"] == "one: restart"
     events = json.loads(get(daemon.url + "/api/v1/events?target=one"))["data"]
-    assert [round(each["unix_s"] * 1e3) for each in events if each["kind"] == "engine"] == [marked["time"]]
+    assert [round(event["unix_s"] * 1e3) for event in events if event["kind"] == "engine"] == [marked["time"]]
     with standing_in(Grafana()) as other:
         daemon.config.write_text(config(mock, other, token, ", folder: Models, annotations: false"))
         until(lambda: len(other.dashboards) == COUNT, "the dashboards of the other Grafana")
-        assert {each.folder_uid for each in other.dashboards.values()} == {"models"}
+        assert {dashboard.folder_uid for dashboard in other.dashboards.values()} == {"models"}
         assert other.annotations == []
     assert TOKEN not in daemon.log.read_text()
     daemon.process.send_signal(signal.SIGTERM)
@@ -188,9 +188,9 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
     get(daemon.url + "/-/reload", "POST")
     until(lambda: len(grafana.dashboards) == COUNT, "the dashboards")
     grafana.faults["GET", "/api/health"] = Fault(200, "{}", slow_s=60.0)
-    asked = len(grafana.asked)
+    request_count = len(grafana.asked)
     get(daemon.url + "/-/reload", "POST")
-    until(lambda: len(grafana.asked) > asked, "the synchronisation that hangs")
+    until(lambda: len(grafana.asked) > request_count, "the synchronisation that hangs")
     (child,) = daemon.children()
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(25) == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from tests.processes import Mock, Program, asked, free_port, get, until, value
+from tests.processes import Mock, Program, fetch, free_port, get, until, value
 
 OK = "llmslo_config_last_reload_successful"
 TARGET = "targets: [{{name: one, url: 'http://127.0.0.1:{port}', rate: 20/s, max_send_lag: 5s, warmup: 0}}]\n"
@@ -24,7 +24,7 @@ def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
         yield started
 
 
-class Kept(Program):
+class KeepRunning(Program):
     """A prober that keeps running; `url` is where its pages are, or will be."""
 
     def __init__(self, folder: Path, *flags: object, config: Path | None = None, port: int | None = None) -> None:
@@ -34,8 +34,8 @@ class Kept(Program):
         super().__init__(folder / "log", "run", "--keep-running", *words, *flags)
 
     def is_well(self) -> bool:
-        """What a kubelet would be told."""
-        return asked(self.url + "/-/healthy")[0] == asked(self.url + "/-/ready")[0] == 200
+        """Whether both health checks of a kubelet succeed."""
+        return fetch(self.url + "/-/healthy")[0] == fetch(self.url + "/-/ready")[0] == 200
 
     def probes(self) -> float:
         return value(self.url, "llmslo_probes_total", target="one")
@@ -76,30 +76,30 @@ MISTAKES = [
 def test_every_mistake_is_shown_and_the_first_good_file_is_taken(tmp_path: Path, mock: Mock) -> None:
     """Mistake after mistake: it answers as well, says what is wrong once, and probes once the file is right."""
     config = tmp_path / "prober.yaml"
-    with Kept(tmp_path) as prober:
+    with KeepRunning(tmp_path) as prober:
         until(prober.is_well, "the pages")
-        for spoil, said in MISTAKES:
+        for spoil, message in MISTAKES:
             spoil(config)
-            until(partial(prober.logged, said), said)
-            assert prober.is_well()
+            until(partial(prober.logged, message), message)
+            until(prober.is_well, "the pages")
             assert value(prober.url, OK) == 0
             page = get(prober.url + "/")
-            assert "configuration not taken over, nothing is probed until it is mended" in page
+            assert "configuration not applied, nothing is probed until it is fixed" in page
             assert "No target is configured" in page
-        status, answer = asked(prober.url + "/-/reload", "POST")
+        status, answer = fetch(prober.url + "/-/reload", "POST")
         assert status == 500
         assert "targets[0].probes[0].workload" in answer
         config.write_text(TARGET.format(port=mock.port))
         until(lambda: prober.probes() >= 3, "probes")
         assert value(prober.url, OK) == 1
-        assert "not taken over" not in get(prober.url + "/")
-        for _, said in MISTAKES[:-1]:
-            assert prober.logged(said) == 1, said
+        assert "not applied" not in get(prober.url + "/")
+        for _, message in MISTAKES[:-1]:
+            assert prober.logged(message) == 1, message
         assert prober.stop() == 0
 
 
 def test_a_config_map_that_appears_late_is_taken(tmp_path: Path, mock: Mock) -> None:
-    """As the kubelet mounts it: an empty folder, then ..data swapped in as a symlink, and swapped again."""
+    """The files change as the kubelet changes them: an empty folder, then ..data as a symlink, which is replaced."""
     mount = tmp_path / "etc"
     mount.mkdir()
 
@@ -111,7 +111,7 @@ def test_a_config_map_that_appears_late_is_taken(tmp_path: Path, mock: Mock) -> 
         if not (mount / "prober.yaml").is_symlink():
             (mount / "prober.yaml").symlink_to("..data/prober.yaml")
 
-    with Kept(tmp_path, config=mount / "prober.yaml") as prober:
+    with KeepRunning(tmp_path, config=mount / "prober.yaml") as prober:
         until(prober.is_well, "the pages")
         until(lambda: prober.logged("cannot be read: [Errno 2]"), "the mistake")
         publish("..1", "targets: 5")
@@ -120,7 +120,7 @@ def test_a_config_map_that_appears_late_is_taken(tmp_path: Path, mock: Mock) -> 
         until(lambda: prober.probes() >= 3, "probes")
         publish("..3", "targets: 6")
         until(lambda: value(prober.url, OK) == 0, "the last mistake")
-        assert "the old one goes on" in get(prober.url + "/")
+        assert "the old one stays in use" in get(prober.url + "/")
         before = prober.probes()
         until(lambda: prober.probes() > before + 3, "more probes")
 
@@ -130,7 +130,7 @@ def test_files_that_the_configuration_names_may_come_late(tmp_path: Path, mock: 
     certificate = tmp_path / "ca.pem"
     target = f"{{name: one, url: 'http://127.0.0.1:{mock.port}', rate: 20/s, max_send_lag: 5s, tls: {{ca_file: '{certificate}'}}}}"
     (tmp_path / "prober.yaml").write_text(f"targets: [{target.replace('http:', 'https:')}]")
-    with Kept(tmp_path) as prober:
+    with KeepRunning(tmp_path) as prober:
         until(lambda: prober.logged("tls.ca_file"), "the mistake")
         authority = pytest.importorskip("trustme").CA()
         authority.cert_pem.write_to_path(str(certificate))
@@ -169,13 +169,13 @@ def test_without_storage_it_probes_and_says_so(
 ) -> None:
     """State is in memory then, which the log, the page and the series tell."""
     (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
-    with spoil(tmp_path / "storage"), Kept(tmp_path, "--storage.path", tmp_path / "storage") as prober:
+    with spoil(tmp_path / "storage"), KeepRunning(tmp_path, "--storage.path", tmp_path / "storage") as prober:
         until(lambda: prober.probes() >= 3, "probes")
         assert prober.is_well()
         assert value(prober.url, OK) == 0
         assert "state is in memory only until the prober restarts" in get(prober.url + "/")
         assert prober.logged(f"--storage.path {tmp_path / 'storage'}: ") == 1
-        assert asked(prober.url + "/-/reload", "POST")[0] == 200
+        assert fetch(prober.url + "/-/reload", "POST")[0] == 200
         assert value(prober.url, OK) == 0
         assert prober.stop() == 0
 
@@ -187,7 +187,7 @@ def test_an_address_in_use_is_waited_for(tmp_path: Path, mock: Mock) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        prober = Kept(tmp_path, port=port)
+        prober = KeepRunning(tmp_path, port=port)
         with prober:
             until(lambda: "probing 1 target, no pages yet" in prober.log.read_text(), "the start")
             until(lambda: prober.logged("no pages are served"), "the mistake")
@@ -204,7 +204,7 @@ def test_it_ends_while_it_waits_for_its_address(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with Kept(tmp_path, port=taken.getsockname()[1]) as prober:
+        with KeepRunning(tmp_path, port=taken.getsockname()[1]) as prober:
             until(lambda: "no pages yet" in prober.log.read_text(), "the start")
             assert prober.stop() == 0
 
@@ -217,15 +217,15 @@ def test_pages_whose_protection_cannot_be_read_are_not_served(
     (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
     web = tmp_path / "web.yaml"
     spoil(web)
-    with Kept(tmp_path, "--web.config.file", web) as prober:
+    with KeepRunning(tmp_path, "--web.config.file", web) as prober:
         until(prober.is_well, "health")
         for path, method in (("/metrics", "GET"), ("/", "GET"), ("/api/v1/targets", "GET"), ("/-/reload", "POST")):
-            assert asked(prober.url + path, method)[0] == 503, path
-        assert str(tmp_path) not in asked(prober.url + "/")[1]
+            assert fetch(prober.url + path, method)[0] == 503, path
+        assert str(tmp_path) not in fetch(prober.url + "/")[1]
         assert prober.logged(str(web)) == 1
         hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
         text(f"basic_auth_users: {{me: '{hashed}'}}".encode())(web)
-        until(lambda: asked(prober.url + "/metrics")[0] == 401, "the password to be asked for")
+        until(lambda: fetch(prober.url + "/metrics")[0] == 401, "the password to be asked for")
         assert prober.is_well()
         me = "Basic " + base64.b64encode(b"me:secret").decode()
         until(lambda: f"{OK} 1" in get(prober.url + "/metrics", Authorization=me), "the series")
@@ -245,17 +245,17 @@ def test_actions_stay_off_until_somebody_is_asked_who_they_are(tmp_path: Path, m
         "--web.listen-address",
         f"127.1:{port}",
     )  # not known to be loopback
-    with Kept(tmp_path, *flags, port=port) as prober:
+    with KeepRunning(tmp_path, *flags, port=port) as prober:
         until(prober.is_well, "health")
         assert value(prober.url, OK) == 0
         assert "actions stay off" in get(prober.url + "/")
-        assert asked(prober.url + "/api/v1/pauses?target=one", "POST")[0] == 403
+        assert fetch(prober.url + "/api/v1/pauses?target=one", "POST")[0] == 403
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "said"),
+    ("flags", "code", "message"),
     [
-        (("--web.listen-address", "9742"), 1, "--web.listen-address '9742': write"),
+        (("--web.listen-address", "9742"), 2, "--web.listen-address: '9742': write"),
         (
             ("--web.listen-address", ":0", "--web.enable-admin-api"),
             1,
@@ -264,11 +264,13 @@ def test_actions_stay_off_until_somebody_is_asked_who_they_are(tmp_path: Path, m
         (("--shard", "2/2"), 2, "--shard"),
     ],
 )
-def test_flags_that_cannot_mend_themselves_end_it(tmp_path: Path, flags: tuple[str, ...], code: int, said: str) -> None:
+def test_flags_that_cannot_mend_themselves_end_it(
+    tmp_path: Path, flags: tuple[str, ...], code: int, message: str
+) -> None:
     """At once, with what to write."""
-    with Kept(tmp_path, *flags) as prober:
+    with KeepRunning(tmp_path, *flags) as prober:
         assert prober.process.wait(30) == code
-    assert said in prober.log.read_text()
+    assert message in prober.log.read_text()
 
 
 def test_an_engine_that_begins_to_listen_late_has_no_failures(tmp_path: Path) -> None:
@@ -278,7 +280,7 @@ def test_an_engine_that_begins_to_listen_late_has_no_failures(tmp_path: Path) ->
         "defaults: {rate: 20/s, max_send_lag: 5s}\n"
         f"targets: [{{name: late, url: 'http://127.0.0.1:{late}'}}, {{name: well, url: 'http://127.0.0.1:{well}'}}]\n"
     )
-    with Mock(tmp_path / "well", "--ttft", "10ms", port=well), Kept(tmp_path) as prober:
+    with Mock(tmp_path / "well", "--ttft", "10ms", port=well), KeepRunning(tmp_path) as prober:
         until(lambda: value(prober.url, "llmslo_probes_total", target="well") >= 40, "its neighbour")
         assert value(prober.url, "llmslo_target_state", target="late", state="starting") == 1
         assert value(prober.url, "llmslo_target_starting_until_timestamp_seconds", target="late") > 0

@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from prober.exposition.buckets import bounds
-from prober.net.prometheus import Unanswered, hourly_histograms
+from prober.net.prometheus import QueryFailed, hourly_histograms
 from tests.conftest import absent
 from tests.processes import Daemon, Mock, free_port, get, until
 
@@ -145,9 +145,9 @@ def test_a_read_only_disk_is_told(tmp_path: Path) -> None:
 async def test_a_prometheus_that_does_not_answer_is_told(mock_port: int) -> None:
     """Refused, or not a Prometheus: the address and the reason, and nothing else happens."""
     labels = {"target": 'a"b', "workload": "w"}
-    for url, said in (
+    for url, message in (
         (f"http://127.0.0.1:{free_port()}", "onnect"),
         (f"http://127.0.0.1:{mock_port}", "not an answer of Prometheus"),
     ):
-        with pytest.raises(Unanswered, match=said):
+        with pytest.raises(QueryFailed, match=message):
             await hourly_histograms(url, "llmslo_ttft_seconds", labels, time.time(), 3)

@@ -81,14 +81,14 @@ def recorded(samples: list[float], wide: list[float]) -> Registry:
 async def prober() -> AsyncIterator[Prober]:
     rng = Random(11)
     samples = [0.22 * math.exp(0.4 * rng.gauss(0, 1)) for _ in range(SAMPLES)]
-    shown = recorded([], [])
-    found = Prober(samples, recorded(samples, WIDE))
-    site = Site(cast(Any, None), cast(Any, None), shown, cast(Any, None), "", "")
+    registry = recorded([], [])
+    prober_ = Prober(samples, recorded(samples, WIDE))
+    site = Site(cast(Any, None), cast(Any, None), registry, cast(Any, None), "", "")
 
     async def metrics(request: web.Request) -> web.Response:
         answer = await site.metrics(request)
-        shown.update(found.families)
-        found.forms.append(answer.headers["Content-Type"])
+        registry.update(prober_.families)
+        prober_.forms.append(answer.headers["Content-Type"])
         return answer
 
     app = web.Application()
@@ -96,8 +96,8 @@ async def prober() -> AsyncIterator[Prober]:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.port = runner.addresses[0][1]
-    yield found
+    prober_.port = runner.addresses[0][1]
+    yield prober_
     await runner.cleanup()
 
 
@@ -116,27 +116,27 @@ class Prometheus:
     def ask(self, path: str, **parameters: str) -> list[Any]:
         query = urllib.parse.urlencode(parameters)
         with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as answer:
-            found = json.loads(answer.read())["data"]
-        return cast("list[Any]", found["result"] if isinstance(found, dict) else found)
+            data = json.loads(answer.read())["data"]
+        return cast("list[Any]", data["result"] if isinstance(data, dict) else data)
 
     def value(self, query: str) -> float | None:
         """Of the one series that the query gives; None: it gives none."""
-        found = self.ask("query", query=query)
-        assert len(found) <= 1, (query, found)
-        return float(found[0]["value"][1]) if found else None
+        rows = self.ask("query", query=query)
+        assert len(rows) <= 1, (query, rows)
+        return float(rows[0]["value"][1]) if rows else None
 
     def exemplars(self, query: str) -> list[dict[str, Any]]:
         now = time.time()
-        found = self.ask("query_exemplars", query=query, start=f"{now - 600:.0f}", end=f"{now + 600:.0f}")
-        return [exemplar for entry in found for exemplar in entry["exemplars"]]
+        data = self.ask("query_exemplars", query=query, start=f"{now - 600:.0f}", end=f"{now + 600:.0f}")
+        return [exemplar for entry in data for exemplar in entry["exemplars"]]
 
 
 def options(binary: Path, native: bool, classic: bool) -> tuple[str, str]:
     """(features, keys of the scrape job) of this release that ask for native histograms, and for classic ones beside them."""
-    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
-    found = re.search(r"version (\d+)\.(\d+)", said.stdout + said.stderr)
-    assert found is not None
-    version = int(found[1]), int(found[2])
+    printed = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+    match = re.search(r"version (\d+)\.(\d+)", printed.stdout + printed.stderr)
+    assert match is not None
+    version = int(match[1]), int(match[2])
     features, keys = ["exemplar-storage"], ""
     if native and version >= (3, 8):
         keys += ", scrape_native_histograms: true"
@@ -199,9 +199,9 @@ def check_native(prometheus: Prometheus, prober: Prober) -> None:
     assert wide == pytest.approx(exact(WIDE, 0.5), rel=0.10)
     assert prometheus.value("count(llmslo_connect_seconds)") == len(probe_series.PHASES)
     assert prometheus.ask("query", query="llmslo_tpot_seconds"), "one without observations is native too"
-    found = prometheus.exemplars("llmslo_ttft_seconds")
-    assert found
-    for exemplar in found:
+    exemplars = prometheus.exemplars("llmslo_ttft_seconds")
+    assert exemplars
+    for exemplar in exemplars:
         number = int(exemplar["labels"]["request_id"].removeprefix("id-"))
         assert float(exemplar["value"]) == pytest.approx(prober.samples[number])
 
@@ -212,15 +212,15 @@ def check_classic(prometheus: Prometheus, prober: Prober) -> None:
     assert prometheus.value("llmslo_ttft_seconds_sum") == pytest.approx(sum(prober.samples))
     assert prometheus.value("count(llmslo_connect_seconds_count)") == len(probe_series.PHASES)
     (child,) = prober.families["llmslo_ttft_seconds"].children.values()
-    shown = {entry["metric"]["le"] for entry in prometheus.ask("query", query="llmslo_ttft_seconds_bucket")}
+    bounds = {entry["metric"]["le"] for entry in prometheus.ask("query", query="llmslo_ttft_seconds_bucket")}
     written = set(re.findall(r'le="(.*?)"', child.text(False)))
-    assert {float(le) for le in shown} == {float(le) for le in written}
+    assert {float(le) for le in bounds} == {float(le) for le in written}
     good = prometheus.value('llmslo_ttft_seconds_bucket{le="0.5"}')
     assert good == sum(value <= SLO_S for value in prober.samples)
     for q in (0.5, 0.9, 0.99):
-        found = prometheus.value(f"histogram_quantile({q}, sum by (le) (rate(llmslo_ttft_seconds_bucket[1m])))")
+        estimated = prometheus.value(f"histogram_quantile({q}, sum by (le) (rate(llmslo_ttft_seconds_bucket[1m])))")
         value = exact(prober.samples, q)
-        assert found == pytest.approx(value, rel=0.06 if SLO_S / 2 < value < SLO_S * 2 else 0.13)
+        assert estimated == pytest.approx(value, rel=0.06 if SLO_S / 2 < value < SLO_S * 2 else 0.13)
     assert prometheus.exemplars("llmslo_ttft_seconds_bucket")
 
 
@@ -241,16 +241,16 @@ async def test_prometheus_stores_what_it_is_set_to(
 
     def check() -> None:
         with running(request.getfixturevalue(which), tmp_path, prober.port, native, classic) as prometheus:
-            for asked, checked in ((native, check_native), (classic or not native, check_classic)):
-                if asked:
+            for enabled, checked in ((native, check_native), (classic or not native, check_classic)):
+                if enabled:
                     checked(prometheus, prober)
-            there = {
+            stored = {
                 entry["metric"]["__name__"]
                 for entry in prometheus.ask("query", query='count by (__name__) ({__name__=~"llmslo_ttft_seconds.*"})')
             }
             parts = {f"llmslo_ttft_seconds_{part}" for part in ("bucket", "count", "sum")}
-            wanted = (parts if classic or not native else set()) | ({"llmslo_ttft_seconds"} if native else set())
-            assert there == wanted
+            expected = (parts if classic or not native else set()) | ({"llmslo_ttft_seconds"} if native else set())
+            assert stored == expected
             assert prometheus.value('llmslo_engine_ttft_seconds_bucket{le="+Inf"}') == 4
             assert prometheus.value("llmslo_engine_ttft_seconds_count") == 4
             assert prometheus.value('llmslo_slo_events_total{slo="t"}') == SAMPLES

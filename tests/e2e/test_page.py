@@ -55,23 +55,23 @@ class Stage:
     def url(self) -> str:
         return f"{self.origin}/slo/"
 
-    async def page(self, asked: str, number: int, chosen: str, *, admin: bool) -> PageView | None:
-        if chosen and not any(each.key == chosen for each in self.targets):
+    async def page(self, query: str, number: int, chosen: str, *, admin: bool) -> PageView | None:
+        if chosen and not any(target.key == chosen for target in self.targets):
             return None
-        return replace(page_of(self.targets, admin=admin, asked=asked, chosen=chosen), at_unix_s=self.at)
+        return replace(page_of(self.targets, admin=admin, query=query, chosen=chosen), at_unix_s=self.at)
 
     async def charts(self, view: PageView) -> list[Figure]:
-        return curves([(each.id, each) for each in view.targets[0].sweeps]) if view.whole and view.targets else []
+        return curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps]) if view.whole and view.targets else []
 
     def known(self) -> list[tuple[str, str]]:
-        return [(each.key, each.name) for each in self.targets]
+        return [(target.key, target.name) for target in self.targets]
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join(20)
 
     def _find(self, name: str) -> Any:
-        place = next((i for i, each in enumerate(self.targets) if each.name == name), None)
+        place = next((i for i, target in enumerate(self.targets) if target.name == name), None)
         if place is None:
             return None
         held = SimpleNamespace(paused_unix_s=self.targets[place].paused_unix_s)
@@ -120,9 +120,9 @@ class Stage:
 def browser(chromium: Path) -> Iterator[Browser]:
     with sync_playwright() as started:
         options = ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
-        found = started.chromium.launch(executable_path=chromium, args=options)
-        yield found
-        found.close()
+        browser_ = started.chromium.launch(executable_path=chromium, args=options)
+        yield browser_
+        browser_.close()
 
 
 @contextlib.contextmanager
@@ -139,17 +139,19 @@ def opened(browser: Browser, stage: Stage, path: str = "", **options: Any) -> It
     """The page; on exit: the console is empty, and all requests went to the prober."""
     context = browser.new_context(**{"viewport": DESK, **options})
     page = context.new_page()
-    said, asked = list[str](), list[str]()
-    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    messages, requested_urls = list[str](), list[str]()
+    page.on("console", lambda message: messages.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requested_urls.append(request.url))
     page.goto(stage.url + path)
     try:
         yield page
     finally:
         context.close()
-    assert [each for each in asked if not each.startswith(stage.url)] == []
-    assert [each for each in said if not each.startswith("Failed to load resource: the server responded")] == []
+    assert [requested_url for requested_url in requested_urls if not requested_url.startswith(stage.url)] == []
+    assert [
+        message for message in messages if not message.startswith("Failed to load resource: the server responded")
+    ] == []
 
 
 def refreshed(page: Page) -> None:
@@ -162,12 +164,12 @@ def refreshed(page: Page) -> None:
 def serious(page: Page, where: str = "document") -> list[str]:
     """Serious and critical violations that axe-core finds."""
     page.evaluate(AXE.read_text())
-    found = page.evaluate(f"axe.run({where}, {{resultTypes: ['violations']}})")
+    report = page.evaluate(f"axe.run({where}, {{resultTypes: ['violations']}})")
     return [
-        f"{each['id']}: {node['html'][:120]} {node['failureSummary']}"
-        for each in found["violations"]
-        if each["impact"] in ("serious", "critical")
-        for node in each["nodes"]
+        f"{violation['id']}: {node['html'][:120]} {node['failureSummary']}"
+        for violation in report["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
     ]
 
 
@@ -179,7 +181,7 @@ def open_all(page: Page) -> None:
 @pytest.mark.parametrize("scene", ALL)
 def test_everybody_can_read_it(browser: Browser, scene: str, scheme: Any) -> None:
     """axe-core finds nothing serious in either theme, all details open."""
-    few = [replace(each, probes=each.probes[:14]) for each in ALL[scene]()]
+    few = [replace(target, probes=target.probes[:14]) for target in ALL[scene]()]
     with staged(few) as stage, opened(browser, stage, color_scheme=scheme) as page:
         open_all(page)
         assert serious(page) == []
@@ -252,7 +254,7 @@ def test_no_name_becomes_code(browser: Browser, text: str) -> None:
 
 
 def test_an_update_changes_only_what_is_new(browser: Browser) -> None:
-    """What is open stays open, what is selected selected, the focus and the place on the page too; nodes stay the same."""
+    """Open details, selection, focus and scroll position are preserved; nodes stay the same."""
     one = target()
     with staged([one]) as stage, opened(browser, stage) as page:
         third = page.locator(".probes details").nth(2)
@@ -480,20 +482,20 @@ def daemon(tmp_path: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/slo"
 
 
-def told(url: str, name: str) -> dict[str, Any]:
-    found: list[dict[str, Any]] = json.loads(get(f"{url}/api/v1/targets"))["data"]
-    return next(each for each in found if each["name"] == name)
+def target_answer(url: str, name: str) -> dict[str, Any]:
+    targets: list[dict[str, Any]] = json.loads(get(f"{url}/api/v1/targets"))["data"]
+    return next(target for target in targets if target["name"] == name)
 
 
 def test_the_real_daemon_is_seen_and_steered(browser: Browser, daemon: str) -> None:
-    """Its probes arrive on the page; a probe now is shown with its figures; a sweep is seen and stopped; a pause is real."""
-    until(lambda: told(daemon, "one")["outcomes"].get("ok", 0) >= 5, "five probes")
-    until(lambda: told(daemon, "<script>two</script>")["state"] == "failing", "three failures")
+    """Probes appear on the page; a probe on request shows its figures; a sweep can be followed and stopped; a pause stops probing."""
+    until(lambda: target_answer(daemon, "one")["outcomes"].get("ok", 0) >= 5, "five probes")
+    until(lambda: target_answer(daemon, "<script>two</script>")["state"] == "failing", "three failures")
     context = browser.new_context(viewport=DESK)
     page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto(f"{daemon}?q=")
     expect(page.locator("#verdict")).to_have_text("✗ 1 of 2 targets needs attention")
@@ -510,14 +512,14 @@ def test_the_real_daemon_is_seen_and_steered(browser: Browser, daemon: str) -> N
     expect(page.locator("#verdict")).to_have_text("? one: paused", timeout=20_000)
     until(lambda: quiet(daemon), "the last probe that was under way")
     page.get_by_role("button", name="Resume").click()
-    before = sum(told(daemon, "one")["outcomes"].values())
-    until(lambda: sum(told(daemon, "one")["outcomes"].values()) > before, "a probe after it was resumed")
-    assert [each for each in said if "favicon" not in each] == []
+    before = sum(target_answer(daemon, "one")["outcomes"].values())
+    until(lambda: sum(target_answer(daemon, "one")["outcomes"].values()) > before, "a probe after it was resumed")
+    assert [message for message in messages if "favicon" not in message] == []
     context.close()
 
 
 def quiet(daemon: str) -> bool:
     """No probe ends for half a second, which is ten due times."""
-    before = told(daemon, "one")["outcomes"]
+    before = target_answer(daemon, "one")["outcomes"]
     time.sleep(0.5)
-    return bool(told(daemon, "one")["outcomes"] == before)
+    return bool(target_answer(daemon, "one")["outcomes"] == before)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kubernetes.apiserver import threaded_api_server
 from tests.kubernetes.leases import CA_FILE, REAL, TOKEN_FILE
-from tests.processes import Daemon, Mock, asked, get, until
+from tests.processes import Daemon, Mock, fetch, get, until
 
 LEASE_S = 3
 CONFIG = """
@@ -30,7 +30,7 @@ def mock(tmp_path: Path) -> Iterator[Mock]:
 
 
 def swept(truth: Path) -> list[int]:
-    """When the mock was sent each request of a sweep, in nanoseconds of the machine's monotonic clock."""
+    """Times at which the mock received the requests of sweeps, in ns of the monotonic clock."""
     rows = [json.loads(line) for line in truth.read_text().splitlines()]
     return [row["received_ns"] for row in rows if row["prompt_tokens"] > 40]
 
@@ -63,12 +63,12 @@ def test_a_leader_that_is_stopped_in_mid_sweep_and_one_that_says_goodbye(
         until(lambda: first.value("llmslo_lease_held") == 1, "the first to hold it")
         with replica(tmp_path / "b", mock, api_server, name) as second:
             until(lambda: first.value("llmslo_target_state", state="ready"), "the target to be ready")
-            status, said = asked(f"{second.url}/api/v1/sweeps?target=one", "POST")
+            status, text = fetch(f"{second.url}/api/v1/sweeps?target=one", "POST")
             assert status == 409
-            assert "only its holder sweeps" in said
-            status, said = asked(f"{first.url}/api/v1/sweeps?target=one", "POST")
-            assert status == 202, said
-            identity = json.loads(said)["data"]["id"]
+            assert "only its holder sweeps" in text
+            status, text = fetch(f"{first.url}/api/v1/sweeps?target=one", "POST")
+            assert status == 202, text
+            identity = json.loads(text)["data"]["id"]
             until(lambda: first.value("llmslo_sweep_rate_per_second", target="one"), "the sweep to send")
             time.sleep(2.5)  # beyond the warm-up, which no row is kept of
             first.process.send_signal(signal.SIGSTOP)
@@ -77,12 +77,12 @@ def test_a_leader_that_is_stopped_in_mid_sweep_and_one_that_says_goodbye(
             first.process.send_signal(signal.SIGCONT)
             until(lambda: first.value("llmslo_sweep_stops_total", reason="lease_lost"), "the sweep to end")
             assert first.value("llmslo_lease_held") == 0
-            kept = json.loads(get(f"{first.url}/api/v1/sweeps/{identity}"))
-            result = kept["llm_slo_prober"]["result"]
+            sweep = json.loads(get(f"{first.url}/api/v1/sweeps/{identity}"))
+            result = sweep["llm_slo_prober"]["result"]
             assert result["stop"] == "lease_lost"
-            told = json.loads(result["configuration"])
-            assert (told["lease"], told["lease_transitions"]) == (f"default/{name}-0", 0)
-            assert kept["num_prompts"] > 20
+            configuration = json.loads(result["configuration"])
+            assert (configuration["lease"], configuration["lease_transitions"]) == (f"default/{name}-0", 0)
+            assert sweep["num_prompts"] > 20
             sent = swept(tmp_path / "truth")
             assert len(sent) > 20
             assert max(sent) < stopped + 500_000_000
@@ -99,7 +99,7 @@ def test_without_an_api_server_it_probes_and_says_what_waits(tmp_path: Path, moc
         until(lambda: daemon.value("llmslo_probes_total") >= 3, "probes")
         until(lambda: daemon.value("llmslo_lease_failures_total") >= 1, "a failure to be counted")
         assert daemon.value("llmslo_lease_held") == 0
-        assert asked(f"{daemon.url}/api/v1/sweeps?target=one", "POST")[0] == 409
+        assert fetch(f"{daemon.url}/api/v1/sweeps?target=one", "POST")[0] == 409
         assert daemon.stop() == 0
         assert "sweeps and Grafana wait for it" in daemon.log.read_text()
 
@@ -115,7 +115,7 @@ def test_shards_share_the_targets_out_and_each_has_its_own_lease(tmp_path: Path,
             until(lambda: daemon.value("llmslo_lease_held") == 1, "its lease")
             index, count = shard.split("/")
             assert daemon.value("llmslo_shard_info", shard=index, shards=count) == 1
-            shared.append({each["name"] for each in json.loads(get(f"{daemon.url}/api/v1/targets"))["data"]})
+            shared.append({target["name"] for target in json.loads(get(f"{daemon.url}/api/v1/targets"))["data"]})
     assert shared[0] | shared[1] == names
     assert not shared[0] & shared[1]
     assert all(shared)

@@ -51,25 +51,25 @@ async def test_a_verdict_a_row(tmp_path: Path) -> None:
         "name: slow, rate: 50/s, duration: 1s, accept: ['ttft<5ms:90%']",
         "name: few, rate: 50/s, requests: 10, accept: ['ttft<2s:99%']",
     )
-    kept = tmp_path / "result.json"
+    saved = tmp_path / "result.json"
     async with running(Settings(behaviour=QUICK)) as url:
-        code, out, err = await matrix(url, "--file", str(path), "--output", str(kept), "--json")
+        code, out, err = await matrix(url, "--file", str(path), "--output", str(saved), "--json")
     assert code == 1, err
-    said: Any = json.loads(out)
-    assert (said["state"], said["exit_code"], said["target"]["model"]) == ("rejected", 1, "mock")
-    assert [(each["name"], each["state"]) for each in said["rows"]] == [
+    document: Any = json.loads(out)
+    assert (document["state"], document["exit_code"], document["target"]["model"]) == ("rejected", 1, "mock")
+    assert [(row["name"], row["state"]) for row in document["rows"]] == [
         ("good", "accepted"),
         ("slow", "rejected"),
         ("few", "not_enough_data"),
-    ], said
-    assert (said["rows"][0]["hypothesis"], said["rows"][0]["loop"], said["rows"][0]["sent"]) == (
+    ], document
+    assert (document["rows"][0]["hypothesis"], document["rows"][0]["loop"], document["rows"][0]["sent"]) == (
         "it is fast",
         "open",
         70,
     )
     assert "few: ttft<2s:99% takes 346 requests" in err
     assert "1/3 good: 70 requests, 50/s; expected: it is fast" in err
-    stored = read(kept.read_text(), "result.json")
+    stored = read(saved.read_text(), "result.json")
     assert (stored.kind, stored.load.arrivals, stored.stop, stored.configuration) == (
         "run",
         "poisson",
@@ -84,7 +84,7 @@ async def test_a_verdict_a_row(tmp_path: Path) -> None:
     assert [stage.load.workload for stage in stored.stages if stage.load] == ["good", "slow", "few"]
     assert stored.warm_up is not None
     assert stored.warm_up.requests == 9
-    assert not any(each.warm_up for each in stored.requests)
+    assert not any(request.warm_up for request in stored.requests)
     assert stored.decision is not None
     assert not stored.decision.accepted
     assert "slow: rejected" in markdown([stored])
@@ -99,23 +99,23 @@ async def test_a_closed_loop_keeps_so_many_in_flight_and_hides_the_queue(tmp_pat
         f"name: users, rate: 110/s, requests: 110, {objective}",
         f"name: tool, concurrency: 4, requests: 60, {objective}",
     )
-    kept, truth = tmp_path / "result.json", tmp_path / "truth.jsonl"
+    saved, truth = tmp_path / "result.json", tmp_path / "truth.jsonl"
     behaviour = Behaviour(ttft=Constant(0.06), itl=Constant(0.001), slots=4)  # about 62 requests a second
     async with running(Settings(behaviour=behaviour, truth=truth)) as url:
-        code, out, err = await matrix(url, "--file", str(path), "--output", str(kept))
+        code, out, err = await matrix(url, "--file", str(path), "--output", str(saved))
     assert code == 1, err
     assert "users: rejected" in out
     assert "tool (closed loop of 4): accepted" in out
     assert "coordinated omission" in out
-    stored = read(kept.read_text(), "result.json")
+    stored = read(saved.read_text(), "result.json")
     assert [stage.name for stage in stored.stages] == ["users", "tool (closed loop of 4)"]
     assert stored.load.arrivals == "poisson, and closed in tool"
     assert "coordinated omission" in markdown([stored])
 
     records = sorted(
-        (json.loads(line) for line in truth.read_text().splitlines()), key=lambda each: each["received_ns"]
+        (json.loads(line) for line in truth.read_text().splitlines()), key=lambda record: record["received_ns"]
     )
-    loop = [(each["received_ns"], each["end_ns"]) for each in records[-60:]]
+    loop = [(record["received_ns"], record["end_ns"]) for record in records[-60:]]
     changes = sorted([(begin, 1) for begin, _ in loop] + [(end, -1) for _, end in loop])
     in_flight, most, area, last_ns = 0, 0, 0, loop[0][0]
     end_ns = loop[-1][0]  # from the last request on it drains
@@ -152,9 +152,9 @@ async def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         f"name: two, rate: 50/s, duration: 10m, {objective}",
         f"name: three, concurrency: 2, duration: 10m, {objective}",
     )
-    kept = tmp_path / "result.json"
+    saved = tmp_path / "result.json"
     async with running(Settings(behaviour=QUICK)) as url:
-        process = await begun(url, "--file", str(path), "--output", str(kept), "--json")
+        process = await begun(url, "--file", str(path), "--output", str(saved), "--json")
         assert process.stderr is not None
         while not (await asyncio.wait_for(process.stderr.readline(), 30)).startswith(b"2/3 two"):
             pass
@@ -162,15 +162,15 @@ async def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, _ = await asyncio.wait_for(process.communicate(), 10)
     assert process.returncode == 4
-    said = json.loads(out)
-    assert [(each["name"], each["state"]) for each in said["rows"]] == [
+    document = json.loads(out)
+    assert [(row["name"], row["state"]) for row in document["rows"]] == [
         ("one", "accepted"),
         ("two", "not_enough_data"),
         ("three", "not_enough_data"),
     ]
-    assert said["rows"][1]["why"].startswith("interrupted after ")
-    assert said["rows"][2]["why"] == "not begun"
-    stored = read(kept.read_text(), "result.json")
+    assert document["rows"][1]["why"].startswith("interrupted after ")
+    assert document["rows"][2]["why"] == "not begun"
+    stored = read(saved.read_text(), "result.json")
     assert [(stage.name, stage.ended) for stage in stored.stages] == [("one", "complete"), ("two", "interrupted")]
     assert stored.stages[1].answered > 20
     assert (stored.stop, stored.decision) == ("interrupted", None)
@@ -181,10 +181,10 @@ async def test_a_closed_loop_for_a_time_ends_with_it_and_rests_when_refused(tmp_
     path = file(tmp_path, "name: a, concurrency: 2, duration: 1s, accept: ['success:90%']")
     async with running(Settings(behaviour=QUICK)) as url:
         code, out, _ = await matrix(url, "--file", str(path), "--json", "--header", "X-Mock-Fault: http:500")
-    said = json.loads(out)
-    assert (code, said["rows"][0]["state"]) == (1, "rejected")
-    assert said["rows"][0]["outcomes"] == {"http_5xx": said["rows"][0]["sent"]}
-    assert 4 <= said["rows"][0]["sent"] <= 22
+    document = json.loads(out)
+    assert (code, document["rows"][0]["state"]) == (1, "rejected")
+    assert document["rows"][0]["outcomes"] == {"http_5xx": document["rows"][0]["sent"]}
+    assert 4 <= document["rows"][0]["sent"] <= 22
 
 
 async def test_a_wrong_call_and_a_target_that_is_not_there(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ async def test_a_wrong_call_and_a_target_that_is_not_there(tmp_path: Path) -> No
         ((url, "--file", str(good)), 4, ("Connection refused",)),
     )
     ended = await asyncio.gather(*(matrix(*arguments) for arguments, _, _ in calls))
-    for (_, code, whats), (found, out, err) in zip(calls, ended, strict=True):
-        assert (found, out) == (code, ""), err
-        for what in whats:
-            assert what in err
+    for (_, code, whats), (code_, out, err) in zip(calls, ended, strict=True):
+        assert (code_, out) == (code, ""), err
+        for message in whats:
+            assert message in err

@@ -13,10 +13,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from prober.features.capacity.sweep_store import SWEEP
-from prober.net.prometheus import Unanswered, instant
+from prober.net.prometheus import QueryFailed, instant
 from prober.results.result_file import to_json
 from prober.storage.store import Store
-from tests.processes import Daemon, Mock, asked, free_port, get, until
+from tests.processes import Daemon, Mock, fetch, free_port, get, until
 from tests.results.samples import sweep
 
 pytestmark = pytest.mark.timeout(1200)  # a sweep on a busy machine is repeated
@@ -52,10 +52,10 @@ def daemon(tmp_path: Path, mock: Mock) -> Iterator[Callable[[], Daemon]]:
 
 def begin(daemon: Daemon) -> str:
     """A sweep that sends; its id."""
-    status, said = asked(daemon.url + "/api/v1/sweeps?target=one", "POST")
-    assert status == 202, said
+    status, text = fetch(daemon.url + "/api/v1/sweeps?target=one", "POST")
+    assert status == 202, text
     until(lambda: values(daemon, "llmslo_sweep_rate_per_second").get("one", 0) > 0, "the sweep to send")
-    return str(json.loads(said)["data"]["id"])
+    return str(json.loads(text)["data"]["id"])
 
 
 def values(daemon: Daemon, name: str) -> dict[str, float]:
@@ -75,12 +75,12 @@ def test_a_killed_daemon_leaves_no_capacity_and_no_lock(daemon: Callable[[], Dae
     first.kill()
     again = daemon()
     assert values(again, "llmslo_capacity_requests_per_second") == {}
-    assert json.loads(asked(again.url + "/api/v1/sweeps")[1])["data"] == []
+    assert json.loads(fetch(again.url + "/api/v1/sweeps")[1])["data"] == []
     identity = begin(again)
-    assert asked(again.url + "/api/v1/sweeps?target=one", "DELETE")[0] == 200
+    assert fetch(again.url + "/api/v1/sweeps?target=one", "DELETE")[0] == 200
     result = f"{again.url}/api/v1/sweeps/{identity}"
-    until(lambda: asked(result)[0] == 200, "the result")
-    assert "stopped on request" in asked(result)[1]
+    until(lambda: fetch(result)[0] == 200, "the result")
+    assert "stopped on request" in fetch(result)[1]
 
 
 def test_a_killed_engine_leaves_no_capacity(daemon: Callable[[], Daemon], mock: Mock) -> None:
@@ -97,7 +97,7 @@ def test_a_killed_engine_leaves_no_capacity(daemon: Callable[[], Daemon], mock: 
 
 def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(tmp_path: Path, mock: Mock) -> None:
     """Exit code 2, the rate at which it does not hold, and the counts that say so."""
-    kept = tmp_path / "kept.json"
+    saved = tmp_path / "kept.json"
     options = [
         "--slo",
         "ttft<300ms:99%",
@@ -108,7 +108,7 @@ def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(tmp_pat
         "--sustain",
         "0s",
         "--output",
-        str(kept),
+        str(saved),
     ]
     shape = ["--prompt-tokens", "20", "--output-tokens", "4", "--header", "X-Mock-Fault: latency:8"]
     command = [sys.executable, "-m", "prober", "sweep", mock.url, *options, *shape]
@@ -119,9 +119,9 @@ def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(tmp_pat
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "ttft does not hold at 4/s, the lowest rate" in ended.stdout
     assert "ramp 4/s" in ended.stdout
-    found = json.loads(kept.read_text())["llm_slo_prober"]["result"]
-    assert [each["verdict"] for each in found["capacities"]] == ["below_lowest"]
-    (stage,) = found["stages"]
+    result = json.loads(saved.read_text())["llm_slo_prober"]["result"]
+    assert [capacity["verdict"] for capacity in result["capacities"]] == ["below_lowest"]
+    (stage,) = result["stages"]
     assert stage["sent"] >= stage["slos"]["ttft"][1] >= 2
 
 
@@ -133,7 +133,7 @@ def prometheus(tmp_path: Path, prometheus_binary: Path) -> Iterator[str]:
     options = [f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/tsdb"]
     with (tmp_path / "prometheus.log").open("wb") as log:
         process = subprocess.Popen([prometheus_binary, *options, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
-    until(lambda: asked(f"http://127.0.0.1:{port}/-/ready")[0] == 200, "Prometheus")
+    until(lambda: fetch(f"http://127.0.0.1:{port}/-/ready")[0] == 200, "Prometheus")
     yield f"http://127.0.0.1:{port}"
     process.kill()
     process.wait(10)
@@ -143,7 +143,7 @@ async def test_a_demand_is_one_number_that_is_known(prometheus: str) -> None:
     """Of a series or a scalar; no data, NaN, several series and bad PromQL are not known, and each says why."""
     assert await instant(prometheus, "vector(4.5)") == 4.5
     assert await instant(prometheus, "scalar(vector(2))") == 2.0
-    for query, said in (
+    for query, message in (
         ("sum(rate(nobody_total[5m]))", "gives no data"),
         ("vector(0) / 0", "gives nan"),
         ('vector(1) or label_replace(vector(2), "a", "b", "", "")', "gives 2 series; aggregate them, such as with sum"),
@@ -151,7 +151,7 @@ async def test_a_demand_is_one_number_that_is_known(prometheus: str) -> None:
         ("sum(", "parse error"),
         ('"words"', "does not give a number"),
     ):
-        with pytest.raises(Unanswered, match=said):
+        with pytest.raises(QueryFailed, match=message):
             await instant(prometheus, query)
 
 
@@ -167,7 +167,7 @@ if __name__ == "__main__":
 
 
 def test_who_computes_ends_with_a_prober_that_was_killed(tmp_path: Path) -> None:
-    """Its end of the queue is held by itself, so it would wait for ever."""
+    """It holds its own end of the queue and would otherwise wait for ever."""
     script = tmp_path / "computing.py"
     script.write_text(COMPUTING)
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as prober:
@@ -218,11 +218,11 @@ def old_store(folder: Path, url: str, targets: int, hours: int) -> Store:
         at = now - 3600.0 * hour
         times = (('"started_unix_s":1000000000.0', at), ('"ended_unix_s":2000000000.0', at + 60))
         for target in range(targets):
-            found = text.replace("IDENTITY", f"{target}-{hour}")
+            row = text.replace("IDENTITY", f"{target}-{hour}")
             for key, unix_s in times:
-                assert key in found
-                found = found.replace(key, f"{key.split(':')[0]}:{unix_s!r}")
-            yield json.dumps([f"t{target}", f"{target}-{hour}"]), found.encode()
+                assert key in row
+                row = row.replace(key, f"{key.split(':')[0]}:{unix_s!r}")
+            yield json.dumps([f"t{target}", f"{target}-{hour}"]), row.encode()
 
     for hour in reversed(range(1, hours + 1)):
         store.save(SWEEP, rows(hour), now - 3600.0 * hour)
@@ -256,11 +256,11 @@ def test_a_store_of_90_days_of_an_older_version_holds_no_start_up(tmp_path: Path
 
         until(lambda: "llmslo_capacity_requests_per_second{" in timed("/metrics"), "the capacities", 30)
         listed = json.loads(timed("/api/v1/sweeps?target=t0"))["data"]
-        assert [each["id"] for each in listed[:2]] == ["0-1", "0-2"]
+        assert [sweep_["id"] for sweep_ in listed[:2]] == ["0-1", "0-2"]
         assert len(listed) == 19, "twenty, of which one is broken"
         assert listed[0]["requests"] > 0
-        whole = json.loads(timed(f"/api/v1/sweeps/{listed[-1]['id']}"))
-        assert whole["llm_slo_prober"]["result"]["stages"]
+        result = json.loads(timed(f"/api/v1/sweeps/{listed[-1]['id']}"))
+        assert result["llm_slo_prober"]["result"]["stages"]
         assert "Last sweeps" in timed("/?target=t0")
         until(smaller, "the file to shrink", 200)
         assert all(daemon.value("llmslo_capacity_requests_per_second", target=f"t{n}") > 0 for n in range(targets))

@@ -16,17 +16,17 @@ THRESHOLD = st.floats(0.001, 100.0)
 @given(st.sampled_from(["request", "token"]), st.lists(THRESHOLD, max_size=MAX_BOUNDS))
 def test_every_threshold_is_a_bound_and_there_are_never_too_many(kind: str, thresholds: list[float]) -> None:
     """Thresholds are bounds exactly as given, and at most 60 bounds rise strictly."""
-    found = bounds(kind, thresholds)
-    assert set(thresholds) <= set(found)
-    assert len(found) <= MAX_BOUNDS
-    assert all(a < b for a, b in itertools.pairwise(found))
+    all_bounds = bounds(kind, thresholds)
+    assert set(thresholds) <= set(all_bounds)
+    assert len(all_bounds) <= MAX_BOUNDS
+    assert all(a < b for a, b in itertools.pairwise(all_bounds))
 
 
 @given(st.floats(0.02, 20.0))
 def test_one_threshold_has_fine_bounds_within_a_factor_of_two(threshold: float) -> None:
     """Bounds are 12% apart (13.5% with rounding) within a factor of two, and nowhere more than twice the usual 26%."""
-    found = bounds("request", [threshold])
-    for low, high in itertools.pairwise(found):
+    all_bounds = bounds("request", [threshold])
+    for low, high in itertools.pairwise(all_bounds):
         near = threshold / 2 <= low and high <= threshold * 2
         assert high / low < (1.135 if near else 1.59)
 
@@ -34,10 +34,10 @@ def test_one_threshold_has_fine_bounds_within_a_factor_of_two(threshold: float) 
 @pytest.mark.parametrize(("kind", "low", "high"), [("request", 0.005, 100.0), ("token", 0.001, 10.0)])
 def test_the_whole_range_is_covered_ten_a_decade(kind: str, low: float, high: float) -> None:
     """Without thresholds the bounds reach over the range of their kind, 26% apart."""
-    found = bounds(kind)
-    assert found[0] == pytest.approx(low, rel=0.01)
-    assert found[-1] == high
-    assert all(1.24 < b / a < 1.28 for a, b in itertools.pairwise(found))
+    all_bounds = bounds(kind)
+    assert all_bounds[0] == pytest.approx(low, rel=0.01)
+    assert all_bounds[-1] == high
+    assert all(1.24 < b / a < 1.28 for a, b in itertools.pairwise(all_bounds))
 
 
 def test_the_order_of_thresholds_changes_nothing() -> None:
@@ -53,7 +53,7 @@ def test_more_thresholds_than_bounds_are_refused() -> None:
 
 
 def test_the_coarse_bounds_are_twelve() -> None:
-    """What no SLO rests on costs twelve bounds."""
+    """A histogram without an SLO has twelve bounds."""
     assert len(COARSE) == 12
 
 
@@ -71,7 +71,7 @@ def test_representatives_are_distributed_as_the_samples_were(median: float, sigm
 
 
 def test_representatives_have_no_trend_and_no_infinity() -> None:
-    """What is above the last bound is that bound; neighbours are not sorted."""
+    """Values above the last bound equal it; neighbours are not sorted."""
     values = representatives([(0.1, 50.0), (1.0, 80.0), (math.inf, 100.0)], 100)
     assert max(values) == 1.0
     assert min(values) > 0.05

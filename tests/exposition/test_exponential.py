@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.exposition.exponential import LIMIT, SCHEMA, ZERO_S, Exponential
+from prober.exposition.exponential import MAX_BUCKETS, SCHEMA, ZERO_S, Exponential
 
 
 @given(st.lists(st.floats(0, allow_infinity=False), max_size=400))
 def test_every_value_is_in_its_bucket(values: list[float]) -> None:
     """Counts are those of the definition, at whatever schema, never more than the limit; the rest is in the zero bucket."""
-    found = Exponential()
+    histogram = Exponential()
     for value in values:
-        found.observe([value])
-    assert len(found.counts) <= LIMIT
-    assert found.zero == sum(value <= ZERO_S for value in values)
-    assert sum(found.counts.values()) + found.zero == len(values)
+        histogram.observe([value])
+    assert len(histogram.counts) <= MAX_BUCKETS
+    assert histogram.zero == sum(value <= ZERO_S for value in values)
+    assert sum(histogram.counts.values()) + histogram.zero == len(values)
     edge = 1e-9  # rounding of the logarithm
-    for index, count in found.counts.items():
-        low, high = (index - 1) / 2.0**found.schema, index / 2.0**found.schema
+    for index, count in histogram.counts.items():
+        low, high = (index - 1) / 2.0**histogram.schema, index / 2.0**histogram.schema
         inside = [value for value in values if value > ZERO_S and low + edge < math.log2(value) <= high - edge]
         around = [value for value in values if value > ZERO_S and low - edge <= math.log2(value) <= high + edge]
         assert len(inside) <= count <= len(around)
@@ -30,54 +30,54 @@ def test_every_value_is_in_its_bucket(values: list[float]) -> None:
 def test_a_power_of_two_is_the_upper_bound_of_its_bucket(power: int) -> None:
     """At the first schema and at lower ones: the next greater float is in the next bucket."""
     value = 2.0**power
-    found = Exponential()
-    found.observe([value, math.nextafter(value, math.inf)])
-    assert found.counts == {power << SCHEMA: 1, (power << SCHEMA) + 1: 1}
+    histogram = Exponential()
+    histogram.observe([value, math.nextafter(value, math.inf)])
+    assert histogram.counts == {power << SCHEMA: 1, (power << SCHEMA) + 1: 1}
     for schema in range(SCHEMA - 1, -5, -1):
-        found._halve()
-        assert found.schema == schema
+        histogram._halve()
+        assert histogram.schema == schema
         index = math.ceil(power * 2.0**schema)
         above = math.floor(power * 2.0**schema) + 1
-        assert found.counts == ({index: 2} if index == above else {index: 1, above: 1})
+        assert histogram.counts == ({index: 2} if index == above else {index: 1, above: 1})
 
 
 def test_what_is_no_duration_is_in_the_zero_bucket() -> None:
     """Zero, a negative value, the threshold itself; what is above it is not."""
-    found = Exponential()
-    found.observe([0.0, -0.0, -1.0, ZERO_S, math.nextafter(ZERO_S, 1)])
-    assert (found.zero, list(found.counts.values())) == (4, [1])
+    histogram = Exponential()
+    histogram.observe([0.0, -0.0, -1.0, ZERO_S, math.nextafter(ZERO_S, 1)])
+    assert (histogram.zero, list(histogram.counts.values())) == (4, [1])
 
 
 def test_more_buckets_than_the_limit_lower_the_schema() -> None:
     """160 buckets stay; one more makes them 81 twice as wide, and values after that go where they belong."""
-    found = Exponential()
-    centres = [2.0 ** ((index - 0.5) / 2**SCHEMA) for index in range(LIMIT)]
-    found.observe(centres)
-    assert (found.schema, len(found.counts)) == (SCHEMA, LIMIT)
-    found.observe([2.0 ** ((LIMIT - 0.5) / 2**SCHEMA)])
-    assert (found.schema, len(found.counts)) == (SCHEMA - 1, 81)
-    before = dict(found.counts)
-    found.observe(centres)
-    assert found.counts.keys() == before.keys()
-    assert sum(found.counts.values()) == 2 * LIMIT + 1
+    histogram = Exponential()
+    centres = [2.0 ** ((index - 0.5) / 2**SCHEMA) for index in range(MAX_BUCKETS)]
+    histogram.observe(centres)
+    assert (histogram.schema, len(histogram.counts)) == (SCHEMA, MAX_BUCKETS)
+    histogram.observe([2.0 ** ((MAX_BUCKETS - 0.5) / 2**SCHEMA)])
+    assert (histogram.schema, len(histogram.counts)) == (SCHEMA - 1, 81)
+    before = dict(histogram.counts)
+    histogram.observe(centres)
+    assert histogram.counts.keys() == before.keys()
+    assert sum(histogram.counts.values()) == 2 * MAX_BUCKETS + 1
 
 
 def test_the_whole_range_of_floats_is_held() -> None:
     """Whatever the values, the limit holds: the schema falls as far as it must."""
-    found = Exponential()
-    found.observe([2.0**power for power in range(-20, 1024)])
-    assert found.schema == -3
-    assert len(found.counts) <= LIMIT
+    histogram = Exponential()
+    histogram.observe([2.0**power for power in range(-20, 1024)])
+    assert histogram.schema == -3
+    assert len(histogram.counts) <= MAX_BUCKETS
 
 
 @given(st.dictionaries(st.integers(-400, 400), st.integers(1, 9), max_size=60))
 def test_spans_hold_the_counts(counts: dict[int, int]) -> None:
     """Read as Prometheus reads them they give the counts again; gaps of one or two are bridged, larger ones begin a span."""
-    found = Exponential()
-    found.counts = counts
+    histogram = Exponential()
+    histogram.counts = counts
     read: dict[int, int] = {}
     index = 0
-    for number, (left_out, run) in enumerate(found.spans()):
+    for number, (left_out, run) in enumerate(histogram.spans()):
         assert run[0]
         assert run[-1]
         assert number == 0 or left_out > 2

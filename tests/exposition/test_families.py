@@ -22,8 +22,8 @@ def test_any_label_and_any_value_come_back(label: str, value: float) -> None:
     family = Family(Series("x", "gauge", "x", ("a",)))
     family.value(label).value = value
     for read, openmetrics in ((read_text, False), (read_openmetrics, True)):
-        (found,) = read(text([family], openmetrics=openmetrics))
-        (sample,) = found.samples
+        (family_,) = read(text([family], openmetrics=openmetrics))
+        (sample,) = family_.samples
         assert (sample.labels, sample.value) == ({"a": label}, value)
 
 
@@ -49,10 +49,10 @@ def test_buckets_are_cumulative_and_a_value_on_a_bound_is_below_it() -> None:
     """`le` means at most; the last bucket, the count and the sum hold all."""
     family = Family(Series("y_seconds", "histogram", "y"))
     family.histogram(BOUNDS).observe(0.1, 0.100001, 1.0, 2.0)
-    (found,) = read_text(text([family]))
-    buckets = {s.labels["le"]: s.value for s in found.samples if s.name == "y_seconds_bucket"}
+    (family_,) = read_text(text([family]))
+    buckets = {s.labels["le"]: s.value for s in family_.samples if s.name == "y_seconds_bucket"}
     assert buckets == {"0.1": 1, "1.0": 3, "+Inf": 4}
-    assert {s.name: s.value for s in found.samples if not s.labels} == {
+    assert {s.name: s.value for s in family_.samples if not s.labels} == {
         "y_seconds_count": 4,
         "y_seconds_sum": pytest.approx(3.200001),
     }
@@ -81,17 +81,17 @@ def test_a_page_grows_with_what_is_observed() -> None:
 def test_a_histogram_starts_anew_only_with_new_bounds() -> None:
     """The same bounds give the same histogram; others an empty one."""
     family = Family(Series("y_seconds", "histogram", "y", ("a",)))
-    kept = family.histogram(BOUNDS, "b")
-    assert family.histogram((0.1, 1.0), "b") is kept
-    assert family.histogram((0.2, 1.0), "b") is not kept
+    unchanged = family.histogram(BOUNDS, "b")
+    assert family.histogram((0.1, 1.0), "b") is unchanged
+    assert family.histogram((0.2, 1.0), "b") is not unchanged
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(1, "1.0"), (0.05, "0.05"), (float("inf"), "+Inf"), (float("-inf"), "-Inf")]
+    ("value", "text"), [(1, "1.0"), (0.05, "0.05"), (float("inf"), "+Inf"), (float("-inf"), "-Inf")]
 )
-def test_numbers_are_canonical(value: float, said: str) -> None:
-    """As OpenMetrics writes floats."""
-    assert number(value) == said
+def test_numbers_are_canonical(value: float, text: str) -> None:
+    """Floats have the form of OpenMetrics."""
+    assert number(value) == text
 
 
 def test_a_series_without_labels_has_no_braces() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prober.exposition.form import Form, wanted
+from prober.exposition.form import Form, choose_form
 
 FAMILY = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily"
 
@@ -53,5 +53,5 @@ FAMILY = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamil
     ],
 )  # fmt: skip
 def test_the_form_with_the_highest_q_is_served(accept: str, form: Form) -> None:
-    """As each release of Prometheus asks, and never a form that was not named."""
-    assert wanted(accept) is form
+    """It holds for the headers of each release of Prometheus; a form that was not named is never sent."""
+    assert choose_form(accept) is form

@@ -12,7 +12,7 @@ from prober.exposition.parse import Page, Parser
 
 
 def samples(page: Page) -> dict[str, list[tuple[dict[str, str], float]]]:
-    return {name: [(dict(sample.labels), sample.value) for sample in found] for name, found in page.samples.items()}
+    return {name: [(dict(sample.labels), sample.value) for sample in values] for name, values in page.samples.items()}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_only_wanted_names_are_kept() -> None:
 def test_slices_are_the_whole_page() -> None:
     """However small the slices, the page is the same, and a slice ends with a line."""
     body = "".join(f'a_{i}{{b="é{i % 7}",c="x"}} {i}\n' for i in range(200)).encode() + b"last 1"
-    whole = samples(Parser().parse(body))
+    parsed = samples(Parser().parse(body))
     for size in (1, 7, 64, 1000, 10**6):
         slices, count = Parser().slices(body, size), 1
         while True:
@@ -126,7 +126,7 @@ def test_slices_are_the_whole_page() -> None:
             except StopIteration as stop:
                 page: Page = stop.value
                 break
-        assert samples(page) == whole
+        assert samples(page) == parsed
         assert count == (201 if size == 1 else count)
         assert count >= len(body) // (size + 40)
 
@@ -172,7 +172,7 @@ def test_what_is_written_is_read_as_prometheus_client_reads_it(
             page: Page = stop.value
             break
     assert page.broken == 0
-    mine = [(name, labels, value) for name, found in samples(page).items() for labels, value in found]
+    mine = [(name, labels, value) for name, values in samples(page).items() for labels, value in values]
     written = [(name, labels, float(value)) for name, labels, value in series if not name.endswith("_created")]
     assert sorted(map(repr, mine)) == sorted(map(repr, written))
     if not any("\x85" in line or len(line.splitlines()) > 1 for line in lines):  # the reference splits at those

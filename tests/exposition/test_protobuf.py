@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from prober.daemon.registry import ALL
 from prober.exposition import families as classic
-from prober.exposition.exponential import LIMIT, ZERO_S
+from prober.exposition.exponential import MAX_BUCKETS, ZERO_S
 from prober.exposition.families import Family, Series
 from prober.exposition.protobuf import page
 
@@ -82,16 +82,16 @@ WIRE_TYPES = {"int": 0, "sint": 0, "double": 1}
 
 def decode(body: bytes, message: dict[int, Any]) -> dict[str, Any]:
     """By name; a field that is not in `message`, comes twice or is of another wire type fails."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for number, wire, raw in fields(body):
         name, kind = message[number]
         assert wire == (WIRE_TYPES.get(kind, 2) if isinstance(kind, str) else 2), name
         if isinstance(kind, list):
-            found.setdefault(name, []).append(decode(raw, kind[0]))
+            values.setdefault(name, []).append(decode(raw, kind[0]))
             continue
-        assert name not in found, name
-        found[name] = decode(raw, kind) if isinstance(kind, dict) else plain(kind, raw)
-    return found
+        assert name not in values, name
+        values[name] = decode(raw, kind) if isinstance(kind, dict) else plain(kind, raw)
+    return values
 
 
 def plain(kind: str, raw: Any) -> Any:
@@ -108,18 +108,18 @@ def plain(kind: str, raw: Any) -> Any:
 
 def read(families: list[Family], buckets: int = 400) -> list[dict[str, Any]]:
     body = b"".join(page(families, buckets=buckets))
-    found, at = [], 0
+    messages, at = [], 0
     while at < len(body):
         length, at = varint(body, at)
         assert at + length <= len(body)
-        found.append(decode(body[at : at + length], FAMILY))
+        messages.append(decode(body[at : at + length], FAMILY))
         at += length
-    return found
+    return messages
 
 
 def native_buckets(histogram: dict[str, Any]) -> list[tuple[float, float, int]]:
     """(lower bound, upper bound, count), ascending, the zero bucket first."""
-    found = [(0.0, histogram["zero_threshold"], histogram["zero_count"])]
+    buckets = [(0.0, histogram["zero_threshold"], histogram["zero_count"])]
     deltas = iter(histogram.get("positive_delta", []))
     index = count = 0
     base = 2.0 ** (2.0 ** -histogram["schema"])
@@ -127,14 +127,14 @@ def native_buckets(histogram: dict[str, Any]) -> list[tuple[float, float, int]]:
         index += span["offset"]
         for _ in range(span["length"]):
             count += next(deltas)
-            found.append((base ** (index - 1), base**index, count))
+            buckets.append((base ** (index - 1), base**index, count))
             index += 1
     assert next(deltas, None) is None
-    return found
+    return buckets
 
 
 def quantile(buckets: list[tuple[float, float, int]], q: float) -> float:
-    """As Prometheus 3's histogram_quantile: exponential interpolation, linear in the zero bucket."""
+    """The algorithm of histogram_quantile in Prometheus 3: exponential interpolation, linear in the zero bucket."""
     rank = q * sum(count for *_, count in buckets)
     below = 0
     for low, high, count in buckets:
@@ -146,8 +146,8 @@ def quantile(buckets: list[tuple[float, float, int]], q: float) -> float:
 
 
 def histogram_of(families: list[Family]) -> dict[str, Any]:
-    (found,) = read(families)
-    (metric,) = found["metric"]
+    (message,) = read(families)
+    (metric,) = message["metric"]
     return dict(metric["histogram"])
 
 
@@ -160,11 +160,11 @@ def test_any_label_and_any_value_come_back(label: str, value: float, kind: str) 
     """Labels as UTF-8 of any length, floats in full."""
     family = Family(Series("x_total", kind, 'what\n"x" is', ("a", "b")))
     family.value(label, "z").value = value
-    (found,) = read([family])
+    (message,) = read([family])
     pairs = [{"name": "a", "value": label}, {"name": "b", "value": "z"}]
     number = {"counter": 0, "gauge": 1}[kind]
     expected = {"name": "x_total", "help": 'what\n"x" is', "type": number}
-    assert found == {**expected, "metric": [{"label": pairs, kind: {"value": value}}]}
+    assert message == {**expected, "metric": [{"label": pairs, kind: {"value": value}}]}
 
 
 def test_every_declared_series_says_what_the_text_says() -> None:
@@ -181,17 +181,17 @@ def test_every_declared_series_says_what_the_text_says() -> None:
         (sample.name, tuple(sample.labels.items()), sample.value) for f in read_text(text) for sample in f.samples
     }
     for size in (1, 400):
-        found = read(families, size)
-        assert [f["name"] for f in found] == [declared.name for declared in ALL]
-        assert [f["help"] for f in found] == [declared.help for declared in ALL]
-        assert {f.get("unit", "") for f in found} == {"", "seconds", "ratio", "dollars"}
-        assert all(f["name"].removesuffix("_total").endswith(f.get("unit", "")) for f in found)
-        assert set(samples(found)) == expected
+        messages = read(families, size)
+        assert [f["name"] for f in messages] == [declared.name for declared in ALL]
+        assert [f["help"] for f in messages] == [declared.help for declared in ALL]
+        assert {f.get("unit", "") for f in messages} == {"", "seconds", "ratio", "dollars"}
+        assert all(f["name"].removesuffix("_total").endswith(f.get("unit", "")) for f in messages)
+        assert set(samples(messages)) == expected
 
 
-def samples(found: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[tuple[str, str], ...], float]]:
-    """As the text has them."""
-    for family in found:
+def samples(messages: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[tuple[str, str], ...], float]]:
+    """Samples in the form of the text page."""
+    for family in messages:
         kind = {0: "counter", 1: "gauge", 4: "histogram"}[family["type"]]
         for metric in family["metric"]:
             labels = tuple((pair["name"], pair["value"]) for pair in metric.get("label", []))
@@ -206,14 +206,14 @@ def samples(found: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[tuple[str,
             yield f"{family['name']}_sum", labels, histogram["sample_sum"]
 
 
-@given(st.lists(st.floats(0.0, 1e4), min_size=1, max_size=LIMIT), st.sampled_from([0.01, 0.5, 0.9, 0.99, 1.0]))
+@given(st.lists(st.floats(0.0, 1e4), min_size=1, max_size=MAX_BUCKETS), st.sampled_from([0.01, 0.5, 0.9, 0.99, 1.0]))
 def test_a_quantile_of_the_native_buckets_is_within_5_percent(values: list[float], q: float) -> None:
     """Of any observations as many as there may be buckets; below a microsecond it is below a microsecond."""
     family = Family(Series("y_seconds", "histogram", "y"))
     family.histogram(BOUNDS).observe(*values)
-    found = histogram_of([family])
-    buckets = native_buckets(found)
-    assert sum(count for *_, count in buckets) == found["sample_count"] == len(values)
+    histogram = histogram_of([family])
+    buckets = native_buckets(histogram)
+    assert sum(count for *_, count in buckets) == histogram["sample_count"] == len(values)
     exact = sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
     estimate = quantile(buckets, q)
     if exact <= ZERO_S:
@@ -223,22 +223,22 @@ def test_a_quantile_of_the_native_buckets_is_within_5_percent(values: list[float
 
 
 def test_a_histogram_without_observations_is_native_too() -> None:
-    """Its zero threshold says so: a Prometheus must not store it as classic until the first observation."""
+    """Its zero threshold marks it, so that Prometheus does not store it as classic until the first observation."""
     family = Family(Series("y_seconds", "histogram", "y"))
     family.histogram(BOUNDS)
-    found = histogram_of([family])
-    assert found["zero_threshold"] > 0
-    assert (found["sample_count"], found["zero_count"], "positive_span" in found) == (0, 0, False)
+    histogram = histogram_of([family])
+    assert histogram["zero_threshold"] > 0
+    assert (histogram["sample_count"], histogram["zero_count"], "positive_span" in histogram) == (0, 0, False)
 
 
 def test_another_programs_histogram_is_classic_only() -> None:
     """It has no values to sort into other buckets."""
     family = Family(Series("y_seconds", "histogram", "y"))
     family.histogram(BOUNDS).take_over((1.0, 3.0, 4.0), 2.5)
-    found = histogram_of([family])
-    assert found.keys() == {"sample_count", "sample_sum", "bucket"}
-    assert [bucket["cumulative_count"] for bucket in found["bucket"]] == [1, 3, 4]
-    assert (found["sample_count"], found["sample_sum"]) == (4, 2.5)
+    histogram = histogram_of([family])
+    assert histogram.keys() == {"sample_count", "sample_sum", "bucket"}
+    assert [bucket["cumulative_count"] for bucket in histogram["bucket"]] == [1, 3, 4]
+    assert (histogram["sample_count"], histogram["sample_sum"]) == (4, 2.5)
 
 
 def test_an_exemplar_has_its_label_value_and_time() -> None:
@@ -261,13 +261,13 @@ def test_an_exemplar_has_its_label_value_and_time() -> None:
 
 
 def test_a_page_grows_with_what_is_observed() -> None:
-    """What is kept of an earlier page is not shown once a value has come, and is the same object until then."""
+    """The cached histogram is reused until a value is observed."""
     family = Family(Series("y_seconds", "histogram", "y", ("a",)))
     histogram = family.histogram(BOUNDS, "b")
     list(page([family]))
-    kept = histogram.packed
+    packed = histogram.packed
     list(page([family]))
-    assert histogram.packed is kept
+    assert histogram.packed is packed
     histogram.observe(0.5)
     assert histogram_of([family])["sample_count"] == 1
     histogram.take_over((1.0, 3.0, 4.0), 2.5)
@@ -286,7 +286,7 @@ def test_the_page_is_written_in_pieces() -> None:
             values.value(f"{i}.{j}")
     pieces = list(page([histograms, Family(Series("z", "gauge", "none")), values]))
     assert pieces.count(b"") == 15, "after each eight histograms of 50 + 1 buckets, and after 196, 596 and 996 values"
-    assert [len(found["metric"]) for found in read([histograms, values])] == [100, 1000]
+    assert [len(family["metric"]) for family in read([histograms, values])] == [100, 1000]
 
 
 def test_the_text_pages_say_nothing_of_native_buckets() -> None:

@@ -45,13 +45,13 @@ def real_disk(folder: Path) -> Iterator[Path]:
 
 
 def repair(folder: Path) -> None:
-    """Its file system, as is done after a disk's error, while it is not mounted."""
+    """Repair the unmounted file system, as after a disk error."""
     checked = subprocess.run(["e2fsck", "-p", folder / "ext4"], check=False, capture_output=True, text=True)
     assert checked.returncode in (0, 1), checked.stdout + checked.stderr  # 1: mended
 
 
 def turn_read_only(disk: Path) -> None:
-    """As ext4 does by itself at an error of the disk: at once, for files that are open too, until it is mounted anew."""
+    """Make the file system read-only at once, also for open files, as ext4 does after a disk error, until it is mounted again."""
     _done("mount", "-o", "remount,abort", disk)
 
 

@@ -17,13 +17,13 @@ Act = Callable[[Writer, int], Coroutine[Any, Any, None]]
 
 
 def event(delta: dict[str, Any], finish: str | None = None, usage: dict[str, int] | None = None) -> bytes:
-    """One chunk of a stream."""
+    """A chunk of a stream."""
     chunk = {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], "usage": usage}
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
 async def well(writer: Writer, tokens: int) -> None:
-    """As many tokens as were asked for."""
+    """An answer with the requested number of tokens."""
     writer.write(HEAD)
     for _ in range(tokens):
         writer.write(event({"content": "a "}))
@@ -33,7 +33,7 @@ async def well(writer: Writer, tokens: int) -> None:
 
 
 async def well_but_stays(writer: Writer, tokens: int) -> None:
-    """As many tokens as were asked for and `[DONE]`, on a connection that it neither ends nor closes."""
+    """The requested tokens and `[DONE]`, on a connection that stays open."""
     await well(writer, tokens)
     await asyncio.sleep(3600)
 
@@ -74,7 +74,7 @@ async def hangs_inside(writer: Writer, tokens: int) -> None:
 
 
 async def trickles(writer: Writer, tokens: int) -> None:
-    """One byte at a time, for ever short of an event."""
+    """A stream that sends single bytes and never completes an event."""
     for byte in HEAD + event({"content": "a" * 10_000}):
         writer.write(bytes((byte,)))
         await writer.drain()
@@ -162,7 +162,7 @@ HOSTILE = (r"\"} 1\n# TYPE evil counter\nevil 1", r"\\\\\\", "\u202e\U0001f525" 
 
 
 def hostile_page(models: int) -> bytes:
-    """As vLLM's, of so many models whose names are made to break what reads them: two samples of each."""
+    """A page like vLLM's with two samples of each of many models whose names attack parsers."""
     lines = ["# TYPE vllm:num_requests_running gauge", "# TYPE vllm:generation_tokens_total counter"]
     for number in range(models):
         label = f'model_name="{HOSTILE[number % len(HOSTILE)]}{number}",engine="{number}"'
@@ -176,7 +176,7 @@ class Endpoint:
     def __init__(self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.act: Act = well
         self.metrics: bytes | None = None
-        self.asked = Counter[int]()  # requests by the tokens they asked for
+        self.requests = Counter[int]()  # requests by the tokens they asked for
         self.misbehaving = 0  # connections
         self._host, self._tls, self.port = host, tls, port
         self._first_tls = tls
@@ -240,7 +240,7 @@ class Endpoint:
             else:
                 length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
                 body = json.loads(await reader.readexactly(length))
-                self.asked[body["max_tokens"]] += 1
+                self.requests[body["max_tokens"]] += 1
                 await self._answer(reader, writer, body["max_tokens"])
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError):

@@ -64,17 +64,17 @@ def own_names(folder: Path) -> Iterator[Resolver]:
     own = f"mount --bind {folder}/resolv.conf /etc/resolv.conf && exec {sys.executable}"
     python.write_text(f'#!/bin/sh\nexec unshare -m sh -c \'{own} "$@"\' - "$@"\n')
     python.chmod(0o755)
-    found = Resolver()
+    resolver = Resolver()
     try:
         with patch.object(sys, "executable", str(python)):
-            yield found
+            yield resolver
     finally:
-        found.close()
+        resolver.close()
 
 
 def certified(authority: trustme.CA, name: str = "127.0.0.1", begins: float = -1, ends: float = 1) -> ssl.SSLContext:
     """Of a server whose certificate is good from so many days from now to so many."""
     now = datetime.datetime.now(datetime.UTC)
-    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(name, not_before=now + begins * DAY, not_after=now + ends * DAY).configure_cert(found)
-    return found
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name, not_before=now + begins * DAY, not_after=now + ends * DAY).configure_cert(context)
+    return context

@@ -40,7 +40,7 @@ def config(
     )
 
 
-KEPT_AGAIN = "is kept again"  # in the log, of what is spent of budgets, once a disk takes it again
+SAVED_AGAIN = "spent budgets are saved again"  # in the log, after the first successful write
 
 
 class Impossible(Exception):
@@ -49,13 +49,13 @@ class Impossible(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the prober says of its probes up to now. outcomes: how many ended how; samples: what its histograms hold."""
+    """Counts of the prober up to now. outcomes: probes by outcome; samples: observations of its histograms."""
 
     outcomes: Counter[str]
     samples: Counter[str]
 
     def since(self, before: "Seen") -> "Seen":
-        """What is new."""
+        """The difference to an earlier state."""
         return Seen(self.outcomes - before.outcomes, self.samples - before.samples)
 
     @property
@@ -65,7 +65,7 @@ class Seen:
 
 
 def seen(daemon: Daemon) -> Seen:
-    """As its own page has it, at one moment."""
+    """The counts on the metrics page at one moment."""
     outcomes, samples = Counter[str](), Counter[str]()
     for line in get(daemon.url + "/metrics").splitlines():
         name, _, value = line.rpartition(" ")
@@ -85,12 +85,12 @@ NEUTRAL = ("invalid", "cancelled", "over_budget", "rejected")
 
 def probes(daemon: Daemon) -> list[dict[str, object]]:
     """All that are remembered, latest first."""
-    found: list[dict[str, object]] = json.loads(get(daemon.url + "/api/v1/probes?limit=100000"))["data"]
-    return found
+    rows: list[dict[str, object]] = json.loads(get(daemon.url + "/api/v1/probes?limit=100000"))["data"]
+    return rows
 
 
 def descriptors(pid: int) -> int:
-    """How many files and sockets the process has open."""
+    """The number of open files and sockets of the process."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
@@ -106,13 +106,13 @@ def resident_mb(pid: int) -> float:
 
 def mark_again(daemon: Daemon) -> None:
     """Change its configuration a little, which has what is spent of budgets written at once."""
-    said = daemon.config.read_text()
-    number = int(said.partition("max_in_flight: ")[2].partition(",")[0])
-    daemon.config.write_text(said.replace(f"max_in_flight: {number}", f"max_in_flight: {number - 1}"))
+    text = daemon.config.read_text()
+    number = int(text.partition("max_in_flight: ")[2].partition(",")[0])
+    daemon.config.write_text(text.replace(f"max_in_flight: {number}", f"max_in_flight: {number - 1}"))
 
 
 def kept_tokens(folder: Path) -> float:
-    """What the store in this folder says was spent, without what its mark is ahead."""
+    """The spent tokens in the store of this folder, without the margin of the checkpoint."""
     with closing(sqlite3.connect(folder / FILE_NAME)) as connection:
         ((data,),) = connection.execute("SELECT data FROM state WHERE kind = 'budget'")
     return float(sum(json.loads(data)["budgets"]["tokens"]["hours"].values()))
@@ -134,7 +134,7 @@ def settled(daemon: Daemon, most: int, seconds: float = 10) -> int:
 
 
 def slow_samples(daemon: Daemon, above_s: float) -> int:
-    """How many TTFTs and ITLs its histograms may hold that are longer than this, or than the bound after it; of one page."""
+    """The number of TTFTs and ITLs on a page above the bound at or after this duration."""
     page, slow = get(daemon.url + "/metrics").splitlines(), 0.0
     for signal in ("ttft", "itl"):
         within = {

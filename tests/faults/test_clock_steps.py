@@ -20,7 +20,7 @@ def wall(tmp_path: Path) -> Iterator[Path]:
 
 
 def shown_unix_s(daemon: Daemon) -> float:
-    """What the daemon takes the time to be, by its latest reload of the configuration."""
+    """The daemon's wall clock, by its latest reload of the configuration."""
     return daemon.value("llmslo_config_last_reload_success_timestamp_seconds")
 
 

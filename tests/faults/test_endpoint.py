@@ -48,10 +48,10 @@ def test_each_has_its_name_makes_no_sample_and_leaves_nothing_open(
     until(lambda: of_good_answers_only(seen(daemon).since(before)), "as many samples as good answers, as a page has it")
 
 
-def of_good_answers_only(found: Seen) -> bool:
+def of_good_answers_only(seen_since: Seen) -> bool:
     """A page is written in pieces, so a probe that ends meanwhile may be in a part of it; one sample too many stays."""
-    ok = found.outcomes["ok"]
-    return found.samples == Counter({"ttft": ok, "e2e": ok, "itl": 3 * ok})
+    ok = seen_since.outcomes["ok"]
+    return seen_since.samples == Counter({"ttft": ok, "e2e": ok, "itl": 3 * ok})
 
 
 def test_an_endpoint_that_is_gone_is_refused_and_found_again(daemon: Daemon, endpoint: Endpoint) -> None:
@@ -61,9 +61,9 @@ def test_an_endpoint_that_is_gone_is_refused_and_found_again(daemon: Daemon, end
     until(lambda: daemon.value("llmslo_target_state", state="failing") == 1, "failing")
     recovered(daemon, endpoint.up)
     until(lambda: daemon.value("llmslo_target_state", state="ready") == 1, "ready")
-    found = seen(daemon).since(before)
-    assert found.outcomes["connect_refused"] >= 1
-    assert set(found.outcomes) <= {"ok", "connect_refused", "reset"}
+    seen_since = seen(daemon).since(before)
+    assert seen_since.outcomes["connect_refused"] >= 1
+    assert set(seen_since.outcomes) <= {"ok", "connect_refused", "reset"}
 
 
 def test_a_server_that_never_closes_is_well(tmp_path: Path) -> None:

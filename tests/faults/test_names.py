@@ -35,11 +35,11 @@ def test_a_name_that_flaps_is_dns_and_one_that_moves_is_followed(tmp_path: Path,
             resolver.says = code
             until(lambda: seen(daemon).outcomes["dns"] >= count + 3, "dns")  # noqa: B023
             recovered(daemon, lambda: setattr(resolver, "says", "127.0.0.1"))
-        asked = second.asked[4]
+        request_count = second.requests[4]
         resolver.says = "127.0.0.2"
-        until(lambda: second.asked[4] >= asked + 3, "probes at its new address")
-        found = seen(daemon).since(before)
-        assert set(found.outcomes) == {"ok", "dns"}
+        until(lambda: second.requests[4] >= request_count + 3, "probes at its new address")
+        seen_since = seen(daemon).since(before)
+        assert set(seen_since.outcomes) == {"ok", "dns"}
 
 
 # asyncio's server leaves a socket to the collector where a handshake is broken off.
@@ -61,14 +61,14 @@ def test_a_bad_certificate_is_tls_and_says_what_is_wrong_with_it(tmp_path: Path)
         with Daemon(tmp_path, text) as daemon:
             until(lambda: seen(daemon).outcomes["ok"] >= 3, "good probes")
             before = seen(daemon)
-            for said, certificate in bad.items():
+            for message, certificate in bad.items():
                 endpoint.tls(certificate)
-                until(partial(told, daemon, said), said)
+                until(partial(has_logged, daemon, message), message)
                 recovered(daemon, lambda: endpoint.tls(certified(authority)))
             assert set(seen(daemon).since(before).outcomes) == {"ok", "tls"}
             assert daemon.value("llmslo_tls_cert_expiry_timestamp_seconds") > 0
 
 
-def told(daemon: Daemon, said: str) -> bool:
+def has_logged(daemon: Daemon, message: str) -> bool:
     """A probe ended so for the sake of a certificate."""
-    return any(said in str(each["detail"]) for each in probes(daemon) if each["outcome"] == "tls")
+    return any(message in str(probe["detail"]) for probe in probes(daemon) if probe["outcome"] == "tls")

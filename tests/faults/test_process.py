@@ -1,4 +1,4 @@
-"""What happens to the prober itself: stopped, killed, out of descriptors, out of disk."""
+"""Faults of the prober itself: stopped, killed, out of descriptors, out of disk."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from tests.faults.conftest import absent_if_impossible
 from tests.faults.disks import allow, empty, fill, real_disk, refuse, repair, small_disk, turn_read_only
 from tests.faults.endpoint import HEAD, Endpoint, Writer, event, well
 from tests.faults.rig import (
-    KEPT_AGAIN,
+    SAVED_AGAIN,
     Impossible,
     config,
     descriptors,
@@ -78,11 +78,11 @@ def test_a_prober_that_was_stopped_says_invalid_and_not_slow(shared: Endpoint, d
     time.sleep(3)
     os.kill(daemon.process.pid, signal.SIGCONT)
     until(lambda: seen(daemon).since(before).outcomes["ok"] >= 15, "good probes after it")
-    found = seen(daemon).since(before)
-    assert set(found.outcomes) == {"ok", "invalid"}, [
-        each for each in probes(daemon) if each["outcome"] not in ("ok", "invalid")
+    seen_since = seen(daemon).since(before)
+    assert set(seen_since.outcomes) == {"ok", "invalid"}, [
+        probe for probe in probes(daemon) if probe["outcome"] not in ("ok", "invalid")
     ]
-    assert found.outcomes["invalid"] >= 20, "those under way, and those due meanwhile"
+    assert seen_since.outcomes["invalid"] >= 20, "those under way, and those due meanwhile"
     assert slow_samples(daemon, 2.0) == 0, "each answer under way had a gap of nearly 3 s"
     assert daemon.value("llmslo_trusted") == 0
     assert daemon.value("llmslo_target_state", state="ready") == 1
@@ -101,10 +101,10 @@ def test_out_of_descriptors_the_prober_says_that_it_is_its_own_fault(shared: End
     time.sleep(1.5)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
     until(lambda: seen(daemon).since(before).outcomes["ok"] >= 5, "good probes after it")
-    found = seen(daemon).since(before)
-    assert set(found.outcomes) == {"ok", "invalid"}
-    assert found.outcomes["invalid"] >= 5
-    assert any("Too many open files" in str(each["detail"]) for each in probes(daemon))
+    seen_since = seen(daemon).since(before)
+    assert set(seen_since.outcomes) == {"ok", "invalid"}
+    assert seen_since.outcomes["invalid"] >= 5
+    assert any("Too many open files" in str(probe["detail"]) for probe in probes(daemon))
     assert daemon.value("llmslo_target_state", state="ready") == 1
     settled(daemon, files + 12)
 
@@ -124,14 +124,14 @@ def test_a_kill_loses_nothing_of_what_was_spent(endpoint: Endpoint, tmp_path: Pa
             daemon.kill()
     with Daemon(tmp_path, text, *store) as daemon:
         until(lambda: seen(daemon).outcomes["ok"] >= 1, "the first probe")
-        told, asked_for = spent(daemon), endpoint.asked[4] * PROBE_TOKENS
+        spent_tokens, asked_for = spent(daemon), endpoint.requests[4] * PROBE_TOKENS
         assert daemon.stop() == 0
-    assert asked_for - 5 * PROBE_TOKENS <= told
-    assert told <= asked_for + 2 * AHEAD + 10 * PROBE_TOKENS
+    assert asked_for - 5 * PROBE_TOKENS <= spent_tokens
+    assert spent_tokens <= asked_for + 2 * AHEAD + 10 * PROBE_TOKENS
     with Daemon(tmp_path, text, *store) as daemon:
         until(lambda: seen(daemon).outcomes["ok"] >= 1, "the first probe")
         again = spent(daemon)
-    assert abs(again - told) <= 60 * PROBE_TOKENS, "a stop costs nothing but what was probed until then"
+    assert abs(again - spent_tokens) <= 60 * PROBE_TOKENS, "a stop costs nothing but what was probed until then"
 
 
 def unkept(daemon: Daemon) -> None:
@@ -155,7 +155,7 @@ def test_a_full_disk_stops_no_probe_and_is_told(endpoint: Endpoint, tmp_path: Pa
         with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
             until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes after a start on a full disk")
             empty(disk)
-            until(lambda: KEPT_AGAIN in daemon.log.read_text(), "the disk to be used again")
+            until(lambda: SAVED_AGAIN in daemon.log.read_text(), "the disk to be used again")
             assert daemon.stop() == 0
         assert rows(disk) >= {"budget", "drift"}
 
@@ -172,9 +172,9 @@ def test_a_disk_that_turns_read_only_stops_no_probe_and_loses_nothing(endpoint: 
                 until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes")
                 refuse(disk)
                 unkept(daemon)
-                asked_for = endpoint.asked[4] * PROBE_TOKENS
+                asked_for = endpoint.requests[4] * PROBE_TOKENS
                 allow(disk)
-                until(lambda: KEPT_AGAIN in daemon.log.read_text(), "the disk to be used again")
+                until(lambda: SAVED_AGAIN in daemon.log.read_text(), "the disk to be used again")
                 daemon.kill()
             before = kept_tokens(disk)
             assert before >= asked_for
@@ -195,6 +195,6 @@ def rows(folder: Path) -> set[str]:
     """Kinds that the store in this folder holds; it is whole."""
     connection = sqlite3.connect(folder / FILE_NAME)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    found = {str(kind) for (kind,) in connection.execute("SELECT DISTINCT kind FROM state")}
+    kinds = {str(kind) for (kind,) in connection.execute("SELECT DISTINCT kind FROM state")}
     connection.close()
-    return found
+    return kinds

@@ -14,7 +14,7 @@ from prober.config.discovery import FileSpec
 from prober.config.relabel import Rule, relabel
 from prober.exposition.parse import Page, Parser
 from prober.features.discovery.sources.file import Files
-from prober.features.discovery.sources.groups import BadList, targets
+from prober.features.discovery.sources.groups import BadList, targets_of
 from prober.features.experiments.result_reader import read_any
 from prober.results.comparison import Comparison
 from prober.results.result import Result
@@ -179,7 +179,7 @@ def test_any_text_is_a_result_or_refused(text: str) -> None:
 def test_any_list_of_targets_is_taken_or_refused(document: list[Any]) -> None:
     """What file_sd and http_sd give: addresses that are texts, or BadList."""
     try:
-        found = targets(document, {"__meta_url": "u"}, {"name", "__meta_url"})
+        found = targets_of(document, {"__meta_url": "u"}, {"name", "__meta_url"})
     except BadList:
         return
     assert all(isinstance(each["__address__"], str) for one in found.values() for each in one)
@@ -187,7 +187,7 @@ def test_any_list_of_targets_is_taken_or_refused(document: list[Any]) -> None:
 
 def test_the_same_address_very_often_takes_no_quadratic_time() -> None:
     """A hundred thousand times one address: each is a target of its own, found in linear time."""
-    assert len(targets([{"targets": ["a:1"] * 100_000}], {}, set())) == 100_000
+    assert len(targets_of([{"targets": ["a:1"] * 100_000}], {}, set())) == 100_000
 
 
 REGEXES = ("(.*)", "(a+)+$", "", "(?P<n>.)", "^(.*):(\\d+)$", "[^/]+", "a|b", "(((((.)))))")

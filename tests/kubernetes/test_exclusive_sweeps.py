@@ -20,7 +20,7 @@ from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.refusal import Refused
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.engines.page_reader import PageReader
-from prober.features.replicas.leadership import Leased
+from prober.features.replicas.leadership import KubernetesLeadership
 from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import KubernetesLease
 from prober.measure.engines import DIALECTS
@@ -320,8 +320,10 @@ async def test_a_leader_that_is_cut_off_in_mid_sweep(monkeypatch: pytest.MonkeyP
     """Its sweep stops within the lease time, the other one takes over, and what was due is not swept a second time."""
     async with engine() as there, cluster() as server, Link(server.url) as link:
 
-        def lease(who: str, families: Registry, url: str) -> Leased:
-            return Leased(KubernetesLease(server.api(url), "default", f"{server.name}-0"), who, TIMING, families)
+        def lease(who: str, families: Registry, url: str) -> KubernetesLeadership:
+            return KubernetesLeadership(
+                KubernetesLease(server.api(url), "default", f"{server.name}-0"), who, TIMING, families
+            )
 
         one, two = registry(), registry()
         a, b = lease("a", one, link.url), lease("b", two, server.url)

@@ -16,9 +16,9 @@ from prober.config.load import ConfigError
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
 from prober.features.replicas import series as replicas_series
-from prober.features.replicas.leadership import Leased, Wanted, leadership
+from prober.features.replicas.leadership import KubernetesLeadership, LeaseOptions, leadership
 from prober.features.replicas.lease_machine import Record, Timing, Write
-from prober.features.replicas.lease_store import SWEPT, Beaten, KubernetesLease, record_of
+from prober.features.replicas.lease_store import CLAIMS_ANNOTATION, Conflict, KubernetesLease, record_of
 from prober.net.kubernetes import KubernetesApiError, Unreachable
 from prober.probing.leadership import claimed_as
 from prober.probing.shard import Shard
@@ -42,7 +42,7 @@ class Replica:
     def __init__(self, server: Cluster, who: str, url: str | None = None) -> None:
         self.families: Registry = registry()
         kept = KubernetesLease(server.api(url), "default", f"{server.name}-0")
-        self.part = Leased(kept, who, TIMING, self.families)
+        self.part = KubernetesLeadership(kept, who, TIMING, self.families)
         self.told: list[str] = []
         self.part.listen(lambda: self.told.append("lost"), lambda: self.told.append("won"))
         self.task: asyncio.Task[None] | None = None
@@ -104,7 +104,7 @@ async def test_what_was_claimed_is_seen_by_whoever_follows(api_server: Cluster) 
     async with replica(api_server, "a") as first:
         await until(lambda: first.holds)
         assert await first.part.claim(key, 1234.5) == first.part.held()
-        assert json.loads((await api_server.lease())["metadata"]["annotations"][SWEPT]) == {key: 1234.5}
+        assert json.loads((await api_server.lease())["metadata"]["annotations"][CLAIMS_ANNOTATION]) == {key: 1234.5}
         async with replica(api_server, "b") as second:
             assert await second.part.claim(key, 9e9) is None
             await first.part.close()
@@ -152,7 +152,7 @@ async def test_at_no_time_two_hold_it_whatever_the_network_does(api_server: Clus
                 if loop.time() > turn:
                     turn = loop.time() + rng.uniform(0.3, 1.0) * LEASE_S
                     for link in links:
-                        link.delay_s = rng.choice((0.0, 0.1, TIMING.ask_s))
+                        link.delay_s = rng.choice((0.0, 0.1, TIMING.request_timeout_s))
                         link.cut = rng.random() < 0.4
                 await asyncio.sleep(0.005)
             assert holders
@@ -204,11 +204,11 @@ async def test_a_write_with_an_old_version_is_beaten(api_server: Cluster) -> Non
     try:
         assert await kept.read(5) is None
         made = await kept.write(Write(Record("a", 3, 0), begins=True), 5)
-        with pytest.raises(Beaten):
+        with pytest.raises(Conflict):
             await kept.write(Write(Record("b", 3, 0), begins=True), 5)
         again = await kept.write(Write(Record("a", 3, 0, made), begins=False), 5)
         assert again != made
-        with pytest.raises(Beaten):
+        with pytest.raises(Conflict):
             await kept.write(Write(Record("b", 3, 1, made), begins=True), 5)
         found = await kept.read(5)
         assert found == Record("a", 3.0, 0, again)
@@ -237,23 +237,26 @@ def test_what_is_no_lease_is_not_believed(body: dict[str, Any]) -> None:
 @pytest.mark.parametrize("text", ["[]", "nonsense", '{"a": "x"}', "null"])
 def test_claims_that_somebody_spoilt_are_none(text: str) -> None:
     """The lease itself still counts."""
-    body = {"metadata": {"resourceVersion": "1", "annotations": {SWEPT: text}}, "spec": {"holderIdentity": "a"}}
+    body = {
+        "metadata": {"resourceVersion": "1", "annotations": {CLAIMS_ANNOTATION: text}},
+        "spec": {"holderIdentity": "a"},
+    }
     assert record_of(body) == Record("a", 0.0, 0, "1", {})
 
 
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (Wanted(name="a", path="b"), "one of the two"),
-        (Wanted(name="a", duration_s=2.0), "--lease.duration 2s: whole seconds, 3s at least"),
-        (Wanted(name="a", duration_s=15.5), "whole seconds"),
-        (Wanted(duration_s=1.0), "--lease.duration 1s: whole seconds, 3s at least"),
-        (Wanted(name="Not_A_Name"), "--lease.name Not_A_Name: lower-case"),
-        (Wanted(name="a"), "--lease.api-server: KUBERNETES_SERVICE_HOST is not set"),
-        (Wanted(name="a", api_server="http://10.0.0.1", token_file="t"), "plain HTTP"),
+        (LeaseOptions(name="a", path="b"), "one of the two"),
+        (LeaseOptions(name="a", duration_s=2.0), "--lease.duration 2s: whole seconds, 3s at least"),
+        (LeaseOptions(name="a", duration_s=15.5), "whole seconds"),
+        (LeaseOptions(duration_s=1.0), "--lease.duration 1s: whole seconds, 3s at least"),
+        (LeaseOptions(name="Not_A_Name"), "--lease.name Not_A_Name: lower-case"),
+        (LeaseOptions(name="a"), "--lease.api-server: KUBERNETES_SERVICE_HOST is not set"),
+        (LeaseOptions(name="a", api_server="http://10.0.0.1", token_file="t"), "plain HTTP"),
     ],
 )
-def test_what_cannot_be_a_lease_is_told(wanted: Wanted, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_a_lease_is_told(wanted: LeaseOptions, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to write."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match=message):

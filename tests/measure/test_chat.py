@@ -61,7 +61,7 @@ def test_without_salt_the_prefix_cache_is_allowed() -> None:
 
 
 def test_transformers_receives_only_standard_fields() -> None:
-    """Its server answers 422 to unknown fields."""
+    """The server answers 422 to unknown fields."""
     assert set(body(DIALECTS["transformers"])) == {"model", "temperature", "max_tokens", "stream", "messages"}
 
 

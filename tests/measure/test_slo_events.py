@@ -58,7 +58,7 @@ EVENTS_OF_A_GOOD_PROBE: list[tuple[Signal, float | None, tuple[int, int]]] = [
 def test_a_good_probe_is_compared_with_the_threshold(
     signal: Signal, threshold: float | None, expected: tuple[int, int]
 ) -> None:
-    """One event per probe, for ITL one per gap; a probe without golden prompt has no `quality` event."""
+    """A probe is one event, for ITL one per gap; a probe without golden prompt has no `quality` event."""
     assert count_events(judged(signal, threshold), probe()) == expected
 
 

@@ -100,7 +100,7 @@ PIECES = (
 
 @given(st.lists(st.sampled_from(PIECES), max_size=8), st.lists(st.integers(0, 120), max_size=12))
 def test_any_sequence_of_events_is_independent_of_the_split(parts: list[bytes], cuts: list[int]) -> None:
-    """One event per piece, all in one piece, byte by byte and any other split give the same events."""
+    """Pieces of one event, one piece, single bytes and any other split give the same events."""
     body = b"".join(parts)
     edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     expected = decode(body)

@@ -232,11 +232,11 @@ def test_done_is_detected_at_the_end_of_its_line(parts: list[bytes], cuts: list[
     """`[DONE]` is detected without parsing JSON, for any split, and never before its line has ended."""
     body = b"".join(parts) + b"\n\n"
     edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    recording, whole = Recording(), Recording()
-    whole.feed(1, body)
+    recording, complete = Recording(), Recording()
+    complete.feed(1, body)
     for a, b in itertools.pairwise(edges):
         recording.feed(1, body[a:b])
-    assert recording.done == whole.done
+    assert recording.done == complete.done
     if not recording.done:
         assert recording.feed(2, b"data: [DONE]") is False
         assert recording.feed(3, b"\n") is True

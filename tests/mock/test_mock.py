@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prober.measure.sse import SseDecoder
 from prober.mock.delays import Constant, Lognormal, parse_delay
 from prober.mock.engine import Behaviour, emissions
-from prober.mock.faults import ARGUMENTS, Fault, Schedule, named, parse_fault
+from prober.mock.faults import ARGUMENTS, Fault, Schedule, fault_forms, parse_fault
 from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.mock.wire import LINE_ENDS, Wire
@@ -43,12 +43,12 @@ def payloads(body: bytes) -> list[Any]:
 
 def test_due_times_are_absolute() -> None:
     """A chunk is due one TTFT and so many ITLs after the start, whatever became of the ones before."""
-    found = list(emissions(Behaviour(Constant(0.05), Constant(0.01), tokens_per_chunk=2), 5, Random(1)))
-    assert [(each.due_ns, each.tokens) for each in found] == [(50_000_000, 2), (70_000_000, 2), (80_000_000, 1)]
+    chunks = list(emissions(Behaviour(Constant(0.05), Constant(0.01), tokens_per_chunk=2), 5, Random(1)))
+    assert [(chunk.due_ns, chunk.tokens) for chunk in chunks] == [(50_000_000, 2), (70_000_000, 2), (80_000_000, 1)]
 
 
 async def test_the_truth_file_has_every_write(tmp_path: Path) -> None:
-    """One record a request: its id, when it was received, when each content chunk was written, in order."""
+    """A record per request has its id, the time it was received and the times of its content chunks, in order."""
     path = tmp_path / "truth.jsonl"
     async with running(replace(QUICK, truth=path)) as url:
         await ask(url, ASK, **{"X-Request-Id": "me"})
@@ -65,10 +65,10 @@ async def test_every_line_ending_is_the_same_stream(end: str) -> None:
     """LF, CRLF and CR carry the same events, ended by [DONE]."""
     async with running(replace(QUICK, wire=Wire(line_end=LINE_ENDS[end]))) as url:
         body = await ask(url)
-    found = payloads(body)
-    assert found[-1] == b"[DONE]"
-    assert found[-2]["usage"]["completion_tokens"] == 8
-    contents = [event["choices"][0]["delta"].get("content") for event in found[:-2]]
+    events = payloads(body)
+    assert events[-1] == b"[DONE]"
+    assert events[-2]["usage"]["completion_tokens"] == 8
+    contents = [event["choices"][0]["delta"].get("content") for event in events[:-2]]
     assert len([content for content in contents if content]) == 8
 
 
@@ -91,14 +91,14 @@ async def test_a_queue_makes_the_second_wait() -> None:
             while not waiting and not both.done():
                 async with session.get(f"{url}/metrics") as answer:
                     text = await answer.text()
-                found = [s for family in text_string_to_metric_families(text) for s in family.samples]
-                waiting = sum(s.value for s in found if s.name == "vllm:num_requests_waiting")
+                samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+                waiting = sum(s.value for s in samples if s.name == "vllm:num_requests_waiting")
         await both
     assert waiting == 1
 
 
 async def test_a_wrong_model_and_a_wrong_token_are_refused() -> None:
-    """As vLLM refuses them."""
+    """The answers are those of vLLM."""
     async with running(replace(QUICK, api_key="k")) as url:
         unknown = json.loads(await ask(url, ASK | {"model": "x"}, Authorization="Bearer k"))
         nobody = json.loads(await ask(url))
@@ -115,10 +115,10 @@ def test_faults_are_read_and_have_their_time() -> None:
 
 
 def test_every_fault_is_named_with_its_argument() -> None:
-    """As it is written: what must follow the colon, and what may."""
-    listed = named().split(", ")
+    """The forms show which arguments are required and which are optional."""
+    listed = fault_forms().split(", ")
     assert {"http:STATUS", "hang", "stall[:TOKENS]"} < set(listed)
-    assert [each.partition(":")[0].removesuffix("[") for each in listed] == list(ARGUMENTS)
+    assert [form.partition(":")[0].removesuffix("[") for form in listed] == list(ARGUMENTS)
 
 
 @pytest.mark.parametrize(

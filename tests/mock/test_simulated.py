@@ -32,18 +32,18 @@ async def ask(url: str, words: int = 200, tokens: int = 20, nonce: str = "a", **
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    found: dict[str, Any] = {"contents": 0}
+    events: dict[str, Any] = {"contents": 0}
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{url}/v1/chat/completions", json=body | more) as answer,
     ):
-        found["status"] = answer.status
+        events["status"] = answer.status
         for line in (await answer.read()).split(b"\n\n"):
             if line.startswith(b"data: {"):
                 event = json.loads(line[6:])
-                found["contents"] += any(choice["delta"].get("content") for choice in event["choices"])
-                found |= {name: event[name] for name in ("usage", "metrics") if event.get(name)}
-    return found
+                events["contents"] += any(choice["delta"].get("content") for choice in event["choices"])
+                events |= {name: event[name] for name in ("usage", "metrics") if event.get(name)}
+    return events
 
 
 async def page(url: str) -> dict[str, float]:
@@ -61,9 +61,9 @@ async def set_faults(url: str, *faults: str) -> int:
 async def page_with(url: str, so: Callable[[dict[str, float]], bool]) -> dict[str, float]:
     """The first page that is `so`; the test's own time limit is the only one."""
     while True:
-        found = await page(url)
-        if so(found):
-            return found
+        text = await page(url)
+        if so(text):
+            return text
         await asyncio.sleep(0.01)
 
 
@@ -79,9 +79,9 @@ async def test_an_answer_takes_its_steps(tmp_path: Path) -> None:
     """Prefill, then a step a token: nothing is written before its time, and the truth file says when it was."""
     path = tmp_path / "truth.jsonl"
     async with running(replace(SIMULATED, truth=path)) as url:
-        found = await ask(url, words=1000, tokens=30)
+        answer = await ask(url, words=1000, tokens=30)
     (record,) = truth(path)
-    assert (found["contents"], found["usage"]["completion_tokens"], record["ended"]) == (30, 30, "complete")
+    assert (answer["contents"], answer["usage"]["completion_tokens"], record["ended"]) == (30, 30, "complete")
     writes = record["writes"]
     assert writes[0] - record["received_ns"] >= (0.002 + 1000 * 20e-6) * 1e9
     assert writes[-1] - record["received_ns"] >= (0.002 + 1000 * 20e-6 + 29 * 0.002) * 1e9
@@ -111,7 +111,7 @@ async def test_who_does_not_fit_waits() -> None:
     async with running(replace(SIMULATED, simulation=replace(ENGINE, max_sequences=1))) as url:
         both = asyncio.gather(ask(url, tokens=60, nonce="a"), ask(url, tokens=60, nonce="b"))
         seen = await page_with(url, lambda seen: seen["num_requests_waiting"] > 0)
-        queued = sorted(found["metrics"]["queue_time_ms"] for found in await both)
+        queued = sorted(answer["metrics"]["queue_time_ms"] for answer in await both)
     assert (seen["num_requests_running"], seen["num_requests_waiting"]) == (1, 1)
     assert queued[1] - queued[0] > 20
 
@@ -119,14 +119,14 @@ async def test_who_does_not_fit_waits() -> None:
 async def test_a_prompt_that_was_there_is_cached() -> None:
     """All whole blocks but the last token's, in the usage and on the page; a salt keeps apart."""
     async with running(SIMULATED) as url:
-        found = [await ask(url, words=160), await ask(url, words=160), await ask(url, words=160, cache_salt="x")]
+        answers = [await ask(url, words=160), await ask(url, words=160), await ask(url, words=160, cache_salt="x")]
         seen = await page(url)
-    assert [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in found] == [0, 144, 0]
+    assert [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers] == [0, 144, 0]
     assert (seen["prefix_cache_hits_total"], seen["prefix_cache_queries_total"]) == (144, 480)
 
 
 async def test_a_client_that_leaves_frees_its_place() -> None:
-    """Its sequence is gone from the batch, without having been finished."""
+    """The sequence leaves the batch unfinished."""
     async with running(SIMULATED) as url:
         task = asyncio.create_task(ask(url, tokens=5000))
         await page_with(url, lambda seen: seen["num_requests_running"] == 1)
@@ -168,10 +168,10 @@ async def test_the_other_load_is_there() -> None:
     busy = replace(SIMULATED, behaviour=Behaviour(background_per_s=100.0))
     async with running(busy) as url:
         early = await page_with(url, lambda seen: seen["num_requests_running"] + seen["num_requests_waiting"] > 5)
-        found = await ask(url, tokens=5)
+        answer = await ask(url, tokens=5)
         late = await page(url)
     assert late["generation_tokens_total"] > early["generation_tokens_total"] + 5
-    assert found["contents"] == 5
+    assert answer["contents"] == 5
 
 
 async def test_the_other_load_ends_too() -> None:

@@ -1,4 +1,4 @@
-"""One exchange, fed by hand: when an answer ends, and when it is given up, by the stamps of its bytes alone."""
+"""An exchange without a network: the end of an answer and the deadlines depend only on timestamps."""
 
 import asyncio
 import ssl
@@ -156,13 +156,13 @@ NOT_THE_END = [
 ]
 
 
-@pytest.mark.parametrize("said", NOT_THE_END)
-async def test_done_inside_something_else_ends_nothing(now: Now, said: bytes) -> None:
+@pytest.mark.parametrize("content", NOT_THE_END)
+async def test_done_inside_something_else_ends_nothing(now: Now, content: bytes) -> None:
     """Generated text, comments, other fields and half a line are no end, wherever they are split."""
-    for split in range(len(said) + 1):
-        answer = Answer(now).head().at(1, A).at(1.25, *filter(None, [said[:split], said[split:]]))
+    for split in range(len(content) + 1):
+        answer = Answer(now).head().at(1, A).at(1.25, *filter(None, [content[:split], content[split:]]))
         assert answer.is_open
-        if said.endswith(b"\n"):
+        if content.endswith(b"\n"):
             answer.at(1.5, LAST, DONE)
             assert await answer.verdict() == Verdict(Outcome.OK)
             assert answer.timeline.e2e_s == 1.5
@@ -280,7 +280,7 @@ async def test_a_gap_within_the_limit_is_none(now: Now, name: str) -> None:
 
 
 async def test_a_connection_that_breaks_after_a_stall_is_a_stall(now: Now) -> None:
-    """What came first counts: the limit was passed when the connection broke."""
+    """The first event counts: the limit had passed when the connection broke."""
     answer = Answer(now).head().at(1, A)
     now.ns += 2 * SECOND + 1
     assert (await answer.lost(ConnectionResetError("reset")).verdict()).outcome is Outcome.TIMEOUT_STALL
@@ -305,11 +305,11 @@ async def test_the_first_content_is_in_time_to_the_nanosecond(now: Now, late_ns:
 async def test_the_end_is_in_time_to_the_nanosecond(now: Now, streamed: bool, late_ns: int, outcome: Outcome) -> None:
     """The last byte counts, with and without a stream."""
     answer = Answer(now, streamed=streamed).head()
-    whole = orjson.dumps({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]})
+    document = orjson.dumps({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]})
     for seconds in range(1, 20) if streamed else ():
         answer.at(seconds, A)
     now.ns = answer.begin_ns + 20 * SECOND + late_ns
-    body = LAST + DONE if streamed else whole
+    body = LAST + DONE if streamed else document
     answer.exchange.data_received(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
     assert (await answer.verdict()).outcome is outcome
     answer.exchange.abort()
@@ -317,9 +317,9 @@ async def test_the_end_is_in_time_to_the_nanosecond(now: Now, streamed: bool, la
 
 async def test_an_answer_that_is_no_stream_cannot_stall(now: Now) -> None:
     """With `stream: false` neither a late first byte nor a gap is judged, only the whole."""
-    whole = orjson.dumps({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]})
+    document = orjson.dumps({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]})
     answer = Answer(now, streamed=False).head(1)
-    answer.at(9, whole[:10]).at(19, whole[10:])
+    answer.at(9, document[:10]).at(19, document[10:])
     answer.exchange.data_received(b"0\r\n\r\n")
     assert await answer.verdict() == Verdict(Outcome.OK)
     answer.exchange.abort()

@@ -5,7 +5,7 @@ import base64
 
 import pytest
 
-from prober.net.prometheus import Unanswered, instant
+from prober.net.prometheus import QueryFailed, instant
 
 PASSWORD = "a password of some length"
 
@@ -21,7 +21,7 @@ async def test_an_answer_that_is_no_http_and_repeats_the_password_does_not_tell_
     server = await asyncio.start_server(repeat, "127.0.0.1", 0)
     try:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(Unanswered) as unanswered:
+        with pytest.raises(QueryFailed) as unanswered:
             await instant(f"http://user:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}", "up")
     finally:
         server.close()

@@ -33,7 +33,7 @@ FAILED = (b"its Content-Type is", b"unknown key", b"has a value that is no text"
 
 
 class Canaries:
-    """One secret a place; `in_` says which of them a text has, however it is written there."""
+    """A secret per place; `in_` returns those that a text contains in any form."""
 
     def __init__(self) -> None:
         self.of = {place: f"{place}+{secrets.token_hex(12)}/" for place in SENT + NEVER_SENT}
@@ -54,18 +54,18 @@ class Canaries:
         yield core.encode().hex().encode()
 
 
-class Said:
+class Leaks:
     """All that was said, by its source."""
 
     def __init__(self, canaries: Canaries) -> None:
         self._canaries = canaries
-        self.found: dict[str, list[str]] = {}
+        self.places: dict[str, list[str]] = {}
         self.sources = 0
 
     def add(self, source: str, text: bytes | str) -> None:
         self.sources += 1
         if leaked := self._canaries.in_(text.encode() if isinstance(text, str) else text):
-            self.found[source] = leaked
+            self.places[source] = leaked
 
     def files(self, folder: Path) -> None:
         for path in folder.rglob("*"):
@@ -94,11 +94,11 @@ def certificate(folder: Path, name: str, canaries: Canaries, authority: trustme.
     return f"{folder}/{name}.pem", f"{folder}/{name}.key"
 
 
-def config(kept: Path, of: dict[str, str], echo: Echo) -> dict[str, object]:
+def config(secrets: Path, of: dict[str, str], echo: Echo) -> dict[str, object]:
     """A configuration with a secret wherever one may be."""
-    pair = {"cert_file": f"{kept}/client.pem", "key_file": f"{kept}/client.key"}
+    pair = {"cert_file": f"{secrets}/client.pem", "key_file": f"{secrets}/client.key"}
     url = f"http://{echo.address}"
-    auth = {"bearer_token_file": f"{kept}/token"}
+    auth = {"bearer_token_file": f"{secrets}/token"}
     sweep = {
         "workload": "probe",
         "slos": ["quick"],
@@ -119,28 +119,28 @@ def config(kept: Path, of: dict[str, str], echo: Echo) -> dict[str, object]:
         {"name": "bad-tls", "url": f"https://{echo.address}", "auth": auth, "model": "m", "tls": pair},
     ]  # fmt: skip
     near = {"hosts": ["127.0.0.0/8"]}
-    found = {"auth": {"bearer_token_file": f"{kept}/found"}, "metrics": {"url": "none"}}
-    inventory = {"bearer_token_file": f"{kept}/inventory"}
+    target = {"auth": {"bearer_token_file": f"{secrets}/found"}, "metrics": {"url": "none"}}
+    inventory = {"bearer_token_file": f"{secrets}/inventory"}
     discovery = [
-        {"name": "listed", **near, "target": found | {"headers": {"X-Api-Key": of["found_key"]}},
+        {"name": "listed", **near, "target": target | {"headers": {"X-Api-Key": of["found_key"]}},
          "http": {"url": f"{url}/list?token={quote(of['ask'], safe='')}", "interval": "5s", "auth": inventory},
          "relabel": [{"source_labels": ["__meta_url"], "replacement": "from $1", "target_label": "name"}]},
-        {"name": "followed", **near, "target": found | {"headers": {"Cookie": "session=${COOKIE}"}},
-         "kubernetes": {"api_server": url, "namespaces": ["default"], "auth": {"bearer_token_file": f"{kept}/apiserver"}},
+        {"name": "followed", **near, "target": target | {"headers": {"Cookie": "session=${COOKIE}"}},
+         "kubernetes": {"api_server": url, "namespaces": ["default"], "auth": {"bearer_token_file": f"{secrets}/apiserver"}},
          "relabel": [{"replacement": "/pods/v1", "target_label": "__path__"}]},
     ]  # fmt: skip
     return {
         "defaults": {"rate": "5/s", "arrivals": "constant", "warmup": 0, "connect_lead": "50ms", "max_send_lag": "5s"},
         "slos": {"quick": {"signal": "ttft", "threshold": "500ms", "objective": "90%"}},
         "prometheus": {"url": f"http://user:{quote(of['prometheus'], safe='')}@{echo.address}"},
-        "grafana": {"url": url, "auth": {"bearer_token_file": f"{kept}/grafana"}, "interval": "1m"},
+        "grafana": {"url": url, "auth": {"bearer_token_file": f"{secrets}/grafana"}, "interval": "1m"},
         "targets": targets,
         "discovery": discovery,
     }
 
 
 def mistaken(of: dict[str, str]) -> list[str]:
-    """Files that are not taken over, with a secret where the mistake is."""
+    """Files that are not applied, with a secret where the mistake is."""
     secret = of["misplaced"]
     targets: list[object] = [
         {"url": f"http://user:{secret}@h"}, {"url": f"http://user:{secret}@h:port"}, {"url": f"ftp://user:{secret}@h"},
@@ -161,8 +161,8 @@ def mistaken(of: dict[str, str]) -> list[str]:
         {"dns": {"names": ["h"]}, "target": {"headers": secret}}, {"dns": {"names": ["h"]}, "target": {"headers": {"X": secret}}},
         {"dns": {"names": ["h"]}, "target": {"proxy_url": f"u:{secret}@h"}},
     ]  # fmt: skip
-    files = [yaml.safe_dump({"targets": [each]}) for each in targets]
-    files += [yaml.safe_dump({"discovery": [each]}) for each in discoveries]
+    files = [yaml.safe_dump({"targets": [target]}) for target in targets]
+    files += [yaml.safe_dump({"discovery": [discovery]}) for discovery in discoveries]
     fine = "targets: [{url: 'http://h', model: m}]\n"
     files += [
         fine + f"prometheus: {{url: 'gopher://user:{secret}@h'}}",
@@ -178,18 +178,18 @@ def mistaken(of: dict[str, str]) -> list[str]:
 class Client:
     """Asks the prober over TLS with its password, and keeps all that it says."""
 
-    def __init__(self, url: str, password: str, context: ssl.SSLContext, said: Said) -> None:
-        self._url, self._context, self._said = url, context, said
+    def __init__(self, url: str, password: str, context: ssl.SSLContext, leaks: Leaks) -> None:
+        self._url, self._context, self._leaks = url, context, leaks
         self._headers = {"Authorization": "Basic " + base64.b64encode(f"admin:{password}".encode()).decode()}
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> bytes:
         request = urllib.request.Request(self._url + path, method=method, headers=self._headers | headers)
         try:
             with urllib.request.urlopen(request, timeout=60, context=self._context) as answer:
-                body, told = answer.read(), str(answer.headers)
+                body, head = answer.read(), str(answer.headers)
         except urllib.error.HTTPError as refusal:
             with refusal:
-                body, told = refusal.read(), str(refusal.headers)
+                body, head = refusal.read(), str(refusal.headers)
             if refusal.code == 429:  # as often as it may be asked
                 time.sleep(float(refusal.headers["Retry-After"]))
                 return self.ask(path, method, **headers)
@@ -198,7 +198,7 @@ class Client:
                 raise
             time.sleep(0.2)  # so many connections a second it takes from one client
             return self.ask(path, method, **headers)
-        self._said.add(f"{method} {path} {headers}", body + told.encode())
+        self._leaks.add(f"{method} {path} {headers}", body + head.encode())
         return bytes(body)
 
 
@@ -214,31 +214,38 @@ def everything(client: Client) -> None:
         client.ask(route)
     for form in FORMS:
         client.ask("/metrics", Accept=form)
-    for each in json.loads(client.ask("/api/v1/sweeps"))["data"]:
-        client.ask(f"/api/v1/sweeps/{each['id']}")
+    for sweep in json.loads(client.ask("/api/v1/sweeps"))["data"]:
+        client.ask(f"/api/v1/sweeps/{sweep['id']}")
 
 
 def test_no_secret_is_said_anywhere(tmp_path: Path, canaries: Canaries) -> None:
     """Log, pages, API, series, store, results, command lines and what commands print: healthy, failing, rejected, mistaken."""
-    kept, store, results = (tmp_path / name for name in ("kept", "store", "results"))
-    for folder in (kept, store, results):
+    secrets, store, results = (tmp_path / name for name in ("kept", "store", "results"))
+    for folder in (secrets, store, results):
         folder.mkdir()
-    authority, of, said = trustme.CA(), canaries.of, Said(canaries)
-    certificate(kept, "client", canaries, authority)
-    cert, key = certificate(kept, "server", canaries, authority)
+    authority, of, leaks = trustme.CA(), canaries.of, Leaks(canaries)
+    certificate(secrets, "client", canaries, authority)
+    cert, key = certificate(secrets, "server", canaries, authority)
     hashed = bcrypt.hashpw(of["password"].encode(), bcrypt.gensalt(4)).decode()
     canaries.keep("hash", hashed)
     web = {"tls_server_config": {"cert_file": cert, "key_file": key}, "basic_auth_users": {"admin": hashed}}
-    (kept / "web.yml").write_text(yaml.safe_dump(web))
+    (secrets / "web.yml").write_text(yaml.safe_dump(web))
     for name in ("token", "grafana", "inventory", "apiserver", "lease", "found"):
-        (kept / name).write_text(of[name])
+        (secrets / name).write_text(of[name])
     context = ssl.create_default_context()
     authority.configure_trust(context)
     port = free_port()
     with Echo() as echo, (tmp_path / "log").open("wb") as log:
-        file = kept / "prober.yaml"
-        file.write_text(yaml.safe_dump(config(kept, of, echo)))
-        command = [sys.executable, "-m", "prober", "run", f"--config.file={file}", f"--web.config.file={kept}/web.yml"]
+        file = secrets / "prober.yaml"
+        file.write_text(yaml.safe_dump(config(secrets, of, echo)))
+        command = [
+            sys.executable,
+            "-m",
+            "prober",
+            "run",
+            f"--config.file={file}",
+            f"--web.config.file={secrets}/web.yml",
+        ]
         command += [
             f"--web.listen-address=:{port}",
             "--web.enable-admin-api",
@@ -246,31 +253,31 @@ def test_no_secret_is_said_anywhere(tmp_path: Path, canaries: Canaries) -> None:
             f"--storage.path={store}",
             "--lease.name=canary",
             f"--lease.api-server=http://{echo.address}",
-            f"--lease.token-file={kept}/lease",
+            f"--lease.token-file={secrets}/lease",
         ]
         environment = os.environ | {name: of[place] for name, place in VARIABLES.items()}
-        client = Client(f"https://127.0.0.1:{port}", of["password"], context, said)
+        client = Client(f"https://127.0.0.1:{port}", of["password"], context, leaks)
         process = subprocess.Popen(command, stderr=log, env=environment)
         try:
             until(lambda: client.ask("/-/ready") == b"Ready\n", "the daemon")
-            run_through(client, echo, kept, of, said)
-            said.add("cmdline", Path(f"/proc/{process.pid}/cmdline").read_bytes())
+            run_through(client, echo, secrets, of, leaks)
+            leaks.add("cmdline", Path(f"/proc/{process.pid}/cmdline").read_bytes())
         finally:
             process.terminate()
             process.wait(40)
-        commands(echo, kept, results, said, environment)
+        commands(echo, secrets, results, leaks, environment)
         heard = "\n".join(echo.heard)
     for folder in (store, results):
-        said.files(folder)
+        leaks.files(folder)
     logged = (tmp_path / "log").read_bytes()
-    said.add("log", logged)
+    leaks.add("log", logged)
     assert set(canaries.in_(heard.encode())) == set(SENT)
     assert [words for words in FAILED if words not in logged] == []
-    assert said.sources > 80
-    assert said.found == {}
+    assert leaks.sources > 80
+    assert leaks.places == {}
 
 
-def run_through(client: Client, echo: Echo, kept: Path, of: dict[str, str], said: Said) -> None:
+def run_through(client: Client, echo: Echo, secrets: Path, of: dict[str, str], leaks: Leaks) -> None:
     """Every state a target can be in, then a token that rotates, then files with mistakes."""
     seen: set[str] = set()
     until(lambda: b'"id"' in client.ask("/api/v1/sweeps?target=token", "POST"), "a sweep to begin")
@@ -287,35 +294,35 @@ def run_through(client: Client, echo: Echo, kept: Path, of: dict[str, str], said
             everything(client)
     assert {"ok", "rejected", "http_5xx", "error_in_stream", "malformed", "tls"} <= seen, seen
     echo.mode = "well"
-    (kept / "token").write_text(of["rotated"])
+    (secrets / "token").write_text(of["rotated"])
     until(lambda: of["rotated"] in "\n".join(echo.heard), "the new token")
-    good = (kept / "prober.yaml").read_text()
+    good = (secrets / "prober.yaml").read_text()
     for text in mistaken(of):
-        (kept / "prober.yaml").write_text(text)
+        (secrets / "prober.yaml").write_text(text)
         assert client.ask("/-/reload", "POST") != b"", text
-    (kept / "prober.yaml").write_text(good)
-    (kept / "web.yml.good").write_bytes((kept / "web.yml").read_bytes())
+    (secrets / "prober.yaml").write_text(good)
+    (secrets / "web.yml.good").write_bytes((secrets / "web.yml").read_bytes())
     for wrong in ({"basic_auth_users": {"admin": of["unsaid"]}}, {"tls_server_config": {"key": of["unsaid"]}}):
-        (kept / "web.yml").write_text(yaml.safe_dump(wrong))
+        (secrets / "web.yml").write_text(yaml.safe_dump(wrong))
         client.ask("/-/healthy")
-    (kept / "web.yml").write_bytes((kept / "web.yml.good").read_bytes())
+    (secrets / "web.yml").write_bytes((secrets / "web.yml.good").read_bytes())
     client.ask("/-/healthy", Authorization="Basic " + base64.b64encode(f"admin:{of['unsaid']}".encode()).decode())
     everything(client)
 
 
-def commands(echo: Echo, kept: Path, results: Path, said: Said, environment: dict[str, str]) -> None:
-    """What is printed by those that are run by hand; a secret on a command line is its writer's own doing and is not tried."""
-    url, token = f"http://{echo.address}", f"--bearer-token-file={kept}/token"
+def commands(echo: Echo, secrets: Path, results: Path, leaks: Leaks, environment: dict[str, str]) -> None:
+    """Output of the commands that users run; secrets on a command line are not tested."""
+    url, token = f"http://{echo.address}", f"--bearer-token-file={secrets}/token"
     gate = ["gate", url, token, "--slo=ttft<5s:50%", "--rate=50/s", "--max-requests=40", f"--save={results}/gate.json"]
-    check = ["check", f"--config.file={kept}/prober.yaml", f"--web.config.file={kept}/web.yml"]
-    wanted: dict[str, list[list[str]]] = {
+    check = ["check", f"--config.file={secrets}/prober.yaml", f"--web.config.file={secrets}/web.yml"]
+    calls: dict[str, list[list[str]]] = {
         "well": [check, ["once", url, token], gate, ["report", f"{results}/gate.json"]],
         "rejected": [["once", url, token, "--json"], ["diagnose", url, token], ["dashboards", "push", f"--url={url}"]],
         "malformed": [["once", url, token], gate],
     }
-    for mode, each in wanted.items():
+    for mode, commands_ in calls.items():
         echo.mode = mode
-        for words in each:
+        for words in commands_:
             command = [sys.executable, "-m", "prober", *words]
             ended = subprocess.run(command, capture_output=True, env=environment, timeout=120)
-            said.add(f"{mode}: {words[0]}", ended.stdout + ended.stderr)
+            leaks.add(f"{mode}: {words[0]}", ended.stdout + ended.stderr)

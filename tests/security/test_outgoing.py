@@ -1,4 +1,4 @@
-"""What the prober sends, where, and how much it takes: against servers of this machine that mean harm."""
+"""Outgoing requests and limits of answers, against hostile servers on this machine."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ from prober.config.load import ConfigError, load
 from prober.config.server import Auth, TlsSpec
 from prober.config.serving import MetricsSpec
 from prober.config.target import TargetSpec
-from prober.features.discovery.sources.findings import Findings
+from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.http import Http
 from prober.features.replicas.lease_store import KubernetesLease
 from prober.measure.engines import DIALECTS
@@ -34,21 +34,21 @@ from prober.net.address import Forbidden, check
 from prober.net.certificates import BadCertificate, ClientTls
 from prober.net.endpoint import endpoint
 from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
-from prober.net.prometheus import Unanswered, instant
+from prober.net.prometheus import QueryFailed, instant
 from prober.net.redaction import Redactor
-from prober.net.scrape import Unreadable, fetch
+from prober.net.scrape import UnreadablePage, fetch
 from tests.probing.test_probe import PATIENT, QUICK, probe
 
 METADATA = "169.254.169.254"
-TOKEN, ASKED = "s3cr3t-token-of-the-list", "asked-by-the-query"
+TOKEN, QUERY_SECRET = "s3cr3t-token-of-the-list", "asked-by-the-query"
 MODELS = json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]}).encode()
 Answer = Callable[[bytes], Awaitable[list[bytes]]]
 
 
 def spec(url: str, **changes: Any) -> TargetSpec:
     text = f"targets: [{{name: t, url: '{url}', model: m, connect_lead: 10ms, max_send_lag: 5s}}]"
-    found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
-    return found.model_copy(update={"timeouts": PATIENT} | changes)
+    target_spec = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
+    return target_spec.model_copy(update={"timeouts": PATIENT} | changes)
 
 
 def head(status: str = "200 OK", kind: str = "text/event-stream", *more: str) -> bytes:
@@ -59,7 +59,7 @@ def head(status: str = "200 OK", kind: str = "text/event-stream", *more: str) ->
 @asynccontextmanager
 async def hostile(*answer: bytes, forever: bytes = b"", listed: bool = True) -> AsyncIterator[tuple[str, list[bytes]]]:
     """A server that lists its model and answers all else so; `forever` is then sent until nobody takes it any more."""
-    asked: list[bytes] = []
+    requests: list[bytes] = []
     open_now: list[tuple[asyncio.Task[Any], asyncio.StreamWriter]] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,7 +68,7 @@ async def hostile(*answer: bytes, forever: bytes = b"", listed: bool = True) -> 
         open_now.append((task, writer))
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             request = await reader.readuntil(b"\r\n\r\n")
-            asked.append(request)
+            requests.append(request)
             if listed and b"/models " in request.splitlines()[0]:
                 writer.write(head("200 OK", "application/json", f"Content-Length: {len(MODELS)}") + MODELS)
             else:
@@ -81,7 +81,7 @@ async def hostile(*answer: bytes, forever: bytes = b"", listed: bool = True) -> 
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
     finally:
         server.close()
         for task, writer in open_now:
@@ -119,7 +119,7 @@ def test_other_addresses_are_not(address: str) -> None:
 
 
 async def test_a_name_is_looked_at_after_it_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a name which points elsewhere a moment later gets round nothing; the outcome is `rejected`, no request is sent."""
+    """DNS rebinding does not bypass the check; the outcome is `rejected` and no request is sent."""
 
     def resolved(self: object, host: str, port: int, **more: object) -> Any:
         answer = asyncio.get_running_loop().create_future()
@@ -131,9 +131,9 @@ async def test_a_name_is_looked_at_after_it_is_resolved(monkeypatch: pytest.Monk
     assert result.outcome is Outcome.REJECTED
     assert METADATA in result.detail
     assert result.timeline.sent_ns is None
-    with pytest.raises(Unreadable, match="link-local"):
+    with pytest.raises(UnreadablePage, match="link-local"):
         await fetch("http://innocent.example/metrics", headers={})
-    with pytest.raises(Unanswered, match="link-local"):
+    with pytest.raises(QueryFailed, match="link-local"):
         await instant("http://innocent.example", "up")
 
 
@@ -143,16 +143,16 @@ async def test_an_address_is_refused_as_a_target_a_page_a_prometheus_and_a_proxy
         assert (await probe(spec(url))).outcome is Outcome.REJECTED
     for through in (f"http://{METADATA}:3128",):
         assert (await probe(spec("http://127.0.0.1:1", proxy_url=through))).outcome is Outcome.REJECTED
-        with pytest.raises(Unreadable, match="link-local"):
+        with pytest.raises(UnreadablePage, match="link-local"):
             await fetch("http://127.0.0.1:1/metrics", headers={}, proxy=through)
-    async with hostile() as (proxy, asked):
+    async with hostile() as (proxy, requests):
         assert (await probe(spec(f"http://{METADATA}", proxy_url=proxy))).outcome is Outcome.REJECTED
-        with pytest.raises(Unreadable, match="link-local"):
+        with pytest.raises(UnreadablePage, match="link-local"):
             await fetch(f"http://{METADATA}/metrics", headers={}, proxy=proxy)
-        assert asked == []
-    with pytest.raises(Unreadable, match="link-local"):
+        assert requests == []
+    with pytest.raises(UnreadablePage, match="link-local"):
         await fetch(f"http://{METADATA}/metrics", headers={})
-    with pytest.raises(Unanswered, match="link-local"):
+    with pytest.raises(QueryFailed, match="link-local"):
         await instant(f"http://{METADATA}", "up")
 
 
@@ -164,12 +164,12 @@ async def test_who_means_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("asyncio.base_events.BaseEventLoop.create_connection", nobody)
     text = f"defaults: {{allow_link_local: true}}\ntargets: [{{name: t, url: 'http://{METADATA}', model: m}}]"
-    found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
-    assert found.allow_link_local
-    result = await probe(found.model_copy(update={"connect_lead": 0.01, "max_send_lag": 5.0}))
+    target_spec = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
+    assert target_spec.allow_link_local
+    result = await probe(target_spec.model_copy(update={"connect_lead": 0.01, "max_send_lag": 5.0}))
     assert (result.outcome, METADATA in result.detail) == (Outcome.CONNECT_REFUSED, True)
     refused = await probe(
-        found.model_copy(update={"allow_link_local": False, "connect_lead": 0.01, "max_send_lag": 5.0})
+        target_spec.model_copy(update={"allow_link_local": False, "connect_lead": 0.01, "max_send_lag": 5.0})
     )
     assert (refused.outcome, "allow_link_local" in refused.detail) == (Outcome.REJECTED, True)
 
@@ -193,9 +193,9 @@ async def test_no_redirect_is_followed() -> None:
         assert result.outcome is Outcome.REJECTED
         assert "redirects are not followed" in result.detail
         async with hostile(moved, listed=False) as (url, _):
-            with pytest.raises(Unreadable, match="redirects are not followed"):
+            with pytest.raises(UnreadablePage, match="redirects are not followed"):
                 await fetch(url, headers={"Authorization": "Bearer x"})
-            with pytest.raises(Unanswered, match="redirects are not followed"):
+            with pytest.raises(QueryFailed, match="redirects are not followed"):
                 await instant(url, "up")
             unlisted = await probe(spec(url, model=None))
             assert unlisted.outcome is Outcome.REJECTED
@@ -209,7 +209,7 @@ EVENT = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 
 
 @pytest.mark.parametrize(
-    ("answer", "forever", "said"),
+    ("answer", "forever", "message"),
     [
         ([b"HTTP/1.1 200 OK\r\n"], b"X-Filler: " + b"y" * 1000 + b"\r\n", "headers of more than 64 KiB"),
         ([b"HTTP/1.1 200 OK\r\nX-Filler: "], b"y" * 1000, "headers of more than 64 KiB"),
@@ -227,12 +227,12 @@ EVENT = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
         ([head("200 OK", "text/event-stream", "Content-Encoding: br"), b"x"], b"", "compressed ('br')"),
     ],
 )
-async def test_an_answer_is_bounded_in_every_part(answer: list[bytes], forever: bytes, said: str) -> None:
+async def test_an_answer_is_bounded_in_every_part(answer: list[bytes], forever: bytes, message: str) -> None:
     """`malformed`, or what its status says, with the reason; nothing is unpacked."""
     result = await met(*answer, forever=forever)
-    wanted = {Outcome.HTTP_5XX} if said == "HTTP 500" else {Outcome.MALFORMED, Outcome.TRUNCATED}
-    assert result.outcome in wanted, result.detail
-    assert said in result.detail or said == "not JSON", result.detail
+    expected = {Outcome.HTTP_5XX} if message == "HTTP 500" else {Outcome.MALFORMED, Outcome.TRUNCATED}
+    assert result.outcome in expected, result.detail
+    assert message in result.detail or message == "not JSON", result.detail
 
 
 async def test_a_stream_and_a_plain_answer_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ async def test_the_list_of_models_is_bounded_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "forever", "said"),
+    ("answer", "forever", "message"),
     [
         ([head("200 OK", "text/plain")], b"a 1\n" * 10_000, "longer than 1,000,000 bytes"),
         (
@@ -268,14 +268,14 @@ async def test_the_list_of_models_is_bounded_too() -> None:
     ],
 )
 async def test_a_page_and_the_answer_of_a_prometheus_are_bounded(
-    answer: list[bytes], forever: bytes, said: str
+    answer: list[bytes], forever: bytes, message: str
 ) -> None:
     """And read as they are; a page that is compressed though it was not asked for is refused."""
     async with hostile(*answer, forever=forever, listed=False) as (url, _):
-        with pytest.raises(Unreadable) as unreadable:
+        with pytest.raises(UnreadablePage) as unreadable:
             await fetch(url, headers={}, limit=1_000_000)
-        assert said in str(unreadable.value)
-        with pytest.raises(Unanswered):
+        assert message in str(unreadable.value)
+        with pytest.raises(QueryFailed):
             await instant(url, "up")
 
 
@@ -293,7 +293,7 @@ async def asking_for_certificates(authority: trustme.CA, name: str = "127.0.0.1"
         yield url
 
 
-def kept(folder: Path, authority: trustme.CA) -> TlsSpec:
+def certificate_files(folder: Path, authority: trustme.CA) -> TlsSpec:
     issued = authority.issue_cert("prober.example")
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     (folder / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
@@ -304,7 +304,7 @@ def kept(folder: Path, authority: trustme.CA) -> TlsSpec:
 async def test_a_client_certificate_is_shown_to_the_target_and_to_its_page(tmp_path: Path) -> None:
     """Without one the handshake fails."""
     authority = trustme.CA()
-    tls = kept(tmp_path, authority)
+    tls = certificate_files(tmp_path, authority)
     async with asking_for_certificates(authority) as url:
         result = await probe(spec(url, tls=tls, model=None))
         assert result.outcome is Outcome.OK, result.detail
@@ -318,7 +318,7 @@ async def test_a_client_certificate_is_shown_to_the_target_and_to_its_page(tmp_p
 
 async def test_the_name_in_the_certificate_can_be_another_one(tmp_path: Path) -> None:
     authority = trustme.CA()
-    tls = kept(tmp_path, authority)
+    tls = certificate_files(tmp_path, authority)
     async with asking_for_certificates(authority, "engine.example") as url:
         assert (await probe(spec(url, tls=tls), identified=False)).outcome is Outcome.TLS
         result = await probe(spec(url, tls=tls.model_copy(update={"server_name": "engine.example"}), model=None))
@@ -329,19 +329,19 @@ async def test_the_name_in_the_certificate_can_be_another_one(tmp_path: Path) ->
 def test_certificates_are_followed_and_a_bad_one_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: bool
 ) -> None:
-    """Also halfway through a rotation, when the key is another one's; `problem` says so until it is mended."""
+    """Also halfway through a rotation, when the key is another one's; `problem` says so until it is fixed."""
     monkeypatch.setattr("prober.net.certificates.CHECK_INTERVAL_S", 0.0)
-    spec = kept(tmp_path, trustme.CA())
-    found = ClientTls(spec.model_copy(update={"ca_file": None}) if system else spec)
-    first = found.context()
+    spec = certificate_files(tmp_path, trustme.CA())
+    settings = ClientTls(spec.model_copy(update={"ca_file": None}) if system else spec)
+    first = settings.context()
     good = (tmp_path / "tls.key").read_bytes()
     (tmp_path / "tls.key").write_bytes(trustme.CA().issue_cert("x").private_key_pem.bytes())
-    assert found.context() is first
-    assert "stay in use" in found.problem
-    assert "PRIVATE" not in found.problem
+    assert settings.context() is first
+    assert "stay in use" in settings.problem
+    assert "PRIVATE" not in settings.problem
     (tmp_path / "tls.key").write_bytes(good)
-    found.context()
-    assert found.problem == ""
+    settings.context()
+    assert settings.problem == ""
     (tmp_path / "tls.key").unlink()
     with pytest.raises(BadCertificate, match=r"tls\.key"):
         ClientTls(spec)
@@ -357,16 +357,16 @@ def test_half_of_a_pair_is_a_mistake() -> None:
 
 
 def test_a_secret_is_hidden_in_every_form_and_where_it_is_cut_off() -> None:
-    """As it is, in base64, in a URL, and its beginning at the end of a text; other words stay."""
+    """The forms are plain, base64, URL-encoded and truncated at the end of a text; other words stay."""
     redactor = Redactor()
     redactor.add_rotating("Bearer s3cr3t/token+value")
     redactor.add_rotating("short")
-    said = "got s3cr3t/token+value, czNjcjN0L3Rva2VuK3ZhbHVl, s3cr3t%2Ftoken%2Bvalue, Bearer, short and s3cr3t/tok"
-    assert redactor.redact(said) == "got …, …, …, Bearer, short and …"
+    text = "got s3cr3t/token+value, czNjcjN0L3Rva2VuK3ZhbHVl, s3cr3t%2Ftoken%2Bvalue, Bearer, short and s3cr3t/tok"
+    assert redactor.redact(text) == "got …, …, …, Bearer, short and …"
 
 
 def test_what_rotates_is_not_kept_for_ever() -> None:
-    """What is configured is, however many tokens come."""
+    """Configured secrets stay, also after many tokens."""
     redactor = Redactor()
     redactor.add("configured-secret")
     for index in range(1000):
@@ -380,57 +380,69 @@ def test_what_is_secret_in_an_address_is_hidden() -> None:
     redactor = Redactor()
     redactor.add_url("https://user:p%40ssw0rd-one@host.example/list?token=t0k%2Fen-two&pagesized&short=1")
     sent = base64.b64encode(b"user:p@ssw0rd-one").decode()
-    said = f"p%40ssw0rd-one p@ssw0rd-one {sent} t0k%2Fen-two t0k/en-two pagesized host.example/list?short=1"
-    assert redactor.redact(said) == "… … … … … … host.example/list?short=1"
+    text = f"p%40ssw0rd-one p@ssw0rd-one {sent} t0k%2Fen-two t0k/en-two pagesized host.example/list?short=1"
+    assert redactor.redact(text) == "… … … … … … host.example/list?short=1"
 
 
 async def said_of_a_list(tmp_path: Path, answer: bytes) -> tuple[str, list[bytes]]:
-    """What an http discovery says of such an answer, and what it had sent."""
+    """The problem that an http discovery reports for an answer, and the requests it sent."""
     (tmp_path / "token").write_text(TOKEN)
-    findings = Findings("d", lambda: None)
-    async with hostile(answer, listed=False) as (url, asked):
+    discovered = DiscoveredTargets("d", lambda: None)
+    async with hostile(answer, listed=False) as (url, requests):
         await Http(
-            HttpSpec(url=f"{url}/list?key={ASKED}", auth=Auth(bearer_token_file=str(tmp_path / "token"))), (), findings
-        ).look()
-    (problem,) = findings.problems
-    return problem, asked
+            HttpSpec(url=f"{url}/list?key={QUERY_SECRET}", auth=Auth(bearer_token_file=str(tmp_path / "token"))),
+            (),
+            discovered,
+        ).refresh()
+    (problem,) = discovered.problems
+    return problem, requests
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
-        (head("200 OK", f"{TOKEN} {ASKED}") + b"[]", "Content-Type is '… …'"),
-        (head("200 OK", "application/json") + json.dumps([{f"{TOKEN} {ASKED}": 1}]).encode(), "unknown key '… …'"),
-        (head("200 OK", "application/json") + json.dumps([{"labels": {ASKED: None}}]).encode(), "'…' has a value"),
+        (head("200 OK", f"{TOKEN} {QUERY_SECRET}") + b"[]", "Content-Type is '… …'"),
+        (
+            head("200 OK", "application/json") + json.dumps([{f"{TOKEN} {QUERY_SECRET}": 1}]).encode(),
+            "unknown key '… …'",
+        ),
+        (
+            head("200 OK", "application/json") + json.dumps([{"labels": {QUERY_SECRET: None}}]).encode(),
+            "'…' has a value",
+        ),
         (head(f"401 {TOKEN}", "text/plain") + TOKEN.encode(), "HTTP 401"),
-        (f"{TOKEN} {ASKED}\r\n\r\n".encode(), "status line"),
+        (f"{TOKEN} {QUERY_SECRET}\r\n\r\n".encode(), "status line"),
     ],
 )
-async def test_a_list_that_repeats_what_it_was_sent_is_not_repeated(tmp_path: Path, answer: bytes, said: str) -> None:
+async def test_a_list_that_repeats_what_it_was_sent_is_not_repeated(
+    tmp_path: Path, answer: bytes, message: str
+) -> None:
     """Neither the token nor what the query asks; of the URL itself the query is not shown."""
-    problem, (asked,) = await said_of_a_list(tmp_path, answer)
-    assert TOKEN.encode() in asked
-    assert ASKED.encode() in asked
-    assert said in problem
+    problem, (requests,) = await said_of_a_list(tmp_path, answer)
+    assert TOKEN.encode() in requests
+    assert QUERY_SECRET.encode() in requests
+    assert message in problem
     assert "/list?…: " in problem
     assert TOKEN not in problem
-    assert ASKED not in problem
+    assert QUERY_SECRET not in problem
 
 
 async def test_the_address_of_a_list_is_shown_without_its_query(caplog: pytest.LogCaptureFixture) -> None:
     """In the log, and as the label that rules look at."""
-    findings = Findings("d", lambda: None)
+    discovered = DiscoveredTargets("d", lambda: None)
     listed = head("200 OK", "application/json") + b'[{"targets": ["h:1"]}]'
-    async with hostile(listed, listed=False) as (url, asked):
-        source = Http(HttpSpec(url=f"{url}/list?key={ASKED}"), {"__meta_url"}, findings)
-        findings.failed(f"{url}/list?…", "no answer")
+    async with hostile(listed, listed=False) as (url, requests):
+        source = Http(HttpSpec(url=f"{url}/list?key={QUERY_SECRET}"), {"__meta_url"}, discovered)
+        discovered.failed(f"{url}/list?…", "no answer")
         with caplog.at_level("INFO"):
-            await source.look()
-        assert [found for _, found in findings.items()] == [({"__meta_url": f"{url}/list?…", "__address__": "h:1"},)]
-    assert ASKED.encode() in asked[0]
-    assert "/list?…: heard of again" in caplog.text
-    assert ASKED not in caplog.text
-    assert findings.problems == []
+            await source.refresh()
+        assert [targets for _, targets in discovered.items()] == [
+            ({"__meta_url": f"{url}/list?…", "__address__": "h:1"},)
+        ]
+    assert QUERY_SECRET.encode() in requests[0]
+    assert "/list?…: answers again" in caplog.text
+    assert QUERY_SECRET not in caplog.text
+    assert discovered.problems == []
 
 
 @pytest.mark.parametrize(
@@ -449,8 +461,8 @@ async def test_the_address_of_a_list_is_shown_without_its_query(caplog: pytest.L
 async def test_an_api_server_that_repeats_its_token_is_not_repeated(tmp_path: Path, answer: bytes) -> None:
     """In what is said of an object, a list, a watch and a lease."""
     (tmp_path / "token").write_text(TOKEN)
-    said: list[str] = []
-    async with hostile(answer, listed=False) as (url, asked):
+    messages: list[str] = []
+    async with hostile(answer, listed=False) as (url, requests):
         api = Api(url, token_file=str(tmp_path / "token"))
 
         async def watched() -> None:
@@ -461,21 +473,24 @@ async def test_an_api_server_that_repeats_its_token_is_not_repeated(tmp_path: Pa
             try:
                 await ask
             except (KubernetesApiError, Unreachable) as problem:
-                said.append(f"{problem} {getattr(problem, 'reason', '')} {getattr(problem, 'message', '')}")
+                messages.append(f"{problem} {getattr(problem, 'reason', '')} {getattr(problem, 'message', '')}")
         await api.close()
-    assert all(TOKEN.encode() in each for each in asked)
-    assert said
-    assert TOKEN not in "".join(said)
+    assert all(TOKEN.encode() in request for request in requests)
+    assert messages
+    assert TOKEN not in "".join(messages)
 
 
 async def test_the_holder_of_a_lease_is_no_token(tmp_path: Path) -> None:
-    """Who holds it is told to people."""
+    """The holder is shown to users."""
     (tmp_path / "token").write_text(TOKEN)
-    lease = {"metadata": {"resourceVersion": "1"}, "spec": {"holderIdentity": f"by {TOKEN}", "leaseDurationSeconds": 1}}
-    async with hostile(head("200 OK", "application/json") + json.dumps(lease).encode(), listed=False) as (url, _):
-        kept = KubernetesLease(Api(url, token_file=str(tmp_path / "token")), "n", "l")
-        record = await kept.read(5.0)
-        await kept.close()
+    document = {
+        "metadata": {"resourceVersion": "1"},
+        "spec": {"holderIdentity": f"by {TOKEN}", "leaseDurationSeconds": 1},
+    }
+    async with hostile(head("200 OK", "application/json") + json.dumps(document).encode(), listed=False) as (url, _):
+        lease = KubernetesLease(Api(url, token_file=str(tmp_path / "token")), "n", "l")
+        record = await lease.read(5.0)
+        await lease.close()
     assert record is not None
     assert record.holder == "by …"
 
@@ -490,16 +505,18 @@ def test_the_address_of_an_api_server_has_no_password() -> None:
 async def test_a_prometheus_that_repeats_its_password_is_not_repeated() -> None:
     """Nor is a long story told whole."""
     pair = base64.b64encode(f"user:{TOKEN}".encode()).decode()
-    told = json.dumps({"status": "error", "error": f"no: Basic {pair} {TOKEN} " + "x" * 10_000})
-    async with hostile(head("200 OK", "application/json") + told.encode(), listed=False) as (url, asked):
-        with pytest.raises(Unanswered) as problem:
+    body = json.dumps({"status": "error", "error": f"no: Basic {pair} {TOKEN} " + "x" * 10_000})
+    async with hostile(head("200 OK", "application/json") + body.encode(), listed=False) as (url, requests):
+        with pytest.raises(QueryFailed) as problem:
             await instant(url.replace("//", f"//user:{TOKEN}@"), "up")
-    assert pair.encode() in asked[0]
+    assert pair.encode() in requests[0]
     assert "no: Basic … …" in str(problem.value)
     assert len(str(problem.value)) < 1_000
 
 
 def test_a_page_elsewhere_has_its_password_hidden() -> None:
     """As the header and the proxy's have."""
-    found = endpoint(spec("http://h").model_copy(update={"metrics": MetricsSpec(url=f"http://user:{TOKEN}@h/metrics")}))
-    assert found.redactor.redact(f"no: {TOKEN}") == "no: …"
+    hidden = endpoint(
+        spec("http://h").model_copy(update={"metrics": MetricsSpec(url=f"http://user:{TOKEN}@h/metrics")})
+    )
+    assert hidden.redactor.redact(f"no: {TOKEN}") == "no: …"

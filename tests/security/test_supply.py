@@ -1,4 +1,4 @@
-"""What the prober is made of: locked with hashes, fetched once, and asked about."""
+"""Dependencies are locked with hashes, fetched once and audited."""
 
 import importlib.util
 import re
@@ -22,12 +22,12 @@ FETCHING = re.compile(
 
 
 def audit() -> ModuleType:
-    found = importlib.util.spec_from_file_location("audit", ROOT / "tools/audit.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
+    module_spec = importlib.util.spec_from_file_location("audit", ROOT / "tools/audit.py")
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
     sys.modules["audit"] = module
-    found.loader.exec_module(module)
+    module_spec.loader.exec_module(module)
     return module
 
 
@@ -51,17 +51,21 @@ def commands(text: str) -> list[str]:
 
 def careless(text: str) -> list[str]:
     """Commands that would take a package without its hash: from an index, or to build a wheel with."""
-    return [each for each in commands(text) if INSTALLING.search(each) and not _held(shlex.split(each, comments=True))]
+    return [
+        command
+        for command in commands(text)
+        if INSTALLING.search(command) and not _held(shlex.split(command, comments=True))
+    ]
 
 
 def _held(words: list[str]) -> bool:
     if "--require-hashes" in words:
         return True
     verb = next((place for place, word in enumerate(words) if word in ("install", "wheel", "download")), len(words))
-    given = [word for word in words[verb + 1 :] if not word.startswith("-")]
+    arguments = [word for word in words[verb + 1 :] if not word.startswith("-")]
     if "--no-index" in words:
-        return bool(given) and all(word.startswith("/") and word.endswith(".whl") for word in given)
-    return given == ["."] and {"--no-deps", "--no-build-isolation"} <= set(words)
+        return bool(arguments) and all(word.startswith("/") and word.endswith(".whl") for word in arguments)
+    return arguments == ["."] and {"--no-deps", "--no-build-isolation"} <= set(words)
 
 
 def hashes_asked() -> list[tuple[str, int]]:
@@ -73,7 +77,7 @@ def test_all_that_is_installed_asks_for_the_hashes(name: str) -> None:
     """Of the Makefile, the image and the tools: every command by itself, but for what was made here just before."""
     text = (ROOT / name).read_text()
     assert careless(text) == []
-    if any(FETCHED.search(each) for each in commands(text)):
+    if any(FETCHED.search(command) for command in commands(text)):
         assert "sha256sum --check" in text
 
 
@@ -107,15 +111,15 @@ def test_what_is_careless_is_known(command: str) -> None:
 def test_nothing_is_fetched_after_the_installation() -> None:
     """Neither the package nor what the image runs fetches code or data from somewhere else."""
     for path in [*(ROOT / "prober").rglob("*.py"), *(ROOT / "prober/static").iterdir()]:
-        found = FETCHING.search(path.read_text())
-        assert found is None, f"{path}: {found}"
+        match = FETCHING.search(path.read_text())
+        assert match is None, f"{path}: {match}"
     page = "".join(path.read_text() for path in (ROOT / "prober/static").iterdir())
-    addresses = {each for each in re.findall(r"https?://[^\s\"')]+", page) if "www.w3.org/" not in each}
+    addresses = {address for address in re.findall(r"https?://[^\s\"')]+", page) if "www.w3.org/" not in address}
     assert addresses == set()
 
 
 @pytest.mark.parametrize(
-    ("pypi", "osv", "code", "said"),
+    ("pypi", "osv", "code", "message"),
     [
         ([{"name": "a", "version": "1", "vulns": []}], None, 0, "1 locked packages, no known weakness"),
         ([{"name": "a", "version": "1", "vulns": [{"id": "CVE-1"}]}], None, 1, "a 1: CVE-1"),
@@ -125,7 +129,7 @@ def test_nothing_is_fetched_after_the_installation() -> None:
         ([{"name": "a", "skip_reason": "x"}, {"name": "b", "version": "2", "vulns": []}], [], 2, "1 of 2 packages"),
     ],
 )
-def test_an_audit_that_could_not_ask_is_no_good_news(pypi: object, osv: object, code: int, said: str) -> None:
+def test_an_audit_that_could_not_ask_is_no_good_news(pypi: object, osv: object, code: int, message: str) -> None:
     """pip-audit itself ends with 0 where its service does not know a package."""
-    found, sentence = audit().judged({"pypi": pypi, "osv": osv})
-    assert (found, said in sentence) == (code, True), sentence
+    exit_code, sentence = audit().judge({"pypi": pypi, "osv": osv})
+    assert (exit_code, message in sentence) == (code, True), sentence

@@ -21,7 +21,7 @@ import yaml
 from prober.config.load import ConfigError
 from prober.config.web import load_web
 from prober.mock.server import running
-from prober.web.access_control import HEADERS, PAGES_BURST, unguarded
+from prober.web.access_control import HEADERS, PAGES_BURST, missing_authentication
 from prober.web.listener import Limits
 from prober.web.passwords import MAX_REMEMBERED, MAX_WAITING, Busy, Passwords
 from prober.web.site import Site, serve
@@ -71,7 +71,7 @@ class Served:
         return (await self.answer(path, method, **more))[0]
 
     async def answer(self, path: str, method: str = "GET", **more: Any) -> tuple[int, dict[str, str], str]:
-        scheme = "https" if self.site.guard.file.now.tls else "http"
+        scheme = "https" if self.site.access.file.now.tls else "http"
         async with self.session.request(method, f"{scheme}://127.0.0.1:{self.port}{path}", **more) as answer:
             return answer.status, dict(answer.headers), await answer.text()
 
@@ -163,9 +163,9 @@ def test_what_can_be_had_is_taken(tmp_path: Path) -> None:
     context = read(str(write(tmp_path, tls_server_config=tls, http_server_config={"http2": True}))).tls
     assert context is not None
     assert (context.maximum_version, context.verify_mode) == (ssl.TLSVersion.TLSv1_2, ssl.CERT_REQUIRED)
-    assert "ECDHE-ECDSA-AES256-GCM-SHA384" in {each["name"] for each in context.get_ciphers()}
+    assert "ECDHE-ECDSA-AES256-GCM-SHA384" in {get_cipher["name"] for get_cipher in context.get_ciphers()}
     assert not context.options & ssl.OP_CIPHER_SERVER_PREFERENCE
-    inline = {each: (tmp_path / files[f"{each}_file"]).read_text() for each in ("cert", "key")}
+    inline = {part: (tmp_path / files[f"{part}_file"]).read_text() for part in ("cert", "key")}
     assert read(str(write(tmp_path, tls_server_config=inline))).tls is not None
     with pytest.raises(ConfigError, match="give a PEM certificate and its own key"):
         read(str(write(tmp_path, tls_server_config=inline | {"key": certified_key(tmp_path)})))
@@ -176,7 +176,7 @@ def certified_key(folder: Path) -> str:
 
 
 def test_promtool_takes_the_same_file_and_prober_check_too(tmp_path: Path, promtool: Path) -> None:
-    """One file for Prometheus's own pages and the prober's; the mistakes of it are told with exit code 1."""
+    """The file works for Prometheus and for the prober; mistakes exit with 1."""
     path = write(
         tmp_path,
         tls_server_config=certified(tmp_path),
@@ -245,7 +245,7 @@ async def test_certificates_and_passwords_rotate_and_a_broken_file_changes_nothi
         (tmp_path / "server.pem").write_text("half a certific")
         for _ in range(2):
             assert await site.status(ssl=trusting(renewed), headers=basic()) == 200
-        assert sum("web configuration not taken over" in each.message for each in caplog.records) == 1
+        assert sum("web configuration not applied" in record.message for record in caplog.records) == 1
         certified(tmp_path, authority=renewed)
         write(
             tmp_path,
@@ -264,10 +264,10 @@ async def test_headers_of_the_file_go_before_the_probers_own(tmp_path: Path) -> 
     """A blank one leaves its header out, as in the toolkit."""
     headers = {"Strict-Transport-Security": "max-age=3600", "X-Frame-Options": ""}
     async with served(write(tmp_path, http_server_config={"headers": headers})) as site:
-        _, found, _ = await site.answer("/metrics")
-        assert found["Strict-Transport-Security"] == "max-age=3600"
-        assert "X-Frame-Options" not in found
-        assert found["X-Content-Type-Options"] == "nosniff"
+        _, received, _ = await site.answer("/metrics")
+        assert received["Strict-Transport-Security"] == "max-age=3600"
+        assert "X-Frame-Options" not in received
+        assert received["X-Content-Type-Options"] == "nosniff"
 
 
 async def test_the_files_own_rate_limit_holds_for_all_together(tmp_path: Path) -> None:
@@ -304,17 +304,15 @@ def test_prometheus_scrapes_over_tls_with_a_password(tmp_path: Path, prometheus_
             query = f"http://127.0.0.1:{listen}/api/v1/query?query=up"
 
             def up() -> dict[str, str]:
-                return {
-                    each["metric"]["job"]: each["value"][1] for each in yaml.safe_load(get(query))["data"]["result"]
-                }
+                return {row["metric"]["job"]: row["value"][1] for row in yaml.safe_load(get(query))["data"]["result"]}
 
             until(lambda: len(up()) == 2 and up()["prober"] == "1", "both jobs to be scraped")
-            found = up()
+            jobs = up()
         finally:
             for process in started:
                 process.terminate()
                 process.wait(20)
-    assert found == {"prober": "1", "wrong": "0"}
+    assert jobs == {"prober": "1", "wrong": "0"}
 
 
 # --- what may be done
@@ -346,7 +344,7 @@ def test_prometheus_scrapes_over_tls_with_a_password(tmp_path: Path, prometheus_
     ],
 )
 def test_actions_beyond_this_machine_need_to_know_who_asks(address: str, web: dict[str, Any], refused: bool) -> None:
-    why = unguarded(address, Loaded(load_web(of(**web), "w")))
+    why = missing_authentication(address, Loaded(load_web(of(**web), "w")))
     assert bool(why) == refused
     assert not refused or ("--web.config.file" in why and "127.0.0.1" in why and address in why)
 
@@ -364,7 +362,7 @@ async def test_a_reload_is_for_this_machine_and_for_whom_we_know(monkeypatch: py
     """From elsewhere it is refused, in words that say what else there is."""
     async with served(None) as site:
         assert await site.status("/-/reload", "POST") == 200
-        monkeypatch.setattr("prober.web.access_control.beyond_loopback", lambda host: True)
+        monkeypatch.setattr("prober.web.access_control.is_reachable", lambda host: True)
         status, _, text = await site.answer("/-/reload", "POST")
         assert (status, "--web.config.file" in text) == (403, True)
         site.site.admin = True
@@ -405,11 +403,11 @@ async def test_probes_and_actions_reach_configured_targets_only() -> None:
 async def test_who_asks_too_often_waits() -> None:
     """429 with Retry-After for probes and actions of one client; pages go on being answered."""
     async with served(None, admin=True) as site:
-        site.site.guard.now = lambda: 0.0
-        found = [await site.answer("/api/v1/pauses?target=none", "POST") for _ in range(25)]
-        assert [status for status, _, _ in found[:20]] == [404] * 20
-        assert found[-1][0] == 429
-        assert int(found[-1][1]["Retry-After"]) >= 1
+        site.site.access.now = lambda: 0.0
+        answers = [await site.answer("/api/v1/pauses?target=none", "POST") for _ in range(25)]
+        assert [status for status, _, _ in answers[:20]] == [404] * 20
+        assert answers[-1][0] == 429
+        assert int(answers[-1][1]["Retry-After"]) >= 1
         assert await site.status("/probe?target=a") == 429
         assert await site.status("/metrics") == 200
 
@@ -417,18 +415,18 @@ async def test_who_asks_too_often_waits() -> None:
 async def test_who_asks_too_often_must_connect_again() -> None:
     """A connection outlives an answer, and not a 429: a new one is what there are few of."""
     async with served(None, admin=True) as site, aiohttp.ClientSession() as session:
-        site.site.guard.now = lambda: 0.0
+        site.site.access.now = lambda: 0.0
         url = f"http://127.0.0.1:{site.port}/api/v1/pauses?target=none"
-        found = []
+        answers = []
         for _ in range(21):
             async with session.post(url) as answer:
-                found.append((answer.status, answer.headers.get("Connection")))
-    assert found == [(404, None)] * 20 + [(429, "close")]
+                answers.append((answer.status, answer.headers.get("Connection")))
+    assert answers == [(404, None)] * 20 + [(429, "close")]
 
 
 async def test_handshakes_have_a_limit_of_their_own(tmp_path: Path) -> None:
     """With TLS a client gets fewer new connections than without."""
-    few = Limits(tls_burst=2, tls_per_s=1_000.0, of_one_tls_per_s=1e-6, tls_gap_s=0.0)
+    few = Limits(tls_burst=2, tls_per_s=1_000.0, tls_per_s_per_client=1e-6, tls_gap_s=0.0)
     async with served(write(tmp_path, tls_server_config=certified(tmp_path)), few) as site:
         assert [await site.status(ssl=trusting()) for _ in range(3)] == [200, 200, 429]
         assert await site.status("/-/healthy", ssl=trusting()) == 200
@@ -439,10 +437,10 @@ async def test_handshakes_have_a_limit_of_their_own(tmp_path: Path) -> None:
 async def test_who_guesses_passwords_waits_and_who_knows_it_does_not(tmp_path: Path) -> None:
     """A few wrong ones and then none is looked at; one that was right before still is."""
     async with served(write(tmp_path, basic_auth_users={"prometheus": HASH})) as site:
-        site.site.guard.now = lambda: 0.0
+        site.site.access.now = lambda: 0.0
         assert await site.status(headers=basic()) == 200
-        found = [await site.status(headers=basic(password=str(each))) for each in range(15)]
-        assert (found[0], found[-1]) == (401, 429)
+        statuses = [await site.status(headers=basic(password=str(guess))) for guess in range(15)]
+        assert (statuses[0], statuses[-1]) == (401, 429)
         assert await site.status(headers=basic()) == 200
 
 
@@ -454,16 +452,16 @@ async def test_a_body_is_not_read() -> None:
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
         for index in range(200):
             writer.write(b"X-%d: %s\r\n" % (index, b"y" * 1000))
-        said = b""
+        response = b""
         with contextlib.suppress(ConnectionError):
-            said = await reader.read()
-        assert said == b"" or said.startswith(b"HTTP/1.1 400")
+            response = await reader.read()
+        assert response == b"" or response.startswith(b"HTTP/1.1 400")
         writer.close()
 
 
 async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a request, byte by byte or not at all, has its time and no more; so has a connection between two requests."""
-    for name, seconds in (("HEAD_S", 0.3), ("IDLE_S", 0.3), ("LOOK_EVERY_S", 0.05)):
+    for name, seconds in (("FIRST_REQUEST_TIMEOUT_S", 0.3), ("IDLE_TIMEOUT_S", 0.3), ("CHECK_INTERVAL_S", 0.05)):
         monkeypatch.setattr(f"prober.web.listener.{name}", seconds)
     async with served(None) as site:
         for start in (b"", b"GET / HT", b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"):
@@ -474,19 +472,19 @@ async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> N
                     await reader.read()
             writer.close()
         async with asyncio.timeout(10):
-            while len(site.site.guard.listener or ()):  # noqa: ASYNC110 - a number has no event
+            while len(site.site.access.listener or ()):  # noqa: ASYNC110 - a number has no event
                 await asyncio.sleep(0.01)
 
 
 async def test_one_client_has_so_many_connections_and_the_silent_make_room() -> None:
     """Beyond its share a client is refused; where all are taken the one that was silent longest goes."""
-    limits = Limits(most=4, of_one=3)
+    limits = Limits(max_open=4, max_open_per_client=3)
     async with served(None, limits) as site:
         opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(3)]
         assert await site.status() == 429
         for _, writer in opened:
             writer.close()
-    async with served(None, Limits(most=3, of_one=10)) as site:
+    async with served(None, Limits(max_open=3, max_open_per_client=10)) as site:
         opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(3)]
         assert await site.status() == 200
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -556,32 +554,32 @@ async def test_a_flood_from_a_kubelets_address_makes_no_health_check_fail(
     async with served(path) as site:
         flood = asyncio.create_task(attack(site.port, says, tls, opened))
         await asyncio.sleep(0.5)
-        found = []
+        answers = []
         for _ in range(10):
-            found.append(await health_check(site.port, "/-/healthy", tls))
-            found.append(await health_check(site.port, "/-/ready", tls))
+            answers.append(await health_check(site.port, "/-/healthy", tls))
+            answers.append(await health_check(site.port, "/-/ready", tls))
             await asyncio.sleep(0.15)
         await flood
         for transport in opened:
             cast(asyncio.Transport, transport).abort()
-    assert found == [200, 503] * 10
+    assert answers == [200, 503] * 10
 
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(of_one=1000, burst=1000, of_one_per_s=1000.0)])
+@pytest.mark.parametrize("limits", [Limits(), Limits(max_open_per_client=1000, burst=1000, per_s_per_client=1000.0)])
 async def test_full_caps_leave_health_checks_and_refuse_the_rest(limits: Limits) -> None:
     """64 idle connections of one address, and 256 busy ones: a check is answered, a page is 429 with when to come again."""
     async with served(None, limits) as site:
-        listener = site.site.guard.listener
+        listener = site.site.access.listener
         assert listener is not None
-        full = min(limits.most, limits.of_one)
+        full = min(limits.max_open, limits.max_open_per_client)
         opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(full)]
         try:
             async with asyncio.timeout(10):
-                while sum(each.transport is not None for each in listener._open.values()) < full:  # noqa: ASYNC110
+                while sum(connection_.transport is not None for connection_ in listener._open.values()) < full:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            if full == limits.most:
+            if full == limits.max_open:
                 for connection in listener._open.values():
-                    connection.silent_s = None  # as if each were waiting for its answer: nobody makes room
+                    connection.waiting_s = None  # as if each were waiting for its answer: nobody makes room
             assert await health_check(site.port, "/-/healthy", None) == 200
             site.site.ready = True
             status, headers, text = await site.answer("/-/ready")
@@ -602,12 +600,12 @@ async def test_full_caps_leave_health_checks_and_refuse_the_rest(limits: Limits)
 async def test_health_checks_have_no_rate_but_need_new_connections_beyond_one() -> None:
     """A client that used up its requests is refused pages and not health, whose cost the limits of connections bound."""
     async with served(None) as site, aiohttp.ClientSession() as session:
-        site.site.guard.now = lambda: 0.0
-        found = []
+        site.site.access.now = lambda: 0.0
+        answers = []
         for _ in range(PAGES_BURST + 20):
             async with session.get(f"http://127.0.0.1:{site.port}/-/healthy") as answer:
-                found.append((answer.status, answer.headers.get("Connection")))
-        assert found == [(200, None)] * PAGES_BURST + [(200, "close")] * 20
+                answers.append((answer.status, answer.headers.get("Connection")))
+        assert answers == [(200, None)] * PAGES_BURST + [(200, "close")] * 20
         assert await site.status() == 429
         assert await site.status("/-/ready") == 503
 
@@ -621,7 +619,7 @@ async def test_beyond_the_limits_a_client_certificate_is_asked_for_too(tmp_path:
         tls_server_config=tls | {"client_allowed_sans": ["kubelet.example"]},
         basic_auth_users={"prometheus": HASH},
     )
-    async with served(path, Limits(of_one=0)) as site:
+    async with served(path, Limits(max_open_per_client=0)) as site:
         known = trusting(identity=AUTHORITY.issue_cert("kubelet.example"))
         assert await site.status("/-/healthy", ssl=known) == 200
         assert await site.status("/metrics", ssl=known, headers=basic()) == 429
@@ -638,14 +636,14 @@ async def test_nobody_learns_who_is_there_and_the_loop_goes_on() -> None:
     users = {"a": HASH}
     passwords = Passwords()
     seen: list[str] = []
-    look = asyncio.create_task(passwords.right(users, "nobody", PASSWORD))
+    look = asyncio.create_task(passwords.is_correct(users, "nobody", PASSWORD))
     look.add_done_callback(lambda _: seen.append("looked"))
     for _ in range(3):
         await asyncio.sleep(0)
         seen.append("turn")
     assert await look is False
     assert seen[:3] == ["turn"] * 3
-    assert not passwords.known(users, "nobody", PASSWORD)
+    assert not passwords.is_known(users, "nobody", PASSWORD)
     passwords.close()
 
 
@@ -654,14 +652,14 @@ async def test_what_was_right_is_known_again_and_not_for_ever() -> None:
     passwords = Passwords()
     users = {f"u{index}": HASH for index in range(MAX_REMEMBERED + 1)}
     for user in users:
-        assert await passwords.right(users, user, PASSWORD)
-    assert not passwords.known(users, "u0", PASSWORD)
-    assert passwords.known(users, "u1", PASSWORD)
-    assert not passwords.known(users, "u1", "wrong")
-    assert not passwords.known(users | {"u1": "$2b$04$" + "a" * 53}, "u1", PASSWORD)
-    waiting = [asyncio.create_task(passwords.right(users, "u1", "wrong")) for _ in range(MAX_WAITING)]
+        assert await passwords.is_correct(users, user, PASSWORD)
+    assert not passwords.is_known(users, "u0", PASSWORD)
+    assert passwords.is_known(users, "u1", PASSWORD)
+    assert not passwords.is_known(users, "u1", "wrong")
+    assert not passwords.is_known(users | {"u1": "$2b$04$" + "a" * 53}, "u1", PASSWORD)
+    waiting = [asyncio.create_task(passwords.is_correct(users, "u1", "wrong")) for _ in range(MAX_WAITING)]
     await asyncio.sleep(0)
     with pytest.raises(Busy):
-        await passwords.right(users, "u1", PASSWORD)
+        await passwords.is_correct(users, "u1", PASSWORD)
     assert await asyncio.gather(*waiting) == [False] * MAX_WAITING
     passwords.close()

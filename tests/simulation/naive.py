@@ -53,7 +53,7 @@ class Naive:
                 self.idle.append(block)
         sequence.shared = set()
 
-    def found(self, request: Request) -> list[int]:
+    def cached_ids(self, request: Request) -> list[int]:
         blocks = []
         for block in request.prefix[: (request.prompt_tokens - 1) // self.p.prefix_block_tokens]:
             if block not in self.held() and block not in self.idle:
@@ -65,16 +65,16 @@ class Naive:
         sequence = self.waiting[0]
         if len(self.running) >= self.p.max_sequences or sequence.request.arrival_s > now:
             return False
-        found = self.found(sequence.request)
-        sequence.shared = set(found)
+        cached_ids = self.cached_ids(sequence.request)
+        sequence.shared = set(cached_ids)
         sequence.to_compute = sequence.request.prompt_tokens + len(sequence.out)
-        sequence.computed = len(found) * self.p.prefix_block_tokens
+        sequence.computed = len(cached_ids) * self.p.prefix_block_tokens
         self.running.append(sequence)
         if self.used() > self.p.kv_blocks:
             self.running.pop()
             sequence.shared = set()
             return False
-        self.idle = [block for block in self.idle if block not in found]
+        self.idle = [block for block in self.idle if block not in cached_ids]
         self.trim()
         self.waiting.pop(0)
         if sequence.admitted is None:
@@ -93,7 +93,7 @@ class Naive:
         return preempted
 
     def step(self, now: float) -> float:
-        """One step that begins at `now`; returns when it ends (then, if nothing can be done)."""
+        """Run a step that begins at `now`; returns its end, or `now` if there is nothing to do."""
         preempted = self.preempt()
         decoding = [s for s in self.running if s.computed >= s.to_compute]
         for sequence in decoding:
@@ -127,8 +127,8 @@ class Naive:
             sequence.out.append(end)
             if sequence not in decoding:
                 known = {*self.held(), *self.idle}
-                whole = sequence.request.prompt_tokens // self.p.prefix_block_tokens
-                sequence.shared |= {block for block in sequence.request.prefix[:whole] if block not in known}
+                complete_blocks = sequence.request.prompt_tokens // self.p.prefix_block_tokens
+                sequence.shared |= {block for block in sequence.request.prefix[:complete_blocks] if block not in known}
             elif len(sequence.out) == sequence.request.output_tokens:
                 self.release(sequence)
         for sequence in [s for s in self.running if len(s.out) == s.request.output_tokens]:

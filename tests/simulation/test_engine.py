@@ -55,8 +55,8 @@ def test_jumping_is_the_same_as_walking(parameters: Parameters, seed: int) -> No
 
 def test_the_cases_above_have_what_they_compare() -> None:
     """Some preempt, some hit the prefix cache, some do neither."""
-    found = [served(TIGHT, drawn(Random(seed), 25, 300, 200, 0.1))[1] for seed in range(10)]
-    truths = [truth for case in found for truth in case]
+    runs = [served(TIGHT, drawn(Random(seed), 25, 300, 200, 0.1))[1] for seed in range(10)]
+    truths = [truth for case in runs for truth in case]
     assert sum(truth.preemptions > 0 for truth in truths) > 20
     assert sum(truth.cached_tokens > 0 for truth in truths) > 20
     assert sum(not truth.preemptions and not truth.cached_tokens for truth in truths) > 20
@@ -69,15 +69,15 @@ def test_a_step_at_a_time_is_the_same_as_jumping(seed: int) -> None:
     _, jumped = served(TIGHT, requests)
     stepped, pieces = Engine(TIGHT, Random(0)), Engine(TIGHT, Random(0))
     truths: list[Truth] = []
-    told: list[list[float]] = []
+    runs: list[list[float]] = []
     for request in [*requests, None]:
         until = request.arrival_s if request else math.inf
         while stepped.step(until):
-            for truth, times in zip(truths, told, strict=True):
+            for truth, times in zip(truths, runs, strict=True):
                 times.extend([stepped.at_s] * (stepped.tokens(truth) - len(times)))
         if request:
             truths.append(stepped.submit(request))
-            told.append([])
+            runs.append([])
     chopped = []
     at_s = 0.0
     for request in requests:
@@ -86,7 +86,7 @@ def test_a_step_at_a_time_is_the_same_as_jumping(seed: int) -> None:
         at_s = request.arrival_s
         chopped.append(pieces.submit(request))
     pieces.advance(math.inf)
-    for one, other, third, times in zip(truths, jumped, chopped, told, strict=True):
+    for one, other, third, times in zip(truths, jumped, chopped, runs, strict=True):
         assert times == pytest.approx(list(other.token_times_s()), abs=1e-9)
         assert list(one.token_times_s()) == pytest.approx(list(other.token_times_s()), abs=1e-9)
         assert list(third.token_times_s()) == pytest.approx(list(other.token_times_s()), abs=1e-9)
@@ -169,7 +169,7 @@ def test_first_come_first_served() -> None:
 
 
 def test_preemption_computes_again() -> None:
-    """When blocks run out the later one goes, waits, and its gap has a prefill of its prompt and of its tokens in it."""
+    """The later request is preempted and waits; its gap contains a prefill of its prompt and its tokens."""
     parameters = Parameters(kv_blocks=20)
     _, (first, last) = served(parameters, [Request(0.0, 100, 150), Request(0.0, 100, 150)])
     assert (first.preemptions, last.preemptions) == (0, 1)
@@ -220,7 +220,7 @@ def test_who_could_never_be_served_is_refused() -> None:
     engine = Engine(Parameters(kv_blocks=10), Random(0))
     with pytest.raises(ValueError, match="it may need 11 KV blocks of the engine's 10"):
         engine.submit(Request(0.0, 100, 61))
-    with pytest.raises(ValueError, match="a token or more"):
+    with pytest.raises(ValueError, match="at least one token"):
         engine.submit(Request(0.0, 0, 5))
 
 

@@ -54,7 +54,7 @@ def test_a_tail_of_all_steps_is_every_step() -> None:
 
 
 def test_lost_blocks_preempt_and_come_back() -> None:
-    """Who does not fit is preempted and waits, if need be for the blocks to come back."""
+    """Requests that do not fit are preempted and wait, if necessary until the blocks come back."""
     requests = [Request(0.0, 320, 200), Request(0.0, 320, 200)]
     both = served(requests, KvLost(30, 0.5, 60.0), kv_blocks=70)
     assert [truth.preemptions for truth in both] == [0, 1]
@@ -65,7 +65,7 @@ def test_lost_blocks_preempt_and_come_back() -> None:
 
 
 def test_a_flush_empties_the_prefix_cache() -> None:
-    """What hit before it does not hit after it, once."""
+    """A prefix that hit before the flush misses once after it."""
     requests = [Request(float(at), 600, 5, (7,)) for at in range(6)]
     assert [truth.cached_tokens for truth in served(requests, Flush(3.5))] == [0, 512, 512, 512, 0, 512]
 

@@ -9,7 +9,7 @@ import pytest
 from prober.simulation.faults import Crash, Slow
 from prober.simulation.load import TRACE_RATE_PER_S, AzureConversation, lengths, replayed
 from prober.simulation.parameters import Parameters
-from prober.simulation.probed import probed
+from prober.simulation.probe_samples import simulate_probes
 from prober.workload.trace import Trace
 
 
@@ -51,8 +51,8 @@ def test_the_day_has_its_peak() -> None:
 def test_a_trace_is_replayed_as_it_was() -> None:
     """Over and over, with its prefixes; a share of it keeps that share."""
     trace = Trace((0, 10**9, 2 * 10**9), (10, 20, 30), (1, 2, 3), ((1,), (1, 2), ()))
-    found = list(islice(replayed(trace).requests(Random(1), 0.0, 100.0), 4))
-    assert [(each.arrival_s, each.prompt_tokens, each.prefix) for each in found] == [
+    requests = list(islice(replayed(trace).requests(Random(1), 0.0, 100.0), 4))
+    assert [(request.arrival_s, request.prompt_tokens, request.prefix) for request in requests] == [
         *[(0.0, 10, (1,)), (1.0, 20, (1, 2)), (2.0, 30, ()), (3.0, 10, (1,))]
     ]
     half = list(replayed(trace, 0.5).requests(Random(1), 0.0, 3000.0))
@@ -71,26 +71,26 @@ def test_a_load_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 def test_probes_see_a_slower_engine() -> None:
     """In the order they were sent, at their rate; TTFT and ITL rise by the factor, though the load rises with it."""
     load = AzureConversation(1.0, daily_amplitude=0.0)
-    found = list(probed(Parameters(), load, Random(4), 1e9, 14_400.0, faults=[Slow(1.5, 7200.0)]))
-    assert [each.unix_s for each in found] == sorted(each.unix_s for each in found)
-    assert len(found) == pytest.approx(0.2 * 14_400, rel=0.1)
-    early = [each for each in found if each.unix_s < 1e9 + 7200]
-    late = [each for each in found if each.unix_s >= 1e9 + 7200]
-    assert median(each.ttft_s for each in late) / median(each.ttft_s for each in early) > 1.4
-    assert median(each.tpot_s for each in late) / median(each.tpot_s for each in early) > 1.4
-    assert fmean(each.load for each in late) > fmean(each.load for each in early) > 1
-    assert all(each.itl_p99_s >= each.tpot_s - 1e-12 for each in found)
+    probes = list(simulate_probes(Parameters(), load, Random(4), 1e9, 14_400.0, faults=[Slow(1.5, 7200.0)]))
+    assert [probe.unix_s for probe in probes] == sorted(probe.unix_s for probe in probes)
+    assert len(probes) == pytest.approx(0.2 * 14_400, rel=0.1)
+    early = [probe for probe in probes if probe.unix_s < 1e9 + 7200]
+    late = [probe for probe in probes if probe.unix_s >= 1e9 + 7200]
+    assert median(probe.ttft_s for probe in late) / median(probe.ttft_s for probe in early) > 1.4
+    assert median(probe.tpot_s for probe in late) / median(probe.tpot_s for probe in early) > 1.4
+    assert fmean(probe.load for probe in late) > fmean(probe.load for probe in early) > 1
+    assert all(probe.itl_p99_s >= probe.tpot_s - 1e-12 for probe in probes)
 
 
 def test_the_same_seed_is_the_same_engine() -> None:
     """And another one is another."""
-    runs = [list(probed(Parameters(), AzureConversation(), Random(seed), 0.0, 600.0)) for seed in (1, 1, 2)]
+    runs = [list(simulate_probes(Parameters(), AzureConversation(), Random(seed), 0.0, 600.0)) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
 
 
 def test_a_crash_leaves_a_hole() -> None:
     """Lost probes give no samples."""
-    found = probed(Parameters(), AzureConversation(), Random(5), 0.0, 600.0, 1.0, [Crash(200.0, 400.0)])
-    times = [each.unix_s for each in found]
+    probes = simulate_probes(Parameters(), AzureConversation(), Random(5), 0.0, 600.0, 1.0, [Crash(200.0, 400.0)])
+    times = [probe.unix_s for probe in probes]
     assert not [at for at in times if 200 < at < 400]
     assert len(times) == pytest.approx(400, rel=0.2)

@@ -1,4 +1,4 @@
-"""How long ago another process did something."""
+"""Time since an event in another process."""
 
 from prober.storage.elapsed import Moment, moment
 
@@ -13,7 +13,7 @@ def test_on_one_machine_the_wall_clock_may_say_what_it_likes() -> None:
 
 
 def test_across_machines_an_hour_of_disagreement_makes_nothing_older_than_it_is() -> None:
-    """Where only the wall clocks are left; a machine whose start is not known is another one."""
+    """This holds if only wall clocks are left; a machine with an unknown boot id counts as another one."""
     then = Moment("boot", 5 * HOUR_NS, 1e9)
     for wrong_s in (-3600, 0, 3600):
         for boot in ("other", ""):

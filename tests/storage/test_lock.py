@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from prober.storage.lock import Held, Lock
+from prober.storage.lock import Lock, LockHeld
 
 HOLD = (
     "import sys; from prober.storage.lock import Lock\n"
@@ -19,7 +19,7 @@ def test_one_process_has_it_and_its_death_gives_it_back() -> None:
     assert other.stdout is not None
     assert other.stdin is not None
     assert other.stdout.readline() == b"held\n"
-    with pytest.raises(Held, match=f"^prober matrix, process {other.pid}$"), Lock("http://one"):
+    with pytest.raises(LockHeld, match=f"^prober matrix, process {other.pid}$"), Lock("http://one"):
         pass
     with Lock("http://two"):
         pass

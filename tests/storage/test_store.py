@@ -1,4 +1,4 @@
-"""What survives a restart, and what does not stop one."""
+"""State that survives a restart, and damage that does not prevent one."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prober.storage import store as module
-from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Store, Unusable
+from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Store, UnusableStore
 
 
 def test_the_latest_of_each_key_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -81,13 +81,13 @@ def test_a_newer_version_is_set_aside_and_not_spoilt(tmp_path: Path) -> None:
 def test_an_unusable_folder_is_an_error_with_its_remedy(tmp_path: Path) -> None:
     """With the path and what to do: a file where a folder should be, a read-only disk, another prober's."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(Unusable, match=r"--storage.path .*/file: cannot be used: .*; mount a writable volume"):
+    with pytest.raises(UnusableStore, match=r"--storage.path .*/file: cannot be used: .*; mount a writable volume"):
         Store(str(tmp_path / "file"))
-    with pytest.raises(Unusable, match="mount a writable volume"):
+    with pytest.raises(UnusableStore, match="mount a writable volume"):
         Store("/proc/self/none")
     first = Store(str(tmp_path / "held"))
     with pytest.raises(
-        Unusable, match=r"held: held by another prober, .* \(database is locked\); give each prober its own folder"
+        UnusableStore, match=r"held: held by another prober, .* \(database is locked\); give each prober its own folder"
     ):
         Store(str(tmp_path / "held"))
     first.close()
@@ -100,14 +100,14 @@ def test_what_is_too_much_goes_with_what_is_saved_or_neither(tmp_path: Path) -> 
     store.save("sweep", [("b", b"22")], 1.0)
     store.save("other", [("a", b"1")], 1.0)
     store.save_and_prune("sweep", [("c", b"333")], 5.0, lambda entries: [entries[0].key])
-    assert [(each.key, each.saved_unix_s, each.size_bytes) for each in store.entries("sweep")] == [
+    assert [(entry.key, entry.saved_unix_s, entry.size_bytes) for entry in store.entries("sweep")] == [
         ("b", 1.0, 2),
         ("c", 5.0, 3),
     ]
     assert store.load("other") == {"a": b"1"}
     with pytest.raises(ZeroDivisionError):
         store.save_and_prune("sweep", [("d", b"4")], 6.0, lambda _: [str(1 // 0)])
-    assert [each.key for each in store.entries("sweep")] == ["b", "c"]
+    assert [entry.key for entry in store.entries("sweep")] == ["b", "c"]
     store.remove("sweep", ["b", "not there"])
     store.set_aside("sweep", "c")
     assert store.get("sweep", "c") is None
@@ -121,14 +121,14 @@ def test_lists_are_emptied_and_all_else_is_as_it_was(tmp_path: Path) -> None:
     row = (
         b'{"ttfts":[0.1,1e-9,null],"a":{"itls":[[1],[2]],"b":0.30000000000000004},"text":"\\u00e9 \xc3\xa9 \\"[1]\\""}'
     )
-    others = {"no": b"\xff\xfe", "none": b'{"b":[1, 2]}', "empty": b""}
-    store.save("sweep", [("row", row), *others.items()], 1.0)
-    for key in ("row", *others):
+    unchanged = {"no": b"\xff\xfe", "none": b'{"b":[1, 2]}', "empty": b""}
+    store.save("sweep", [("row", row), *unchanged.items()], 1.0)
+    for key in ("row", *unchanged):
         store.empty_lists("sweep", key, ["$.ttfts", "$.a.itls", "$.absent"])
-    found = store.get("sweep", "row")
-    assert found is not None
-    assert b"0.30000000000000004" in found
-    assert json.loads(found) == json.loads(row) | {"ttfts": [], "a": {"itls": [], "b": 0.30000000000000004}}
+    emptied = store.get("sweep", "row")
+    assert emptied is not None
+    assert b"0.30000000000000004" in emptied
+    assert json.loads(emptied) == json.loads(row) | {"ttfts": [], "a": {"itls": [], "b": 0.30000000000000004}}
     assert json.loads(store.load("sweep")["none"]) == {"b": [1, 2]}
     assert store.load("sweep")["no"] == b"\xff\xfe"
     assert store.load("sweep")["empty"] == b""
@@ -136,7 +136,7 @@ def test_lists_are_emptied_and_all_else_is_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_mostly_empty_is_made_smaller(tmp_path: Path) -> None:
-    """What is in it stays; one that is mostly full is left alone."""
+    """The content is preserved; a file that is mostly full is not changed."""
     store, path = Store(str(tmp_path)), tmp_path / FILE_NAME
     store.save("sweep", [(f"{number}", os.urandom(100_000)) for number in range(100)], 1.0)
     store.save("drift", [("a", b"1")], 1.0)
@@ -162,10 +162,10 @@ def test_a_large_file_is_checked_after_the_start(
     store = Store(str(tmp_path))
     store.save("drift", [(str(n), os.urandom(3000)) for n in range(50)], 1.0)
     store.close()
-    whole = Store(str(tmp_path))
-    whole.check()
+    store = Store(str(tmp_path))
+    store.check()
     assert caplog.text == ""
-    whole.close()
+    store.close()
     path = tmp_path / FILE_NAME
     data = bytearray(path.read_bytes())
     data[8192:80_000] = os.urandom(80_000 - 8192)

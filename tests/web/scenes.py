@@ -133,7 +133,7 @@ def target(
 
 
 def healthy() -> list[TargetView]:
-    """One target without problems."""
+    """A target without problems."""
     return [target()]
 
 
@@ -141,7 +141,7 @@ def slow() -> list[TargetView]:
     """An SLO is missed, and the diagnosis names the cause."""
     rng = Random(2)
     late = [probe(5 + i * 12, rng, ttft_ms=900.0 if i < 25 else 180.0) for i in range(40)]
-    found = Diagnosis(
+    diagnosis = Diagnosis(
         "queueing",
         "requests wait for a place in the batch",
         (
@@ -158,7 +158,7 @@ def slow() -> list[TargetView]:
         replace(
             target(ttft_ms=900.0),
             standings=standings("missed", "met", "met"),
-            diagnosis=found,
+            diagnosis=diagnosis,
             probes=late,
             capacity=Capacities(
                 [Capacity("ttft", "found", 10.0, 12.0, 13.0, 1_500.0, 0.9, 2_000, "model")],
@@ -193,9 +193,9 @@ def full() -> list[TargetView]:
 def down() -> list[TargetView]:
     """Refuses connections after it was ready."""
     rng = Random(3)
-    said = "127.0.0.1:8000 refused the connection"
+    message = "127.0.0.1:8000 refused the connection"
     probes = [
-        probe(5 + i * 12, rng, outcome=Outcome.CONNECT_REFUSED, detail=said) if i < 12 else probe(5 + i * 12, rng)
+        probe(5 + i * 12, rng, outcome=Outcome.CONNECT_REFUSED, detail=message) if i < 12 else probe(5 + i * 12, rng)
         for i in range(40)
     ]
     outcomes = {"ok": 1_400, "connect_refused": 12}
@@ -263,17 +263,17 @@ def hostile(text: str = HOSTILE) -> list[TargetView]:
             model=text,
             engine=text,
             standings=[SloStatus(evil, text, 10, 1, "missed", text)],
-            quantiles={(text, signal): found for (_, signal), found in one.quantiles.items()},
+            quantiles={(text, signal): quantile for (_, signal), quantile in one.quantiles.items()},
             diagnosis=replace(one.diagnosis, means=text, next_measurement=text, missing=(text,)),
-            drifts=[replace(each, workload=text) for each in drifting()[0].drifts],
-            probes=[replace(each, target=text + str(i)) for each in probes],
+            drifts=[replace(drift, workload=text) for drift in drifting()[0].drifts],
+            probes=[replace(probe, target=text + str(i)) for probe in probes],
             sweeps=[
                 replace(
                     result,
                     id=text,
                     stop_detail=text,
                     target=replace(result.target, model=text, url=text),
-                    capacities=tuple(replace(each, slo=text) for each in result.capacities),
+                    capacities=tuple(replace(capacity, slo=text) for capacity in result.capacities),
                 )
             ],
         )
@@ -285,13 +285,13 @@ def hostile(text: str = HOSTILE) -> list[TargetView]:
 def hundred() -> list[TargetView]:
     """A hundred targets, a few of them with problems."""
     rare = {3: down, 17: slow, 42: drifting, 60: paused, 77: nothing}
-    found = []
+    targets = []
     for i in range(100):
         name = f"team-{i % 7}/model-{i:02d}"
         one = rare[i]()[0] if i in rare else target(name, i, ttft_ms=80.0 + i * 3, samples=40 if i % 9 == 0 else 1_100)
-        probes = [replace(each, target=name, request_id=f"{each.request_id[:-8]}{i:08x}") for each in one.probes]
-        found.append(replace(one, key=name, name=name, probes=probes))
-    return found
+        probes = [replace(probe, target=name, request_id=f"{probe.request_id[:-8]}{i:08x}") for probe in one.probes]
+        targets.append(replace(one, key=name, name=name, probes=probes))
+    return targets
 
 
 def fleet() -> list[TargetView]:
@@ -330,27 +330,27 @@ def events(targets: Sequence[TargetView]) -> list[TargetEvent]:
 
 def unconfigured(text: str = "prober.yaml: targets[0].ulr: unknown key") -> PageView:
     """Nothing is probed because the configuration has mistakes."""
-    problem = Problem("configuration not taken over, nothing is probed until it is mended", (text,) * 30)
+    problem = Problem("configuration not applied, nothing is probed until it is fixed", (text,) * 30)
     return replace(page_of([target()]), targets=[], concerns=[], total=0, events=[], whole=False, problems=[problem])
 
 
-def page_of(targets: Sequence[TargetView], *, admin: bool = True, asked: str = "", chosen: str = "") -> PageView:
+def page_of(targets: Sequence[TargetView], *, admin: bool = True, query: str = "", chosen: str = "") -> PageView:
     """The values of a page as `Views.page` makes them."""
     ranked = sorted(((concern(view), view) for view in targets), key=lambda each: (each[0].rank, each[1].name))
-    matching = [view for _, view in ranked if asked.lower() in view.name.lower()]
+    matching = [view for _, view in ranked if query.lower() in view.name.lower()]
     one = next((view for view in targets if view.key == chosen), targets[0] if len(targets) == 1 else None)
     probes = sorted((p for view in targets for p in view.probes[:20]), key=lambda p: -p.timeline.intended_ns)
     return PageView(
         at_unix_s=NOW,
         targets=[one] if one else matching,
-        concerns=[(view.key, view.name, found) for found, view in ranked],
+        concerns=[(view.key, view.name, concern) for concern, view in ranked],
         total=len(targets),
         matching=len(matching),
         events=events(targets),
         probes=[] if one else probes[:20],
         admin=admin,
         version="9.9.9",
-        asked=asked,
+        asked=query,
         chosen=chosen,
         whole=one is not None,
     )

@@ -44,7 +44,7 @@ class Answer:
         return json.loads(self.text)["data"]
 
 
-class Asked:
+class Requester:
     """A site that listens, over a fleet that probes."""
 
     def __init__(self, seen: Watched, site: Site, url: str, session: aiohttp.ClientSession) -> None:
@@ -56,9 +56,9 @@ class Asked:
 
 
 @asynccontextmanager
-async def asked(
+async def requesting(
     *targets: str, admin: bool = True, external: str = "", prefix: str = "", slos: str = "", mock: Settings = QUICK
-) -> AsyncIterator[Asked]:
+) -> AsyncIterator[Requester]:
     async def reload() -> str | None:
         return None
 
@@ -68,7 +68,7 @@ async def asked(
         site.admin = admin
         runner = await serve(site, "127.0.0.1:0")
         try:
-            yield Asked(seen, site, f"http://127.0.0.1:{runner.addresses[0][1]}", session)
+            yield Requester(seen, site, f"http://127.0.0.1:{runner.addresses[0][1]}", session)
         finally:
             await runner.cleanup()
 
@@ -78,30 +78,30 @@ ONE = "name: a, url: '{url}'"
 
 def test_the_document_is_valid_and_committed() -> None:
     """By OpenAPI 3.1's own schema; docs/openapi.json is what the declaration says."""
-    found = openapi()
-    validate(found)
-    assert json.loads((ROOT / "docs/openapi.json").read_text()) == found
+    document = openapi()
+    validate(document)
+    assert json.loads((ROOT / "docs/openapi.json").read_text()) == document
 
 
 def test_every_operation_is_declared_once() -> None:
     """By its own name, with a summary; what it refuses is declared too."""
-    assert len({each.name for each in OPERATIONS}) == len(OPERATIONS)
-    for each in OPERATIONS:
-        operation = openapi()["paths"][each.path][each.method.lower()]
-        assert (operation["operationId"], operation["summary"]) == (each.name, each.text)
-        assert {"403", "404"} <= set(operation["responses"]) or not each.writes
+    assert len({operation.name for operation in OPERATIONS}) == len(OPERATIONS)
+    for declared in OPERATIONS:
+        operation = openapi()["paths"][declared.path][declared.method.lower()]
+        assert (operation["operationId"], operation["summary"]) == (declared.name, declared.text)
+        assert {"403", "404"} <= set(operation["responses"]) or not declared.writes
 
 
 def schema_of(path: str, method: str, status: int) -> Any:
     """The schema of an answer, with what it refers to."""
-    found = openapi()
-    reply = found["paths"][path][method.lower()]["responses"][str(status)]
-    return {**reply["content"]["application/json"]["schema"], "components": found["components"]}
+    document = openapi()
+    reply = document["paths"][path][method.lower()]["responses"][str(status)]
+    return {**reply["content"]["application/json"]["schema"], "components": document["components"]}
 
 
 async def test_what_is_answered_is_what_is_documented() -> None:
     """Real answers over a real mock, each against its schema; no field that is not declared."""
-    async with asked(ONE) as site:
+    async with requesting(ONE) as site:
         await until(lambda: site.seen.probes("a") >= 3)
         for path in ("/api/v1/targets", "/api/v1/probes", "/api/v1/events", "/api/v1/sweeps", "/api/v1/openapi.json"):
             answer = await site.ask("GET", path)
@@ -120,7 +120,7 @@ async def test_what_is_answered_is_what_is_documented() -> None:
 
 async def test_a_probe_on_request_is_shown_and_counted_nowhere() -> None:
     """Neither in series nor in outcomes nor in quantiles; it says of itself what it is."""
-    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+    async with requesting("name: a, url: '{url}', rate: 1/h") as site:
         await until(lambda: site.seen.probes("a") >= 1)
         counted, outcomes = site.seen.probes("a"), site.seen.outcomes("a")
         answer = await site.ask("POST", "/api/v1/probes?target=a")
@@ -128,28 +128,28 @@ async def test_a_probe_on_request_is_shown_and_counted_nowhere() -> None:
         assert (answer.data["outcome"], answer.data["on_request"], answer.data["target"]) == ("ok", True, "a")
         assert site.seen.probes("a") == counted
         assert site.seen.outcomes("a") == outcomes
-        shown = (await site.ask("GET", "/api/v1/probes?target=a")).data
-        assert [each["on_request"] for each in shown] == [True, False]
+        probes = (await site.ask("GET", "/api/v1/probes?target=a")).data
+        assert [probe["on_request"] for probe in probes] == [True, False]
         assert "on request: not in any SLI" in (await site.ask("GET", "/")).text
 
 
-def line_of(site: Asked, name: str) -> TargetRunner:
+def line_of(site: Requester, name: str) -> TargetRunner:
     line = site.seen.fleet.find(name)
     assert line is not None
     return line
 
 
-def on_request(site: Asked, now_s: float = 0.0) -> on_demand.OnRequest:
-    """What sends probes on request, with a clock that stands still."""
-    found = site.site._api.on_request
-    found.now = lambda: now_s
-    return found
+def on_request(site: Requester, now_s: float = 0.0) -> on_demand.OnRequest:
+    """The sender of probes on request, with a stopped clock."""
+    probes_on_request = site.site._api.on_request
+    probes_on_request.now = lambda: now_s
+    return probes_on_request
 
 
 async def test_a_flood_of_requests_for_probes_takes_nothing_from_the_schedule() -> None:
     """Targets that use half their in-flight cap: none of their probes is shed or late, and every SLO stays met, of neighbours too."""
     victim = "url: '{url}', rate: 5/s, max_in_flight: 3"
-    async with asked(
+    async with requesting(
         f"name: a, {victim}",
         f"name: b, {victim}",
         slos="{all: {signal: success, objective: 99%}}",
@@ -157,7 +157,7 @@ async def test_a_flood_of_requests_for_probes_takes_nothing_from_the_schedule() 
         admin=False,
     ) as site:
         await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
-        site.site.guard.now = iter(
+        site.site.access.now = iter(
             range(10**6)
         ).__next__  # a second passes with each request: only the limits of probes on request hold
         async with asyncio.TaskGroup() as group:
@@ -165,7 +165,7 @@ async def test_a_flood_of_requests_for_probes_takes_nothing_from_the_schedule() 
             for _ in range(60):
                 flood.append(group.create_task(site.ask("GET", "/probe?target=a")))
                 await asyncio.sleep(0.04)
-        found = Counter(each.result().status for each in flood)
+        statuses = Counter(task.result().status for task in flood)
         await until(lambda: site.seen.probes("a") >= 10 and site.seen.probes("b") >= 10)
         for target in (await site.ask("GET", "/api/v1/targets")).data:
             assert set(target["outcomes"]) == {"ok"}
@@ -174,23 +174,23 @@ async def test_a_flood_of_requests_for_probes_takes_nothing_from_the_schedule() 
             assert target["slos"][0]["state"] != "missed"
         for name in ("a", "b"):
             assert site.seen.count("llmslo_probe_failures_total", name) == 0
-        assert set(found) == {200, 429}
-        assert found[429] >= 40, found
+        assert set(statuses) == {200, 429}
+        assert statuses[429] >= 40, statuses
 
 
 async def test_probes_on_request_have_a_rate_for_the_whole_prober() -> None:
     """A burst, then one a second, by GET and POST together; refused ones say when to try again, and nothing is sent."""
-    async with asked("name: a, url: '{url}', rate: 1/h", "name: b, url: '{url}', rate: 1/h") as site:
+    async with requesting("name: a, url: '{url}', rate: 1/h", "name: b, url: '{url}', rate: 1/h") as site:
         await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
         on_request(site)
         assert (await site.ask("GET", "/probe?target=none")).status == 404  # takes nothing of the rate
         asks = [("GET", "/probe?target=a"), ("POST", "/api/v1/probes?target=b")] * 3
-        found = [await site.ask(*each) for each in asks]
-        assert [each.status for each in found] == [200] * on_demand.BURST + [429]
-        assert (found[-1].headers["Retry-After"], "nothing was sent" in found[-1].text) == ("2", True)
-        shown = len(site.seen.recent("a"))
+        answers = [await site.ask(*ask) for ask in asks]
+        assert [answer.status for answer in answers] == [200] * on_demand.PROBES_BURST + [429]
+        assert (answers[-1].headers["Retry-After"], "nothing was sent" in answers[-1].text) == ("2", True)
+        recent = len(site.seen.recent("a"))
         assert (await site.ask("GET", "/probe?target=a")).status == 429
-        assert len(site.seen.recent("a")) == shown
+        assert len(site.seen.recent("a")) == recent
         on_request(site, now_s=1.0)
         assert [(await site.ask("GET", "/probe?target=a")).status for _ in range(2)] == [200, 429]
 
@@ -202,7 +202,7 @@ async def test_a_probe_on_request_that_does_not_end_may_have_been_sent(monkeypat
         await asyncio.Event().wait()
 
     monkeypatch.setattr(on_demand, "run_probe", never)
-    async with asked(ONE + ", timeouts: {{connect: 50ms, first_token: 50ms, stall: 50ms, total: 50ms}}") as site:
+    async with requesting(ONE + ", timeouts: {{connect: 50ms, first_token: 50ms, stall: 50ms, total: 50ms}}") as site:
         await until(lambda: site.seen.probes("a") >= 1)
         for _ in range(on_demand.MAX_IN_FLIGHT_PER_TARGET + 1):
             answer = await site.ask("POST", "/api/v1/probes?target=a")
@@ -213,19 +213,19 @@ async def test_a_probe_on_request_that_does_not_end_may_have_been_sent(monkeypat
 
 async def test_probes_on_request_are_two_at_a_time_of_a_target() -> None:
     """A third is refused, one of another target is not; ended ones give their slots back."""
-    async with asked("name: a, url: '{url}', rate: 1/h", "name: b, url: '{url}', rate: 1/h", mock=SLOW) as site:
+    async with requesting("name: a, url: '{url}', rate: 1/h", "name: b, url: '{url}', rate: 1/h", mock=SLOW) as site:
         await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
         on_request(site)
-        found = await asyncio.gather(*(site.ask("GET", f"/probe?target={name}") for name in "aaab"))
-        assert sorted(each.status for each in found[:3]) == [200, 200, 429]
-        assert found[3].status == 200
+        answers = await asyncio.gather(*(site.ask("GET", f"/probe?target={name}") for name in "aaab"))
+        assert sorted(answer.status for answer in answers[:3]) == [200, 200, 429]
+        assert answers[3].status == 200
         assert (await site.ask("GET", "/probe?target=a")).status == 200
 
 
 @pytest.mark.parametrize("url", ["'{url}'", "'http://127.0.0.1:1/v1', model: m, starting_timeout: 0s"])
 async def test_a_probe_on_request_changes_nothing_of_its_target(url: str) -> None:
     """Not state, failures in a row, in-flight count, identity or warm-up, whether it ends well or not."""
-    async with asked(f"name: a, url: {url}, rate: 1/h, warmup: 5") as site:
+    async with requesting(f"name: a, url: {url}, rate: 1/h, warmup: 5") as site:
         await until(lambda: site.seen.probes("a") >= 1)
         target = line_of(site, "a").target
 
@@ -239,12 +239,12 @@ async def test_a_probe_on_request_changes_nothing_of_its_target(url: str) -> Non
                 target.identity,
                 target.known,
             )
-            return (*state, warm_up._left, warm_up._last_ns, tuple(warm_up._taken))
+            return (*state, warm_up._remaining, warm_up._last_ns, tuple(warm_up._warm_ups))
 
         before = all_of_it()
-        found = [await site.ask("POST", "/api/v1/probes?target=a") for _ in range(4)]
-        assert {each.data["outcome"] for each in found} == ({"ok"} if "{url}" in url else {"connect_refused"})
-        assert not any(each.data["warm_up"] for each in found)
+        answers = [await site.ask("POST", "/api/v1/probes?target=a") for _ in range(4)]
+        assert {answer.data["outcome"] for answer in answers} == ({"ok"} if "{url}" in url else {"connect_refused"})
+        assert not any(answer.data["warm_up"] for answer in answers)
         assert all_of_it() == before
 
 
@@ -252,7 +252,7 @@ async def test_a_probe_on_request_is_charged_what_it_used() -> None:
     """To the target's own budget, and settled by the server's count; one that never left costs nothing."""
     budget = "budget: {{tokens_per_day: 10000000}}"
     refused = f"name: b, url: 'http://127.0.0.1:1/v1', starting_timeout: 0s, rate: 1/h, model: m, {budget}"
-    async with asked(f"name: a, url: '{{url}}', rate: 1/h, {budget}", refused) as site:
+    async with requesting(f"name: a, url: '{{url}}', rate: 1/h, {budget}", refused) as site:
         await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
         for name in ("a", "b"):
             target = line_of(site, name).target
@@ -274,16 +274,16 @@ async def test_probes_on_request_use_only_what_the_schedule_leaves_of_a_budget()
     needed = needs_of(spec)["tokens"].max_over(25 * 3600)  # hours that count
     limit = round(needed + 4 * 400)  # a few probes
     hourly = HOURLY.replace("{", "{{").replace("}", "}}")
-    async with asked(f"name: a, url: '{{url}}', {hourly}, budget: {{{{tokens_per_day: {limit}}}}}") as site:
+    async with requesting(f"name: a, url: '{{url}}', {hourly}, budget: {{{{tokens_per_day: {limit}}}}}") as site:
         await until(lambda: site.seen.probes("a") >= 1)
-        found = []
+        answers = []
         for _ in range(12):
             site.site._api.on_request._rate = Rates(1.0, 1)
-            found.append((await site.ask("POST", "/api/v1/probes?target=a")).data)
-        outcomes = [each["outcome"] for each in found]
+            answers.append((await site.ask("POST", "/api/v1/probes?target=a")).data)
+        outcomes = [answer["outcome"] for answer in answers]
         assert outcomes[0] == "ok"
         assert outcomes[-1] == "over_budget"
-        assert "schedule leaves" in found[-1]["detail"]
+        assert "schedule leaves" in answers[-1]["detail"]
         site.site._api.on_request._rate = Rates(1.0, 1)
         page = await site.ask("GET", "/probe?target=a")
         assert page.status == 200
@@ -333,7 +333,9 @@ async def test_a_probe_is_not_for_the_pages_of_other_sites(
 ) -> None:
     """Prometheus by every name that it has for a prober, and its own page, may; a page elsewhere may not, by any name (rebinding)."""
     monkeypatch.setattr("socket.gethostname", lambda: "The.Machine.example")
-    async with asked("name: a, url: '{url}', rate: 1/h", external="https://prober.example/slo", admin=False) as site:
+    async with requesting(
+        "name: a, url: '{url}', rate: 1/h", external="https://prober.example/slo", admin=False
+    ) as site:
         await until(lambda: site.seen.probes("a") >= 1)
         own = {name: value.format(own=site.url) if "{own}" in value else value for name, value in headers.items()}
         answer = await site.ask("GET", "/probe?target=a", **own)
@@ -349,7 +351,7 @@ async def test_a_malformed_host_is_a_mistake_of_the_client(
     method: str, lines: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """400 in words, with browsers' headers too, and no exception."""
-    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+    async with requesting("name: a, url: '{url}', rate: 1/h") as site:
         for more in ("", "Sec-Fetch-Site: same-origin\r\n", "Origin: http://[\r\n", "Origin: http://a\r\n"):
             port = int(site.url.rpartition(":")[2])
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -364,7 +366,7 @@ async def test_a_malformed_host_is_a_mistake_of_the_client(
 
 async def test_without_a_host_it_is_no_browser() -> None:
     """HTTP/1.0, as a script may speak it."""
-    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+    async with requesting("name: a, url: '{url}', rate: 1/h") as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(site.url.rpartition(":")[2]))
         writer.write(b"GET /probe?target=a HTTP/1.0\r\n\r\n")
         assert (await reader.read()).split()[1] == b"200"
@@ -374,7 +376,7 @@ async def test_without_a_host_it_is_no_browser() -> None:
 
 async def test_a_paused_target_is_sent_nothing() -> None:
     """Until it is resumed: no probe of the schedule, none on request, no sweep; over a reload too, and it is told everywhere."""
-    async with asked(ONE) as site:
+    async with requesting(ONE) as site:
         await until(lambda: site.seen.probes("a") >= 3)
         begun = await site.ask("POST", "/api/v1/pauses?target=a")
         assert begun.data["paused"] > 1.6e9
@@ -402,13 +404,13 @@ async def test_a_paused_target_is_sent_nothing() -> None:
         await until(lambda: site.seen.probes("a") > before)
 
 
-WRITES = [(each.method, each.path) for each in OPERATIONS if each.writes]
+WRITES = [(operation.method, operation.path) for operation in OPERATIONS if operation.writes]
 
 
 @pytest.mark.parametrize(("method", "path"), WRITES)
 async def test_nothing_can_be_changed_unless_it_is_allowed(method: str, path: str) -> None:
     """Without --web.enable-admin-api each action is refused, in words that name the flag."""
-    async with asked(ONE, admin=False) as site:
+    async with requesting(ONE, admin=False) as site:
         answer = await site.ask(method, f"{path}?target=a")
         assert answer.status == 403
         assert "--web.enable-admin-api" in answer.text
@@ -420,7 +422,7 @@ async def test_nothing_can_be_changed_unless_it_is_allowed(method: str, path: st
 @pytest.mark.parametrize(("method", "path"), WRITES)
 async def test_an_unknown_target_is_named(method: str, path: str) -> None:
     """404, with what was asked for."""
-    async with asked(ONE) as site:
+    async with requesting(ONE) as site:
         answer = await site.ask(method, f"{path}?target=b")
         assert answer.status == 404
         assert "'b'" in answer.text
@@ -450,7 +452,7 @@ async def test_another_sites_page_can_change_nothing(
     method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
     """A browser says where a request comes from; programs say nothing, and may."""
-    async with asked(ONE, external="https://prober.example/slo") as site:
+    async with requesting(ONE, external="https://prober.example/slo") as site:
         answer = await site.ask(method, path, **{name: value.format(own=site.url) for name, value in headers.items()})
         assert answer.status == status
         if status == 403:
@@ -460,11 +462,11 @@ async def test_another_sites_page_can_change_nothing(
 
 async def test_reading_changes_nothing() -> None:
     """No GET of the API, with whatever parameters, pauses, probes or sweeps; and an action has no GET."""
-    async with asked("name: a, url: '{url}', rate: 1/h") as site:
+    async with requesting("name: a, url: '{url}', rate: 1/h") as site:
         await until(lambda: site.seen.probes("a") >= 1)
         before = len(site.seen.recent("a"))
-        for each in OPERATIONS:
-            await site.ask("GET", each.path.replace("{id}", "x") + "?target=a&method=POST")
+        for operation in OPERATIONS:
+            await site.ask("GET", operation.path.replace("{id}", "x") + "?target=a&method=POST")
         assert (await site.ask("GET", "/api/v1/pauses?target=a")).status == 405
         assert (await site.ask("GET", "/-/reload")).status == 405
         assert len(site.seen.recent("a")) == before
@@ -478,7 +480,7 @@ async def test_reading_changes_nothing() -> None:
 )
 async def test_every_answer_is_guarded(path: str) -> None:
     """Nothing may be loaded from elsewhere, nothing framed, no type guessed; no inline script anywhere."""
-    async with asked(ONE) as site:
+    async with requesting(ONE) as site:
         answer = await site.ask("GET", path)
         assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
         policy = dict(part.strip().split(" ", 1) for part in HEADERS["Content-Security-Policy"].split(";"))
@@ -491,14 +493,14 @@ async def test_every_answer_is_guarded(path: str) -> None:
 
 async def test_all_is_below_the_prefix() -> None:
     """With and without its slash; what the page loads is found from there, and its addresses change with what is in them."""
-    async with asked(ONE, prefix="/slo/prober") as site:
+    async with requesting(ONE, prefix="/slo/prober") as site:
         turned = await site.ask("GET", "/slo/prober")
         assert (turned.status, turned.headers["Location"]) == (308, "prober/")
         page = (await site.ask("GET", "/slo/prober/")).text
         style = page.split('rel="stylesheet" href="')[1].split('"')[0]
-        found = await site.ask("GET", f"/slo/prober/{style}")
-        assert found.status == 200
-        assert "immutable" in found.headers["Cache-Control"]
+        answer = await site.ask("GET", f"/slo/prober/{style}")
+        assert answer.status == 200
+        assert "immutable" in answer.headers["Cache-Control"]
         assert (await site.ask("GET", "/slo/prober/static/page.css")).headers["Cache-Control"] == "no-cache"
         assert (await site.ask("GET", "/slo/prober/static/..%2f__init__.py")).status == 404
         assert (await site.ask("GET", "/")).status == 404
@@ -506,7 +508,7 @@ async def test_all_is_below_the_prefix() -> None:
 
 async def test_the_page_filters_and_finds() -> None:
     """By every word, in name, model, engine and state; a target that there is not is a 404 with those that there are."""
-    async with asked("name: alpha, url: '{url}'", "name: beta, url: '{url}', rate: 1/h") as site:
+    async with requesting("name: alpha, url: '{url}'", "name: beta, url: '{url}', rate: 1/h") as site:
         await until(lambda: site.seen.probes("alpha") >= 1 and site.seen.probes("beta") >= 1)
         both = (await site.ask("GET", "/")).text
         assert both.count('<li class="card') == 2
@@ -523,10 +525,10 @@ async def test_the_page_filters_and_finds() -> None:
 
 async def test_the_page_lets_others_run() -> None:
     """However many targets: at least one turn of other work a target, an SLO or a card."""
-    async with asked(*(f"name: t{i}, url: '{{url}}', rate: 1/h" for i in range(30))) as site:
+    async with requesting(*(f"name: t{i}, url: '{{url}}', rate: 1/h" for i in range(30))) as site:
         turns = 0
 
-        async def others() -> None:
+        async def count_turns() -> None:
             nonlocal turns
             while True:
                 turns += 1
@@ -534,7 +536,7 @@ async def test_the_page_lets_others_run() -> None:
 
         view = await site.site.views.page("", 1, "", admin=False)
         assert view is not None
-        other = asyncio.create_task(others())
+        other = asyncio.create_task(count_turns())
         await site.site.views.page("", 1, "", admin=False)
         other.cancel()
         assert turns >= 30
@@ -543,7 +545,7 @@ async def test_the_page_lets_others_run() -> None:
 async def test_the_result_of_a_sweep_is_served_and_drawn() -> None:
     """In brief, in full, in words, and as curves over load on the target's page."""
     slo = "{quick: {signal: ttft, threshold: 1s, objective: 99%}}"
-    async with asked(ONE + ", sweep: {{max_rate: 5/s}}", slos=slo) as site:
+    async with requesting(ONE + ", sweep: {{max_rate: 5/s}}", slos=slo) as site:
         await until(lambda: site.seen.probes("a") >= 1)
         runner = site.seen.fleet.runners["a"]
         sweeps, result = runner.find(TargetSweeps), sweep("c0ffee")
@@ -552,8 +554,8 @@ async def test_the_result_of_a_sweep_is_served_and_drawn() -> None:
         brief = await site.ask("GET", "/api/v1/sweeps")
         jsonschema.validate(json.loads(brief.text), schema_of("/api/v1/sweeps", "GET", 200))
         assert brief.data[0]["id"] == "c0ffee"
-        whole = await site.ask("GET", "/api/v1/sweeps/c0ffee")
-        jsonschema.validate(json.loads(whole.text), schema_of("/api/v1/sweeps/{id}", "GET", 200))
+        answer = await site.ask("GET", "/api/v1/sweeps/c0ffee")
+        jsonschema.validate(json.loads(answer.text), schema_of("/api/v1/sweeps/{id}", "GET", 200))
         (target,) = (await site.ask("GET", "/api/v1/targets")).data
         assert target["capacity"].startswith("ttft holds up to 12/s (10 to 13)")
         page = (await site.ask("GET", "/")).text
@@ -565,28 +567,28 @@ async def test_the_result_of_a_sweep_is_served_and_drawn() -> None:
 
 async def test_an_answer_that_is_no_utf_8_is_answered_all_the_same() -> None:
     """Half a character, a number beyond 64 bits: as JSON can say them."""
-    async with asked(ONE) as site:
+    async with requesting(ONE) as site:
         await until(lambda: site.seen.probes("a") >= 1)
         last = site.seen.recent("a")[0]
         odd = replace(last.timeline, usage=Usage(10**30, 1))
         history = site.seen.fleet.runners["a"].find(TargetHistory)
         assert history is not None
         history.add(replace(last, detail="\ud800", timeline=odd, on_request=True))
-        found = (await site.ask("GET", "/api/v1/probes?target=a")).data
-        assert ("\ud800", 10**30) in [(each["detail"], each["usage"]["prompt_tokens"]) for each in found]
+        probes = (await site.ask("GET", "/api/v1/probes?target=a")).data
+        assert ("\ud800", 10**30) in [(probe["detail"], probe["usage"]["prompt_tokens"]) for probe in probes]
         assert (await site.ask("GET", "/?target=a")).status == 200
 
 
 async def test_a_target_of_another_shard_is_told_where_it_is() -> None:
     """It is configured, only not here; what nobody has is not."""
     names = [f"t{index}" for index in range(8)]
-    mine, others = ([name for name in names if (shard_of(name, 2) == 0) is own] for own in (True, False))
-    async with asked(f"name: {mine[0]}, url: '{{url}}'") as site:
+    mine, foreign = ([name for name in names if (shard_of(name, 2) == 0) is own] for own in (True, False))
+    async with requesting(f"name: {mine[0]}, url: '{{url}}'") as site:
         site.seen.fleet.shard = Shard(0, 2)
-        await site.seen.reconcile(specs(*(f"name: {name}, url: 'http://127.0.0.1:1'" for name in others)), 1.0)
-        answer = await site.ask("GET", f"/probe?target={others[0]}")
-        said = f"target '{others[0]}' is configured, but shard 1/2 has it, and this is 0/2\n"
-        assert (answer.status, answer.text) == (404, said)
+        await site.seen.reconcile(specs(*(f"name: {name}, url: 'http://127.0.0.1:1'" for name in foreign)), 1.0)
+        answer = await site.ask("GET", f"/probe?target={foreign[0]}")
+        message = f"target '{foreign[0]}' is configured, but shard 1/2 has it, and this is 0/2\n"
+        assert (answer.status, answer.text) == (404, message)
         answer = await site.ask("GET", f"/probe?target={mine[0]}")
         assert (answer.status, answer.text) == (404, f"target '{mine[0]}' is not configured; known: none\n")
 
@@ -603,5 +605,5 @@ async def test_an_address_to_listen_on_has_a_host_or_a_colon(address: str, advic
     """A number alone may be meant as a port, and would open the pages to everybody."""
     async with watched() as seen:
         site = Site(seen.fleet, seen.sweeps, seen.families, cast(Any, None), "", "")
-        with pytest.raises(OSError, match=advice):
+        with pytest.raises(ValueError, match=advice):
             await serve(site, address)

@@ -25,9 +25,9 @@ from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, hostile, hundred, page_
 VOID = {"meta", "link", "input", "br", "img"}
 
 
-def html(targets: Sequence[TargetView], *, admin: bool = True, asked: str = "", chosen: str = "") -> str:
-    view = page_of(targets, admin=admin, asked=asked, chosen=chosen)
-    drawn = curves([(each.id, each) for each in view.targets[0].sweeps]) if view.whole else []
+def html(targets: Sequence[TargetView], *, admin: bool = True, query: str = "", chosen: str = "") -> str:
+    view = page_of(targets, admin=admin, query=query, chosen=chosen)
+    drawn = curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps]) if view.whole else []
     return "".join(layout.page(view, "stamp", drawn))
 
 
@@ -78,8 +78,8 @@ def test_every_scene_is_a_well_formed_page(scene: str) -> None:
     read = Read(html(PAGES[scene]()))
     ids = read.all("id")
     assert len(ids) == len(set(ids))
-    assert not any(re.search(r"\s", each) for each in ids)
-    assert {part for each in read.all("aria-labelledby") for part in each.split()} <= set(ids)
+    assert not any(re.search(r"\s", id_) for id_ in ids)
+    assert {part for ids_ in read.all("aria-labelledby") for part in ids_.split()} <= set(ids)
     assert read.headings[0] == 1
     assert all(after - before <= 1 for before, after in zip(read.headings, read.headings[1:], strict=False))
     assert all(attributes.get("aria-label") for tag, attributes in read.tags if tag == "svg")
@@ -116,9 +116,9 @@ def test_no_text_from_elsewhere_is_markup(text: str) -> None:
     assert [tag for tag, _ in Read(evil).tags] == [tag for tag, _ in Read(plain).tags]
     evil.encode()
     assert len(evil) < 400_000
-    whole = html(hostile(text)[:1])
-    assert [tag for tag, _ in Read(whole).tags] == [tag for tag, _ in Read(html(hostile("x")[:1])).tags]
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", evil + whole)
+    page_html = html(hostile(text)[:1])
+    assert [tag for tag, _ in Read(page_html).tags] == [tag for tag, _ in Read(html(hostile("x")[:1])).tags]
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", evil + page_html)
 
 
 def filled(value: Any, text: str) -> Any:
@@ -128,9 +128,9 @@ def filled(value: Any, text: str) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         hints = get_type_hints(type(value))
         changed = {
-            each.name: filled(getattr(value, each.name), text)
-            for each in fields(value)
-            if each.init and not holds_words(hints[each.name])
+            field.name: filled(getattr(value, field.name), text)
+            for field in fields(value)
+            if field.init and not holds_words(hints[field.name])
         }
         return replace(value, **changed)
     if isinstance(value, tuple) and hasattr(value, "_replace"):
@@ -164,11 +164,11 @@ def test_no_template_takes_any_field_for_markup(text: str, monkeypatch: pytest.M
 
     def get_template(name: str, *rest: Any) -> Any:
         used.add(name)
-        return found(name, *rest)
+        return original(name, *rest)
 
-    found = TEMPLATES.get_template
+    original = TEMPLATES.get_template
     monkeypatch.setattr(TEMPLATES, "get_template", get_template)
-    plain, evil = (list(every_page(each)) for each in ("x", text))
+    plain, evil = (list(every_page(filler)) for filler in ("x", text))
     assert used == set(TEMPLATES.list_templates())
     for before, after in zip(plain, evil, strict=True):
         read = Read(after)
@@ -192,9 +192,9 @@ def every_page(text: str) -> Iterator[str]:
         *SCENES["starting"](),
         *SCENES["paused"](),
     ]
-    drawn = [replace(each, svg="<svg></svg>") for each in filled(curves([("a", sweep("a"))]), text)]
+    drawn = [replace(curve, svg="<svg></svg>") for curve in filled(curves([("a", sweep("a"))]), text)]
     for one in scenes:
-        view = filled(replace(page_of([one], asked="x", chosen="x"), problems=unconfigured().problems), text)
+        view = filled(replace(page_of([one], query="x", chosen="x"), problems=unconfigured().problems), text)
         yield "".join(layout.page(view, "stamp", drawn))
     view = replace(page_of(scenes), asked="x", page=2, pages=3, matching=300, total=300, trusted=False)
     yield "".join(layout.page(filled(view, text), "stamp"))
@@ -241,13 +241,13 @@ def test_a_text_is_cut_and_its_faults_are_shown() -> None:
 )
 def test_the_headline_says_what_is_the_matter(scene: str, headline: str) -> None:
     """The headline has a sign and words."""
-    found = re.search(r"<h1.*?</h1>", html(SCENES[scene]()))
-    assert found is not None
-    assert Read(found[0]).text == headline
+    heading = re.search(r"<h1.*?</h1>", html(SCENES[scene]()))
+    assert heading is not None
+    assert Read(heading[0]).text == headline
 
 
 @pytest.mark.parametrize(
-    ("scene", "said"),
+    ("scene", "texts"),
     [
         (
             "healthy",
@@ -292,10 +292,10 @@ def test_the_headline_says_what_is_the_matter(scene: str, headline: str) -> None
         ("paused", ["‖ paused", "No probes and no sweeps start until it is resumed", "Resume"]),
     ],
 )
-def test_a_targets_page_shows_all_figures(scene: str, said: list[str]) -> None:
+def test_a_targets_page_shows_all_figures(scene: str, texts: list[str]) -> None:
     """The figures of each scene are on the page with their words."""
     text = Read(html(SCENES[scene]())).text
-    assert [each for each in said if each not in text] == []
+    assert [missing for missing in texts if missing not in text] == []
 
 
 def test_what_rests_on_too_few_samples_says_so() -> None:
@@ -311,12 +311,12 @@ def test_actions_are_there_only_where_they_are_allowed() -> None:
     paths = Read(html(SCENES["healthy"]())).all("data-path")
     assert paths == [
         "-/reload",
-        *(f"api/v1/{each}?target=llama-70b" for each in ("probes", "sweeps", "pauses")),
+        *(f"api/v1/{kind}?target=llama-70b" for kind in ("probes", "sweeps", "pauses")),
     ]
     off = html(SCENES["healthy"](), admin=False)
     assert Read(off).all("data-path") == []
     assert "--web.enable-admin-api" in off
-    full = [each for each in Read(html(SCENES["full"]())).tags if each[0] == "button"]
+    full = [tag for tag in Read(html(SCENES["full"]())).tags if tag[0] == "button"]
     assert ("DELETE", "api/v1/sweeps?target=llama-70b") in [(a.get("data-method"), a.get("data-path")) for _, a in full]
 
 
@@ -342,7 +342,7 @@ def test_a_page_of_a_hundred_targets_is_small() -> None:
 
 def test_more_targets_than_a_page_holds_are_paged() -> None:
     """The links keep the filter."""
-    view = replace(page_of(hundred(), asked="model"), page=2, pages=3, matching=2 * AT_ONCE + 1)
+    view = replace(page_of(hundred(), query="model"), page=2, pages=3, matching=2 * AT_ONCE + 1)
     text = "".join(layout.page(view, "stamp"))
     assert 'href="?q=model&amp;page=1" rel="prev"' in text
     assert 'href="?q=model&amp;page=3" rel="next"' in text
@@ -398,8 +398,8 @@ def test_headroom_can_be_followed() -> None:
     one = target()
     assert one.capacity is not None
     rooms = [Room("requests", 0.84, 0.87, 0.89)]
-    found = replace(one.capacity, rooms=rooms, demand_per_s=4.03, shape_ratio=4.155)
-    text = Read(html([replace(one, capacity=found)])).text
+    capacity = replace(one.capacity, rooms=rooms, demand_per_s=4.03, shape_ratio=4.155)
+    text = Read(html([replace(one, capacity=capacity)])).text
     assert (
         "4.03 requests/s now, equivalent to 0.97/s of the sweep's shape: the sweep's have 4.16 times as many tokens."
         in text
@@ -407,7 +407,7 @@ def test_headroom_can_be_followed() -> None:
     assert "(125 tokens each)" in text
     assert "87% free" in text
     assert "13% used" in text
-    larger = Read(html([replace(one, capacity=replace(found, shape_ratio=0.5))])).text
+    larger = Read(html([replace(one, capacity=replace(capacity, shape_ratio=0.5))])).text
     assert "equivalent to 8.06/s of the sweep's shape: they have 2 times as many tokens as the sweep's." in larger
 
 
@@ -424,26 +424,26 @@ def test_an_unknown_headroom_is_said_to_be_unknown() -> None:
 
 
 def test_a_sweep_without_enough_data_says_how_many_events_it_had() -> None:
-    """Where the capacity would stand, and in the table."""
+    """The text is in place of the capacity and in the table."""
     lacking = Capacity("ttft", "not_enough_data", samples=127, evidence=Evidence(1.0, 127, 0, 346))
     one = target()
     last = replace(one.sweeps[0], capacities=(lacking,))
     text = Read(html([replace(one, capacity=None, sweeps=[last])])).text
-    said = "ttft: not enough data: 127 events at 1/s and above, about 346 needed"
-    assert f"Not known: no sweep has found a capacity. The last sweep: {said}" in text
-    assert text.count(said) == 2
+    message = "ttft: not enough data: 127 events at 1/s and above, about 346 needed"
+    assert f"Not known: no sweep has found a capacity. The last sweep: {message}" in text
+    assert text.count(message) == 2
 
 
 def test_a_shard_without_targets_says_that_others_have_them() -> None:
     """It does not say that no target is configured."""
     view = replace(page_of(hundred()), targets=(), concerns=(), total=0, matching=0, probes=(), events=())
-    for changes, said in (
+    for changes, text in (
         ({"shard": "1/2", "configured": 3}, "? None of the 3 configured targets belongs to shard 1/2"),
         ({"shard": "1/2", "configured": 1}, "? The one configured target does not belong to shard 1/2"),
         ({"shard": "1/2"}, "? No target is configured"),
         ({}, "? No target is configured"),
     ):
-        assert said in Read("".join(layout.page(replace(view, **changes), "stamp"))).text
+        assert text in Read("".join(layout.page(replace(view, **changes), "stamp"))).text
 
 
 def test_a_runbook_leads_back() -> None:
@@ -474,10 +474,10 @@ def test_the_prober_says_when_it_does_not_trust_itself() -> None:
 def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> None:
     """Both its page and its card show the times."""
     (view,) = SCENES["starting"]()
-    said = "refuses connections since 10:54:00; counted as failures after 20m, from 11:14:00 UTC (starting_timeout)"
+    text = "refuses connections since 10:54:00; counted as failures after 20m, from 11:14:00 UTC (starting_timeout)"
     assert concern(view).kind == "unknown"
-    assert said in Read(html([view])).text
-    assert said in Read(html([target(), view])).text
+    assert text in Read(html([view])).text
+    assert text in Read(html([target(), view])).text
 
 
 @pytest.mark.parametrize("text", ["prober.yaml: targets[0].ulr: unknown key", HOSTILE, LONG])
@@ -485,8 +485,8 @@ def test_mistakes_of_the_configuration_stand_at_the_top(text: str) -> None:
     """The first mistakes are listed as text, and how many more are in the log."""
     page = "".join(layout.page(unconfigured(text), "stamp"))
     read = Read(page)
-    assert "configuration not taken over, nothing is probed until it is mended" in read.text
+    assert "configuration not applied, nothing is probed until it is fixed" in read.text
     assert "and 10 more in the log" in read.text
     assert read.text.count(printable(cut(text, 600))) == 20
     assert "<img" not in page
-    assert "not taken over" not in html([target()])
+    assert "not applied" not in html([target()])

@@ -26,16 +26,16 @@ def site(histograms: int) -> Site:
     return Site(cast(Any, None), cast(Any, None), Registry(y_seconds=family), cast(Any, None), "", "")
 
 
-async def answered(asked: Site, **headers: str) -> tuple[web.Response, bytes]:
+async def answered(tested: Site, **headers: str) -> tuple[web.Response, bytes]:
     """The answer, and its body without Content-Encoding."""
-    answer = await asked.metrics(make_mocked_request("GET", "/metrics", headers))
+    answer = await tested.metrics(make_mocked_request("GET", "/metrics", headers))
     body = bytes(cast(bytes, answer.body))
     return answer, gzip.decompress(body) if "Content-Encoding" in answer.headers else body
 
 
 def names(body: bytes) -> list[str]:
     """Of the delimited MetricFamily messages, whose first field is the name; the last ends where the body does."""
-    found, at = [], 0
+    names_, at = [], 0
     while at < len(body):
         length = shift = 0
         while True:
@@ -44,10 +44,10 @@ def names(body: bytes) -> list[str]:
             if byte < 128:
                 break
         assert body[at] == 0x0A
-        found.append(body[at + 2 : at + 2 + body[at + 1]].decode())
+        names_.append(body[at + 2 : at + 2 + body[at + 1]].decode())
         at += length
     assert at == len(body)
-    return found
+    return names_
 
 
 async def test_prometheus_gets_the_form_it_prefers() -> None:
@@ -72,21 +72,21 @@ async def test_a_large_page_is_compressed_and_lets_others_run(accept: str) -> No
     """Whatever its form: at least 20 turns of other work while 10,000 buckets are written, and gzip for who takes it."""
     turns = 0
 
-    async def others() -> None:
+    async def count_turns() -> None:
         nonlocal turns
         while True:
             turns += 1
             await asyncio.sleep(0)
 
-    asked = site(200)
-    other = asyncio.create_task(others())
-    answer, body = await answered(asked, Accept=accept)
+    tested = site(200)
+    other = asyncio.create_task(count_turns())
+    answer, body = await answered(tested, Accept=accept)
     other.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await other
     assert turns >= 20
     assert "Content-Encoding" not in answer.headers
-    answer, zipped = await answered(asked, **{"Accept": accept, "Accept-Encoding": "gzip"})
+    answer, zipped = await answered(tested, **{"Accept": accept, "Accept-Encoding": "gzip"})
     assert answer.headers["Content-Encoding"] == "gzip"
     assert zipped[:10_000] == body[:10_000]
     assert len(cast(bytes, answer.body)) < len(body) / 4

@@ -4,7 +4,7 @@ from prober.web.token_bucket import Rates
 
 
 def test_a_burst_then_so_many_a_second() -> None:
-    """What is refused costs nothing, and the wait that is told is long enough."""
+    """A refusal takes nothing from the bucket, and the returned wait is long enough."""
     rates = Rates(per_s=2.0, burst=3)
     assert [rates.take("a", 0.0) for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
     assert rates.take("a", 0.25) == 0.25

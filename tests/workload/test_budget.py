@@ -40,16 +40,16 @@ def test_a_refund_counts_in_the_hour_of_its_reservation() -> None:
 
 def test_a_saved_checkpoint_never_contains_less_than_was_spent() -> None:
     """After a kill at any moment, the next process counts all spending and at most the margin more."""
-    budget, kept = Budget(10_000, typical=30), None
+    budget, saved = Budget(10_000, typical=30), None
     for request in range(200):
         at_ns = request * 60 * 10**9
-        if kept is None or budget.needs_checkpoint:
-            kept = budget.checkpoint(at_ns)
-            budget.checkpoint_saved(kept)
+        if saved is None or budget.needs_checkpoint:
+            saved = budget.checkpoint(at_ns)
+            budget.checkpoint_saved(saved)
         assert budget.reserve(30, at_ns)
         assert budget.is_durable
         after = Budget(10_000)
-        after.restore(kept, at_ns, at_ns - kept.at_ns)
+        after.restore(saved, at_ns, at_ns - saved.at_ns)
         assert 0 <= after.spent(at_ns) - budget.spent(at_ns) <= budget.margin == 60
 
 
@@ -95,7 +95,7 @@ HOUR_S = 3600.0
 STEADY = BudgetDemand(10 / HOUR_S)  # ten per hour, of which 25 hours may count
 
 
-def probed(hours: int, limit: float = 1000.0) -> Budget:
+def simulate_probes(hours: int, limit: float = 1000.0) -> Budget:
     """A budget after `hours` of STEADY."""
     budget = Budget(limit)
     for hour in range(hours):
@@ -107,7 +107,7 @@ def probed(hours: int, limit: float = 1000.0) -> Budget:
 def test_spending_the_available_amount_never_stops_the_other_demand(hours: int) -> None:
     """If it is spent at once, the other demand fits for the next two days; with a little more it would not."""
     for more, stops in ((0.0, False), (11.0, True)):
-        budget = probed(hours)
+        budget = simulate_probes(hours)
         spare = budget.available(hours * HOUR_NS, STEADY)
         assert spare == pytest.approx(1000 - 250)
         budget.settle(0, spare + more, hours * HOUR_NS)

@@ -99,13 +99,13 @@ def test_an_error_names_place_and_remedy(text: str, message: str) -> None:
 def test_prompts_of_a_trace_without_blocks_are_cold() -> None:
     """No prefix is known to be shared, so every prompt starts with its nonce."""
     trace = parse_trace(f"{HEADER}2023-11-16 18:15:46,20,2\n2023-11-16 18:15:47,30,4\n", "t")
-    found = draws(trace, 3)
-    assert [(draw.prompt_tokens, draw.output_tokens, draw.warm) for draw in found] == [
+    requests = draws(trace, 3)
+    assert [(draw.prompt_tokens, draw.output_tokens, draw.warm) for draw in requests] == [
         (20, 2, False),
         (30, 4, False),
         (20, 2, False),
     ]
-    assert all(draw.messages[0][1].startswith(f"[n{i}] ") for i, draw in enumerate(found))
+    assert all(draw.messages[0][1].startswith(f"[n{i}] ") for i, draw in enumerate(requests))
 
 
 def test_equal_blocks_are_equal_text_in_every_lap() -> None:

@@ -39,10 +39,10 @@ def test_mean_and_maximum_agree_with_the_draws(shape: LengthDistribution) -> Non
 def test_sample_lengths_are_those_of_drawn_requests() -> None:
     """Parts of a mix by weight, rows of a trace in turn, prompts of a file by their words."""
     short, long = Workload("a", Fixed(10), Fixed(3)), Workload("b", Uniform(100, 200), Fixed(5))
-    found = sample_lengths(Mix("m", ((short, 3.0), (long, 1.0))), Random(1), 400)
-    assert len(found) == 400
-    assert found.count((10, 3)) == 300
-    assert all(100 <= prompt <= 200 and output == 5 for prompt, output in found[300:])
+    lengths = sample_lengths(Mix("m", ((short, 3.0), (long, 1.0))), Random(1), 400)
+    assert len(lengths) == 400
+    assert lengths.count((10, 3)) == 300
+    assert all(100 <= prompt <= 200 and output == 5 for prompt, output in lengths[300:])
     trace = Workload("t", Fixed(1), Fixed(1), trace=parse_trace(MOONCAKE, "x"))
     assert sample_lengths(trace, Random(1), 4) == ((1024, 5), (600, 7), (1024, 5), (600, 7))
     texts = Workload("p", Fixed(1), Fixed(9), prompts=((("user", "one two three"),),))

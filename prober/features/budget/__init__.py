@@ -1,1 +1,1 @@
-"""What probing may cost in 24 hours."""
+"""Budgets: limits of tokens and dollars that the prober may spend in 24 hours."""

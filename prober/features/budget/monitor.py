@@ -1,4 +1,4 @@
-"""What is left of the budgets, as series."""
+"""Exports the remaining share of each budget."""
 
 from prober.exposition.families import Registry
 from prober.features.budget import series

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from prober.net.prometheus import Unanswered, instant
+from prober.net.prometheus import QueryFailed, instant
 
 INTERVAL_S = 30.0
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class DemandQuery:
             per_s = await instant(url, self.text)
             if per_s < 0:
                 per_s, problem = None, f"{self.text!r} gives {per_s:g}/s; there is no such demand"
-        except Unanswered as unanswered:
+        except QueryFailed as unanswered:
             problem = str(unanswered)
         if problem != self._problem:
             self._problem = problem

@@ -11,7 +11,7 @@ from prober.features.capacity.refusal import Refused, StartRequest
 from prober.features.capacity.sweep_plan import WARM_UP
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
-from prober.net.prometheus import Unanswered, firing
+from prober.net.prometheus import QueryFailed, firing
 from prober.probing.leadership import Leadership, claimed_as
 from prober.probing.target import Target
 from prober.workload.budget import BudgetDemand
@@ -88,7 +88,7 @@ async def check_alerts(prometheus_url: str | None, target: str) -> None:
         return
     try:
         names = await firing(prometheus_url, target, CAPACITY_ALERTS)
-    except Unanswered as problem:
+    except QueryFailed as problem:
         log.warning("prometheus.url: whether alerts fire is not known: %s", problem)
         return
     if names:

@@ -22,7 +22,7 @@ from prober.probing.leadership import claimed_as
 from prober.results.capacity import words
 from prober.results.result import Result
 from prober.results.stop_reason import ending
-from prober.storage.lock import Held, Lock
+from prober.storage.lock import Lock, LockHeld
 from prober.workload.arrivals import derive_seed
 
 GUARD_INTERVAL_S = 1.0
@@ -46,7 +46,7 @@ class SweepJob:
             await self._start()
         except Refused as refusal:
             target.refused(self._request, refusal)
-        except Held as holder:
+        except LockHeld as holder:
             target.refused(self._request, Refused("locked", f"it is loaded by {holder} on this machine"))
         except Unmeasurable as problem:
             self._series.failed()
@@ -57,7 +57,7 @@ class SweepJob:
             log.exception("target=%s: a sweep failed inside the prober; please report this", target.name)
 
     async def _start(self) -> None:
-        """Raises Refused, Held, Unmeasurable."""
+        """Raises Refused, LockHeld, Unmeasurable."""
         target, context, request = self._target, self._context, self._request
         key = target.target.spec.key
         if not target.is_recalled:

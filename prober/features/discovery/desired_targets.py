@@ -18,11 +18,11 @@ from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.exposition.families import Registry
 from prober.features.discovery import series as discovery_series
-from prober.features.discovery.sources.findings import Findings, Found, Source
+from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source, TargetLabels
 
 DEBOUNCE_S = 0.5  # after the first change; changes meanwhile are included
 RESTART_DELAY_S = 5.0  # of a source after an internal error
-SLICE = 100  # targets per turn of the event loop
+MAX_EVALUATED = 100  # targets per turn of the event loop
 MAX_LOGGED_REASONS = 10  # per update
 log = logging.getLogger(__name__)
 
@@ -34,17 +34,17 @@ Key = tuple[str, str]  # scope and owner
 class _Fit:
     """Targets and problems from the labels of one owner."""
 
-    found: Found
+    labels: TargetLabels
     specs: tuple[TargetSpec, ...]
     problems: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Group:
-    """One discovery. before: the previous configuration, used until the new source has been read."""
+    """A discovery. before: the previous configuration, used until the new source has been read."""
 
     spec: DiscoverySpec
-    findings: Findings
+    discovered: DiscoveredTargets
     task: "asyncio.Task[None] | None" = None
     before: "_Group | None" = None
     fits: dict[Key, _Fit] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class _Group:
 
     def current(self) -> "_Group":
         """The group whose targets are used."""
-        if self.before is None or self.findings.complete:
+        if self.before is None or self.discovered.complete:
             self.before = None
             return self
         return self.before.current()
@@ -64,20 +64,20 @@ class _Group:
         """Valid targets by name and URL, and problems of the others; only changed labels are evaluated."""
         fits: dict[Key, _Fit] = {}
         problems: list[str] = []
-        for index, (key, found) in enumerate(list(self.findings.items()), 1):
+        for index, (key, labels) in enumerate(list(self.discovered.items()), 1):
             fit = self.fits.pop(key, None)
-            if fit is None or fit.found is not found:
+            if fit is None or fit.labels is not labels:
                 self._unrank(fit)
-                fit = _fit(found, self.spec)
+                fit = _fit(labels, self.spec)
                 for spec in fit.specs:
                     insort(self.ranked, spec, key=_order)
             fits[key] = fit
             problems += fit.problems
-            if not index % SLICE:
+            if not index % MAX_EVALUATED:
                 await asyncio.sleep(0)
         for index, fit in enumerate(self.fits.values(), 1):  # owners that no longer exist
             self._unrank(fit)
-            if not index % SLICE:
+            if not index % MAX_EVALUATED:
                 await asyncio.sleep(0)
         self.fits = fits
         return list(self.ranked), problems
@@ -112,13 +112,13 @@ class DesiredTargets:
 
     async def _configure(self, specs: Configuration) -> None:
         self._static = specs.targets
-        wanted = {spec.name: spec for spec in specs.discovery}
-        for name in [name for name in self._groups if name not in wanted]:
+        declared = {spec.name: spec for spec in specs.discovery}
+        for name in [name for name in self._groups if name not in declared]:
             await _end(self._groups.pop(name))
-            for declared in _SERIES:
-                for labels in self._families[declared.name].of(name):
-                    del self._families[declared.name].children[labels]
-        groups = [await self._group(spec, self._groups.get(spec.name)) for spec in wanted.values()]
+            for series in _SERIES:
+                for labels in self._families[series.name].of(name):
+                    del self._families[series.name].children[labels]
+        groups = [await self._group(spec, self._groups.get(spec.name)) for spec in declared.values()]
         self._groups = {group.spec.name: group for group in groups}
 
     async def run(self) -> None:
@@ -149,26 +149,28 @@ class DesiredTargets:
             return old
         if old is not None:
             await _end(old)
-        group = _Group(spec, Findings(spec.name, self._changed.set), before=old.current() if old is not None else None)
+        group = _Group(
+            spec, DiscoveredTargets(spec.name, self._changed.set), before=old.current() if old is not None else None
+        )
         group.probed = old.probed if old is not None else frozenset()
-        source = _source(spec, group.findings)
+        source = _source(spec, group.discovered)
         group.task = asyncio.create_task(_run_source(source, spec.name))
         self._families[discovery_series.DISCOVERY_FAILURES.name].value(spec.name)
         return group
 
     async def _joined(self) -> list[TargetSpec]:
         """Configured targets, then those of each discovery in order, without duplicate names or URLs."""
-        wanted = list(self._static)
-        names = {spec.key for spec in wanted} | {spec.name or spec.key for spec in wanted}
-        places = {_place(spec) for spec in wanted}
+        desired = list(self._static)
+        names = {spec.key for spec in desired} | {spec.name or spec.key for spec in desired}
+        places = {_place(spec) for spec in desired}
         before, self._admitted = self._admitted, set()
         for name, group in self._groups.items():
-            found, unfit = await group.current().evaluate()
+            specs, unfit = await group.current().evaluate()
             refused = dict.fromkeys(discovery_series.DISCOVERY_REFUSALS, 0) | {"unfit": len(unfit)}
             reasons = list(unfit)
             fine: list[TargetSpec] = []
-            for index, spec in enumerate(found, 1):
-                if not index % SLICE:
+            for index, spec in enumerate(specs, 1):
+                if not index % MAX_EVALUATED:
                     await asyncio.sleep(0)
                 if spec.key in names or _place(spec) in places:
                     if fine and _same(fine[-1], spec):
@@ -184,21 +186,21 @@ class DesiredTargets:
                 refused["limit"] = len(fine) - len(admitted)
                 reasons.append(f"{refused['limit']} targets exceed the limit of {group.spec.limit:,}; raise `limit`")
             self._admitted |= {spec.key for spec in admitted}
-            wanted += admitted
+            desired += admitted
             self._report(name, group, len(admitted), refused, reasons)
             _log_change(name, group, frozenset(spec.key for spec in admitted))
-        return wanted
+        return desired
 
     def _report(self, name: str, group: _Group, targets: int, refused: dict[str, int], reasons: Iterable[str]) -> None:
-        families, findings = self._families, group.findings
+        families, discovered = self._families, group.discovered
         families[discovery_series.DISCOVERY_TARGETS.name].value(name).value = targets
         families[discovery_series.DISCOVERY_UP.name].value(name).value = float(
-            not findings.problems and findings.complete
+            not discovered.problems and discovered.complete
         )
         for reason, count in refused.items():
             families[discovery_series.DISCOVERY_REFUSED.name].value(name, reason).value = count
-        families[discovery_series.DISCOVERY_FAILURES.name].value(name).inc(findings.failures - group.counted)
-        group.counted = findings.failures
+        families[discovery_series.DISCOVERY_FAILURES.name].value(name).inc(discovered.failures - group.counted)
+        group.counted = discovered.failures
         now = set(reasons)
         fresh = sorted(now - group.logged)
         group.logged = now
@@ -216,16 +218,16 @@ _SERIES = (
 )
 
 
-def _fit(found: Found, spec: DiscoverySpec) -> _Fit:
+def _fit(targets: TargetLabels, spec: DiscoverySpec) -> _Fit:
     specs, problems = [], []
-    for labels in found:
+    for labels in targets:
         try:
             target = target_of(labels, spec)
         except Unfit as problem:
-            problems.append(f"{_called(labels)}: {problem}")
+            problems.append(f"{_display_name(labels)}: {problem}")
         else:
             specs += [target] if target is not None else []
-    return _Fit(found, tuple(specs), tuple(problems))
+    return _Fit(targets, tuple(specs), tuple(problems))
 
 
 def _log_change(name: str, group: _Group, now: frozenset[str]) -> None:
@@ -233,9 +235,11 @@ def _log_change(name: str, group: _Group, now: frozenset[str]) -> None:
     more, less = now - group.probed, group.probed - now
     group.probed = now
     if more or less:
-        came = f"{counted(len(more), 'target')} more: {_some(more)}" if more else ""
-        left = f"{len(less):,} less: {_some(less)}" if more else f"{counted(len(less), 'target')} less: {_some(less)}"
-        log.info("discovery=%s %s", name, "; ".join(filter(None, (came, left if less else ""))))
+        added = f"{counted(len(more), 'target')} more: {_some(more)}" if more else ""
+        removed = (
+            f"{len(less):,} less: {_some(less)}" if more else f"{counted(len(less), 'target')} less: {_some(less)}"
+        )
+        log.info("discovery=%s %s", name, "; ".join(filter(None, (added, removed if less else ""))))
 
 
 def _some(names: frozenset[str]) -> str:
@@ -244,7 +248,7 @@ def _some(names: frozenset[str]) -> str:
     return f"{listed} and {len(names) - MAX_LOGGED_REASONS:,} others" if len(names) > MAX_LOGGED_REASONS else listed
 
 
-def _called(labels: Labels) -> str:
+def _display_name(labels: Labels) -> str:
     return repr((labels.get("name") or labels.get("__address__") or "")[:100])
 
 
@@ -267,26 +271,26 @@ def _within(specs: list[TargetSpec], limit: int, running: set[str]) -> list[Targ
     return sorted(specs, key=lambda spec: (spec.key not in running, spec.key))[:limit]
 
 
-def _source(spec: DiscoverySpec, findings: Findings) -> Source:
+def _source(spec: DiscoverySpec, discovered: DiscoveredTargets) -> Source:
     """Create the source; imports only the module that is used."""
-    kept = frozenset(KEPT) | spec.reads
+    label_names = frozenset(KEPT) | spec.reads
     match spec.source:
         case FileSpec() as source:
             from prober.features.discovery.sources.file import Files
 
-            return Files(source, kept, findings)
+            return Files(source, label_names, discovered)
         case HttpSpec() as source:
             from prober.features.discovery.sources.http import Http
 
-            return Http(source, kept, findings)
+            return Http(source, label_names, discovered)
         case DnsSpec() as source:
             from prober.features.discovery.sources.dns import Dns
 
-            return Dns(source, kept, findings)
+            return Dns(source, label_names, discovered)
         case KubernetesSpec() as source:
             from prober.features.discovery.sources.kubernetes import Kubernetes
 
-            return Kubernetes(source, kept, findings)
+            return Kubernetes(source, label_names, discovered)
 
 
 async def _run_source(source: Source, name: str) -> None:

@@ -1,1 +1,1 @@
-"""A latency against its own baseline, sample by sample, at a stated rate of false alarms."""
+"""Drift of a latency against its own baseline, sample by sample, at a configured rate of false alarms."""

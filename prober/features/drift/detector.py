@@ -14,25 +14,39 @@ from itertools import pairwise
 from math import exp, log1p
 from typing import Literal, NamedTuple
 
-from prober.features.drift.baseline import DAY_S, QS, SPREAD_EVERY_S, Baseline, Blocks, fit, learnt, recalled, scores
-from prober.features.drift.evidence import MATERIAL, Mixture, mixture
+from prober.features.drift.baseline import (
+    DAY_S,
+    QUANTILES,
+    SPREAD_EVERY_S,
+    Baseline,
+    Blocks,
+    blocks_of_samples,
+    fit,
+    learn_baseline,
+    scores,
+)
+from prober.features.drift.evidence import MATERIAL_INDEX, Mixture, mixture
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, quantiles
 
 Phase = Literal["learning", "provisional", "settled"]
 Cause = Literal["regression", "load", "unknown"]
 Event = Literal["learnt", "alarm", "recovered", "improved", "accepted"]
 
-MARGIN = (
-    2.0  # the bound on false alarms holds for a known baseline; half of them are reserved for errors of a learnt one
+FALSE_ALARM_MARGIN = (
+    2.0  # the bound holds for a known baseline; half of the false alarms are reserved for errors of a learned one
 )
-SMOOTHING = 60  # samples of load: noise in a regressor hides its effect
-QUICK = 10  # samples of load, smoothed less: if it differs, the load is changing and the model lags
-GAP = 20  # mean intervals: after a longer gap the predecessor is not used
-DOUBT = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
-COARSE_DOUBT = 4.0  # for a provisional baseline, in addition to a material change of its level: it covers part of a day
-RING = MIN_SAMPLES_BY_QUANTILE[0.99]  # latest samples: enough for every reported quantile
-RECOVERED = math.log(1e4)  # log evidence against the change that ends an alarm
-THIN = 8  # a provisional baseline keeps every 8th reference value, since the next one's samples are in memory too
+LOAD_SAMPLES = 60  # over which load is smoothed: noise in a regressor hides its effect
+QUICK_LOAD_SAMPLES = 10  # smoothed less: if it differs, the load is changing and the model lags
+MAX_GAP_INTERVALS = 20  # mean intervals between samples: after a longer gap the predecessor is not used
+DOUBT_ERRORS = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
+PROVISIONAL_DOUBT_ERRORS = (
+    4.0  # for a provisional baseline, in addition to a material change of its level: it covers part of a day
+)
+RING_SAMPLES = MIN_SAMPLES_BY_QUANTILE[0.99]  # enough for every reported quantile
+RECOVERY_EVIDENCE = math.log(1e4)  # log evidence against the change that ends an alarm
+PROVISIONAL_THINNING = (
+    8  # a provisional baseline stores every 8th reference value, as the samples of the next one are in memory too
+)
 SEED_CORRELATION = 0.6  # histograms have no order: assume the correlation of the worst tested case
 
 
@@ -47,18 +61,19 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Raise ValueError for values that are not finite and positive."""
-        for each in fields(self):
-            if not 0 < getattr(self, each.name) < math.inf:
-                raise ValueError(f"{each.name} must be a finite number above 0, not {getattr(self, each.name)!r}")
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if not 0 < value < math.inf:
+                raise ValueError(f"{setting.name} must be a finite number above 0, not {value!r}")
 
     @property
     def threshold(self) -> float:
         """Evidence that raises an alarm; also the mean number of samples between false alarms, at least."""
-        return MARGIN * self.rate_per_s / self.false_alarms_per_s
+        return FALSE_ALARM_MARGIN * self.rate_per_s / self.false_alarms_per_s
 
 
 class Observation(NamedTuple):
-    """One sample: time, latency in seconds, and load of the engine (such as running requests) if known."""
+    """A sample: time, latency in seconds, and load of the engine (such as running requests) if known."""
 
     unix_s: float
     value: float
@@ -92,94 +107,110 @@ class Ring:
     """Latest samples: times (whole seconds) and residuals."""
 
     count: int = 0
-    times: "array[int]" = field(default_factory=lambda: array("I", [0]) * RING)
-    residuals: "array[float]" = field(default_factory=lambda: array("f", [0]) * RING)
+    times: "array[int]" = field(default_factory=lambda: array("I", [0]) * RING_SAMPLES)
+    residuals: "array[float]" = field(default_factory=lambda: array("f", [0]) * RING_SAMPLES)
 
     def latest(self, count: int) -> Iterable[int]:
         """Indices of the latest `count` samples that are still stored, newest first."""
-        return ((self.count - 1 - i) % RING for i in range(min(count, self.count, RING)))
+        return ((self.count - 1 - i) % RING_SAMPLES for i in range(min(count, self.count, RING_SAMPLES)))
 
 
 @dataclass(slots=True)
 class Alarm:
-    """A detected change."""
+    """A detected change.
 
-    component: int  # the bet whose refutation ends it
+    component: the bet whose refutation ends the alarm
+    since_s, raised_s: estimated start of the change, and time of the alarm
+    after: samples since the change
+    against: log evidence that the change is over
+    """
+
+    component: int
     since_s: float
     raised_s: float
-    after: int  # samples since the change
-    against: float = 0.0  # log evidence that it is over
+    after: int
+    against: float = 0.0
 
 
 @dataclass(slots=True)
 class Fit:
-    """A baseline in the making."""
+    """A fit in progress. spread: of the blocks spread over days."""
 
-    spread: bool  # of the blocks spread over days
+    spread: bool
     run: Generator[None, None, Baseline]
     slices: int = 0
 
 
 @dataclass(slots=True)
 class Drift:
-    """State of one signal, changed in place by `step`; `preserve` writes and reads it."""
+    """State of one signal, changed in place by `step`; `serialization` writes and reads it.
+
+    gap_s: the longest between neighbours
+    stretch: samples for a provisional baseline; spread: samples for one over days
+    mixture, table, doubt: derived from baseline and settings
+    allowance: possible error of a whitened residual because the baseline is provisional; derived
+    slower: evidence of each bet times its weight; faster: evidence of an improvement
+    judged: samples since the evidence was 0
+    before: residual of the previous sample; None across a gap
+    load, quick_load: smoothed; load is None if it was unknown for longer than it is smoothed over
+    load_s: time of the last known load; unloaded: samples since
+    """
 
     settings: Settings
-    gap_s: float  # the longest between neighbours
-    stretch: Blocks | None = None  # on the way to a provisional baseline
-    spread: Blocks | None = None  # on the way to one over days
+    gap_s: float
+    stretch: Blocks | None = None
+    spread: Blocks | None = None
     fit: Fit | None = None
     baseline: Baseline | None = None
-    mixture: Mixture | None = None  # this and the next three follow from the baseline and the settings
+    mixture: Mixture | None = None
     table: "array[float]" = field(default_factory=lambda: array("f"))
-    doubt: float = DOUBT
-    allowance: float = 0.0  # what a whitened residual may be off by because the baseline is coarse
+    doubt: float = DOUBT_ERRORS
+    allowance: float = 0.0
     settled: bool = False
-    slower: list[float] = field(default_factory=list)  # evidence of each bet times its weight, and of an improvement
+    slower: list[float] = field(default_factory=list)
     faster: float = 0.0
-    judged: int = 0  # samples since that evidence was nothing
+    judged: int = 0
     ring: Ring = field(default_factory=Ring)
     last_s: float = -math.inf
-    before: float | None = None  # residual of the previous sample; None across a gap
-    load: float | None = None  # smoothed; None once unknown for longer than it is smoothed over
+    before: float | None = None
+    load: float | None = None
     quick_load: float = 0.0
-    load_s: float = -math.inf  # when it was last known, and samples since
+    load_s: float = -math.inf
     unloaded: int = 0
     alarm: Alarm | None = None
     busy_since_s: float | None = None
 
 
-def fresh(settings: Settings) -> Drift:
-    """A signal about which nothing is known."""
-    return Drift(settings, GAP / settings.rate_per_s, stretch=Blocks(0.0), spread=Blocks(SPREAD_EVERY_S))
+def new_state(settings: Settings) -> Drift:
+    """The state of a signal without samples."""
+    return Drift(settings, MAX_GAP_INTERVALS / settings.rate_per_s, stretch=Blocks(0.0), spread=Blocks(SPREAD_EVERY_S))
 
 
 def seed(state: Drift, samples: Iterable[Observation]) -> Drift:
-    """Give a state without a baseline one of samples from elsewhere, such as histograms; changed in place and returned.
+    """Learn a provisional baseline from other samples, such as histograms; the state is changed in place and returned.
 
-    It is usable at once, with the guard of a provisional one, until days of own samples have settled. The order of samples
-    within an hour need not mean anything: their correlation is taken as in the worst case tested, not estimated.
-    Raises ValueError for fewer samples than a baseline needs, or bad ones.
+    The order of samples within an hour may be arbitrary: their correlation is that of the worst tested case, not an estimate.
+    Raises ValueError for too few or invalid samples.
     """
-    blocks = recalled((each.unix_s, _log(each.value), each.load) for each in samples)
+    blocks = blocks_of_samples((sample.unix_s, _log(sample.value), sample.load) for sample in samples)
     if state.fit is not None and not state.fit.spread:
         state.fit = None
-    adopt(state, learnt(blocks, correlation=SEED_CORRELATION, thin=THIN), settled=False)
+    adopt(state, learn_baseline(blocks, correlation=SEED_CORRELATION, thin=PROVISIONAL_THINNING), settled=False)
     return state
 
 
 def adopt(state: Drift, baseline: Baseline, *, settled: bool) -> None:
-    """Judge by this baseline from now on."""
+    """Use this baseline from now on."""
     state.baseline, state.settled = baseline, settled
     state.before = state.stretch = None
     if settled:
         state.spread = None
-    follow(state)
-    _forget(state)
+    derive(state)
+    _reset_evidence(state)
 
 
-def follow(state: Drift) -> None:
-    """Make what follows from the baseline and the settings."""
+def derive(state: Drift) -> None:
+    """Set the fields that are derived from the baseline and the settings."""
     baseline = state.baseline
     assert baseline is not None
     state.mixture = mixture(baseline, state.settings.material, state.settings.threshold)
@@ -188,17 +219,17 @@ def follow(state: Drift) -> None:
 
 
 def guards(settings: Settings, baseline: Baseline, *, settled: bool) -> tuple[float, float]:
-    """(standard errors of the model, log of the level after whitening) to take off every sample."""
+    """(standard errors of the model, log of the level after whitening) to subtract from every sample."""
     if settled:
-        return DOUBT, 0.0
-    return COARSE_DOUBT, math.log1p(settings.material) * (1 - baseline.correlation)
+        return DOUBT_ERRORS, 0.0
+    return PROVISIONAL_DOUBT_ERRORS, math.log1p(settings.material) * (1 - baseline.correlation)
 
 
 def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
-    """Take one sample; `state` is changed in place and returned. Raises ValueError for a value that is no positive number."""
+    """Process one sample; `state` is changed in place and returned. Raises ValueError if the value is no positive number."""
     unix_s, value, load = observation
     log = _log(value)
-    linked = abs(unix_s - state.last_s) <= state.gap_s  # probes may end in another order than they began in
+    linked = abs(unix_s - state.last_s) <= state.gap_s  # probes may end in another order than they began
     state.last_s = unix_s
     if not linked:
         state.before = None
@@ -209,7 +240,7 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     if baseline is None:
         return state, DriftVerdict("learning", 0.0)
     if baseline.factor == "load" and state.load is None:
-        return state, _abstained(state, unix_s)
+        return state, _verdict_without_load(state, unix_s)
     load = state.load or 0.0
     expected, error, slope = baseline.expected(unix_s, load)
     residual = log - expected
@@ -221,26 +252,26 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     lead = slope * (state.quick_load - load) * (1 - phi)
     score = table[bisect_right(reference, whitened - doubt - (lead if lead > 0 else 0.0))]
     ring = state.ring
-    at = ring.count % RING
+    at = ring.count % RING_SAMPLES
     ring.times[at], ring.residuals[at] = int(unix_s), residual
     ring.count += 1
     if state.alarm is not None:
-        return state, _alarmed(state, score, unix_s)
+        return state, _update_alarm(state, score, unix_s)
     faster = -table[bisect_right(reference, whitened + doubt - (lead if lead < 0 else 0.0))]
-    return state, _judged(state, unix_s, score, faster, expected, event)
+    return state, _judge(state, unix_s, score, faster, expected, event)
 
 
-def _judged(
+def _judge(
     state: Drift, unix_s: float, slower: float, faster: float, expected: float, event: Event | None
 ) -> DriftVerdict:
-    """Evidence by the normal score against a slowdown and the one against an improvement."""
+    """Update the evidence by the normal scores for a slowdown and for an improvement."""
     mix = state.mixture
     assert mix is not None
     state.judged += 1
     total = mix.grow(state.slower, slower)
     if total >= mix.threshold:
-        state.alarm = _found(state, mix, unix_s)
-        return _active(state, "alarm")
+        state.alarm = _new_alarm(state, mix, unix_s)
+        return _active_verdict(state, "alarm")
     d, c = mix.faster
     state.faster = (state.faster + 1) * exp(d * faster + c)
     if state.faster >= mix.threshold:
@@ -251,35 +282,35 @@ def _judged(
         return DriftVerdict("provisional", evidence, False, None, None, event)
     baseline = state.baseline
     if baseline is not None and baseline.factor == "load":
-        event = _busy(state, baseline, unix_s, expected) or event
+        event = _update_load_alarm(state, baseline, unix_s, expected) or event
         if state.busy_since_s is not None:
             return DriftVerdict("settled", evidence, True, "load", state.busy_since_s, event)
     elif state.load is not None and state.spread is None and baseline is not None and baseline.factor == "hour":
-        # The load explains what the hour only stands for: learn again beside the old one.
+        # Load explains more than the hour: learn a new baseline while the old one is in use.
         state.spread = Blocks(SPREAD_EVERY_S)
     return DriftVerdict("settled", evidence, False, None, None, event)
 
 
 def shifts(state: Drift) -> list[Shift]:
-    """How far the quantiles have moved since the change, those with enough samples since; none without an active regression.
+    """Shifts of the quantiles since the change, if there are enough samples; empty without an active regression.
 
-    Ratios are of residuals, so at equal load; intervals by order statistics of the samples since the change (at most the
-    latest `RING`). The baseline's own uncertainty, smaller with its 5,000 samples, is not in them.
+    Ratios are of residuals and so at equal load. Intervals are order statistics of the samples since the change (at most the
+    latest RING_SAMPLES); they leave out the uncertainty of the baseline, which is smaller due to its 5,000 samples.
     """
     if state.alarm is None or state.baseline is None:
         return []
     residuals = [state.ring.residuals[at] for at in state.ring.latest(state.alarm.after)]
-    levels = dict(zip(QS, state.baseline.quantiles, strict=True))
+    levels = dict(zip(QUANTILES, state.baseline.quantiles, strict=True))
     return [
         Shift(
-            each.q,
-            math.exp(each.estimate - levels[each.q]),
-            math.exp(each.lower - levels[each.q]),
-            math.exp(each.upper - levels[each.q]),
-            each.count,
+            now.q,
+            math.exp(now.estimate - levels[now.q]),
+            math.exp(now.lower - levels[now.q]),
+            math.exp(now.upper - levels[now.q]),
+            now.count,
         )
-        for each in quantiles(residuals, QS)
-        if each.has_enough_samples and each.lower is not None and each.upper is not None
+        for now in quantiles(residuals, QUANTILES)
+        if now.has_enough_samples and now.lower is not None and now.upper is not None
     ]
 
 
@@ -290,22 +321,22 @@ def _log(value: float) -> float:
 
 
 def _smooth(state: Drift, unix_s: float, load: float | None) -> None:
-    """The load, smoothed; held while it is unknown for no longer than it is smoothed over."""
+    """Update the smoothed load; it is kept while it is unknown for no longer than it is smoothed over."""
     if load is None:
         state.unloaded += 1
-        if state.unloaded > SMOOTHING:
+        if state.unloaded > LOAD_SAMPLES:
             state.load = None
         return
     if state.load is None:
         state.load = state.quick_load = load
     else:
-        state.load += (load - state.load) / SMOOTHING
-        state.quick_load += (load - state.quick_load) / QUICK
+        state.load += (load - state.load) / LOAD_SAMPLES
+        state.quick_load += (load - state.quick_load) / QUICK_LOAD_SAMPLES
     state.load_s, state.unloaded = unix_s, 0
 
 
 def _learn(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | None:
-    """Collect the sample and go on with the fit. Not while an alarm is active: what it is about belongs in no baseline."""
+    """Collect the sample and continue the fit. Not while an alarm is active, whose samples belong in no baseline."""
     stretch, spread = state.stretch, state.spread
     assert spread is not None
     for blocks in (stretch, spread):
@@ -313,7 +344,7 @@ def _learn(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | 
             blocks.add(unix_s, log, state.load, linked=linked)
     if state.fit is None:
         if spread.full or (stretch is not None and stretch.full):
-            state.fit = fitting(state, spread=spread.full)
+            state.fit = start_fit(state, spread=spread.full)
         return None
     try:
         next(state.fit.run)
@@ -325,35 +356,35 @@ def _learn(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | 
     return None
 
 
-def fitting(state: Drift, *, spread: bool) -> Fit:
-    """The fit of the blocks spread over days, or of those of one stretch."""
+def start_fit(state: Drift, *, spread: bool) -> Fit:
+    """Start the fit of the blocks spread over days, or of those of one stretch."""
     blocks = state.spread if spread else state.stretch
     assert blocks is not None
-    return Fit(spread, fit(blocks, thin=1 if spread else THIN))
+    return Fit(spread, fit(blocks, thin=1 if spread else PROVISIONAL_THINNING))
 
 
 def _relearn(state: Drift, *, everything: bool) -> None:
-    """Without a baseline again. What was collected over days is kept unless `everything` must go."""
+    """Drop the baseline and learn again. Samples collected over days are kept unless `everything` is dropped."""
     state.baseline = state.mixture = None
     state.settled = False
     state.stretch = Blocks(0.0)
     if everything:
         state.spread, state.fit = Blocks(SPREAD_EVERY_S), None
     state.before = state.alarm = state.busy_since_s = None
-    _forget(state)
+    _reset_evidence(state)
 
 
-def _forget(state: Drift) -> None:
-    """Evidence from nothing."""
+def _reset_evidence(state: Drift) -> None:
+    """Set all evidence to 0."""
     state.slower = [0.0] * (state.mixture.components if state.mixture else 0)
     state.faster = 0.0
     state.judged = 0
 
 
-def _found(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
-    """The alarm: since when is where the log evidence of the bet that won is largest, summed from there to now.
+def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
+    """A new alarm. The change began where the log evidence of the winning bet, summed from there to now, is largest.
 
-    Scores are made again from the residuals, without the guards that vary. This one step takes some 2 ms.
+    Scores are computed again from the residuals, without the guards that vary. This step takes about 2 ms.
     """
     baseline, ring = state.baseline, state.ring
     assert baseline is not None
@@ -367,35 +398,35 @@ def _found(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
             best, after, since = total, count, float(ring.times[at])
     if state.spread is not None:
         state.spread.cut()
-    return Alarm(won if won >= len(mix.shifts) else MATERIAL, since, unix_s, after)
+    return Alarm(won if won >= len(mix.shifts) else MATERIAL_INDEX, since, unix_s, after)
 
 
-def _alarmed(state: Drift, score: float, unix_s: float) -> DriftVerdict:
-    """While an alarm is active: is it over, or old enough to be the new normal?"""
+def _update_alarm(state: Drift, score: float, unix_s: float) -> DriftVerdict:
+    """Update an active alarm, which ends by evidence or, after `accept_after_s`, by a new baseline."""
     alarm, mix = state.alarm, state.mixture
     assert alarm is not None
     assert mix is not None
     alarm.after += 1
     alarm.against = max(0.0, alarm.against - mix.log(alarm.component, score))
-    if alarm.against >= RECOVERED:
+    if alarm.against >= RECOVERY_EVIDENCE:
         state.alarm = None
-        _forget(state)
+        _reset_evidence(state)
         return DriftVerdict("settled" if state.settled else "provisional", 0.0, event="recovered")
     if unix_s - alarm.raised_s >= state.settings.accept_after_s:
         _relearn(state, everything=True)
         return DriftVerdict("learning", 0.0, event="accepted")
-    return _active(state)
+    return _active_verdict(state)
 
 
-def _active(state: Drift, event: Event | None = None) -> DriftVerdict:
+def _active_verdict(state: Drift, event: Event | None = None) -> DriftVerdict:
     assert state.alarm is not None
     assert state.baseline is not None
     cause: Cause = "regression" if state.baseline.factor == "load" else "unknown"
     return DriftVerdict("settled" if state.settled else "provisional", 1.0, True, cause, state.alarm.since_s, event)
 
 
-def _busy(state: Drift, baseline: Baseline, unix_s: float, expected: float) -> Event | None:
-    """Busier than the baseline ever was, and expected to be materially slower for it than it ever was."""
+def _update_load_alarm(state: Drift, baseline: Baseline, unix_s: float, expected: float) -> Event | None:
+    """Begin or end an alarm with the cause load: busier than in the baseline, and so expected to be materially slower."""
     busier = state.load is not None and state.load > baseline.busiest
     if not busier and state.busy_since_s is None:
         return None
@@ -409,14 +440,14 @@ def _busy(state: Drift, baseline: Baseline, unix_s: float, expected: float) -> E
     return None
 
 
-def _abstained(state: Drift, unix_s: float) -> DriftVerdict:
-    """A baseline that needs the load says nothing without it; without it for as long as an alarm may last, learn anew."""
+def _verdict_without_load(state: Drift, unix_s: float) -> DriftVerdict:
+    """The verdict without load if the baseline needs it; learn again if it is missing for longer than an alarm may last."""
     state.before = None
     if unix_s - state.load_s > state.settings.accept_after_s:
         _relearn(state, everything=True)
         return DriftVerdict("learning", 0.0)
     if state.alarm is not None:
-        return _active(state)
+        return _active_verdict(state)
     assert state.mixture is not None
     evidence = log1p(sum(state.slower)) * state.mixture.unit
     return DriftVerdict("settled" if state.settled else "provisional", evidence)

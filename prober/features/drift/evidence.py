@@ -1,11 +1,11 @@
 """Evidence that ranks have shifted: a mixture of Shiryaev–Roberts e-detectors.
 
 Each component is a bet: a likelihood ratio e of one alternative against the baseline, with mean at most 1 while nothing has
-changed. R ← (R + 1)·e then grows by at most 1 a sample on average, and so does any weighted mean of such R: the time until it
+changed. R ← (R + 1)·e then grows by at most 1 per sample on average, and so does any weighted mean of such R: the time until it
 first reaches A is at least A samples on average (Shin, Ramdas, Rinaldo, "E-detectors: a nonparametric framework for sequential
-change detection", 2023). The alternatives: the whole distribution shifted by d standard deviations, d from the change that is
-material; and only the tail grown. What a finite baseline does not know is taken off before the bet (`epsilon`), so that "mean
-at most 1" holds for the true distribution too and not only for the learnt one.
+change detection", 2023). The alternatives are a shift of the distribution by d standard deviations, with d from the material
+change, and a heavier tail. The possible error of a finite baseline is subtracted before the bet (`epsilon`), so that "mean at most
+1" holds for the true distribution and not only for the learned one.
 """
 
 import math
@@ -16,36 +16,42 @@ from statistics import NormalDist
 
 from prober.features.drift.baseline import Baseline, scores
 
-# Shifts as multiples of the material change's, with their weights; half of the smallest is where a shift begins to count.
+# Shifts as multiples of the material change, with their weights. A shift counts from half of the smallest one.
 # Multiples, weights and guards were chosen by simulation (`bench/drift.py`) for delay at a measured rate of false alarms.
-MULTIPLES = ((0.5, 0.15), (1.0, 0.30), (2.0, 0.20), (4.0, 0.10))
-MATERIAL = 1  # place of the material change's own
-FASTER = 2  # and of the bet on an improvement, which counts from a material one up: it costs the baseline
-SMALLEST, LARGEST = 0.2, 2.5  # of a material change in standard deviations: a learnt level is coarser; ranks end
-TAILS = ((0.99, 0.04, 0.08), (0.998, 0.03, 0.17))  # (quantile, share above it once the tail has grown, weight)
-TAIL_DOUBT = 1.5  # standard errors of the share above a learnt quantile
-EPSILON = 0.02  # standard deviations: what a learnt distribution is off by beside its level
-LOAD_EPSILON = 0.035  # the same where load explains: what smoothing leaves of its noise, and its lag, look like drift
-FARTHEST = 3.0  # standard deviations of its own that a wander is taken to go at most
+SHIFT_MULTIPLES = ((0.5, 0.15), (1.0, 0.30), (2.0, 0.20), (4.0, 0.10))
+MATERIAL_INDEX = 1  # of the material change
+IMPROVEMENT_INDEX = 2  # of the shift that the bet on an improvement uses: an improvement costs the baseline
+MIN_SHIFT_SDS, MAX_SHIFT_SDS = 0.2, 2.5  # a learned level is no finer; ranks are bounded
+TAILS = ((0.99, 0.04, 0.08), (0.998, 0.03, 0.17))  # (quantile, share above it with a heavier tail, weight)
+TAIL_DOUBT_ERRORS = 1.5  # standard errors of the share above a learned quantile
+EPSILON_SDS = 0.02  # error of a learned distribution apart from its level
+LOAD_EPSILON_SDS = 0.035  # the same with load as factor: the rest of its noise, and its lag, look like drift
+MAX_WANDER_SDS = 3.0  # largest wander of the level, in its own standard deviations
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The bets against one baseline."""
+    """The bets against one baseline.
+
+    unit: 1 / ln(1 + threshold)
+    shifts: (weight, d, c) with e = exp(d·z + c)
+    tails: (weight, cut, e above the cut, e below it)
+    faster: (d, c) of the bet on an improvement, on the negative score
+    """
 
     threshold: float
-    unit: float  # 1 / ln(1 + threshold)
-    shifts: tuple[tuple[float, float, float], ...]  # weight, d, c: e = exp(d·z + c)
-    tails: tuple[tuple[float, float, float, float], ...]  # weight, cut, e above it, e below
-    faster: tuple[float, float]  # d, c of the one bet on an improvement, by the score's negative
+    unit: float
+    shifts: tuple[tuple[float, float, float], ...]
+    tails: tuple[tuple[float, float, float, float], ...]
+    faster: tuple[float, float]
 
     @property
     def components(self) -> int:
-        """Shifts first, then tails."""
+        """Number of bets: shifts first, then tails."""
         return len(self.shifts) + len(self.tails)
 
     def grow(self, weighed: list[float], z: float) -> float:
-        """One score into the evidence, in place: for every component weight × R. Returns its sum, the mixture's."""
+        """Add a score to the evidence, weight × R of each component, in place. Returns the sum."""
         k, total = 0, 0.0
         for weight, d, c in self.shifts:
             weighed[k] = grown = (weighed[k] + weight) * exp(d * z + c)
@@ -76,23 +82,23 @@ def gain(baseline: Baseline, log_shift: float) -> float:
 
 
 def mixture(baseline: Baseline, material: float, threshold: float) -> Mixture:
-    """The bets that find a slowdown by the share `material` (0.2: 20%) against this baseline, alarming at `threshold`.
+    """The bets that detect a slowdown by the share `material` (0.2: 20%) of this baseline, with an alarm at `threshold`.
 
-    A level that wanders by w standard deviations multiplies the rate at which a bet on d alarms by
-    exp(2·(w·ln A/d)² − 2·ε·ln A/d): it stays what it was for ε = w²·ln A/d.
+    A level that wanders by w standard deviations multiplies the alarm rate of a bet on d by
+    exp(2·(w·ln A/d)² − 2·ε·ln A/d), which is 1 for ε = w²·ln A/d.
     """
     log_shift = math.log1p(material)
-    reached = gain(baseline, log_shift)
-    wander = baseline.wander * reached / log_shift
-    smallest = min(max(reached, SMALLEST), LARGEST)
-    known = LOAD_EPSILON if baseline.factor == "load" else EPSILON
+    score_shift = gain(baseline, log_shift)
+    wander = baseline.wander * score_shift / log_shift
+    smallest = min(max(score_shift, MIN_SHIFT_SDS), MAX_SHIFT_SDS)
+    baseline_error = LOAD_EPSILON_SDS if baseline.factor == "load" else EPSILON_SDS
     shifts: list[tuple[float, float, float]] = []
-    for multiple, weight in MULTIPLES:
-        d = min(multiple * smallest, LARGEST)
-        epsilon = known + min(wander * wander * math.log(threshold) / d, FARTHEST * wander)
+    for multiple, weight in SHIFT_MULTIPLES:
+        d = min(multiple * smallest, MAX_SHIFT_SDS)
+        epsilon = baseline_error + min(wander * wander * math.log(threshold) / d, MAX_WANDER_SDS * wander)
         shifts.append((weight, d, -d * epsilon - d * d / 2))
     tails = []
     for q, grown, weight in TAILS:
-        share = 1 - q + TAIL_DOUBT * math.sqrt(q * (1 - q) / len(baseline.reference))
+        share = 1 - q + TAIL_DOUBT_ERRORS * math.sqrt(q * (1 - q) / len(baseline.reference))
         tails.append((weight, NormalDist().inv_cdf(q) + wander, grown / share, (1 - grown) / (1 - share)))
-    return Mixture(threshold, 1 / math.log1p(threshold), tuple(shifts), tuple(tails), shifts[FASTER][1:])
+    return Mixture(threshold, 1 / math.log1p(threshold), tuple(shifts), tuple(tails), shifts[IMPROVEMENT_INDEX][1:])

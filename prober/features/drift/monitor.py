@@ -18,7 +18,7 @@ from prober.features.drift.detector import (
     Phase,
     Settings,
     Shift,
-    fresh,
+    new_state,
     seed,
     shifts,
     step,
@@ -31,9 +31,9 @@ from prober.measure.result import ProbeResult
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 
-SAVE_TIMEOUT_S = 30.0  # with a disk that hangs: then a verdict is published although its state is not saved
-FRESH_READINGS = 3  # a load older than so many readings of the engine's page is not used
-LOADS = 128  # remembered readings
+SAVE_TIMEOUT_S = 30.0  # of a disk that hangs: afterwards a verdict is published although its state is not saved
+MAX_LOAD_AGE_INTERVALS = 3  # intervals of the engine's page after which a load is not used
+MAX_LOADS = 128  # stored readings
 
 SignalKey = tuple[str, str]  # workload, signal
 log = logging.getLogger(__name__)
@@ -41,9 +41,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Detector:
-    """The detector of one signal. verdict: None before the first sample.
+    """The detector of one signal.
 
-    unpublished: verdicts that wait until the state they rest on is saved, with Unix seconds
+    verdict: None before the first sample
+    unpublished: Unix seconds, verdicts and shifts that wait until their state is saved
     """
 
     state: Drift
@@ -55,8 +56,9 @@ class _Detector:
 class DriftMonitor:
     """The drift of all targets.
 
-    saved: states of an earlier process, as `states` gives them. With a `store` a baseline or an alarm is published only after its
-    state was saved, so that a kill does not lose what was published; changed: set when there is such a state.
+    saved: states of an earlier process, by the names of `states`
+    has_store: publish baselines and alarms only after their state was saved, so that a kill loses nothing that was published
+    changed: set when there are such states
     """
 
     def __init__(
@@ -72,30 +74,30 @@ class DriftMonitor:
         self.changed = asyncio.Event()
         self._saved = dict(saved)
         self._targets: dict[str, TargetDrift] = {}
-        self._unsaved: set[tuple[str, SignalKey]] = set()  # states with news, not handed out for saving yet
+        self._unsaved: set[tuple[str, SignalKey]] = set()  # changed states that were not returned for saving yet
         self._saving: set[tuple[str, SignalKey]] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetDrift":
-        """The drift of one target. One that takes over the name of a target that still ends goes on with its baselines."""
+        """The drift of one target. A target that takes over the name of one that still ends continues its baselines."""
         observer = TargetDrift(self, observed, self._targets.get(observed.name))
         self._targets[observed.name] = observer
         return observer
 
     def forget(self, target: "TargetDrift") -> None:
-        """A target is gone."""
+        """Remove a target."""
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
             self._unsaved = {(name, key) for name, key in self._unsaved if name != target.name}
 
     def configure(self, spec: DriftSpec) -> None:
-        """Other settings: the baselines stay, the evidence is judged by the new ones."""
+        """Apply other settings; baselines are kept."""
         if spec != self.spec:
             self.spec = spec
             for target in self._targets.values():
                 target.configured()
 
     def saved_state(self, name: str, key: SignalKey) -> bytes | None:
-        """The state of an earlier process."""
+        """The state that an earlier process saved."""
         return self._saved.get(_name_of_state(name, key))
 
     def states(self) -> Iterator[tuple[str, bytes]]:
@@ -105,25 +107,25 @@ class DriftMonitor:
                 yield from self._state(name, key)
 
     def changed_states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, state) of the detectors with news since the last call: a baseline made or given up, an alarm begun or ended."""
+        """(name, state) of the detectors that gained or lost a baseline or an alarm since the last call."""
         self.changed.clear()
         while self._unsaved:
             yield from self._state(*next(iter(self._unsaved)))
 
     def states_saved(self) -> None:
-        """The states that were handed out are saved, or cannot be: publish the verdicts that rest on them."""
+        """Publish the verdicts of the returned states, which were saved or cannot be saved."""
         for name, key in self._saving - self._unsaved:
             if (target := self._targets.get(name)) is not None:
                 target.publish_waiting(key)
         self._saving.clear()
 
     def needs_saving(self, name: str, key: SignalKey) -> None:
-        """A detector has news."""
+        """The state of a detector must be saved."""
         self._unsaved.add((name, key))
         self.changed.set()
 
     def without_baseline(self, signal: str) -> list[tuple[str, str, str]]:
-        """(target, workload, signal) of the detectors that still learn."""
+        """(target, workload, signal) of the detectors without a baseline."""
         return [
             (name, *key)
             for name, target in self._targets.items()
@@ -132,7 +134,7 @@ class DriftMonitor:
         ]
 
     def seed(self, name: str, key: SignalKey, samples: list[Observation]) -> None:
-        """Make a baseline from samples of the past. Raises ValueError if there are too few."""
+        """Learn a baseline from samples of the past. Raises ValueError if there are too few."""
         if (target := self._targets.get(name)) is not None:
             target.seed(key, samples)
 
@@ -145,16 +147,15 @@ class DriftMonitor:
 
 
 class TargetDrift(TargetObserver):
-    """One detector for TTFT and one for ITL of each workload of a target that streams."""
+    """A detector for TTFT and another for ITL of each workload of a target that streams."""
 
     def __init__(self, monitor: DriftMonitor, observed: ObservedTarget, before: "TargetDrift | None") -> None:
         self.name = observed.name
         self._monitor, self._observed = monitor, observed
         known = before._detectors.items() if before is not None else ()
         self._detectors: dict[SignalKey, _Detector] = {key: _Detector(detector.state) for key, detector in known}
-        self._loads: deque[tuple[int, float]] = deque(
-            maxlen=LOADS
-        )  # (ns of the monotonic clock, requests in the engine)
+        # (ns of the monotonic clock, requests in the engine)
+        self._loads: deque[tuple[int, float]] = deque(maxlen=MAX_LOADS)
         self.configured()
 
     def configured(self) -> None:
@@ -170,7 +171,7 @@ class TargetDrift(TargetObserver):
         self._detectors = {}
         for key, rate in rates.items():
             old = before.get(key)
-            state = self._taken_up(key, rate, old.state if old else None)
+            state = self._state_of(key, rate, old.state if old else None)
             if old is None:
                 self._detectors[key] = _Detector(state)
             else:
@@ -182,7 +183,7 @@ class TargetDrift(TargetObserver):
                 self._observed.drifted(*key, active=False)
 
     def probe_ended(self, result: ProbeResult) -> None:
-        """TTFT is one sample; the p99 of the answer's ITLs (of fewer than 100 the longest) is another."""
+        """Process two samples: TTFT, and the p99 of the answer's ITLs (the longest of fewer than 100)."""
         if result.outcome not in ANSWERED or result.warm_up or result.cached:
             return
         load = self._load_at(result.timeline.intended_ns)
@@ -205,7 +206,7 @@ class TargetDrift(TargetObserver):
         self._monitor.forget(self)
 
     def verdicts(self) -> list[tuple[SignalKey, DriftVerdict, tuple[Shift, ...]]]:
-        """The verdict on each signal, and how far it has moved."""
+        """Verdict and shifts of each signal."""
         return [
             (key, detector.verdict or DriftVerdict(_phase(detector.state), 0.0), detector.shifts)
             for key, detector in self._detectors.items()
@@ -225,7 +226,7 @@ class TargetDrift(TargetObserver):
         return dump(detector.state) if detector is not None else None
 
     def seed(self, key: SignalKey, samples: list[Observation]) -> None:
-        """Make a baseline from samples of the past, unless there is one. Raises ValueError if they are too few."""
+        """Learn a baseline from samples of the past, unless there is one. Raises ValueError if there are too few."""
         detector = self._detectors.get(key)
         if detector is not None and detector.state.baseline is None:
             detector.state = seed(detector.state, samples)
@@ -243,7 +244,7 @@ class TargetDrift(TargetObserver):
         metrics = self._observed.target.spec.metrics
         for read_ns, load in reversed(self._loads):
             if read_ns <= at_ns:
-                is_fresh = metrics is not None and at_ns - read_ns <= FRESH_READINGS * metrics.interval * 1e9
+                is_fresh = metrics is not None and at_ns - read_ns <= MAX_LOAD_AGE_INTERVALS * metrics.interval * 1e9
                 return load if is_fresh else None
         return None
 
@@ -288,7 +289,7 @@ class TargetDrift(TargetObserver):
                 registry.value(declared, *labels, kind)
 
     def _show(self, key: SignalKey, verdict: DriftVerdict, moved: tuple[Shift, ...]) -> None:
-        """When and how far a signal moved is shown only while it is away from its baseline."""
+        """Export the verdict; start and size of a shift only while it is active."""
         registry, labels = self._monitor.registry, (self.name, *key)
         registry.show(series.DRIFT_EVIDENCE, verdict.evidence, *labels)
         registry.show_one(series.DRIFT_ACTIVE, verdict.cause if verdict.active else None, series.DRIFT_CAUSES, *labels)
@@ -296,17 +297,17 @@ class TargetDrift(TargetObserver):
         if verdict.event:
             registry.value(series.DRIFT_EVENTS, *labels, verdict.event).inc()
         registry.show(series.DRIFT_SINCE, verdict.since_unix_s if verdict.active else None, *labels)
-        shown = {
+        ratios = {
             (*labels, f"{shift.q:g}", bound): ratio
             for shift in moved
             for bound, ratio in (("lower", shift.lower), ("estimate", shift.ratio), ("upper", shift.upper))
         }
-        registry.keep(series.DRIFT_SHIFT, shown, *labels)
-        for shift_labels, ratio in shown.items():
+        registry.keep(series.DRIFT_SHIFT, ratios, *labels)
+        for shift_labels, ratio in ratios.items():
             registry.show(series.DRIFT_SHIFT, ratio, *shift_labels)
 
-    def _taken_up(self, key: SignalKey, rate_per_s: float, state: Drift | None) -> Drift:
-        """The state under the present settings: the one there is, the saved one, or a new one."""
+    def _state_of(self, key: SignalKey, rate_per_s: float, state: Drift | None) -> Drift:
+        """The state under the current settings: the given one, the saved one, or a new one."""
         spec = self._monitor.spec
         settings = Settings(rate_per_s, spec.false_alarms, spec.material, spec.accept_after)
         saved = self._monitor.saved_state(self.name, key) if state is None else None
@@ -315,10 +316,10 @@ class TargetDrift(TargetObserver):
                 return restore(settings, saved)
             except ValueError as problem:
                 log.error(
-                    "target=%s workload=%s signal=%s: the saved baseline is learnt again: %s", self.name, *key, problem
+                    "target=%s workload=%s signal=%s: the saved baseline is learned again: %s", self.name, *key, problem
                 )
         if state is None:
-            return fresh(settings)
+            return new_state(settings)
         return state if state.settings == settings else restore(settings, dump(state))
 
 
@@ -327,5 +328,5 @@ def _name_of_state(name: str, key: SignalKey) -> str:
 
 
 def _phase(state: Drift) -> Phase:
-    """The phase of a detector that has seen no sample since the start of the prober."""
+    """The phase of a detector without samples since the start of the prober."""
     return "learning" if state.baseline is None else "settled" if state.settled else "provisional"

@@ -1,7 +1,7 @@
 """The state of a drift detector as bytes, so that it survives a restart: `restore` continues exactly where `dump` stopped.
 
-A line with format and checksum, then JSON; arrays as base64 of their bytes in this machine's order. What follows from other
-parts (bets, guards, a fit's intermediate sums) is not written but made again.
+Format: a line with format and checksum, then JSON; arrays as base64 of their bytes in this machine's order. Derived parts (bets,
+guards, intermediate sums of a fit) are not written but computed again.
 """
 
 import binascii
@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from prober.features.drift.baseline import Baseline, Blocks
-from prober.features.drift.detector import Alarm, Drift, Ring, Settings, fitting, follow, fresh
+from prober.features.drift.detector import Alarm, Drift, Ring, Settings, derive, new_state, start_fit
 
 FORMAT = "llmslo-drift-1"
 DERIVED = {"settings", "gap_s", "mixture", "table", "doubt", "allowance", "run"}
@@ -21,15 +21,15 @@ PARTS = {"baseline": Baseline, "stretch": Blocks, "spread": Blocks, "ring": Ring
 
 
 def dump(state: Drift) -> bytes:
-    """Everything but the settings. At most about 90 kB; some 0.3 ms."""
+    """The state without the settings: at most about 90 kB, in about 0.3 ms."""
     body = json.dumps(_plain(state), separators=(",", ":")).encode()
     return f"{FORMAT} {zlib.crc32(body):08x}\n".encode() + body
 
 
 def restore(settings: Settings, data: bytes) -> Drift:
-    """The state that was dumped, under these settings. Raises ValueError saying what is wrong with `data`.
+    """The dumped state under these settings. Raises ValueError with the reason if `data` is invalid.
 
-    A fit in progress is caught up with at once, which takes up to 0.1 s.
+    A fit in progress is repeated up to its slice, which takes up to 0.1 s.
     """
     head, _, body = data.partition(b"\n")
     name, _, checksum = head.decode("ascii", "replace").partition(" ")
@@ -47,32 +47,32 @@ def _plain(value: Any) -> Any:
     if isinstance(value, array):
         return {"type": value.typecode, "bytes": b64encode(value.tobytes()).decode()}
     if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value) if each.name not in DERIVED}
+        return {part.name: _plain(getattr(value, part.name)) for part in fields(value) if part.name not in DERIVED}
     return value
 
 
-def _state(settings: Settings, read: dict[str, Any]) -> Drift:
-    state = fresh(settings)
-    for name, value in read.items():
+def _state(settings: Settings, document: dict[str, Any]) -> Drift:
+    state = new_state(settings)
+    for name, value in document.items():
         if name in PARTS and value is not None:
-            value = PARTS[name](**{key: _value(each) for key, each in value.items()})
+            value = PARTS[name](**{key: _value(part) for key, part in value.items()})
         if name != "fit":
             setattr(state, name, value)
     if state.baseline is not None:
-        follow(state)
+        derive(state)
         if state.mixture is None or len(state.slower) != state.mixture.components:
             raise ValueError(f"the drift state has {len(state.slower)} bets, not those of this version")
-    if read["fit"] is not None:
-        state.fit = fitting(state, spread=read["fit"]["spread"])
-        for _ in range(read["fit"]["slices"]):
+    if document["fit"] is not None:
+        state.fit = start_fit(state, spread=document["fit"]["spread"])
+        for _ in range(document["fit"]["slices"]):
             next(state.fit.run)
-        state.fit.slices = read["fit"]["slices"]
+        state.fit.slices = document["fit"]["slices"]
     return state
 
 
-def _value(read: Any) -> Any:
-    if isinstance(read, dict):
-        values = array(read["type"])
-        values.frombytes(b64decode(read["bytes"], validate=True))
+def _value(document: Any) -> Any:
+    if isinstance(document, dict):
+        values = array(document["type"])
+        values.frombytes(b64decode(document["bytes"], validate=True))
         return values
-    return tuple(read) if isinstance(read, list) else read
+    return tuple(document) if isinstance(document, list) else document

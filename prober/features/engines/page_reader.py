@@ -21,7 +21,7 @@ from prober.features.engines.page_reading import facts, in_slices, recognise, wa
 from prober.measure.engine_signals import EngineChange, EngineSignals, EngineTable, PageReading
 from prober.measure.engines import TABLES, tables
 from prober.net.clock import Clock
-from prober.net.scrape import Fetched, Unreadable, fetch
+from prober.net.scrape import Fetched, UnreadablePage, fetch
 from prober.probing.page_source import PageListener
 from prober.probing.target import Target
 
@@ -75,7 +75,7 @@ class PageReader:
                 if self._read_ns is not None:
                     self._listener.page_read(None)
                 return False
-        except Unreadable as error:
+        except UnreadablePage as error:
             if self._clock.late_s(begun_ns) > MAX_LATE_S:
                 return True  # the prober was stopped meanwhile: not a fault of the page
             self._tries += 1
@@ -86,7 +86,7 @@ class PageReader:
         return True
 
     async def _once(self) -> bool:
-        """Read once; False if the engine has no page. Raises Unreadable."""
+        """Read once; False if the engine has no page. Raises UnreadablePage."""
         if self._spec.url is None and self._target.identity is None and self._target.spec.engine is None:
             return True  # the address of the page depends on the engine
         known = self._candidates()
@@ -119,14 +119,14 @@ class PageReader:
         return True
 
     def _recognise(self, page: Page, known: tuple[EngineTable, ...]) -> EngineTable:
-        """Table of the page, chosen at each reading because an upgrade may change names. Raises Unreadable."""
+        """Table of the page, chosen at each reading because an upgrade may change names. Raises UnreadablePage."""
         if self._table is not None:
             known = tables(self._table.engine)
         table = recognise(page, known) or (recognise(page, TABLES) if self._table is None else None)
         if table is None:
             self._table, self._parser = None, Parser()
             hint = f"; {known[0].needs}" if known and known[0].needs else ""
-            raise Unreadable(f"{shown(self._url(known))}: the page is of no known engine{hint}")
+            raise UnreadablePage(f"{shown(self._url(known))}: the page is of no known engine{hint}")
         if table != self._table:
             self._parser = Parser(wanted(tables(table.engine)))
             if table.note:
@@ -179,7 +179,7 @@ class PageReader:
         for path in dict.fromkeys(fact.path for fact in table.facts):
             try:
                 answers[path] = orjson.loads((await self._get(self._root() + path)).body)
-            except (Unreadable, ValueError):
+            except (UnreadablePage, ValueError):
                 continue  # not every server has every endpoint
         self._facts = facts(table, answers)
 

@@ -23,6 +23,8 @@ from prober.measure.engine_signals import (
     SumSource,
 )
 
+MAX_DIGITS = 18  # of a number in a version or label; int() is slow for longer ones and refuses 4,300
+
 
 class Sample(Protocol):
     """One value of one series."""
@@ -93,8 +95,8 @@ def metrics(source: Source) -> tuple[str, ...]:
             return (first.metric, *(other.metric for other in others))
         case ProductSource(factors=factors):
             return tuple(factor.metric for factor in factors)
-        case RatioSource(part=part, whole=whole):
-            return (part.metric, whole.metric)
+        case RatioSource(part=part, total=total):
+            return (part.metric, total.metric)
         case HistogramSource(family=family):
             return (f"{family}_bucket", f"{family}_sum", f"{family}_count")
     raise TypeError(source)
@@ -162,12 +164,13 @@ def facts(table: EngineTable, answers: Mapping[str, object]) -> dict[str, str]:
 def release_of(version: str | None) -> tuple[int, ...] | None:
     """Numbers of a release for comparisons: `v0.8.5.post1` is (0, 8, 5), `b10488-1a2b3c4` is (10488,).
 
-    None for text that identifies no release, such as `0.1.dev1+gabc`.
+    None for a version that is no release, such as `0.1.dev1+gabc`, or that has a number of more than MAX_DIGITS digits.
     """
-    match = re.match(r"[vb]?(\d+(?:\.\d+)*)", version or "")
-    if match is None or "dev" in (version or ""):
+    match = re.match(r"[vb]?([0-9]+(?:\.[0-9]+)*)", version or "")
+    parts = match[1].split(".") if match is not None else []
+    if not parts or "dev" in (version or "") or max(map(len, parts)) > MAX_DIGITS:
         return None
-    return tuple(int(part) for part in match[1].split("."))
+    return tuple(map(int, parts))
 
 
 def _item(container: object, key: str | int) -> object:
@@ -304,7 +307,8 @@ class _View:
 
 
 def _rank(text: str) -> tuple[int, str]:
-    return (int(text), "") if text.isdecimal() else (-1, text)
+    is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
+    return (int(text), "") if is_number else (-1, text)
 
 
 def _first(view: _View, sources: Iterable[Source]) -> float | EngineHistogram | None:
@@ -327,8 +331,8 @@ def _evaluate(view: _View, source: Source) -> float | EngineHistogram | None:
         case ProductSource(factors=factors):
             values = [_value(view, factor) for factor in factors]
             return None if None in values else math.prod(value for value in values if value is not None)
-        case RatioSource(part=part, whole=whole):
-            above, below = _value(view, part), _value(view, whole)
+        case RatioSource(part=part, total=total):
+            above, below = _value(view, part), _value(view, total)
             return above / below if above is not None and below else None
         case HistogramSource():
             return _histogram(view, source)

@@ -13,8 +13,8 @@ from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.probing.observer import ObservedTarget, TargetObserver
 
-READ_EVERY_S = 5.0
-STALE_S = 3 * READ_EVERY_S
+READ_INTERVAL_S = 5.0
+STALE_S = 3 * READ_INTERVAL_S
 _VALUES: tuple[tuple[AnySeries, str] | tuple[AnySeries, str, str], ...] = (
     (series.GPU_UTILIZATION, "utilization_ratio"),
     (series.GPU_MEMORY_USED, "memory_used_bytes"),
@@ -42,18 +42,18 @@ class GpuServed(Protocol):
 
     @property
     def name(self) -> str | None:
-        """The label of its series; None while it is not known."""
+        """The label of the target's series; None while the name is unknown."""
 
     @property
     def spec(self) -> TargetSpec:
-        """Its configuration."""
+        """The configuration of the target."""
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
-        """The GPUs that serve it were read; driver: version of the GPU driver."""
+        """The GPUs that serve the target were read; driver: version of the GPU driver."""
 
 
 class GpuMonitor:
-    """Reads for all targets together; a machine without GPUs or driver costs one line of the log."""
+    """Reads the GPUs for all targets. A machine without GPUs or driver logs one line."""
 
     def __init__(self, registry: Registry, targets: Callable[[], Iterable[GpuServed]]) -> None:
         self._registry, self._targets = registry, targets
@@ -65,7 +65,7 @@ class GpuMonitor:
         return TargetGpus(self._registry, observed)
 
     async def run(self) -> None:
-        """Read until cancelled, or until it is known that there are no GPUs."""
+        """Read until cancelled; return at once if there are no GPUs."""
         loop = asyncio.get_running_loop()
         reader: Reader | None = None
         try:
@@ -74,11 +74,11 @@ class GpuMonitor:
             while reader is not None:
                 reading = loop.run_in_executor(self._thread, reader.read)
                 if not (await asyncio.wait([reading], timeout=STALE_S))[0]:
-                    self.show([], reader.driver)  # nothing old is shown as current while the driver hangs
+                    self.show([], reader.driver)  # no outdated values while the driver hangs
                     self._log_once(f"GPUs: the driver has not answered for {STALE_S:g} s")
                 self.show(await reading, reader.driver)
                 self._log_problems(reader)
-                await asyncio.sleep(READ_EVERY_S)
+                await asyncio.sleep(READ_INTERVAL_S)
         finally:
             if reader is not None:
                 self._thread.submit(reader.close)
@@ -92,13 +92,13 @@ class GpuMonitor:
             chosen = target.spec.gpus.indices
             if chosen is None:
                 chosen = ("all",) if len(targets) == 1 else ()
-            for one in chosen:
-                if devices and not any(serves(device, (one,)) for device in devices):
-                    self._log_once(f"target={target.name} gpus.indices: there is no GPU {one!r} here")
+            for choice in chosen:
+                if devices and not any(serves(device, (choice,)) for device in devices):
+                    self._log_once(f"target={target.name} gpus.indices: there is no GPU {choice!r} here")
             target.gpus_read([device for device in devices if serves(device, chosen)], driver)
 
     def _log_problems(self, reader: Reader) -> None:
-        """Log once why nothing can be read, and what a GPU does not support."""
+        """Log once why the GPUs cannot be read, and the calls that a GPU does not support."""
         if reader.trouble:
             self._log_once(f"GPUs cannot be read: {reader.trouble}")
         for uuid, refused in reader.refused.items():
@@ -112,7 +112,7 @@ class GpuMonitor:
 
 
 class TargetGpus(TargetObserver):
-    """The series of the GPUs that serve one target; what a device does not support has no series."""
+    """Series of the GPUs that serve one target; values that a device does not support have none."""
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name
@@ -122,24 +122,24 @@ class TargetGpus(TargetObserver):
         self._registry.show(series.GPU_PRICE, self._observed.target.spec.gpus.price_per_hour, self._name)
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
-        shown: dict[str, set[tuple[str, ...]]] = {}
+        current: dict[str, set[tuple[str, ...]]] = {}
 
-        def show(declared: AnySeries, value: float | None, device: GpuReading, *more: str) -> None:
+        def show(declared: AnySeries, value: float | None, device: GpuReading, *extra: str) -> None:
             if value is not None:
-                labels = (self._name, device.device_id, *more)
+                labels = (self._name, device.device_id, *extra)
                 self._registry.show(declared, value, *labels)
-                shown.setdefault(declared.name, set()).add(labels)
+                current.setdefault(declared.name, set()).add(labels)
 
         for device in devices:
             show(series.GPU_INFO, 1.0, device, device.uuid, device.name)
-            for declared, field, *more in _VALUES:
-                show(declared, getattr(device, field), device, *more)
+            for declared, field, *extra in _VALUES:
+                show(declared, getattr(device, field), device, *extra)
             for reason in ThrottleReason if device.throttled is not None else ():
                 show(series.GPU_THROTTLE, float(reason in (device.throttled or ())), device, reason.value)
         for declared in dict.fromkeys((series.GPU_INFO, series.GPU_THROTTLE, *(declared for declared, *_ in _VALUES))):
-            self._registry.keep(declared, shown.get(declared.name, ()), self._name)
+            self._registry.keep(declared, current.get(declared.name, ()), self._name)
 
 
 def serves(device: GpuReading, chosen: tuple[int | str, ...]) -> bool:
-    """`chosen`: indices and UUIDs, or "all"; a partition is chosen with its GPU or by its own UUID."""
+    """Whether `chosen` (indices, UUIDs, "all") contains the device; a partition is chosen by its UUID or that of its GPU."""
     return "all" in chosen or device.index in chosen or device.uuid in chosen or device.parent in chosen

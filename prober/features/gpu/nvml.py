@@ -1,9 +1,9 @@
-"""NVIDIA's driver library (NVML) as a GPU's reader needs it, through nvidia-ml-py (module `pynvml`, passed in).
+"""NVIDIA's driver library (NVML), called through nvidia-ml-py (module `pynvml`, passed in).
 
-Every call is timed, and every error is sorted into absent for good, absent now, and lost. A call that a GPU does not support,
-or that it forbids, is remembered by who asked, with its reason, and not made again.
+Every call is timed. Every error means one of: permanently absent, currently absent, GPU lost. A call that a GPU does not support
+or forbids is remembered with its reason and not repeated.
 
-Everything here blocks. ctypes lets go of the interpreter's lock during each call, so a slow driver delays its own thread only.
+All functions block. ctypes releases the interpreter's lock during each call, so a slow driver delays only the calling thread.
 """
 
 import ctypes
@@ -13,12 +13,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-_WAIT_MS = 100  # how long the thread that waits for faults sleeps in the driver at a time, so what `stop` may take
+_EVENT_WAIT_MS = 100  # longest call of the thread that waits for faults, and so the delay of `stop`
 
-# Return codes: fixed by the library's ABI. Numbers, so that they can be named without the library.
+# Return codes, fixed by the library's ABI; as numbers, so that they need no library.
 _UNINITIALIZED, _INVALID_ARGUMENT, NO_PERMISSION, _TIMEOUT, _FUNCTION_NOT_FOUND = 1, 2, 4, 10, 13
-_REFUSED = {3, NO_PERMISSION, _FUNCTION_NOT_FOUND, 25, 26}  # not supported, …, version mismatch, deprecated: for good
-UNKNOWN = _REFUSED | {_INVALID_ARGUMENT}  # of one field or metric of many; the latter: a driver older than the field
+_REFUSED = {3, NO_PERMISSION, _FUNCTION_NOT_FOUND, 25, 26}  # permanent: not supported, …, version mismatch, deprecated
+UNKNOWN = _REFUSED | {
+    _INVALID_ARGUMENT
+}  # for a single field or metric; invalid argument: the driver is older than the field
 LOST = {_UNINITIALIZED, 15, 16, 28}  # …, GPU is lost, reset required, GPU not found
 
 _INTEGERS = {
@@ -34,11 +36,11 @@ Field = tuple[int, int]  # field, scope
 
 
 class Lost(Exception):
-    """The GPU, or the whole library, no longer answers."""
+    """The GPU or the entire library no longer answers."""
 
 
-class Asked(Protocol):
-    """A GPU that is asked. refused: what it will not answer, and why."""
+class Device(Protocol):
+    """A GPU or partition. refused: reasons by name of the refused call."""
 
     uuid: str
     handle: Any
@@ -47,7 +49,7 @@ class Asked(Protocol):
 
 @dataclass(slots=True)
 class Cost:
-    """What one kind of call has cost so far, in seconds of the worker thread."""
+    """Total cost of one kind of call, in seconds of the worker thread."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -55,15 +57,19 @@ class Cost:
 
 
 class Library:
-    """The driver's library: each call timed, each error sorted into absent for good, absent now, and lost."""
+    """The driver's library.
+
+    costs: by name of the call
+    has_stale_handle: a handle was not accepted, so its GPU may have been lost and come back
+    """
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
         self.costs: dict[str, Cost] = {}
-        self.doubtful = False  # a handle was not accepted: it may be of a GPU that has gone and come back
+        self.has_stale_handle = False
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """What the call returns. Raises NVMLError."""
+        """Call `name` and return its result. Raises NVMLError."""
         function = getattr(self.nvml, name, None)
         if function is None:  # an older nvidia-ml-py
             raise self.nvml.NVMLError(_FUNCTION_NOT_FOUND)
@@ -77,10 +83,10 @@ class Library:
             cost.seconds += took
             cost.worst_seconds = max(cost.worst_seconds, took)
 
-    def ask(self, refused: dict[str, str], name: str, *arguments: Any) -> Any:
-        """What the call returns, or None where there is nothing to be had. Raises Lost."""
-        what = " ".join([name, *(str(argument) for argument in arguments if isinstance(argument, int))])
-        if what in refused:
+    def query(self, refused: dict[str, str], name: str, *arguments: Any) -> Any:
+        """Call `name` and return its result; None if the value is absent. Raises Lost."""
+        key = " ".join([name, *(str(argument) for argument in arguments if isinstance(argument, int))])
+        if key in refused:
             return None
         try:
             return self.call(name, *arguments)
@@ -88,43 +94,46 @@ class Library:
             if error.value in LOST:
                 raise Lost from error
             if error.value in _REFUSED:
-                refused[what] = str(error)
-            self.doubtful |= error.value == _INVALID_ARGUMENT
+                refused[key] = str(error)
+            self.has_stale_handle |= error.value == _INVALID_ARGUMENT
             return None
 
     def release(self, name: str, *arguments: Any) -> None:
-        """Give something back; what is lost already needs no giving back."""
+        """Call a function that releases a resource; errors are ignored, as lost GPUs need no release."""
         try:
             self.call(name, *arguments)
         except self.nvml.NVMLError:
             return
 
-    def fields(self, card: Asked, wanted: Sequence[Field], bits: int = 0) -> dict[Field, int]:
-        """The integers among `wanted` that the card tells, in one call; narrower ones than `bits` say nothing. Raises Lost."""
-        asked = [one for one in wanted if _told(one) not in card.refused]
-        values = self.ask(card.refused, "nvmlDeviceGetFieldValues", card.handle, asked) if asked else None
-        found = {}
-        for one, value in zip(asked, values if values is not None else (), strict=False):
-            name, wide = _INTEGERS.get(value.valueType, ("", 0))
-            if value.nvmlReturn in LOST:
+    def fields(self, card: Device, fields: Sequence[Field], bits: int = 0) -> dict[Field, int]:
+        """Integer values of the fields in one call, without those narrower than `bits`. Raises Lost."""
+        queried = [field for field in fields if _field_name(field) not in card.refused]
+        answers = self.query(card.refused, "nvmlDeviceGetFieldValues", card.handle, queried) if queried else None
+        values = {}
+        for field, answer in zip(queried, answers if answers is not None else (), strict=False):
+            name, width = _INTEGERS.get(answer.valueType, ("", 0))
+            if answer.nvmlReturn in LOST:
                 raise Lost
-            if value.nvmlReturn in UNKNOWN:
-                card.refused[_told(one)] = f"return code {value.nvmlReturn}"
-            elif value.nvmlReturn == 0 and wide < bits:
-                card.refused[_told(one)] = f"narrower than {bits} bits"
-            elif value.nvmlReturn == 0 and name:
-                found[one] = int(getattr(value.value, name))
-        return found
+            if answer.nvmlReturn in UNKNOWN:
+                card.refused[_field_name(field)] = f"return code {answer.nvmlReturn}"
+            elif answer.nvmlReturn == 0 and width < bits:
+                card.refused[_field_name(field)] = f"narrower than {bits} bits"
+            elif answer.nvmlReturn == 0 and name:
+                values[field] = int(getattr(answer.value, name))
+        return values
 
 
 class Faults:
-    """A thread that waits in the driver for faults and counts them by GPU. `stop` when the list of GPUs changes."""
+    """A thread that waits in the driver for faults and counts them by GPU. Call `stop` when the list of GPUs changes.
 
-    def __init__(self, library: Library, cards: Collection[Asked], totals: dict[str, int]) -> None:
+    cards: UUID of every GPU that was to be watched, by address of its handle
+    """
+
+    def __init__(self, library: Library, cards: Collection[Device], totals: dict[str, int]) -> None:
         self._library, self._totals = library, totals
         self._stop = threading.Event()
         self._uuids: dict[int | None, str] = {}
-        self.cards = {address(card.handle): card.uuid for card in cards}  # those it was asked to watch
+        self.cards = {address(card.handle): card.uuid for card in cards}
         self._thread: threading.Thread | None = None
         nvml = library.nvml
         try:
@@ -147,14 +156,14 @@ class Faults:
 
     @property
     def ended(self) -> bool:
-        """The driver broke off the waiting, as it does when a GPU is lost."""
+        """Whether the driver ended the wait, as it does when a GPU is lost."""
         return bool(self._uuids) and self._thread is not None and not self._thread.is_alive()
 
     def watches(self, uuid: str) -> bool:
         return uuid in self._uuids.values()
 
     def stop(self) -> None:
-        """Return when the thread has ended. One that is stuck in the driver is left to it, with its set of events."""
+        """Wait for the thread to end. A thread that hangs in the driver is abandoned with its event set."""
         self._stop.set()
         if self._thread is None:
             return
@@ -167,12 +176,12 @@ class Faults:
         nvml = self._library.nvml
         while not self._stop.is_set():
             try:
-                event = nvml.nvmlEventSetWait_v2(self._set, _WAIT_MS)
+                event = nvml.nvmlEventSetWait_v2(self._set, _EVENT_WAIT_MS)
             except nvml.NVMLError as error:
                 if error.value == _TIMEOUT:
                     continue
                 if error.value in _REFUSED:
-                    self._uuids = {}  # nothing will be counted here: no zeros, and no second try
+                    self._uuids = {}  # faults are never counted here: no zeros, no second try
                 return
             uuid = self._uuids.get(address(event.device))
             if uuid is not None and event.eventType & nvml.nvmlEventTypeXidCriticalError:
@@ -180,9 +189,9 @@ class Faults:
 
 
 def address(handle: Any) -> int | None:
-    """What tells two handles apart: the driver's pointer."""
+    """The driver's pointer, which identifies a handle."""
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-def _told(one: Field) -> str:
-    return f"field {one[0]} scope {one[1]}"
+def _field_name(field: Field) -> str:
+    return f"field {field[0]} scope {field[1]}"

@@ -1,9 +1,9 @@
 """NVIDIA's GPUs by NVML, through nvidia-ml-py (module `pynvml`, imported only when a reader is opened).
 
-Everything here blocks: `open_reader`, `Reader.read` and `Reader.close` belong to one worker thread with an executor of its
-own; how calls are made, timed and judged is in `nvml`.
+All functions block: call `open_reader`, `Reader.read` and `Reader.close` in one worker thread of their own. `nvml` makes the
+calls, times them and classifies their errors.
 
-What a read asks of each GPU, and what that costs as others have reported it (no GPU was at hand; `Reader.costs` measures it):
+Calls of a read for each GPU, and their costs as reported by others (not measured here; `Reader.costs` measures them):
 
     call                                                  cost          when
     GetHandleByIndex, GetUUID, GetName                    to 6 ms       opening and re-listing only: handles are kept
@@ -13,11 +13,10 @@ What a read asks of each GPU, and what that costs as others have reported it (no
       GetTotalEccErrors (twice), GetMigMode
     GetFieldValues: PCIe and NVLink byte counters         to 0.5 ms     each read, one call for each bus
     GpmSampleGet, GpmMetricsGet                           unknown       each read, Hopper and later
-    GetPcieThroughput                                     20 ms each    never: the byte counters say the same
+    GetPcieThroughput                                     20 ms each    never: the byte counters give the same
     Init, Shutdown                                        to seconds    opening; every 60 s while a GPU is lost
 
-A call that a GPU does not support, or that it forbids, is asked once and not again until the GPU comes back from a loss or
-changes between whole and partitioned.
+A call that a GPU does not support or forbids is made once, and again only after the GPU was lost or its partitioning changed.
 """
 
 import importlib
@@ -30,7 +29,7 @@ from typing import Any
 from prober.features.gpu.nvml import LOST, NO_PERMISSION, UNKNOWN, Cost, Faults, Field, Library, Lost, address
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 
-REOPEN_S = 60.0  # a lost GPU needs the library started afresh; that can take seconds, so it is not done at each read
+REOPEN_INTERVAL_S = 60.0  # a lost GPU needs a restart of the library, which can take seconds
 
 _ALL_LINKS = 0xFFFFFFFF  # a scope that asks for the sum over all links
 _THROTTLES = {
@@ -52,24 +51,30 @@ _LINK_COUNTERS = ((138, 139, 1024), (202, 204, 1))  # sent, received, bytes of o
 
 @dataclass(slots=True)
 class _Card:
-    """A GPU, or a partition of one, and what has been learnt of it."""
+    """A GPU, or a partition of one.
+
+    instance: GPU instance of a partition, in which the hardware counts
+    refused: reasons by name of the refused call
+    links: NVLink counters that answer (all sent, then all received), and bytes per count; None: not determined yet
+    samples: GPM samples, the older one first
+    """
 
     index: int
     uuid: str
     name: str
     handle: Any
     partition: int | None = None
-    instance: int = 0  # of a partition: the GPU instance in which the hardware counts
-    refused: dict[str, str] = field(default_factory=dict)  # what it will not answer: why
+    instance: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
     partitioned: bool | None = None
     partitions: dict[str, "_Card"] = field(default_factory=dict)
-    links: tuple[tuple[Field, ...], int] | None = None  # counters that answer: all sent, all received; bytes of one
-    samples: list[Any] = field(default_factory=list)  # older, newer
+    links: tuple[tuple[Field, ...], int] | None = None
+    samples: list[Any] = field(default_factory=list)
     sampled: bool = False
 
 
 class Reader:
-    """The GPUs of this machine. `trouble`: why the last read found nothing at all, or empty."""
+    """The GPUs of this machine. trouble: why the last read failed for all GPUs, or empty."""
 
     def __init__(self, nvml: Any, now: Callable[[], float]) -> None:
         self._library, self._now = Library(nvml), now
@@ -82,22 +87,21 @@ class Reader:
         self._xids: dict[str, int] = {}
         self._faults: Faults | None = None
         self._request: Any = None
-        self.driver: str = self._library.ask({}, "nvmlSystemGetDriverVersion") or ""
+        self.driver: str = self._library.query({}, "nvmlSystemGetDriverVersion") or ""
         self.trouble = ""
 
     @property
     def costs(self) -> dict[str, Cost]:
-        """What each kind of call has cost so far, by its name in NVML."""
+        """Total cost of each kind of call, by its name in NVML."""
         return self._library.costs
 
     @property
     def refused(self) -> dict[str, dict[str, str]]:
-        """By UUID: what this GPU or partition does not answer, and why. It is not asked again."""
-        cards = [one for card in self._cards for one in (card, *card.partitions.values())]
-        return {card.uuid: dict(card.refused) for card in cards}
+        """Reasons by UUID of the GPU or partition and by name of the refused call."""
+        return {part.uuid: dict(part.refused) for card in self._cards for part in _parts(card)}
 
     def read(self) -> list[GpuReading]:
-        """Every GPU and partition that answers now. Raises nothing that a GPU or driver can bring about."""
+        """Readings of every GPU and partition that answers. Errors of GPUs and driver are not raised."""
         devices: list[GpuReading] = []
         try:
             self._ready()
@@ -113,22 +117,22 @@ class Reader:
         return devices
 
     def close(self) -> None:
-        """End the thread, give back what was taken. A read after this finds nothing."""
+        """End the thread and release all resources. A later read returns nothing."""
         if self._up:
             self._release()
             self._library.release("nvmlShutdown")
         self._up, self._opened_at = False, math.inf
 
-    # --- which GPUs there are
+    # --- list of the GPUs
 
     def _ready(self) -> None:
-        """Make the list of GPUs right: as it was, listed again, or after a loss from a library started afresh."""
-        if (self._lost or not self._up) and self._now() - self._opened_at >= REOPEN_S:
+        """Update the list of GPUs: list again after a change, restart the library after a loss."""
+        if (self._lost or not self._up) and self._now() - self._opened_at >= REOPEN_INTERVAL_S:
             self._reopen()
         if not self._up:
             return
         count = self._library.call("nvmlDeviceGetCount")
-        if count != self._count or self._lost or self._incomplete or self._library.doubtful:
+        if count != self._count or self._lost or self._incomplete or self._library.has_stale_handle:
             self._list(count)
         self._watch()
         self.trouble = ""
@@ -140,12 +144,12 @@ class Reader:
         self._up, self._count, self._opened_at = False, -1, self._now()
         self._library.call("nvmlInit")
         self._up = True
-        self.driver = self._library.ask({}, "nvmlSystemGetDriverVersion") or ""
+        self.driver = self._library.query({}, "nvmlSystemGetDriverVersion") or ""
 
     def _list(self, count: int) -> None:
         known = {card.uuid: card for card in self._cards}
         self._cards, self._count, self._incomplete, self._lost = [], count, False, False
-        self._library.doubtful = False
+        self._library.has_stale_handle = False
         for index in range(count):
             try:
                 handle = self._library.call("nvmlDeviceGetHandleByIndex", index)
@@ -158,11 +162,11 @@ class Reader:
             card = known.pop(uuid, None) or _Card(index, uuid, name, handle)
             card.index, card.handle = index, handle
             self._cards.append(card)
-        for gone in known.values():
-            self._free(gone)
+        for removed in known.values():
+            self._free(removed)
 
     def _watch(self) -> None:
-        """Have the thread wait for the faults of these GPUs; it runs on while they are the same."""
+        """Watch for faults of these GPUs; a running watch of the same GPUs continues."""
         cards = {address(card.handle): card.uuid for card in self._cards}
         if self._faults is not None:
             if not self._faults.ended and self._faults.cards == cards:
@@ -175,10 +179,10 @@ class Reader:
         self._free(card)
 
     def _free(self, card: _Card) -> None:
-        for one in (card, *card.partitions.values()):
-            for sample in one.samples:
+        for part in _parts(card):
+            for sample in part.samples:
                 self._library.release("nvmlGpmSampleFree", sample)
-            one.samples, one.sampled = [], False
+            part.samples, part.sampled = [], False
 
     def _release(self) -> None:
         if self._faults is not None:
@@ -187,13 +191,13 @@ class Reader:
         for card in self._cards:
             self._free(card)
 
-    # --- what one says
+    # --- readings of a GPU
 
     def _read(self, card: _Card) -> list[GpuReading]:
-        mode = self._library.ask(card.refused, "nvmlDeviceGetMigMode", card.handle)
+        mode = self._library.query(card.refused, "nvmlDeviceGetMigMode", card.handle)
         partitioned = mode is not None and mode[0] == 1
         if card.partitioned is not None and partitioned != card.partitioned:
-            card.refused.clear()  # what a whole GPU answers, a partitioned one may not, and the other way round
+            card.refused.clear()  # an entire GPU and a partitioned one support different calls
             self._free(card)
         card.partitioned = partitioned
         devices = [self._device(card)]
@@ -218,10 +222,10 @@ class Reader:
         return devices
 
     def _partitions(self, card: _Card) -> list[_Card]:
-        """Listed at each read: instances are made and destroyed at run time, and a handle dies with its instance."""
-        found = {}
+        """The partitions, listed at each read: instances are created and destroyed at run time, and handles with them."""
+        partitions = {}
         slots = (
-            self._library.ask(card.refused, "nvmlDeviceGetMaxMigDeviceCount", card.handle) if card.partitioned else 0
+            self._library.query(card.refused, "nvmlDeviceGetMaxMigDeviceCount", card.handle) if card.partitioned else 0
         )
         for number in range(slots or 0):
             try:
@@ -237,11 +241,11 @@ class Reader:
                     raise Lost from error
                 continue  # an empty slot, or destroyed while it was read
             known.handle, known.partition = handle, number
-            found[uuid] = known
-        for gone in card.partitions.values():
-            self._free(gone)
-        card.partitions = found
-        return list(found.values())
+            partitions[uuid] = known
+        for removed in card.partitions.values():
+            self._free(removed)
+        card.partitions = partitions
+        return list(partitions.values())
 
     def _device(self, card: _Card) -> GpuReading:
         used, total = self._memory(card)
@@ -249,7 +253,7 @@ class Reader:
         link_sent, link_received = self._nvlink(card)
         metrics = self._profile(card, card)
         watched = self._faults is not None and self._faults.watches(card.uuid)
-        clock = self._ask(card, "nvmlDeviceGetClockInfo", 1)  # MHz, of the SMs
+        clock = self._query(card, "nvmlDeviceGetClockInfo", 1)  # MHz, of the SMs
         return GpuReading(
             index=card.index,
             uuid=card.uuid,
@@ -260,13 +264,13 @@ class Reader:
             memory_bandwidth_ratio=metrics.get(_DRAM),
             sm_occupancy_ratio=metrics.get(_OCCUPANCY),
             tensor_active_ratio=metrics.get(_TENSOR),
-            power_watts=_thousandths(self._ask(card, "nvmlDeviceGetPowerUsage")),
-            energy_joules=_thousandths(self._ask(card, "nvmlDeviceGetTotalEnergyConsumption")),
+            power_watts=_thousandths(self._query(card, "nvmlDeviceGetPowerUsage")),
+            energy_joules=_thousandths(self._query(card, "nvmlDeviceGetTotalEnergyConsumption")),
             temperature_celsius=self._temperature(card),
             sm_clock_hertz=None if clock is None else clock * 1e6,
             throttled=self._throttled(card),
-            ecc_corrected_errors=self._ask(card, "nvmlDeviceGetTotalEccErrors", 0, 0),  # since the driver was loaded
-            ecc_uncorrected_errors=self._ask(card, "nvmlDeviceGetTotalEccErrors", 1, 0),
+            ecc_corrected_errors=self._query(card, "nvmlDeviceGetTotalEccErrors", 0, 0),  # since the driver was loaded
+            ecc_uncorrected_errors=self._query(card, "nvmlDeviceGetTotalEccErrors", 1, 0),
             xid_errors=self._xids.get(card.uuid) if watched else None,
             pcie_sent_bytes=sent,
             pcie_received_bytes=received,
@@ -274,108 +278,108 @@ class Reader:
             nvlink_received_bytes=link_received,
         )
 
-    def _ask(self, card: _Card, name: str, *arguments: int) -> Any:
-        return self._library.ask(card.refused, name, card.handle, *arguments)
+    def _query(self, card: _Card, name: str, *arguments: int) -> Any:
+        return self._library.query(card.refused, name, card.handle, *arguments)
 
     def _memory(self, card: _Card) -> tuple[int | None, int | None]:
-        """Used and total. The first form keeps what the driver reserves apart; older drivers count it as used."""
-        memory = self._ask(card, "nvmlDeviceGetMemoryInfo", self._library.nvml.nvmlMemory_v2)
+        """Used and total bytes. The first call leaves out memory that the driver reserves; the call of older drivers counts it."""
+        memory = self._query(card, "nvmlDeviceGetMemoryInfo", self._library.nvml.nvmlMemory_v2)
         if memory is None:
-            memory = self._ask(card, "nvmlDeviceGetMemoryInfo")
+            memory = self._query(card, "nvmlDeviceGetMemoryInfo")
         return (None, None) if memory is None else (memory.used, memory.total)
 
     def _utilization(self, card: _Card, metrics: dict[int, float]) -> float | None:
-        """NVML's own, which a partitioned GPU does not give; GPM's share of time with any work is the same figure."""
-        rates = self._ask(card, "nvmlDeviceGetUtilizationRates")
+        """Share of time with any work, from NVML; from GPM for a partitioned GPU, where NVML gives none."""
+        rates = self._query(card, "nvmlDeviceGetUtilizationRates")
         return metrics.get(_GRAPHICS) if rates is None else rates.gpu / 100
 
     def _temperature(self, card: _Card) -> float | None:
-        celsius = self._ask(card, "nvmlDeviceGetTemperatureV", 0)
+        celsius = self._query(card, "nvmlDeviceGetTemperatureV", 0)
         if celsius is None:
-            celsius = self._ask(card, "nvmlDeviceGetTemperature", 0)  # older drivers; gone in CUDA 14
+            celsius = self._query(card, "nvmlDeviceGetTemperature", 0)  # older drivers; gone in CUDA 14
         return None if celsius is None else float(celsius)
 
     def _throttled(self, card: _Card) -> frozenset[ThrottleReason] | None:
-        bits = self._ask(card, "nvmlDeviceGetCurrentClocksEventReasons")
+        bits = self._query(card, "nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:
-            bits = self._ask(card, "nvmlDeviceGetCurrentClocksThrottleReasons")  # before 535; gone in CUDA 14
+            bits = self._query(card, "nvmlDeviceGetCurrentClocksThrottleReasons")  # before 535; gone in CUDA 14
         return None if bits is None else frozenset(reason for bit, reason in _THROTTLES.items() if bits & bit)
 
     def _pcie(self, card: _Card) -> tuple[int | None, int | None]:
-        # 32 bits of bytes wrap several times a second on a busy bus: such a counter says nothing.
-        found = self._library.fields(card, _PCIE, bits=64)
-        return found.get(_PCIE[0]), found.get(_PCIE[1])
+        # Counters of 32 bits wrap several times a second on a busy bus.
+        values = self._library.fields(card, _PCIE, bits=64)
+        return values.get(_PCIE[0]), values.get(_PCIE[1])
 
     def _nvlink(self, card: _Card) -> tuple[int | None, int | None]:
-        """Sent and received over all links; nothing in a read in which one link that has counted before does not answer."""
+        """Bytes sent and received over all links; None if a link that counted before does not answer."""
         if card.links is None:
             card.links = self._links(card)
-        wanted, unit = card.links or ((), 1)
-        found = self._library.fields(card, wanted)
-        if not wanted or len(found) < len(wanted):
+        counters, unit = card.links or ((), 1)
+        values = self._library.fields(card, counters)
+        if not counters or len(values) < len(counters):
             return None, None
-        half = len(wanted) // 2
-        return sum(found[one] for one in wanted[:half]) * unit, sum(found[one] for one in wanted[half:]) * unit
+        half = len(counters) // 2
+        return sum(values[c] for c in counters[:half]) * unit, sum(values[c] for c in counters[half:]) * unit
 
     def _links(self, card: _Card) -> tuple[tuple[Field, ...], int] | None:
-        """Which counters answer: the sum over all links if there is one, else each link's. None: ask again next time."""
+        """Counters that answer, and bytes per count: the sum over all links, else those of every link."""
         count = self._library.fields(card, [_LINK_COUNT]).get(_LINK_COUNT, 0)
         for scopes in ((_ALL_LINKS,), tuple(range(count))) if count else ():
             for sent, received, unit in _LINK_COUNTERS:
-                wanted = [(counter, scope) for scope in scopes for counter in (sent, received)]
-                found = self._library.fields(card, wanted)
-                answering = [scope for scope in scopes if (sent, scope) in found and (received, scope) in found]
+                counters = [(counter, scope) for scope in scopes for counter in (sent, received)]
+                values = self._library.fields(card, counters)
+                answering = [scope for scope in scopes if (sent, scope) in values and (received, scope) in values]
                 if answering:
                     return tuple((counter, scope) for counter in (sent, received) for scope in answering), unit
         return (), 1
 
     def _countable(self, card: _Card, parent: _Card) -> bool:
-        """Whether the hardware counts (Hopper and later); if so, the card has its two samples afterwards."""
-        support = self._library.ask(card.refused, "nvmlGpmQueryDeviceSupport", parent.handle)
+        """Whether the hardware counts (Hopper and later); if so, allocates the two samples of the card."""
+        support = self._library.query(card.refused, "nvmlGpmQueryDeviceSupport", parent.handle)
         if support is None:
             return False
         if not support.isSupportedDevice:
             card.refused["nvmlGpmQueryDeviceSupport"] = "needs Hopper or later"
             return False
-        samples = [self._library.ask(card.refused, "nvmlGpmSampleAlloc") for _ in range(2)]
+        samples = [self._library.query(card.refused, "nvmlGpmSampleAlloc") for _ in range(2)]
         card.samples = [sample for sample in samples if sample is not None]
         if len(card.samples) < 2:
             self._free(card)
         return bool(card.samples)
 
     def _profile(self, card: _Card, parent: _Card) -> dict[int, float]:
-        """Ratios by GPM metric: means over the time since the last read, so nothing at the first."""
+        """Ratios by GPM metric: means since the last read, empty at the first."""
         library, nvml = self._library, self._library.nvml
         if not card.samples and not self._countable(card, parent):
             return {}
         older, newer = card.samples
         if card.partition is None:
-            taken = library.ask(card.refused, "nvmlGpmSampleGet", card.handle, newer)
+            taken = library.query(card.refused, "nvmlGpmSampleGet", card.handle, newer)
         else:
-            taken = library.ask(card.refused, "nvmlGpmMigSampleGet", parent.handle, card.instance, newer)
+            taken = library.query(card.refused, "nvmlGpmMigSampleGet", parent.handle, card.instance, newer)
         before, card.sampled = card.sampled, taken is not None
         if taken is None:
             return {}
         card.samples.reverse()
-        metrics = [one for one in _METRICS if f"metric {one}" not in card.refused]
+        metrics = [metric for metric in _METRICS if f"metric {metric}" not in card.refused]
         if not before or not metrics:
             return {}
         if self._request is None:
-            self._request = nvml.c_nvmlGpmMetricsGet_t()  # 20 kB: made once
+            self._request = nvml.c_nvmlGpmMetricsGet_t()  # 20 kB, reused
         request = self._request
         request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(metrics)
         request.sample1, request.sample2 = older, newer
         for place, metric in enumerate(metrics):
             request.metrics[place].metricId = metric
-        if library.ask(card.refused, "nvmlGpmMetricsGet", request) is None:
+        if library.query(card.refused, "nvmlGpmMetricsGet", request) is None:
             return {}
         return _ratios(card, [request.metrics[place] for place in range(len(metrics))])
 
 
 def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | None, str]:
-    """A reader of the GPUs that can be seen here, or None, and in either case one line for the log.
+    """A reader of the visible GPUs, None if there are none, and a line for the log.
 
-    `now` is in seconds and paces `REOPEN_S`.
+    now: clock in seconds, which times REOPEN_INTERVAL_S
     """
     try:
         nvml = importlib.import_module("pynvml")
@@ -397,15 +401,19 @@ def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | Non
     return None, f"no GPU series: {why}"
 
 
+def _parts(card: _Card) -> tuple[_Card, ...]:
+    return (card, *card.partitions.values())
+
+
 def _thousandths(value: Any) -> float | None:
     return None if value is None else value / 1000
 
 
 def _ratios(card: _Card, metrics: Sequence[Any]) -> dict[int, float]:
-    found = {}
+    ratios = {}
     for metric in metrics:
         if metric.nvmlReturn in UNKNOWN:
             card.refused[f"metric {metric.metricId}"] = f"return code {metric.nvmlReturn}"
         elif metric.nvmlReturn == 0 and math.isfinite(metric.value):
-            found[metric.metricId] = metric.value / 100
-    return found
+            ratios[metric.metricId] = metric.value / 100
+    return ratios

@@ -13,12 +13,12 @@ from prober.config.load import ConfigError
 from prober.exposition.families import Registry
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.lease_machine import Candidate, Read, Record, Timing, Wait, Write
-from prober.features.replicas.lease_store import Beaten, FileLease, KubernetesLease, now_s
+from prober.features.replicas.lease_store import Conflict, FileLease, KubernetesLease, now_s
 from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
 from prober.probing.leadership import Alone, Leadership, Listener
 from prober.probing.shard import Shard
 
-EARLY_S = 0.001  # a timer may fire this early
+TIMER_MARGIN_S = 0.001  # a timer may fire this early
 MIN_DURATION_S = 3.0  # a busy machine would lose a shorter lease
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 RELEASE_TRIES = 3  # then others wait until the lease expires
@@ -26,10 +26,12 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Options `--lease.*`. name, path: None if that kind of lease is not used; namespace, api_server: None for those of the pod.
+class LeaseOptions:
+    """Options `--lease.*`.
 
-    token_file, ca_file: for an API server that is named
+    name, path: None if that kind of lease is not used
+    namespace, api_server: None for those of the pod
+    token_file, ca_file: for `api_server`
     """
 
     name: str | None = None
@@ -41,44 +43,47 @@ class Wanted:
     duration_s: float = 15.0
 
 
-def leadership(wanted: Wanted, shard: Shard, instance: str, families: Registry) -> Leadership:
+def leadership(options: LeaseOptions, shard: Shard, instance: str, families: Registry) -> Leadership:
     """Leadership for the replicas of a shard. Raises ConfigError, and OSError for an unusable folder."""
-    if wanted.duration_s < MIN_DURATION_S or wanted.duration_s % 1:
+    if options.duration_s < MIN_DURATION_S or options.duration_s % 1:
         raise ConfigError(
-            f"--lease.duration {wanted.duration_s:g}s: whole seconds, {MIN_DURATION_S:g}s at least; write 15s"
+            f"--lease.duration {options.duration_s:g}s: whole seconds, {MIN_DURATION_S:g}s at least; write 15s"
         )
-    if wanted.name is None and wanted.path is None:
+    if options.name is None and options.path is None:
         return Alone()
-    if wanted.name is not None and wanted.path is not None:
+    if options.name is not None and options.path is not None:
         raise ConfigError(
             "--lease.name and --lease.path: one of the two; a Kubernetes Lease, or a file on this machine"
         )
-    identity, timing = f"{instance}_{uuid.uuid4()}", Timing(wanted.duration_s)
-    if wanted.path is not None:
-        return Locked(FileLease(wanted.path, f"lease-{shard.index}"), identity, timing, families)
-    name = f"{wanted.name}-{shard.index}"
+    identity, timing = f"{instance}_{uuid.uuid4()}", Timing(options.duration_s)
+    if options.path is not None:
+        return FileLeadership(FileLease(options.path, f"lease-{shard.index}"), identity, timing, families)
+    name = f"{options.name}-{shard.index}"
     if not NAME.fullmatch(name):
         raise ConfigError(
-            f"--lease.name {wanted.name}: lower-case letters, digits, - and . only, such as llm-slo-prober"
+            f"--lease.name {options.name}: lower-case letters, digits, - and . only, such as llm-slo-prober"
         )
     try:
         api = (
-            Api(wanted.api_server, token_file=wanted.token_file, ca_file=wanted.ca_file)
-            if wanted.api_server
+            Api(options.api_server, token_file=options.token_file, ca_file=options.ca_file)
+            if options.api_server
             else Api.in_cluster()
         )
     except (Unreachable, ValueError) as problem:
         raise ConfigError(f"--lease.api-server: {problem}") from None
-    return Leased(KubernetesLease(api, wanted.namespace or api.namespace, name), identity, timing, families)
+    return KubernetesLeadership(
+        KubernetesLease(api, options.namespace or api.namespace, name), identity, timing, families
+    )
 
 
-class _Told:
+class _ObservedLease:
     """Common part of leases: series, log and callbacks."""
 
     def __init__(self, where: str, families: Registry) -> None:
         self.where = where
         self._held, self._transitions = (
-            families[each.name].value() for each in (replicas_series.LEASE_HELD, replicas_series.LEASE_TRANSITIONS)
+            families[declared.name].value()
+            for declared in (replicas_series.LEASE_HELD, replicas_series.LEASE_TRANSITIONS)
         )
         self._failures = families[replicas_series.LEASE_FAILURES.name].value()
         self._fence: int | None = None
@@ -88,7 +93,7 @@ class _Told:
     def listen(self, lost: Listener, won: Listener) -> None:
         self._listeners.append((lost, won))
 
-    def _tell(self, fence: int | None, record: Record | None) -> None:
+    def _notify(self, fence: int | None, record: Record | None) -> None:
         """Call the callbacks if the lease was lost or acquired since the last call."""
         if record is not None:
             self._transitions.value = float(max(0, record.transitions))
@@ -117,19 +122,19 @@ class _Told:
             log.info("lease %s: the API server answers again", self.where)
 
 
-class Leased(_Told):
+class KubernetesLeadership(_ObservedLease):
     """Leadership by a Kubernetes Lease of a shard. identity: unique per process."""
 
     def __init__(
         self,
-        kept: KubernetesLease,
+        lease: KubernetesLease,
         identity: str,
         timing: Timing,
         families: Registry,
         clock: Callable[[], float] = now_s,
     ) -> None:
-        super().__init__(str(kept), families)
-        self._kept, self._timing, self._clock = kept, timing, clock
+        super().__init__(str(lease), families)
+        self._lease, self._timing, self._clock = lease, timing, clock
         self._candidate = Candidate(identity, timing, Random())
         self._claims: dict[str, tuple[float, asyncio.Future[int | None]]] = {}
         self._woken = asyncio.Event()
@@ -170,35 +175,35 @@ class Leased(_Told):
             self._task.cancel()
             await asyncio.wait([self._task])
         self._candidate.leave()
-        self._look()
+        self._publish()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._timing.ask_s):
+            async with asyncio.timeout(self._timing.request_timeout_s):
                 for _ in range(RELEASE_TRIES):
                     if isinstance(action := self._candidate.next(self._clock()), Wait):
                         break
-                    await self._ask(action)
-        await self._kept.close()
+                    await self._send(action)
+        await self._lease.close()
 
     async def _step(self) -> None:
         action = self._candidate.next(self._clock())
         if isinstance(action, Wait):
             self._woken.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, action.until_s - self._clock()) + EARLY_S):
+                async with asyncio.timeout(max(0.0, action.until_s - self._clock()) + TIMER_MARGIN_S):
                     await self._woken.wait()
         else:
-            await self._ask(action)
-        self._look()
+            await self._send(action)
+        self._publish()
 
-    async def _ask(self, action: Read | Write) -> None:
-        candidate, ask_s = self._candidate, self._timing.ask_s
+    async def _send(self, action: Read | Write) -> None:
+        candidate, ask_s = self._candidate, self._timing.request_timeout_s
         try:
             if isinstance(action, Read):
-                candidate.found(await self._kept.read(ask_s), self._clock())
+                candidate.record_read(await self._lease.read(ask_s), self._clock())
             else:
-                candidate.wrote(await self._kept.write(action, ask_s), self._clock())
-        except Beaten:
-            candidate.beaten(self._clock())
+                candidate.record_written(await self._lease.write(action, ask_s), self._clock())
+        except Conflict:
+            candidate.conflicted(self._clock())
         except (KubernetesApiError, Unreachable) as problem:
             candidate.failed(self._clock(), problem.retry_after_s if isinstance(problem, KubernetesApiError) else 0.0)
             self._failed(problem)
@@ -206,12 +211,12 @@ class Leased(_Told):
         except Exception as problem:
             candidate.failed(self._clock())
             self._failed(problem)
-            log.exception("lease %s: a fault inside the prober; please report this", self.where)
+            log.exception("lease %s: internal error; please report this", self.where)
             return
         self._answered()
 
-    def _look(self) -> None:
-        """What became of it: now, and again when it ends if nobody renews it."""
+    def _publish(self) -> None:
+        """Publish whether the lease is held, and set a timer for its end."""
         now, candidate = self._clock(), self._candidate
         fence = candidate.held(now)
         if self._alarm is not None:
@@ -219,12 +224,12 @@ class Leased(_Told):
             self._alarm = None
         if fence is not None:
             loop = asyncio.get_running_loop()
-            self._alarm = loop.call_later(max(0.0, candidate.until_s - now) + EARLY_S, self._look)
+            self._alarm = loop.call_later(max(0.0, candidate.until_s - now) + TIMER_MARGIN_S, self._publish)
         self._settle(fence)
-        self._tell(fence, candidate.record)
+        self._notify(fence, candidate.record)
 
     def _settle(self, fence: int | None) -> None:
-        """Claims that are written down, or never will be."""
+        """Answer the claims that are written, and all of them once the lease is lost."""
         for key, (number, waiting) in list(self._claims.items()):
             if fence is None or self.claimed(key) >= number:
                 del self._claims[key]
@@ -232,30 +237,30 @@ class Leased(_Told):
                     waiting.set_result(fence)
 
 
-class Locked(_Told):
+class FileLeadership(_ObservedLease):
     """Leadership by a locked file for replicas on one machine."""
 
-    def __init__(self, kept: FileLease, identity: str, timing: Timing, families: Registry) -> None:
-        super().__init__(str(kept), families)
-        self._kept, self._identity, self._retry_s = kept, identity, timing.retry_s
-        self._has = False
+    def __init__(self, lease: FileLease, identity: str, timing: Timing, families: Registry) -> None:
+        super().__init__(str(lease), families)
+        self._lease, self._identity, self._retry_s = lease, identity, timing.retry_s
+        self._is_held = False
         self._task: asyncio.Task[None] | None = None
 
     @property
     def holder(self) -> str:
-        return self._kept.record.holder
+        return self._lease.record.holder
 
     def held(self) -> int | None:
-        return self._kept.record.transitions if self._has else None
+        return self._lease.record.transitions if self._is_held else None
 
     def claimed(self, key: str) -> float:
-        return self._kept.record.claims.get(key, 0.0)
+        return self._lease.record.claims.get(key, 0.0)
 
     async def claim(self, key: str, number: float) -> int | None:
-        if not self._has:
+        if not self._is_held:
             return None
         try:
-            await asyncio.to_thread(self._kept.claim, key, number)
+            await asyncio.to_thread(self._lease.claim, key, number)
         except OSError as problem:
             self._failed(problem)
             return None
@@ -265,25 +270,25 @@ class Locked(_Told):
         self._task = asyncio.current_task()
         while True:
             try:
-                if self._has and not await asyncio.to_thread(self._kept.kept):
-                    self._has = False
-                    self._kept.release()
-                    self._look()
-                if not self._has:
-                    self._has = await asyncio.to_thread(self._kept.take, self._identity)
+                if self._is_held and not await asyncio.to_thread(self._lease.is_intact):
+                    self._is_held = False
+                    self._lease.release()
+                    self._publish()
+                if not self._is_held:
+                    self._is_held = await asyncio.to_thread(self._lease.take, self._identity)
                 self._answered()
             except OSError as problem:
                 self._failed(problem)
-            self._look()
+            self._publish()
             await asyncio.sleep(self._retry_s)
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        self._has = False
-        self._look()
-        self._kept.release()
+        self._is_held = False
+        self._publish()
+        self._lease.release()
 
-    def _look(self) -> None:
-        self._tell(self.held(), self._kept.record)
+    def _publish(self) -> None:
+        self._notify(self.held(), self._lease.record)

@@ -1,4 +1,4 @@
-"""What is spent is written down before it is spent."""
+"""Spending is saved before it happens."""
 
 import asyncio
 import sqlite3
@@ -37,7 +37,7 @@ def target(clock: Clock, limit: int = 50_000_000) -> Target:
 
 
 async def test_a_request_is_covered_before_it_leaves_and_found_after_a_kill(tmp_path: Path) -> None:
-    """What another process finds is at least what was set aside, and at most the reserve more; after a stop it is exact."""
+    """Another process reads at least the reserved amount, and at most the margin more; after a stop it is exact."""
     clock, store = VirtualClock(), Store(str(tmp_path))
     ledger, spending = Ledger(store), target(clock)
     ledger.start()
@@ -46,12 +46,12 @@ async def test_a_request_is_covered_before_it_leaves_and_found_after_a_kill(tmp_
         assert spending.reserve(10_000, 90_000) is not None
         await spending.covered(clock.now_ns() + 60 * 10**9)
         after = target(clock)
-        Ledger(kept=store.load(BUDGET)).enter(after)
+        Ledger(saved=store.load(BUDGET)).enter(after)
         over = after.budgets["tokens"].spent(clock.now_ns()) - spending.budgets["tokens"].spent(clock.now_ns())
         assert 0 <= over <= spending.budgets["tokens"].margin
     await ledger.close()
     after = target(clock)
-    Ledger(kept=store.load(BUDGET)).enter(after)
+    Ledger(saved=store.load(BUDGET)).enter(after)
     assert after.budgets["tokens"].spent(clock.now_ns()) == 2_000_000
     store.close()
     clock.close()
@@ -73,7 +73,7 @@ async def test_a_full_disk_holds_no_request_back_and_is_told_once(
         assert spending.reserve(10_000, 90_000) is not None
         await asyncio.wait_for(spending.covered(clock.now_ns() + 3600 * 10**9), 30)
     assert failures.value >= 1
-    assert caplog.text.count("cannot be kept") == 1
+    assert caplog.text.count("cannot be saved") == 1
     store.full = False
     await ledger.close()
     assert set(store.load(BUDGET)) == {"t"}
@@ -133,8 +133,8 @@ async def test_a_target_that_goes_and_comes_has_not_forgotten() -> None:
 async def test_what_cannot_be_read_is_told_and_begun_anew(caplog: pytest.LogCaptureFixture, data: bytes) -> None:
     """With the target's name."""
     clock = VirtualClock()
-    found = target(clock)
-    Ledger(kept={"t": data}).enter(found)
-    assert found.budgets["tokens"].spent(clock.now_ns()) == 0
-    assert "target=t: what it had spent cannot be read" in caplog.text
+    restored = target(clock)
+    Ledger(saved={"t": data}).enter(restored)
+    assert restored.budgets["tokens"].spent(clock.now_ns()) == 0
+    assert "target=t: its saved budgets cannot be read" in caplog.text
     clock.close()

@@ -27,7 +27,7 @@ from prober.features.engines.monitor import EngineMonitor, TargetEngine
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
-from prober.net.scrape import Fetched, Unreadable
+from prober.net.scrape import Fetched, UnreadablePage
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.recorder import ProbeRecorder
@@ -97,7 +97,7 @@ class SimulatedEngine:
     def page(self) -> str:
         self.advance()
         if self.now_s() < max(self.down_until_s, self.hidden_until_s):
-            raise Unreadable("down")
+            raise UnreadablePage("down")
         done = int(self.users + self.swept - self.at_start)
         text = PAGE.format(finished=done, prompt=done * TOKENS[0], generated=done * TOKENS[1])
         return text + (f"process_start_time_seconds {self.started_s}\n" if self.tells_start else "")
@@ -331,7 +331,7 @@ def virtual(world: World) -> Iterator[None]:
     async def fetch(url: str, **options: Any) -> Fetched:
         host, path = url.removeprefix("http://").split(".test:8000")
         if path != "/metrics":
-            raise Unreadable("no such page")
+            raise UnreadablePage("no such page")
         return Fetched(world.engines[host].page().encode(), {})
 
     async def run_probe(target: Target, *_: Any) -> None:

@@ -10,7 +10,7 @@ from prober.exposition.families import Value
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.measure.engine_signals import EngineInfo, EngineSignals, PageReading
 from prober.mock.server import running
-from prober.net.prometheus import Unanswered
+from prober.net.prometheus import QueryFailed
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 from prober.results.capacity import Capacity
@@ -375,7 +375,7 @@ async def test_the_answer_of_another_query_is_not_the_demand(monkeypatch: pytest
     async def instant(_: str, query: str) -> float:
         if query == "old":
             return 4.0
-        raise Unanswered("nobody is there")
+        raise QueryFailed("nobody is there")
 
     monkeypatch.setattr("prober.features.capacity.demand_query.instant", instant)
     async with running(SLOTS) as url, staged(url, "demand_query: old", prometheus="http://127.0.0.1:1") as stage:

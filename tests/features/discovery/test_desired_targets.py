@@ -34,8 +34,8 @@ class Followed:
         self.lists: list[list[TargetSpec]] = []
         self.roster = DesiredTargets(self.families, self._change)
 
-    async def _change(self, wanted: list[TargetSpec]) -> None:
-        self.lists.append(wanted)
+    async def _change(self, desired: list[TargetSpec]) -> None:
+        self.lists.append(desired)
 
     def now(self) -> dict[str, str]:
         return {spec.key: spec.url.removeprefix("http://").removesuffix("/v1") for spec in self.lists[-1]}
@@ -49,7 +49,7 @@ class Followed:
         """Every source has been heard, and what it said is taken over."""
         up = discovery_series.DISCOVERY_UP.name
         async with asyncio.timeout(10):
-            while sum(getattr(each, "value", 0) for each in self.families[up].children.values()) < discoveries:
+            while sum(getattr(child, "value", 0) for child in self.families[up].children.values()) < discoveries:
                 await asyncio.sleep(0.01)
                 await self.roster.apply()
 
@@ -116,7 +116,7 @@ async def test_another_configuration_leaves_no_gap(tmp_path: Path) -> None:
     assert seen.now().keys() == {"a"}
     await seen.settled(1)
     assert seen.now().keys() == {"b"}
-    assert all(wanted for wanted in seen.lists[lists:])
+    assert all(desired for desired in seen.lists[lists:])
     await seen.roster.configure(configured("targets: [{url: 'http://h'}]"))
     assert len(seen.lists[-1]) == 1
     for declared in (
@@ -173,7 +173,7 @@ async def test_what_ends_slowly_holds_up_nobody() -> None:
 
 
 async def test_a_target_that_comes_back_before_it_has_gone_goes_on() -> None:
-    """Its counters never fall, and it is probed again."""
+    """The counters never fall, and the target is probed again."""
     async with running(SLOW) as url, watched() as seen:
         one = specs(f"name: a, url: '{url}', rate: 20/s")
         await seen.reconcile(one, 1.0)
@@ -201,7 +201,7 @@ async def test_many_do_not_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_who_comes_and_who_leaves_is_told_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One line for all that changed at once, with the first names; nothing while nothing changes, nor for another template."""
+    """A burst of changes is one line with the first names; no line without a change or for another template."""
     path = tmp_path / "a.json"
     many = [(f"m{index:02}", f"h{index}:1") for index in range(12)]
     source = write(path, *many)
@@ -216,9 +216,9 @@ async def test_who_comes_and_who_leaves_is_told_together(tmp_path: Path, caplog:
             while "new" not in seen.now():
                 await asyncio.sleep(0.05)
                 await seen.roster.apply()
-    told = [each.getMessage() for each in caplog.records if each.getMessage().startswith("discovery=pods")]
+    messages = [record.getMessage() for record in caplog.records if record.getMessage().startswith("discovery=pods")]
     first = ", ".join(name for name, _ in many[:10])
-    assert told == [
+    assert messages == [
         f"discovery=pods 12 targets more: {first} and 2 others",
         "discovery=pods 1 target more: new; 1 less: m11",
     ]

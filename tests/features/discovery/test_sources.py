@@ -1,4 +1,4 @@
-"""Where targets are found: real files, a real server's lists, a real DNS server on loopback, and a stand-in API server."""
+"""Sources of targets: files, lists of a real server, a DNS server on loopback, and a stand-in API server."""
 
 import asyncio
 import json
@@ -18,38 +18,40 @@ from aiohttp import web
 
 from prober.config.discovery import DnsSpec, FileSpec, HttpSpec, KubernetesSpec
 from prober.config.server import Auth
+from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source
 from prober.features.discovery.sources.dns import Dns
 from prober.features.discovery.sources.file import Files
-from prober.features.discovery.sources.findings import Findings, Source
 from prober.features.discovery.sources.http import Http
 from prober.features.discovery.sources.kubernetes import Kubernetes
-from prober.features.discovery.sources.objects import targets
+from prober.features.discovery.sources.objects import targets_of
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import endpoint_slice, pod
 
 pytestmark = pytest.mark.virtual_time
 
-KEPT = frozenset(["__address__", "name", "model", "__meta_filepath", "__meta_url", "__meta_dns_name"])
+LABEL_NAMES = frozenset(["__address__", "name", "model", "__meta_filepath", "__meta_url", "__meta_dns_name"])
 
 
-class Found:
-    """The findings of one source, and how often they changed."""
+class Discovery:
+    """Targets of one source, and how often they changed."""
 
     def __init__(self) -> None:
         self.changes = 0
         self._event = asyncio.Event()
-        self.findings = Findings("test", self._changed)
+        self.discovered = DiscoveredTargets("test", self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
         self._event.set()
 
     def addresses(self) -> list[str]:
-        return sorted(labels.get("__address__", "") for _, found in self.findings.items() for labels in found)
+        return sorted(
+            labels.get("__address__", "") for _, targets_of in self.discovered.items() for labels in targets_of
+        )
 
     def names(self) -> dict[str, str]:
-        each = [labels for _, found in self.findings.items() for labels in found]
-        return {labels["name"]: labels.get("__address__", "") for labels in each}
+        all_labels = [labels for _, targets_of in self.discovered.items() for labels in targets_of]
+        return {labels["name"]: labels.get("__address__", "") for labels in all_labels}
 
     async def until(self, true: Callable[[], bool], within_s: float = 20.0) -> None:
         async with asyncio.timeout(within_s):
@@ -68,44 +70,46 @@ async def running(source: Source) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def files(*names: object) -> tuple[Files, Found]:
-    found = Found()
-    return Files(FileSpec(files=tuple(map(str, names)), interval=1.0), KEPT, found.findings), found
+def files(*names: object) -> tuple[Files, Discovery]:
+    discovery = Discovery()
+    return Files(FileSpec(files=tuple(map(str, names)), interval=1.0), LABEL_NAMES, discovery.discovered), discovery
 
 
 async def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
     """JSON and YAML as Prometheus's file_sd has them; labels that nobody looks at are not kept."""
     (tmp_path / "a.json").write_text('[{"targets": ["a:1", "b:1"], "labels": {"model": "m", "env": "x"}}]')
     (tmp_path / "b.yaml").write_text("- targets: ['c:1']\n  labels: {name: 5}\n- targets: []\n")
-    source, found = files(tmp_path / "*.json", tmp_path / "*.yaml")
-    await source.look()
-    assert found.addresses() == ["a:1", "b:1", "c:1"]
-    assert found.findings.complete
-    kept = {labels["__address__"]: labels for _, each in found.findings.items() for labels in each}
-    assert kept["a:1"] == {"model": "m", "__meta_filepath": str(tmp_path / "a.json"), "__address__": "a:1"}
-    assert kept["c:1"]["name"] == "5"
+    source, discovery = files(tmp_path / "*.json", tmp_path / "*.yaml")
+    await source.refresh()
+    assert discovery.addresses() == ["a:1", "b:1", "c:1"]
+    assert discovery.discovered.complete
+    labels_by_address = {
+        labels["__address__"]: labels for _, targets_of in discovery.discovered.items() for labels in targets_of
+    }
+    assert labels_by_address["a:1"] == {"model": "m", "__meta_filepath": str(tmp_path / "a.json"), "__address__": "a:1"}
+    assert labels_by_address["c:1"]["name"] == "5"
 
 
 async def test_a_symlink_that_points_elsewhere_is_another_file(tmp_path: Path) -> None:
-    """As Kubernetes swaps the content of a ConfigMap; labels that stay the same are the same object."""
+    """Kubernetes replaces the content of a ConfigMap in this way; unchanged labels are the same object."""
     for name, addresses in (("one", ["a:1", "b:1"]), ("two", ["a:1", "c:1"])):
         (tmp_path / name).mkdir()
         (tmp_path / name / "t.json").write_text(json.dumps([{"targets": addresses}]))
     (tmp_path / "now").symlink_to(tmp_path / "one")
-    source, found = files(tmp_path / "now" / "t.json")
-    await source.look()
-    before = dict(found.findings.items())
+    source, discovery = files(tmp_path / "now" / "t.json")
+    await source.refresh()
+    before = dict(discovery.discovered.items())
     (tmp_path / "next").symlink_to(tmp_path / "two")
     os.replace(tmp_path / "next", tmp_path / "now")
-    await source.look()
-    after = dict(found.findings.items())
-    assert found.addresses() == ["a:1", "c:1"]
+    await source.refresh()
+    after = dict(discovery.discovered.items())
+    assert discovery.addresses() == ["a:1", "c:1"]
     key = (str(tmp_path / "now" / "t.json"), "a:1")
     assert after[key] is before[key]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "is no JSON"),
         ('{"targets": []}', "is not a list"),
@@ -114,40 +118,40 @@ async def test_a_symlink_that_points_elsewhere_is_another_file(tmp_path: Path) -
         ('[{"targets": ["a:1"], "labels": {"a": [1]}}]', "has a value that is no text"),
     ],
 )
-async def test_a_bad_file_keeps_the_last_good_targets(tmp_path: Path, text: str, said: str) -> None:
+async def test_a_bad_file_keeps_the_last_good_targets(tmp_path: Path, text: str, message: str) -> None:
     """It is told and counted; once it is right again it counts again."""
     path = tmp_path / "t.json"
     path.write_text('[{"targets": ["a:1"]}]')
-    source, found = files(path)
-    await source.look()
+    source, discovery = files(path)
+    await source.refresh()
     for content in (text, None):
         path.write_text(content) if content is not None else path.unlink()
-        failures = found.findings.failures
-        await source.look()
-        assert found.addresses() == ["a:1"]
-        assert found.findings.failures == failures + 1
+        failures = discovery.discovered.failures
+        await source.refresh()
+        assert discovery.addresses() == ["a:1"]
+        assert discovery.discovered.failures == failures + 1
     path.write_text(text + " ")
-    await source.look()
-    assert said in found.findings.problems[0]
+    await source.refresh()
+    assert message in discovery.discovered.problems[0]
     path.write_text("[]")
-    await source.look()
-    assert found.addresses() == []
-    assert found.findings.problems == []
+    await source.refresh()
+    assert discovery.addresses() == []
+    assert discovery.discovered.problems == []
 
 
 async def test_a_file_that_only_fitted_a_pattern_takes_its_targets_with_it(tmp_path: Path) -> None:
     """Whoever removes it means that; a list too long to be one is not read."""
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(json.dumps([{"targets": [f"{name}:1"]}]))
-    source, found = files(tmp_path / "*.json")
-    await source.look()
+    source, discovery = files(tmp_path / "*.json")
+    await source.refresh()
     (tmp_path / "a.json").unlink()
-    await source.look()
-    assert found.addresses() == ["b:1"]
+    await source.refresh()
+    assert discovery.addresses() == ["b:1"]
     (tmp_path / "b.json").write_text("[" + " " * (5 << 20) + "]")
-    await source.look()
-    assert found.addresses() == ["b:1"]
-    assert "is longer than" in found.findings.problems[0]
+    await source.refresh()
+    assert discovery.addresses() == ["b:1"]
+    assert "is longer than" in discovery.discovered.problems[0]
 
 
 @asynccontextmanager
@@ -183,21 +187,23 @@ async def test_a_list_on_a_server_is_followed(tmp_path: Path) -> None:
         seen.append(request.headers.get("Authorization", ""))
         return answers.pop(0)
 
-    found = Found()
+    discovery = Discovery()
     async with list_server(answer) as url:
-        source = Http(HttpSpec(url=url, auth=Auth(bearer_token_file=str(tmp_path / "token"))), KEPT, found.findings)
-        await source.look()
-        assert found.names() == {"n": "a:1"}
+        source = Http(
+            HttpSpec(url=url, auth=Auth(bearer_token_file=str(tmp_path / "token"))), LABEL_NAMES, discovery.discovered
+        )
+        await source.refresh()
+        assert discovery.names() == {"n": "a:1"}
         for failures in range(1, 6):
-            await source.look()
-            assert found.names() == {"n": "a:1"}
-            assert found.findings.failures == failures
-        await source.look()
-    assert found.addresses() == ["b:1"]
+            await source.refresh()
+            assert discovery.names() == {"n": "a:1"}
+            assert discovery.discovered.failures == failures
+        await source.refresh()
+    assert discovery.addresses() == ["b:1"]
     assert set(seen) == {"Bearer secret"}
-    await source.look()
-    assert found.addresses() == ["b:1"]
-    assert found.findings.problems
+    await source.refresh()
+    assert discovery.addresses() == ["b:1"]
+    assert discovery.discovered.problems
 
 
 class Zone(asyncio.DatagramProtocol):
@@ -239,9 +245,9 @@ async def test_srv_records_have_host_and_port() -> None:
     """Each record is a target; `.` says that there is no such service."""
     async with zone() as (server, at):
         server.records["_llm._tcp.example", "SRV"] = ["0 5 8000 a.example.", "1 5 8001 b.example.", "0 0 0 ."]
-        found = Found()
-        await Dns(DnsSpec(names=("_llm._tcp.example.",), server=at), KEPT, found.findings).look()
-        assert found.addresses() == ["a.example:8000", "b.example:8001"]
+        discovery = Discovery()
+        await Dns(DnsSpec(names=("_llm._tcp.example.",), server=at), LABEL_NAMES, discovery.discovered).refresh()
+        assert discovery.addresses() == ["a.example:8000", "b.example:8001"]
 
 
 @pytest.mark.parametrize(
@@ -251,35 +257,39 @@ async def test_addresses_get_the_configured_port(kind: Literal["A", "AAAA"], rec
     """Of both families."""
     async with zone() as (server, at):
         server.records["llm.example", kind] = [record]
-        found = Found()
-        await Dns(DnsSpec(names=("llm.example.",), type=kind, port=80, server=at), KEPT, found.findings).look()
-        assert found.addresses() == [address]
+        discovery = Discovery()
+        await Dns(
+            DnsSpec(names=("llm.example.",), type=kind, port=80, server=at), LABEL_NAMES, discovery.discovered
+        ).refresh()
+        assert discovery.addresses() == [address]
 
 
 async def test_a_name_that_is_gone_is_no_failure() -> None:
     """SERVFAIL keeps what was known, of that name only; NXDOMAIN and an empty answer are the truth."""
     async with zone() as (server, at):
         server.records["llm.example", "A"] = ["10.0.0.1"]
-        found = Found()
+        discovery = Discovery()
         source = Dns(
-            DnsSpec(names=("llm.example.", "none.example."), type="A", port=80, server=at), KEPT, found.findings
+            DnsSpec(names=("llm.example.", "none.example."), type="A", port=80, server=at),
+            LABEL_NAMES,
+            discovery.discovered,
         )
-        await source.look()
-        assert found.findings.complete
-        assert found.findings.problems == []
+        await source.refresh()
+        assert discovery.discovered.complete
+        assert discovery.discovered.problems == []
         server.rcode = dns.rcode.SERVFAIL
-        await source.look()
-        assert found.addresses() == ["10.0.0.1:80"]
-        assert len(found.findings.problems) == 2
+        await source.refresh()
+        assert discovery.addresses() == ["10.0.0.1:80"]
+        assert len(discovery.discovered.problems) == 2
         server.rcode = None
         server.records = {("llm.example", "TXT"): ["x"]}
-        await source.look()
-        assert found.addresses() == []
-        assert found.findings.problems == []
+        await source.refresh()
+        assert discovery.addresses() == []
+        assert discovery.discovered.problems == []
 
 
 def kubernetes_spec(url: str, role: Literal["pod", "endpointslice"] = "pod", **more: Any) -> KubernetesSpec:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "label_selector": None,
         "field_selector": None,
         "annotations": {},
@@ -287,8 +297,8 @@ def kubernetes_spec(url: str, role: Literal["pod", "endpointslice"] = "pod", **m
         "port_annotation": None,
         "unready": False,
     }
-    given |= more
-    return KubernetesSpec(role=role, namespaces=("default",), **given, api_server=url)
+    settings |= more
+    return KubernetesSpec(role=role, namespaces=("default",), **settings, api_server=url)
 
 
 def test_a_pod_is_a_target_where_it_is_ready() -> None:
@@ -309,13 +319,18 @@ def test_a_pod_is_a_target_where_it_is_ready() -> None:
         (one, {"port": "http", "port_annotation": "x/port"}, "10.0.0.9:8000"),
         (pod("p", ready=False), {"unready": True}, "10.0.0.1:8000"),
     ):
-        (labels,) = targets(item, kubernetes_spec("http://h", **change), KEPT)
+        (labels,) = targets_of(item, kubernetes_spec("http://h", **change), LABEL_NAMES)
         assert labels.get("__address__") == address
         assert labels["name"] == "default/p"
+    for text in ("٨٠٨٠", "9" * 5_000):
+        (labels,) = targets_of(
+            pod("p", annotations={"x/port": text}), kubernetes_spec("http://h", port_annotation="x/port"), LABEL_NAMES
+        )
+        assert "__address__" not in labels, "not a port number"
     for item in (pod("p", ready=False), terminating, pod("p", address="")):
-        assert targets(item, spec, KEPT) == ()
-    assert targets(one, kubernetes_spec("http://h", annotations={"x/probe": "true"}), KEPT) == ()
-    assert len(targets(two, kubernetes_spec("http://h", annotations={"x/probe": "true"}), KEPT)) == 1
+        assert targets_of(item, spec, LABEL_NAMES) == ()
+    assert targets_of(one, kubernetes_spec("http://h", annotations={"x/probe": "true"}), LABEL_NAMES) == ()
+    assert len(targets_of(two, kubernetes_spec("http://h", annotations={"x/probe": "true"}), LABEL_NAMES)) == 1
 
 
 def test_labels_of_pods_are_called_as_prometheus_calls_them() -> None:
@@ -323,7 +338,7 @@ def test_labels_of_pods_are_called_as_prometheus_calls_them() -> None:
     item = pod("p", labels={"app.kubernetes.io/name": "vllm"}, annotations={"a/b": "x" * 5_000})
     item["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "rs", "controller": True}]
     prefix = "__meta_kubernetes_pod_"
-    wanted = {
+    expected = {
         f"{prefix}label_app_kubernetes_io_name": "vllm",
         f"{prefix}annotation_a_b": "x" * 1_024,
         f"{prefix}controller_kind": "ReplicaSet",
@@ -332,52 +347,54 @@ def test_labels_of_pods_are_called_as_prometheus_calls_them() -> None:
         f"{prefix}ready": "true",
         "__meta_kubernetes_namespace": "default",
     }
-    (labels,) = targets(item, kubernetes_spec("http://h"), wanted.keys())
-    assert labels == {**wanted, "__address__": "10.0.0.1:8000", "name": "default/p"}
+    (labels,) = targets_of(item, kubernetes_spec("http://h"), expected.keys())
+    assert labels == {**expected, "__address__": "10.0.0.1:8000", "name": "default/p"}
 
 
 def test_each_endpoint_of_a_slice_is_a_target() -> None:
     """Ready, or not known not to be; named by service and pod."""
     spec = kubernetes_spec("http://h", "endpointslice")
-    found = targets(endpoint_slice("s-1", "llm", "10.0.0.1", "10.0.0.2"), spec, KEPT)
-    assert {each["name"]: each["__address__"] for each in found} == {
+    targets = targets_of(endpoint_slice("s-1", "llm", "10.0.0.1", "10.0.0.2"), spec, LABEL_NAMES)
+    assert {target["name"]: target["__address__"] for target in targets} == {
         "default/llm/llm-1": "10.0.0.1:8000",
         "default/llm/llm-2": "10.0.0.2:8000",
     }
-    assert len(targets(endpoint_slice("s", "llm", "10.0.0.1", ready=None), spec, KEPT)) == 1
-    assert targets(endpoint_slice("s", "llm", "10.0.0.1", ready=False), spec, KEPT) == ()
+    assert len(targets_of(endpoint_slice("s", "llm", "10.0.0.1", ready=None), spec, LABEL_NAMES)) == 1
+    assert targets_of(endpoint_slice("s", "llm", "10.0.0.1", ready=False), spec, LABEL_NAMES) == ()
     unready = kubernetes_spec("http://h", "endpointslice", unready=True)
-    assert len(targets(endpoint_slice("s", "llm", "10.0.0.1", ready=False), unready, KEPT)) == 1
+    assert len(targets_of(endpoint_slice("s", "llm", "10.0.0.1", ready=False), unready, LABEL_NAMES)) == 1
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.FIRST_S", 0.01)
-    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.LONGEST_S", 0.1)
+    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.MIN_PAUSE_S", 0.01)
+    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.MAX_PAUSE_S", 0.1)
 
 
 @pytest.mark.usefixtures("quick")
 async def test_pods_come_and_go() -> None:
-    """One list, then events; a server that is away changes nothing, and the watch goes on without a new list."""
-    found = Found()
+    """Objects are listed once, then watched; an unreachable server changes nothing, and the watch resumes without a new list."""
+    discovery = Discovery()
     async with ApiServer() as server:
         server.put("pods", pod("a", address="10.0.0.1"))
-        source = Kubernetes(kubernetes_spec(server.url("p"), label_selector="app=llm"), KEPT, found.findings)
+        source = Kubernetes(
+            kubernetes_spec(server.url("p"), label_selector="app=llm"), LABEL_NAMES, discovery.discovered
+        )
         async with running(source):
-            await found.until(lambda: found.names() == {"default/a": "10.0.0.1:8000"})
+            await discovery.until(lambda: discovery.names() == {"default/a": "10.0.0.1:8000"})
             await server.watched("p")
             server.put("pods", pod("b", address="10.0.0.2"))
             server.put("pods", pod("other", labels={"app": "web"}))
             server.put("pods", pod("a", address="10.0.0.1", ready=False))
-            await found.until(lambda: found.names() == {"default/b": "10.0.0.2:8000"})
+            await discovery.until(lambda: discovery.names() == {"default/b": "10.0.0.2:8000"})
             faults = server.faults("p")
             faults.broken_watches, faults.refuse, faults.drop = 1, [500, 429, 503], 2
             server.put("pods", pod("c", address="10.0.0.3"))
-            await found.until(lambda: bool(found.findings.problems))
-            assert "default/b" in found.names()
-            await found.until(lambda: "default/c" in found.names() and not found.findings.problems)
+            await discovery.until(lambda: bool(discovery.discovered.problems))
+            assert "default/b" in discovery.names()
+            await discovery.until(lambda: "default/c" in discovery.names() and not discovery.discovered.problems)
             server.delete("pods", "default", "b")
-            await found.until(lambda: found.names() == {"default/c": "10.0.0.3:8000"})
+            await discovery.until(lambda: discovery.names() == {"default/c": "10.0.0.3:8000"})
             assert server.asked["LIST pods"] == 1
 
 
@@ -385,20 +402,20 @@ async def test_pods_come_and_go() -> None:
 @pytest.mark.parametrize("as_status", [False, True])
 async def test_a_forgotten_past_is_read_anew(as_status: bool) -> None:
     """410: a new list, after which nothing that went meanwhile is left."""
-    found = Found()
+    discovery = Discovery()
     async with ApiServer() as server:
         server.gone_as_status = as_status
         for name in ("a", "b"):
             server.put("pods", pod(name))
-        async with running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.findings)):
-            await found.until(lambda: len(found.names()) == 2)
+        async with running(Kubernetes(kubernetes_spec(server.url("p")), LABEL_NAMES, discovery.discovered)):
+            await discovery.until(lambda: len(discovery.names()) == 2)
             await server.watched("p")
             server.faults("p").cut = "requests"
             server.delete("pods", "default", "a")
             server.put("pods", pod("c"))
             server.compact()
             server.heal("p")
-            await found.until(lambda: found.names().keys() == {"default/b", "default/c"})
+            await discovery.until(lambda: discovery.names().keys() == {"default/b", "default/c"})
             assert server.asked["LIST pods"] == 2
 
 
@@ -406,28 +423,28 @@ async def test_a_forgotten_past_is_read_anew(as_status: bool) -> None:
 async def test_a_connection_that_died_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch that does not end when it should is given up, told, and taken up again."""
     monkeypatch.setattr("prober.net.kubernetes.WATCH_GRACE_S", 0.2)
-    found = Found()
+    discovery = Discovery()
     async with (
         ApiServer() as server,
-        running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.findings, watch_s=1.0)),
+        running(Kubernetes(kubernetes_spec(server.url("p")), LABEL_NAMES, discovery.discovered, watch_s=1.0)),
     ):
-        await found.until(lambda: found.findings.complete)
+        await discovery.until(lambda: discovery.discovered.complete)
         await server.watched("p")
         server.faults("p").cut = "answers"
         server.put("pods", pod("a"))
-        await found.until(lambda: bool(found.findings.problems))
+        await discovery.until(lambda: bool(discovery.discovered.problems))
         server.heal("p")
-        await found.until(lambda: "default/a" in found.names())
+        await discovery.until(lambda: "default/a" in discovery.names())
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("seed", range(4))
 async def test_after_any_events_the_targets_are_the_truth(seed: int) -> None:
     """Pods at random, faults at random; once the server is left alone, what is found is what there is."""
-    rng, found = Random(seed), Found()
+    rng, discovery = Random(seed), Discovery()
     async with (
         ApiServer(bookmark_s=0.02) as server,
-        running(Kubernetes(kubernetes_spec(server.url("p")), KEPT, found.findings, watch_s=1.0)),
+        running(Kubernetes(kubernetes_spec(server.url("p")), LABEL_NAMES, discovery.discovered, watch_s=1.0)),
     ):
         for _ in range(300):
             key = ("pods", "default", f"p{rng.randrange(12)}")
@@ -455,4 +472,4 @@ async def test_after_any_events_the_targets_are_the_truth(seed: int) -> None:
             for (_, _, name), item in server.objects.items()
             if item["status"]["conditions"][0]["status"] == "True"
         }
-        await found.until(lambda: found.names() == truth)
+        await discovery.until(lambda: discovery.names() == truth)

@@ -6,14 +6,14 @@ from sys import getsizeof
 from types import FunctionType, ModuleType
 from typing import Any
 
-from prober.features.drift.baseline import BLOCK, BLOCKS, scores
-from prober.features.drift.detector import THIN
+from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES, scores
+from prober.features.drift.detector import PROVISIONAL_THINNING
 
 
 def state_bytes(state: Any) -> int:
     """Bytes of all objects reachable from `state` that signals do not share (code, and the tables of normal scores)."""
     shared = (type, ModuleType, FunctionType, type(math.exp), type(state_bytes.__code__))
-    seen = {id(scores(BLOCK * BLOCKS)), id(scores(BLOCK * BLOCKS // THIN))}
+    seen = {id(scores(BLOCK_SAMPLES * BLOCK_COUNT)), id(scores(BLOCK_SAMPLES * BLOCK_COUNT // PROVISIONAL_THINNING))}
     pending, total = [state], 0
     while pending:
         value = pending.pop()

@@ -1,4 +1,4 @@
-"""What a baseline learns from blocks of samples."""
+"""Baselines from blocks of samples."""
 
 import math
 from collections.abc import Callable
@@ -7,19 +7,19 @@ from random import Random
 import pytest
 
 from prober.features.drift.baseline import (
-    BLOCK,
-    BLOCKS,
-    QS,
+    BLOCK_COUNT,
+    BLOCK_SAMPLES,
+    QUANTILES,
     SPREAD_EVERY_S,
     SPREAD_S,
     Baseline,
     Blocks,
+    blocks_of_samples,
     fit,
-    learnt,
-    recalled,
+    learn_baseline,
     scores,
 )
-from prober.features.drift.evidence import LARGEST, SMALLEST, TAILS, gain, mixture
+from prober.features.drift.evidence import MAX_SHIFT_SDS, MIN_SHIFT_SDS, TAILS, gain, mixture
 
 THRESHOLD = 1_036_800.0
 
@@ -51,16 +51,16 @@ def correlated(rng: Random, phi: float, spread: float = 0.4) -> Callable[[float]
 
 @pytest.fixture(scope="module")
 def plain() -> Baseline:
-    return learnt(collected(correlated(Random(1), 0.0), every_s=0.0))
+    return learn_baseline(collected(correlated(Random(1), 0.0), every_s=0.0))
 
 
 def test_blocks_are_spread_over_three_days() -> None:
     """100 blocks of 50 neighbours; the last begins three whole days after the first."""
     blocks = collected(lambda _t: 0.0)
-    spans = [blocks.span(i) for i in range(BLOCKS)]
+    spans = [blocks.span(i) for i in range(BLOCK_COUNT)]
     assert spans[-1].begun_s - spans[0].begun_s >= SPREAD_S
-    assert {span.lasted_s for span in spans} == {25.0 * (BLOCK - 1)}
-    assert len(blocks.logs) == BLOCK * BLOCKS
+    assert {span.lasted_s for span in spans} == {25.0 * (BLOCK_SAMPLES - 1)}
+    assert len(blocks.logs) == BLOCK_SAMPLES * BLOCK_COUNT
 
 
 def test_a_gap_ends_an_incomplete_block_unused() -> None:
@@ -69,7 +69,7 @@ def test_a_gap_ends_an_incomplete_block_unused() -> None:
     for i in range(70):
         blocks.add(5.0 * i, 1.0, None, linked=True)
     blocks.add(10_000.0, 2.0, None, linked=False)
-    assert len(blocks.logs) == BLOCK + 1
+    assert len(blocks.logs) == BLOCK_SAMPLES + 1
     assert list(blocks.begun) == [0.0, 10_000.0]
     assert blocks.span(1).samples == 1
 
@@ -88,9 +88,9 @@ def test_samples_between_blocks_count_in_the_means_of_their_interval() -> None:
 @pytest.mark.parametrize("phi", [0.0, 0.3, 0.6])
 def test_the_correlation_of_neighbours_is_found(phi: float) -> None:
     """Lag 1, inside blocks, to ±0.05; none where it could be noise."""
-    found = learnt(collected(correlated(Random(2), phi)))
-    assert found.correlation == pytest.approx(phi, abs=0.05)
-    assert found.sd == pytest.approx(0.4, abs=0.02)
+    baseline = learn_baseline(collected(correlated(Random(2), phi)))
+    assert baseline.correlation == pytest.approx(phi, abs=0.05)
+    assert baseline.sd == pytest.approx(0.4, abs=0.02)
 
 
 def test_the_load_explains_where_every_block_knows_it() -> None:
@@ -100,65 +100,67 @@ def test_the_load_explains_where_every_block_knows_it() -> None:
     def load(t: float) -> float:
         return 20 + 10 * math.sin(t / 86_400 * math.tau)
 
-    found = learnt(collected(lambda t: rng.gauss(-math.log(1 - load(t) / 45), 0.4), load))
-    assert found.factor == "load"
+    baseline = learn_baseline(collected(lambda t: rng.gauss(-math.log(1 - load(t) / 45), 0.4), load))
+    assert baseline.factor == "load"
     for running in (12.0, 20.0, 28.0):
-        expected, error, slope = found.expected(0.0, running)
+        expected, error, slope = baseline.expected(0.0, running)
         assert expected == pytest.approx(-math.log(1 - running / 45), abs=0.02 + 2 * error)
         assert slope > 0
-    assert found.busiest == pytest.approx(30, abs=0.1)
+    assert baseline.busiest == pytest.approx(30, abs=0.1)
 
 
 def test_doubt_grows_outside_the_loads_seen() -> None:
     """The model's standard error at twice the highest load is many times that at the mean."""
     rng = Random(4)
-    found = learnt(collected(lambda _t: rng.gauss(0, 0.4), lambda t: 20 + 10 * math.sin(t / 86_400 * math.tau)))
-    assert found.expected(0.0, 60.0)[1] > 10 * found.expected(0.0, 20.0)[1]
+    baseline = learn_baseline(
+        collected(lambda _t: rng.gauss(0, 0.4), lambda t: 20 + 10 * math.sin(t / 86_400 * math.tau))
+    )
+    assert baseline.expected(0.0, 60.0)[1] > 10 * baseline.expected(0.0, 20.0)[1]
 
 
 def test_the_hour_explains_where_the_load_is_not_known() -> None:
     """A day of ±20% leaves nothing of itself in the residuals."""
     rng = Random(5)
-    found = learnt(collected(lambda t: rng.gauss(0.2 * math.sin(t / 86_400 * math.tau), 0.4)))
-    assert found.factor == "hour"
-    assert found.sd == pytest.approx(0.4, abs=0.02)
-    assert found.expected(21_600.0, 0.0)[0] == pytest.approx(0.2, abs=0.04)
-    assert found.wander < 0.02
+    baseline = learn_baseline(collected(lambda t: rng.gauss(0.2 * math.sin(t / 86_400 * math.tau), 0.4)))
+    assert baseline.factor == "hour"
+    assert baseline.sd == pytest.approx(0.4, abs=0.02)
+    assert baseline.expected(21_600.0, 0.0)[0] == pytest.approx(0.2, abs=0.04)
+    assert baseline.wander < 0.02
 
 
 def test_less_than_days_knows_no_hour() -> None:
-    """One stretch of seven hours is a level and nothing more."""
-    assert learnt(collected(correlated(Random(6), 0.0), every_s=0.0)).factor == "none"
+    """Seven hours give a level and no daily cycle."""
+    assert learn_baseline(collected(correlated(Random(6), 0.0), every_s=0.0)).factor == "none"
 
 
 def test_a_load_that_never_moves_explains_nothing() -> None:
     """A constant column is no regression."""
-    assert learnt(collected(correlated(Random(7), 0.0), lambda _t: 5.0, every_s=0.0)).factor == "none"
+    assert learn_baseline(collected(correlated(Random(7), 0.0), lambda _t: 5.0, every_s=0.0)).factor == "none"
 
 
 def test_an_unexplained_wander_is_measured() -> None:
     """5% with a time constant of an hour is found as 3 to 6%, for its mean over an interval moves less; none as under 1%."""
     wander, noise = correlated(Random(8), math.exp(-5 / 3600), 0.05), correlated(Random(9), 0.0)
-    assert 0.03 < learnt(collected(lambda t: wander(t) + noise(t), step_s=5.0)).wander < 0.06
-    assert learnt(collected(correlated(Random(10), 0.0), step_s=5.0)).wander < 0.01
+    assert 0.03 < learn_baseline(collected(lambda t: wander(t) + noise(t), step_s=5.0)).wander < 0.06
+    assert learn_baseline(collected(correlated(Random(10), 0.0), step_s=5.0)).wander < 0.01
 
 
 def test_a_signal_that_never_varies_still_makes_a_baseline() -> None:
     """No division by nothing."""
-    found = learnt(collected(lambda _t: -3.0, every_s=0.0))
-    assert found.expected(0.0, 0.0)[0] == pytest.approx(-3)
-    assert mixture(found, 0.2, THRESHOLD).components == 6
+    baseline = learn_baseline(collected(lambda _t: -3.0, every_s=0.0))
+    assert baseline.expected(0.0, 0.0)[0] == pytest.approx(-3)
+    assert mixture(baseline, 0.2, THRESHOLD).components == 6
 
 
 def test_a_fit_is_cut_into_slices() -> None:
     """Four passes over 100 blocks, a slice each, so that no step waits for all of it."""
-    assert sum(1 for _ in fit(collected(correlated(Random(11), 0.0), every_s=0.0))) == 4 * BLOCKS
+    assert sum(1 for _ in fit(collected(correlated(Random(11), 0.0), every_s=0.0))) == 4 * BLOCK_COUNT
 
 
 def test_residuals_keep_their_quantiles(plain: Baseline) -> None:
-    """What a later shift is held against."""
+    """Later shifts are compared with them."""
     known = {0.5: 0.0, 0.9: 0.4 * 1.2816, 0.99: 0.4 * 2.3263}
-    for q, level in zip(QS, plain.quantiles, strict=True):
+    for q, level in zip(QUANTILES, plain.quantiles, strict=True):
         if q in known:
             assert level == pytest.approx(known[q], abs=0.06)
 
@@ -169,8 +171,8 @@ def test_a_material_change_sets_the_bets(plain: Baseline) -> None:
     first, second, *_ = (d for _, d, _ in mixture(plain, 0.2, THRESHOLD).shifts)
     assert second == pytest.approx(math.log(1.2) / 0.4, abs=0.04)
     assert second == pytest.approx(2 * first)
-    assert mixture(plain, 0.001, THRESHOLD).shifts[1][1] == SMALLEST
-    assert mixture(plain, 100.0, THRESHOLD).shifts[-1][1] == LARGEST
+    assert mixture(plain, 0.001, THRESHOLD).shifts[1][1] == MIN_SHIFT_SDS
+    assert mixture(plain, 100.0, THRESHOLD).shifts[-1][1] == MAX_SHIFT_SDS
 
 
 def test_bets_are_fair(plain: Baseline) -> None:
@@ -189,8 +191,8 @@ def test_recalled_samples_lose_their_order_and_keep_their_hours() -> None:
     samples = [
         (3_600.0 * hour, value, None) for hour in range(100) for value in sorted(rng.gauss(0, 0.4) for _ in range(120))
     ]
-    blocks = recalled(samples)
+    blocks = blocks_of_samples(samples)
     assert blocks.full
-    assert learnt(blocks).correlation < 0.1
-    assert learnt(blocks, correlation=0.6).correlation == 0.6
-    assert learnt(blocks).factor == "hour"
+    assert learn_baseline(blocks).correlation < 0.1
+    assert learn_baseline(blocks, correlation=0.6).correlation == 0.6
+    assert learn_baseline(blocks).factor == "hour"

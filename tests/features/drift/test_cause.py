@@ -21,7 +21,7 @@ from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault, Slow
 from prober.simulation.load import AzureConversation
 from prober.simulation.parameters import Parameters
-from prober.simulation.probed import OUTPUT, PROMPT
+from prober.simulation.probe_samples import OUTPUT, PROMPT
 from prober.simulation.request import End, Request, Truth
 from tests.observed import observed
 
@@ -44,7 +44,7 @@ class Watched:
         self.causes: dict[str, float] = {}
         self.settled_s: float | None = None
 
-    def _shown(self, name: str, label: str) -> bool:
+    def _is_active(self, name: str, label: str) -> bool:
         child = self.families[name].children[("t", "probe", "ttft", label)]
         return isinstance(child, Value) and child.value == 1
 
@@ -56,10 +56,10 @@ class Watched:
         if load is not None:
             self.target.page_read(PageReading(0, 0, EngineSignals(EngineInfo("vllm"), requests_running=load)))
         self.target.probe_ended(ProbeResult("t", "probe", "id", at_s, Outcome.OK, "", timeline))
-        if self.settled_s is None and self._shown("llmslo_drift_phase", "settled"):
+        if self.settled_s is None and self._is_active("llmslo_drift_phase", "settled"):
             self.settled_s = at_s
         for cause in ("regression", "load", "unknown"):
-            if self._shown("llmslo_drift_active", cause):
+            if self._is_active("llmslo_drift_active", cause):
                 self.causes.setdefault(cause, at_s)
 
 
@@ -83,15 +83,15 @@ def story(faults: tuple[Fault, ...], more_per_s: float) -> Watched:
     rng = Random(5)
     engine = Engine(Parameters(), Random(rng.getrandbits(64)), faults)
     watched, underway = Watched(), deque[tuple[Truth, float | None]]()
-    read_s, said = 0.0, None
+    read_s, reported = 0.0, None
     for request in merge(probes(Random(rng.getrandbits(64))), background(rng, more_per_s)):
         while read_s <= request.arrival_s:
             engine.advance(read_s)
             state = engine.state
-            said, read_s = float(state.running + state.waiting), read_s + READ_EVERY_S
+            reported, read_s = float(state.running + state.waiting), read_s + READ_EVERY_S
         truth = engine.submit(request)
         if not request.background:
-            underway.append((truth, said))
+            underway.append((truth, reported))
         while underway and underway[0][0].end is not None:
             truth, load = underway.popleft()
             assert truth.end is End.COMPLETE

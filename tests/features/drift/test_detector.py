@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from prober.features.drift.baseline import BLOCK, BLOCKS, SPREAD_EVERY_S, Blocks, learnt
+from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES, SPREAD_EVERY_S, Blocks, learn_baseline
 from prober.features.drift.detector import (
-    RING,
-    SMOOTHING,
+    LOAD_SAMPLES,
+    RING_SAMPLES,
     Drift,
     DriftVerdict,
     Observation,
     Settings,
     adopt,
-    fresh,
+    new_state,
     seed,
     shifts,
     step,
@@ -65,15 +65,15 @@ def settled(phi: float = 0.0, *, loaded: bool = False) -> Drift:
         rng = Random(f"{phi} {loaded}")
         draw = noise(rng, phi)
         blocks = Blocks(SPREAD_EVERY_S)
-        for b in range(BLOCKS):
-            for j in range(524 if b < BLOCKS - 1 else BLOCK):
+        for b in range(BLOCK_COUNT):
+            for j in range(524 if b < BLOCK_COUNT - 1 else BLOCK_SAMPLES):
                 t = 5.0 * (524 * b + j)
                 level = day(t)
                 log = math.log(draw()) + (0.02 * (level - 20) if loaded else 0.0)
                 blocks.add(t, log, level if loaded else None, linked=True)
         assert blocks.full
-        state = fresh(SETTINGS)
-        adopt(state, learnt(blocks), settled=True)
+        state = new_state(SETTINGS)
+        adopt(state, learn_baseline(blocks), settled=True)
         state.last_s = 3 * 86_400.0
         state.stretch = state.spread = None
         _SETTLED[phi, loaded] = state
@@ -86,7 +86,7 @@ def day(t: float) -> float:
 
 def test_probes_that_end_in_another_order_than_they_began_are_neighbours() -> None:
     """A long answer ends after those that were sent later; a baseline is learnt all the same, and a slowdown found."""
-    state, rng = fresh(SETTINGS), Random(3)
+    state, rng = new_state(SETTINGS), Random(3)
     draw = noise(Random(2))
     times = [5.0 * i + rng.uniform(0, 20) for i in range(6_000)]
     assert times != sorted(times)
@@ -99,7 +99,7 @@ def test_probes_that_end_in_another_order_than_they_began_are_neighbours() -> No
 
 def test_it_learns_then_judges_roughly_then_settles() -> None:
     """5,000 samples make a provisional baseline, 5,000 spread over three days the final one; nothing alarms on the way."""
-    state = fresh(SETTINGS)
+    state = new_state(SETTINGS)
     verdicts = run(state, 53_000, noise(Random(1)))
     assert [event for _, event in events(verdicts)] == ["learnt", "learnt"]
     provisional, final = (i for i, _ in events(verdicts))
@@ -135,10 +135,10 @@ def test_slower_by_a_third_is_found_in_minutes() -> None:
     since = verdicts[at].since_unix_s
     assert since is not None
     assert abs(since - changed) < 300
-    found = shifts(state)
-    assert [shift.q for shift in found] == [0.5, 0.75, 0.9, 0.95, 0.99]
-    assert all(shift.lower < 1.3 < shift.upper for shift in found)
-    assert {shift.count for shift in found} == {RING}
+    shifts_ = shifts(state)
+    assert [shift.q for shift in shifts_] == [0.5, 0.75, 0.9, 0.95, 0.99]
+    assert all(shift.lower < 1.3 < shift.upper for shift in shifts_)
+    assert {shift.count for shift in shifts_} == {RING_SAMPLES}
 
 
 def test_a_shift_is_only_shown_of_quantiles_with_enough_samples() -> None:
@@ -148,9 +148,9 @@ def test_a_shift_is_only_shown_of_quantiles_with_enough_samples() -> None:
     assert shifts(state) == []
     while not step(state, Observation(state.last_s + 5, 1.5 * draw()))[1].active:
         pass
-    found = {shift.q: shift for shift in shifts(state)}
-    assert 0.5 in found
-    assert 0.99 not in found
+    shifts_ = {shift.q: shift for shift in shifts(state)}
+    assert 0.5 in shifts_
+    assert 0.99 not in shifts_
 
 
 def test_a_tail_alone_is_found() -> None:
@@ -218,7 +218,7 @@ def test_without_its_load_it_abstains_then_learns_without() -> None:
     """A baseline that needs the load holds its evidence while the load is unknown, and gives way when it stays unknown."""
     state, draw = settled(loaded=True), noise(Random(12))
     run(state, 100, draw, day)
-    before = run(state, SMOOTHING, draw)[-1].evidence
+    before = run(state, LOAD_SAMPLES, draw)[-1].evidence
     assert {verdict.evidence for verdict in run(state, 500, lambda: 3 * draw())} == {before}
     state.last_s += SETTINGS.accept_after_s
     assert run(state, 10, draw)[-1].phase == "learning"
@@ -250,7 +250,7 @@ def test_a_gap_breaks_the_link_to_the_sample_before_and_nothing_else() -> None:
 def test_what_was_dumped_continues_as_if_never_stopped(samples: int) -> None:
     """While learning, with a fit in progress, and provisional: same verdicts, same bytes."""
     draw = noise(Random(15))
-    state = fresh(SETTINGS)
+    state = new_state(SETTINGS)
     run(state, samples, draw, day)
     twin = restore(SETTINGS, dump(state))
     assert dump(twin) == dump(state)
@@ -285,7 +285,7 @@ def broken(change: Callable[[bytes], bytes]) -> bytes:
     ],
 )
 def test_a_damaged_dump_is_refused(change: Callable[[bytes], bytes], message: str) -> None:
-    """What is not whole is not used, and the message says which way it is broken."""
+    """A damaged state is not used, and the message names the damage."""
     with pytest.raises(ValueError, match=message):
         restore(SETTINGS, broken(change))
 
@@ -300,7 +300,7 @@ def test_a_dump_of_other_parts_is_refused() -> None:
 
 def test_a_signal_takes_at_most_64_kb() -> None:
     """Learning, fitting beside a provisional baseline, and settled."""
-    state, draw = fresh(SETTINGS), noise(Random(17))
+    state, draw = new_state(SETTINGS), noise(Random(17))
     largest = 0
     for i in range(53_000):
         step(state, Observation(5.0 * i, draw(), 20 + i % 7))
@@ -315,7 +315,7 @@ def test_a_seed_serves_at_once_and_gives_way_to_own_samples() -> None:
     rng = Random(18)
     draw = noise(rng)
     values = [Observation(3_600.0 * (i // 100), math.exp(round(math.log(draw()) / 0.2) * 0.2)) for i in range(7_200)]
-    state = seed(fresh(SETTINGS), values)
+    state = seed(new_state(SETTINGS), values)
     state.last_s = 72 * 3_600.0
     assert events(run(state, 3_000, lambda: 1.1 * draw())) == []
     assert state.spread is not None
@@ -327,13 +327,13 @@ def test_a_seed_serves_at_once_and_gives_way_to_own_samples() -> None:
 def test_a_seed_too_small_is_refused() -> None:
     """Fewer samples than a baseline needs are no baseline."""
     with pytest.raises(ValueError, match="needs 5000 samples, not 1"):
-        seed(fresh(SETTINGS), [Observation(0.0, 1.0)])
+        seed(new_state(SETTINGS), [Observation(0.0, 1.0)])
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_what_is_no_latency_is_refused(value: float) -> None:
     """The state is as it was before."""
-    state = fresh(SETTINGS)
+    state = new_state(SETTINGS)
     with pytest.raises(ValueError, match="a latency must be"):
         step(state, Observation(1.0, value))
     assert state.last_s == -math.inf

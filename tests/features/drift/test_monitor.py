@@ -37,11 +37,11 @@ def result(at: float, ttft_s: float, outcome: Outcome = Outcome.OK, *, warm_up: 
 
 class Stage:
     def __init__(
-        self, kept: dict[str, bytes] | None = None, spec: TargetSpec | None = None, *, keeps: bool = False
+        self, saved: dict[str, bytes] | None = None, spec: TargetSpec | None = None, *, keeps: bool = False
     ) -> None:
         self.families: Registry = registry()
         self.events = EventLog()
-        self.monitor = DriftMonitor(self.families, self.events, SPEC, kept or {}, has_store=keeps)
+        self.monitor = DriftMonitor(self.families, self.events, SPEC, saved or {}, has_store=keeps)
         self.target = observed(spec or target(), self.monitor)
 
     def value(self, name: str, *labels: str) -> float | None:
@@ -132,7 +132,7 @@ def test_a_target_that_takes_over_a_name_goes_on_with_its_baselines() -> None:
 
 
 class Heard(TargetObserver):
-    """What other features hear."""
+    """Calls that other features receive."""
 
     def __init__(self) -> None:
         self.drifted_now: set[tuple[str, str]] = set()
@@ -169,8 +169,8 @@ def test_what_a_kill_could_lose_is_told_when_it_is_kept(monkeypatch: pytest.Monk
     stage.feed(6_100)
     assert stage.value("llmslo_drift_phase", "ttft", "learning") == 1
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 0
-    kept = dict(stage.monitor.changed_states())
-    assert '["t", "probe", "ttft"]' in kept
+    saved = dict(stage.monitor.changed_states())
+    assert '["t", "probe", "ttft"]' in saved
     stage.feed(400, 2.0, start=6_100)  # an alarm, which is not in what was asked for
     stage.monitor.states_saved()
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 0

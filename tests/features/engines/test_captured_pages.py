@@ -110,7 +110,7 @@ def parts(source: Source) -> list[tuple[str, Any]]:
         case engine_signals.ProductSource():
             return [part for value in source.factors for part in parts(value)]
         case engine_signals.RatioSource():
-            return [*parts(source.part), *parts(source.whole)]
+            return [*parts(source.part), *parts(source.total)]
     raise TypeError(source)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prober.features.engines.page_reading import in_slices, read, recognise
+from prober.features.engines.page_reading import in_slices, read, recognise, release_of
 from prober.measure.engine_signals import (
     Aggregation,
     EngineHistogram,
@@ -248,3 +248,11 @@ def test_pages_are_recognised_by_prefix_label_or_names() -> None:
     assert engine(Lines({"v:a": [One(1.0)]})) == "plain"
     assert engine(page(x=1.0, y=1.0)) == "named"
     assert engine(page(x=1.0)) is None
+
+
+@pytest.mark.parametrize("digits", ["9" * 5_000, "٣"])
+def test_a_number_that_is_too_long_or_not_ascii_is_no_release_and_no_rank(digits: str) -> None:
+    """int() refuses the first and accepts the second; neither may end the reading of a page."""
+    assert release_of(f"v{digits}.1") is None
+    series = [One(5.0, {"tp": digits}), One(5.0, {"tp": "0"})]
+    assert waiting(page(a=series), SampleSource("a"), duplicate_labels=("tp",)) == 5.0

@@ -58,8 +58,8 @@ class Machine:
         return [stub.stub_calls(name.encode()) for name in names]
 
     def look(self, *names: str) -> list[Any]:
-        found = [getattr(self.reader, name) for name in names]
-        return json.loads(json.dumps(found, default=dataclasses.asdict))  # type: ignore[no-any-return]
+        attributes = [getattr(self.reader, name) for name in names]
+        return json.loads(json.dumps(attributes, default=dataclasses.asdict))  # type: ignore[no-any-return]
 
     def threads(self) -> list[str]:
         return sorted(thread.name for thread in threading.enumerate())
@@ -70,10 +70,10 @@ class Machine:
 
 
 def plain(device: GpuReading) -> dict[str, Any]:
-    told = {key: value for key, value in dataclasses.asdict(device).items() if value is not None}
-    if "throttled" in told:
-        told["throttled"] = sorted(told["throttled"])
-    return told
+    known = {key: value for key, value in dataclasses.asdict(device).items() if value is not None}
+    if "throttled" in known:
+        known["throttled"] = sorted(known["throttled"])
+    return known
 
 
 def main() -> None:

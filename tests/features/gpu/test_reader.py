@@ -20,8 +20,8 @@ GPM = {"sm_occupancy_ratio": 0.15, "tensor_active_ratio": 0.25, "memory_bandwidt
 Play = Callable[..., list[Any]]
 
 
-def whole(index: int, **more: Any) -> dict[str, Any]:
-    """What the stub's GPU tells at its first read, with everything at its default."""
+def full_gpu(index: int, **more: Any) -> dict[str, Any]:
+    """The first reading of the stub's GPU with default values."""
     return {
         "index": index,
         "uuid": f"GPU-{index}",
@@ -41,7 +41,7 @@ def whole(index: int, **more: Any) -> dict[str, Any]:
 
 
 def slot(number: int, made: int = 0, **more: Any) -> dict[str, Any]:
-    """What a partition of the stub's first GPU tells at its first read."""
+    """The first reading of a partition of the stub's first GPU."""
     return {
         "index": 0,
         "uuid": f"MIG-0-{number}-{made}",
@@ -53,8 +53,8 @@ def slot(number: int, made: int = 0, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def without(told: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {key: value for key, value in told.items() if key not in names}
+def without(answers: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in answers.items() if key not in names}
 
 
 def process(steps: tuple[list[Any], ...], environment: dict[str, str]) -> list[Any]:
@@ -101,8 +101,8 @@ def test_two_gpus_tell_their_figures(play: Play) -> None:
     """Every figure comes in its unit, and what the hardware counts as a mean from the second read on."""
     opened, first, second = play(["open"], ["read"], ["read"], ["close"])
     assert opened == [True, "2 GPUs, driver 570.1.0"]
-    assert first == [whole(0), whole(1)]
-    assert second == [whole(0, **GPM), whole(1, **GPM)]
+    assert first == [full_gpu(0), full_gpu(1)]
+    assert second == [full_gpu(0, **GPM), full_gpu(1, **GPM)]
 
 
 def test_a_device_names_its_place() -> None:
@@ -128,7 +128,7 @@ def test_what_is_not_supported_is_absent_and_not_asked_again(play: Play, call: s
     """A figure that the GPU does not support is absent, never 0, and costs nothing at later reads."""
     steps = [["set", {f"return.{call}": 3, "gpm.0": 0, "count": 1}], ["open"], ["read"], ["calls", call]]
     _, first, calls, second, again = play(*steps, ["read"], ["calls", call], ["close"])
-    assert first == second == [without(whole(0), *gone)]
+    assert first == second == [without(full_gpu(0), *gone)]
     assert calls == again == [2 if call == "GetTotalEccErrors" else 1]
 
 
@@ -146,8 +146,8 @@ def test_a_passing_error_leaves_a_gap_only(play: Play, code: int) -> None:
     """A timeout, a busy or an unknown answer is absent now and asked again at the next read."""
     steps = [["set", {"return.GetPowerUsage.0": code, "count": 1, "gpm.0": 0}], ["open"], ["read"]]
     _, first, second = play(*steps, ["set", {"return.GetPowerUsage.0": 0}], ["read"], ["close"])
-    assert first == [without(whole(0), "power_watts")]
-    assert second == [whole(0)]
+    assert first == [without(full_gpu(0), "power_watts")]
+    assert second == [full_gpu(0)]
 
 
 def test_an_older_driver_is_asked_by_its_older_names(play: Play) -> None:
@@ -161,7 +161,9 @@ def test_an_older_driver_is_asked_by_its_older_names(play: Play) -> None:
         ["calls", "GetTemperatureV", "GetCurrentClocksEventReasons", "GetMemoryInfo_v2"],
         ["close"],
     )
-    assert first == second == [whole(0, temperature_celsius=61.0, throttled=["power_brake"], memory_used_bytes=12000)]
+    assert (
+        first == second == [full_gpu(0, temperature_celsius=61.0, throttled=["power_brake"], memory_used_bytes=12000)]
+    )
     assert calls == [1, 1, 1]
 
 
@@ -178,8 +180,8 @@ def test_hardware_counters_that_are_missing_are_absent(play: Play) -> None:
     settings = {"return.metric.5": 3, "metric.10": -1, "metric.3": 42500, "gpm.1": 0}
     steps = [["set", settings], ["open"], ["read"], ["read"], ["look", "refused"], ["read"], ["close"]]
     _, first, second, (refused,), third, calls = play(*steps, ["calls", "GpmQueryDeviceSupport", "GpmSampleAlloc"])
-    assert first == [whole(0), whole(1)]
-    assert second == third == [whole(0, sm_occupancy_ratio=0.425), whole(1)]
+    assert first == [full_gpu(0), full_gpu(1)]
+    assert second == third == [full_gpu(0, sm_occupancy_ratio=0.425), full_gpu(1)]
     assert "metric 5" in refused["GPU-0"]
     assert refused["GPU-1"]["nvmlGpmQueryDeviceSupport"] == "needs Hopper or later"
     assert calls == [2, 2]
@@ -190,8 +192,8 @@ def test_bus_counters_are_bytes_and_narrow_ones_are_absent(play: Play) -> None:
     counters = {"field.197.0": 7 << 40, "field.198.0": 0, "field.197.1": 5}
     _, wide = play(["set", counters], ["open"], ["read"], ["close"])
     _, narrow = play(["set", counters | {"type.197": 1}], ["open"], ["read"], ["close"])
-    assert wide == [whole(0, pcie_sent_bytes=7 << 40, pcie_received_bytes=0), whole(1, pcie_sent_bytes=5)]
-    assert narrow == [whole(0, pcie_received_bytes=0), whole(1)]
+    assert wide == [full_gpu(0, pcie_sent_bytes=7 << 40, pcie_received_bytes=0), full_gpu(1, pcie_sent_bytes=5)]
+    assert narrow == [full_gpu(0, pcie_received_bytes=0), full_gpu(1)]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_links_are_counted_over_all(play: Play, counters: dict[str, int], sent: 
     """Older links count KiB, later ones bytes; where there is no sum, the links that answer are added."""
     steps = [["set", {"count": 1, "gpm.0": 0, "field.91.0": 2} | counters], ["open"], ["read"], ["read"], ["close"]]
     _, first, second = play(*steps)
-    assert first == second == [whole(0, nvlink_sent_bytes=sent, nvlink_received_bytes=received)]
+    assert first == second == [full_gpu(0, nvlink_sent_bytes=sent, nvlink_received_bytes=received)]
 
 
 def test_a_link_that_falls_silent_makes_no_false_fall(play: Play) -> None:
@@ -217,7 +219,7 @@ def test_a_link_that_falls_silent_makes_no_false_fall(play: Play) -> None:
     steps = [["set", {"count": 1, "gpm.0": 0, "field.91.0": 2} | links], ["open"], ["read"]]
     _, first, second = play(*steps, ["set", {"field.138.1.0": -1}], ["read"], ["close"])
     assert first[0]["nvlink_sent_bytes"] == 13 * 1024
-    assert second == [whole(0)]
+    assert second == [full_gpu(0)]
 
 
 def test_partitions_are_listed_at_each_read(play: Play) -> None:
@@ -241,7 +243,7 @@ def test_partitions_are_listed_at_each_read(play: Play) -> None:
     }
     thirteen: dict[str, Any] = {key: round(value + 0.02, 2) for key, value in eleven.items()}
     fifteen: dict[str, Any] = {key: round(value + 0.04, 2) for key, value in eleven.items()}
-    parent = without(whole(0), "utilization_ratio")
+    parent = without(full_gpu(0), "utilization_ratio")
     counted = parent | GPM | {"utilization_ratio": 0.05}  # the driver's own is refused: the hardware's stands in
     assert first == [parent, slot(0), slot(2)]
     assert second == [counted, slot(0, **eleven), slot(2, **thirteen)]
@@ -251,11 +253,11 @@ def test_partitions_are_listed_at_each_read(play: Play) -> None:
 
 
 def test_a_device_that_stops_being_partitioned_is_asked_anew(play: Play) -> None:
-    """What was refused of a partitioned GPU is told again when it is whole."""
+    """Calls that the partitioned GPU refused are made again."""
     steps = [["set", {"count": 1, "gpm.0": 0, "mig.0": 1, "slot.0.0": 11}], ["open"], ["read"]]
     _, split, joined = play(*steps, ["set", {"mig.0": 0, "slot.0.0": 0}], ["read"], ["close"])
-    assert split == [without(whole(0), "utilization_ratio"), slot(0)]
-    assert joined == [whole(0)]
+    assert split == [without(full_gpu(0), "utilization_ratio"), slot(0)]
+    assert joined == [full_gpu(0)]
 
 
 def test_a_lost_gpu_is_absent_and_comes_back(play: Play) -> None:
@@ -273,25 +275,25 @@ def test_a_lost_gpu_is_absent_and_comes_back(play: Play) -> None:
             ["calls", "EventSetFree"],
         ],
     )
-    assert before == [whole(0), whole(1)]
+    assert before == [full_gpu(0), full_gpu(1)]
     assert faults == 1
-    assert gone == still == [whole(0, **GPM)]
-    assert back == [whole(0, **GPM), whole(1, xid_errors=1)]
-    assert later == [whole(0, **GPM), whole(1, xid_errors=1, **GPM)]
+    assert gone == still == [full_gpu(0, **GPM)]
+    assert back == [full_gpu(0, **GPM), full_gpu(1, xid_errors=1)]
+    assert later == [full_gpu(0, **GPM), full_gpu(1, xid_errors=1, **GPM)]
     assert calls == [1, 6, 6]
     assert created == freed
 
 
 def test_a_gpu_lost_for_this_process_comes_back_with_the_library(play: Play) -> None:
     """Once a minute the library is started afresh while a GPU is lost, since some losses last as long as it is open."""
-    lost, there = [["set", {"lost.1": 1}], ["read"]], [["set", {"lost.1": 0}], ["read"]]
+    lost, returned = [["set", {"lost.1": 1}], ["read"]], [["set", {"lost.1": 0}], ["read"]]
     _, _, gone, shut, back, driver, calls = play(
         *[["set", {"sticky": 1}], ["open"], ["read"]],
-        *[*lost, *there, ["set", {"driver": 2}], ["advance", 60.0], ["read"], ["look", "driver"], ["close"]],
+        *[*lost, *returned, ["set", {"driver": 2}], ["advance", 60.0], ["read"], ["look", "driver"], ["close"]],
         ["calls", "Init", "Shutdown"],
     )
-    assert gone == shut == [whole(0, **GPM)]
-    assert back == [whole(0), whole(1)]  # new samples: the hardware's means start again
+    assert gone == shut == [full_gpu(0, **GPM)]
+    assert back == [full_gpu(0), full_gpu(1)]  # new samples: the hardware's means start again
     assert driver == ["570.1.2"]
     assert calls == [2, 2]
 
@@ -313,7 +315,7 @@ def test_a_driver_that_goes_away_leaves_nothing_and_says_why(play: Play) -> None
         ["look", "trouble"],
     ]
     _, *answers = play(["open"], *gone, *back, ["close"])
-    assert answers == [[], [], ["Driver Not Loaded"], [], [whole(0), whole(1)], [""]]
+    assert answers == [[], [], ["Driver Not Loaded"], [], [full_gpu(0), full_gpu(1)], [""]]
 
 
 def test_another_number_of_gpus_is_noticed(play: Play) -> None:
@@ -338,8 +340,8 @@ def test_a_gpu_of_another_container_is_left_alone(play: Play) -> None:
         ["close"],
     ]
     _, first, second, calls = play(*steps)
-    assert first == [whole(0)]
-    assert second == [whole(0, **GPM)]
+    assert first == [full_gpu(0)]
+    assert second == [full_gpu(0, **GPM)]
     assert calls == [2]
 
 
@@ -353,8 +355,8 @@ def test_a_handle_that_is_no_longer_accepted_is_fetched_again(play: Play) -> Non
         ["read"],
     ]
     _, first, second, calls = play(*steps, ["calls", "GetHandleByIndex", "EventSetCreate"], ["close"])
-    assert first == [whole(0), without(whole(1), "power_watts")]
-    assert second == [whole(0, **GPM), whole(1, **GPM)]
+    assert first == [full_gpu(0), without(full_gpu(1), "power_watts")]
+    assert second == [full_gpu(0, **GPM), full_gpu(1, **GPM)]
     assert calls == [4, 1]
 
 
@@ -375,7 +377,7 @@ def test_faults_are_counted_by_gpu_and_the_thread_ends(play: Play) -> None:
 
 
 def test_faults_that_cannot_be_waited_for_are_absent(play: Play) -> None:
-    """Where the driver lets register but not wait, there is no count, rather than a zero, and one try."""
+    """If the driver allows to register but not to wait, the count is absent instead of 0, and there is one try."""
     steps = [["set", {"return.EventSetWait": 3}], ["open"], ["read"], ["faults", "GPU-0", None], ["read"], ["close"]]
     *_, devices, calls = play(*steps, ["calls", "EventSetWait", "EventSetCreate", "EventSetFree"])
     assert [device.get("xid_errors") for device in devices] == [None, None]

@@ -213,7 +213,7 @@ class World:
         def timed_out(now_s: float) -> None:
             over(lambda: replica.candidate.failed(replica.now(now_s)))(now_s)
 
-        self._in(replica, at_s + replica.candidate.timing.ask_s / replica.rate, timed_out)
+        self._in(replica, at_s + replica.candidate.timing.request_timeout_s / replica.rate, timed_out)
         if self._lost(replica, at_s):
             return
 
@@ -237,12 +237,12 @@ class World:
 
     def _said(self, replica: Replica, said: "Record | bool | str | None", now_s: float) -> None:
         if said is False:
-            replica.candidate.beaten(replica.now(now_s))
+            replica.candidate.conflicted(replica.now(now_s))
         elif isinstance(said, str):
-            replica.candidate.wrote(said, replica.now(now_s))
+            replica.candidate.record_written(said, replica.now(now_s))
         else:
             assert not isinstance(said, bool)
-            replica.candidate.found(said, replica.now(now_s))
+            replica.candidate.record_read(said, replica.now(now_s))
 
     def _delay(self) -> float:
         trouble = self._trouble

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prober.features.replicas.lease_machine import MOST_CLAIMS, Candidate, Read, Record, Timing, Wait, Write
+from prober.features.replicas.lease_machine import MAX_CLAIMS, Candidate, Read, Record, Timing, Wait, Write
 from tests.features.replicas.simulated_leases import Trouble, World
 
 CALM = Trouble(drift=0, skew_s=0, dropped=0, slow=0, episodes=0)
@@ -62,13 +62,13 @@ def test_a_holder_that_says_goodbye_is_followed_at_once_and_a_killed_one_after_t
 
 
 def holder(rng: int = 1) -> Candidate:
-    """One that holds the lease from 0 on, as it was there before."""
+    """A candidate that holds the lease from time 0."""
     candidate = Candidate("me", Timing(), Random(rng))
     candidate.next(0.0)
-    candidate.found(Record("", 15, 4, "7", {"a": 1.0}), 0.0)
+    candidate.record_read(Record("", 15, 4, "7", {"a": 1.0}), 0.0)
     taken = candidate.next(0.0)
     assert taken == Write(Record("me", 15, 5, "7", {"a": 1.0}), begins=True)
-    candidate.wrote("8", 1.0)
+    candidate.record_written("8", 1.0)
     return candidate
 
 
@@ -91,9 +91,9 @@ def test_an_answer_that_does_not_come_renews_nothing() -> None:
     assert candidate.held(9.9) == 5
     assert candidate.held(10.1) is None
     assert candidate.next(7.3) == Read()
-    candidate.found(Record("me", 15, 5, "9", {"a": 1.0}), 7.4)
+    candidate.record_read(Record("me", 15, 5, "9", {"a": 1.0}), 7.4)
     assert candidate.next(7.4) == Write(Record("me", 15, 5, "9", {"a": 1.0}), begins=False)
-    candidate.wrote("10", 7.5)
+    candidate.record_written("10", 7.5)
     assert candidate.held(17.3) == 5
 
 
@@ -101,7 +101,7 @@ def test_a_renewal_that_changes_nothing_is_none() -> None:
     """A server keeps its version then, and nobody who watches it could tell."""
     candidate = holder()
     candidate.next(4.0)
-    candidate.wrote("8", 4.1)
+    candidate.record_written("8", 4.1)
     assert candidate.held(10.0) is None
 
 
@@ -113,14 +113,14 @@ def test_what_lapsed_is_a_new_tenure_even_of_the_same_process() -> None:
 
 def test_a_lease_that_was_taken_away_is_not_held_any_more() -> None:
     """By force, by somebody who edits it, or by deleting it; what is made anew counts on."""
-    for found in (Record("other", 15, 9, "20"), None):
+    for record in (Record("other", 15, 9, "20"), None):
         candidate = holder()
         candidate.next(4.0)
-        candidate.beaten(4.0)
+        candidate.conflicted(4.0)
         assert candidate.next(5.0) == Read()
-        candidate.found(found, 5.0)
+        candidate.record_read(record, 5.0)
         assert candidate.held(5.0) is None
-        if found is None:
+        if record is None:
             assert candidate.next(5.0) == Write(Record("me", 15, 6, "", {"a": 1.0}), begins=True)
         else:
             assert isinstance(candidate.next(5.0), Wait)
@@ -130,36 +130,36 @@ def test_a_longer_lease_of_the_holder_is_kept() -> None:
     """During a change of --lease.duration the longer one counts, on both sides; others' clocks are never read."""
     candidate = Candidate("me", Timing(15), Random(1))
     candidate.next(0.0)
-    candidate.found(Record("other", 60, 2, "1"), 0.0)
+    candidate.record_read(Record("other", 60, 2, "1"), 0.0)
     for now_s in range(0, 59):
         if candidate.next(float(now_s)) == Read():
-            candidate.found(Record("other", 60, 2, "1"), float(now_s))
+            candidate.record_read(Record("other", 60, 2, "1"), float(now_s))
         assert not isinstance(candidate.next(float(now_s)), Write)
     while not isinstance(action := candidate.next(now_s + 1.0), Write):
-        candidate.found(Record("other", 60, 2, "1"), now_s := now_s + 1)
+        candidate.record_read(Record("other", 60, 2, "1"), now_s := now_s + 1)
     assert action.record.holder == "me"
     assert now_s >= 59
 
 
 def test_a_claim_is_written_at_once_and_only_by_the_holder() -> None:
-    """What was wanted in a tenure that ended is not written in the next one; the newest are kept."""
+    """Claims of an earlier tenure are not written in the next one; the newest claims are kept."""
     candidate = holder()
     candidate.claim("b", 2.0)
     action = candidate.next(1.1)
     assert isinstance(action, Write)
     assert action.record.claims == {"a": 1.0, "b": 2.0}
-    candidate.wrote("9", 1.2)
+    candidate.record_written("9", 1.2)
     candidate.claim("c", 3.0)
     action = candidate.next(20.0)
     assert isinstance(action, Write)
     assert action.begins
     assert action.record.claims == {"a": 1.0, "b": 2.0}
-    candidate.wrote("10", 20.0)
-    for number in range(MOST_CLAIMS + 5):
+    candidate.record_written("10", 20.0)
+    for number in range(MAX_CLAIMS + 5):
         candidate.claim(f"k{number}", 10.0 + number)
     action = candidate.next(20.1)
     assert isinstance(action, Write)
-    assert len(action.record.claims) == MOST_CLAIMS
+    assert len(action.record.claims) == MAX_CLAIMS
     assert "a" not in action.record.claims
 
 
@@ -171,7 +171,7 @@ def test_leaving_gives_back_only_what_is_ones_own() -> None:
     assert candidate.next(1.0) == Write(Record("", 1.0, 5, "8", {"a": 1.0}), begins=False)
     candidate.failed(1.1)
     assert candidate.next(1.1) == Read()
-    candidate.found(Record("other", 15, 6, "9"), 1.2)
+    candidate.record_read(Record("other", 15, 6, "9"), 1.2)
     assert candidate.next(1.2) == Wait(float("inf"))
 
 
@@ -181,7 +181,7 @@ def test_candidates_do_not_ask_in_step() -> None:
     for seed in range(10):
         candidate = Candidate("me", Timing(), Random(seed))
         candidate.next(0.0)
-        candidate.found(Record("other", 15, 1, "1"), 0.0)
+        candidate.record_read(Record("other", 15, 1, "1"), 0.0)
         wait = candidate.next(0.0)
         assert isinstance(wait, Wait)
         assert 2.0 <= wait.until_s <= 3.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prober.features.replicas.lease_store import FileLease, Unusable, now_s, remote
+from prober.features.replicas.lease_store import FileLease, UnusableFolder, network_file_system, now_s
 
 HOLD = (
     "import sys; from prober.features.replicas.lease_store import FileLease\n"
@@ -40,11 +40,11 @@ def test_a_lock_that_was_deleted_is_not_held(tmp_path: Path) -> None:
     """Others would lock another file."""
     here = FileLease(str(tmp_path), "l")
     assert here.take("me")
-    assert here.kept()
+    assert here.is_intact()
     (tmp_path / "l.lock").unlink()
-    assert not here.kept()
+    assert not here.is_intact()
     (tmp_path / "l.lock").touch()
-    assert not here.kept()
+    assert not here.is_intact()
     here.release()
 
 
@@ -60,7 +60,9 @@ def test_a_spoilt_file_is_begun_anew(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_keep_one_is_told(tmp_path: Path) -> None:
     """With what to do."""
     (tmp_path / "file").touch()
-    with pytest.raises(Unusable, match=r"--lease\.path .*file: cannot be used: .*; name a folder that all replicas"):
+    with pytest.raises(
+        UnusableFolder, match=r"--lease\.path .*file: cannot be used: .*; name a folder that all replicas"
+    ):
         FileLease(str(tmp_path / "file"), "l")
 
 
@@ -71,14 +73,16 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     share.mkdir()
     place = str(share).replace(" ", "\\040")
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nserver:/x {place} nfs4 rw 0 0\n/dev/sdb1 {place}/local xfs rw 0 0\n")
-    assert remote(share, str(mounts)) == "nfs4"
-    assert remote(share / "local" / "deep", str(mounts)) is None
-    assert remote(tmp_path, str(mounts)) is None
+    assert network_file_system(share, str(mounts)) == "nfs4"
+    assert network_file_system(share / "local" / "deep", str(mounts)) is None
+    assert network_file_system(tmp_path, str(mounts)) is None
     mounts.write_text(f"server:/x {place} nfs4 rw 0 0\n/dev/sda1 {place} ext4 rw 0 0\n")
-    assert remote(share, str(mounts)) is None
-    assert remote(share, str(tmp_path / "none")) is None
-    monkeypatch.setattr("prober.features.replicas.lease_store.remote", lambda _: "nfs4")
-    with pytest.raises(Unusable, match="is on nfs4, whose locks cannot be relied on; name a folder on a local disk"):
+    assert network_file_system(share, str(mounts)) is None
+    assert network_file_system(share, str(tmp_path / "none")) is None
+    monkeypatch.setattr("prober.features.replicas.lease_store.network_file_system", lambda _: "nfs4")
+    with pytest.raises(
+        UnusableFolder, match="is on nfs4, whose locks cannot be relied on; name a folder on a local disk"
+    ):
         FileLease(str(share), "l")
 
 

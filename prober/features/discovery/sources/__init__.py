@@ -1,1 +1,1 @@
-"""Where targets are found: in files, on a server, in DNS, in a cluster. One module each; only those in use are loaded."""
+"""Sources of targets: files, a server, DNS, a cluster. Only the modules in use are loaded."""

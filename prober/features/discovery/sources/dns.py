@@ -1,4 +1,4 @@
-"""Targets in DNS: SRV records, or addresses with a port. A name that does not exist has no targets; no answer is a failure."""
+"""Targets in DNS: SRV records, or addresses with a port. A name that does not exist has no targets; a missing answer is a failure."""
 
 import asyncio
 from collections.abc import Collection
@@ -9,34 +9,34 @@ from dns.exception import DNSException
 from dns.resolver import NXDOMAIN, LifetimeTimeout, NoAnswer
 
 from prober.config.discovery import DnsSpec
-from prober.features.discovery.sources.findings import Findings, Found
+from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, TargetLabels
 
 TIMEOUT_S = 5.0
 
 
 class Dns:
-    """Asks for each name every now and then, a tenth more or less."""
+    """Queries every name at the interval, ±10%."""
 
-    def __init__(self, spec: DnsSpec, kept: Collection[str], findings: Findings) -> None:
-        self._spec, self._kept, self._findings = spec, kept, findings
+    def __init__(self, spec: DnsSpec, label_names: Collection[str], discovered: DiscoveredTargets) -> None:
+        self._spec, self._label_names, self._discovered = spec, label_names, discovered
         self._rng = Random()
-        findings.awaits(*spec.names)
+        discovered.expect(*spec.names)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Query until cancelled."""
         while True:
-            await self.look()
+            await self.refresh()
             await asyncio.sleep(self._spec.interval * self._rng.uniform(0.9, 1.1))
 
-    async def look(self) -> None:
-        """Ask once for all names."""
+    async def refresh(self) -> None:
+        """Query every name once."""
         try:
             resolver = self._resolver()
         except (DNSException, OSError) as problem:
             for name in self._spec.names:
-                self._findings.failed(name, f"no DNS server is known: {problem}")
+                self._discovered.failed(name, f"no DNS server is known: {problem}")
             return
-        await asyncio.gather(*(self._ask(resolver, name) for name in self._spec.names))
+        await asyncio.gather(*(self._query(resolver, name) for name in self._spec.names))
 
     def _resolver(self) -> Resolver:
         resolver = Resolver(configure=self._spec.server is None)  # /etc/resolv.conf as it is now
@@ -46,19 +46,19 @@ class Dns:
             resolver.nameservers = [address]
         return resolver
 
-    async def _ask(self, resolver: Resolver, name: str) -> None:
+    async def _query(self, resolver: Resolver, name: str) -> None:
         try:
             answer = await resolver.resolve(name, self._spec.type, search=True)
         except (NXDOMAIN, NoAnswer):
-            await self._findings.replace(name, {})
+            await self._discovered.replace(name, {})
             return
         except LifetimeTimeout:
-            self._findings.failed(name, f"{name} {self._spec.type}: no answer within {TIMEOUT_S:g} s")
+            self._discovered.failed(name, f"{name} {self._spec.type}: no answer within {TIMEOUT_S:g} s")
             return
         except (DNSException, OSError) as problem:
-            self._findings.failed(name, f"{name} {self._spec.type}: {str(problem) or type(problem).__name__}")
+            self._discovered.failed(name, f"{name} {self._spec.type}: {str(problem) or type(problem).__name__}")
             return
-        found: dict[str, Found] = {}
+        targets: dict[str, TargetLabels] = {}
         for record in answer:
             labels = {"__meta_dns_name": name}
             if self._spec.type == "SRV":
@@ -69,6 +69,6 @@ class Dns:
             else:
                 host, port = record.address, self._spec.port
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            kept = {label: value for label, value in labels.items() if label in self._kept}
-            found[address] = ({**kept, "__address__": address},)
-        await self._findings.replace(name, found)
+            labels = {label: value for label, value in labels.items() if label in self._label_names}
+            targets[address] = ({**labels, "__address__": address},)
+        await self._discovered.replace(name, targets)

@@ -1,38 +1,42 @@
-"""Prometheus's lists of targets, as file_sd and http_sd have them: `[{targets: [host:port], labels: {name: value}}]`."""
+"""Lists of targets in the format of Prometheus's file_sd and http_sd: `[{targets: [host:port], labels: {name: value}}]`."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from prober.features.discovery.sources.findings import Found
+from prober.features.discovery.sources.discovered_targets import TargetLabels
 
-MOST = 100_000
+MAX_TARGETS = 100_000
 
 
 class BadList(ValueError):
-    """Not such a list; the message says where and what to do."""
+    """Not a list of targets; the message names the place and the remedy."""
 
 
-def targets(document: Any, more: Mapping[str, str], kept: Collection[str]) -> dict[str, Found]:
-    """Each target by its address, twice the same with a number; more: labels of all; kept: which labels are. Raises BadList."""
-    found: dict[str, Found] = {}
-    seen = Counter[str]()  # how often an address came again
+def targets_of(document: Any, extra: Mapping[str, str], label_names: Collection[str]) -> dict[str, TargetLabels]:
+    """Labels of each target, by its address; a repeated address gets a number. Raises BadList.
+
+    extra: labels of all targets
+    label_names: the labels to keep
+    """
+    targets: dict[str, TargetLabels] = {}
+    repeats = Counter[str]()
     if document is None:
-        return found
+        return targets
     if not isinstance(document, list):
         raise BadList('is not a list; write [{"targets": ["host:port"], "labels": {}}]')
     for index, group in enumerate(document):
         labels = _labels(group, f"[{index}]")
-        labels = {name: value for name, value in {**labels, **more}.items() if name in kept}
+        labels = {name: value for name, value in {**labels, **extra}.items() if name in label_names}
         for address in _addresses(group, f"[{index}]"):
             owner = address
-            while owner in found:
-                seen[address] += 1
-                owner = f"{address} {seen[address] + 1}"
-            found[owner] = ({**labels, "__address__": address},)
-        if len(found) > MOST:
-            raise BadList(f"has more than {MOST:,} targets")
-    return found
+            while owner in targets:
+                repeats[address] += 1
+                owner = f"{address} {repeats[address] + 1}"
+            targets[owner] = ({**labels, "__address__": address},)
+        if len(targets) > MAX_TARGETS:
+            raise BadList(f"has more than {MAX_TARGETS:,} targets")
+    return targets
 
 
 def _addresses(group: dict[str, Any], place: str) -> list[str]:

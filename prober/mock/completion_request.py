@@ -1,4 +1,4 @@
-"""Reading a request's body as vLLM does: what is asked for, or why it is refused."""
+"""Parses the body of a request as vLLM does."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +10,13 @@ DEFAULT_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What a request asks for; `words` is its prompt, a token each. `salt` keeps prefix caches apart."""
+class CompletionRequest:
+    """A request of the chat or completions API.
+
+    words: the prompt, one token each
+    tokens: of the answer
+    salt: separates prefix caches
+    """
 
     chat: bool
     stream: bool
@@ -24,8 +29,11 @@ class Ask:
     salt: str
 
 
-class Refused(Exception):
-    """The request is answered with an error: HTTP status and body."""
+class RequestRefused(Exception):
+    """The request is answered with an error.
+
+    status: of HTTP; body: vLLM's error object
+    """
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(status, body)
@@ -38,49 +46,49 @@ def error_body(message: str, kind: str, code: int, param: str | None = None) -> 
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
-def bad_request(message: str, param: str | None = None) -> Refused:
-    """A 400 in vLLM's words."""
-    return Refused(400, error_body(message, "BadRequestError", 400, param))
+def bad_request(message: str, param: str | None = None) -> RequestRefused:
+    """An error with status 400 and vLLM's text."""
+    return RequestRefused(400, error_body(message, "BadRequestError", 400, param))
 
 
-def parse_ask(body: bytes, *, chat: bool, model: str) -> Ask:
+def parse_completion_request(body: bytes, *, chat: bool, model: str) -> CompletionRequest:
     """The request in `body`, for a server that serves `model` only. Raises Refused."""
     try:
-        asked = orjson.loads(body)
+        document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
         raise bad_request(f"JSON decode error: {problem}") from None
-    if not isinstance(asked, dict):
+    if not isinstance(document, dict):
         raise bad_request("Input should be a valid dictionary")
-    if asked.get("model") not in (None, model):
-        message = f"The model `{asked['model']}` does not exist. Valid aliases: {model}."
-        raise Refused(404, error_body(message, "NotFoundError", 404, "model"))
-    words = tuple(_prompt(asked, chat).split())
-    tokens = _tokens(asked, len(words))
-    options = asked.get("stream_options") or {}
-    if options and not asked.get("stream"):
+    if document.get("model") not in (None, model):
+        message = f"The model `{document['model']}` does not exist. Valid aliases: {model}."
+        raise RequestRefused(404, error_body(message, "NotFoundError", 404, "model"))
+    words = tuple(_prompt(document, chat).split())
+    tokens = _tokens(document, len(words))
+    options = document.get("stream_options") or {}
+    if options and not document.get("stream"):
         raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
-    return Ask(
+    return CompletionRequest(
         chat=chat,
-        stream=bool(asked.get("stream")),
+        stream=bool(document.get("stream")),
         model=model,
         words=words,
         tokens=tokens if tokens is not None else DEFAULT_TOKENS,
         finish_reason="stop" if tokens is None else "length",
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("continuous_usage_stats")),
-        salt=str(asked.get("cache_salt") or ""),
+        salt=str(document.get("cache_salt") or ""),
     )
 
 
-def _prompt(asked: dict[str, Any], chat: bool) -> str:
+def _prompt(document: dict[str, Any], chat: bool) -> str:
     if not chat:
-        prompt = asked.get("prompt")
+        prompt = document.get("prompt")
         if isinstance(prompt, list):
             prompt = " ".join(str(part) for part in prompt)
         if not isinstance(prompt, str):
             raise bad_request("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
         return prompt
-    messages = asked.get("messages")
+    messages = document.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise bad_request("messages: Input should be a valid list of objects", "messages")
     return "\n".join(_text(message.get("content")) for message in messages)
@@ -92,15 +100,17 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _tokens(asked: dict[str, Any], prompt_tokens: int) -> int | None:
-    name = "max_completion_tokens" if asked.get("max_completion_tokens") is not None else "max_tokens"
-    tokens, least = asked.get(name), asked.get("min_tokens") or 0
+def _tokens(document: dict[str, Any], prompt_tokens: int) -> int | None:
+    name = "max_completion_tokens" if document.get("max_completion_tokens") is not None else "max_tokens"
+    tokens, min_tokens = document.get(name), document.get("min_tokens") or 0
     if tokens is None:
         return None
     if type(tokens) is not int or tokens < 1:
         raise bad_request(f"{name} must be at least 1, got {tokens}.", name)
-    if type(least) is not int or least > tokens:
-        raise bad_request(f"min_tokens must be less than or equal to max_tokens={tokens}, got {least}.", "min_tokens")
+    if type(min_tokens) is not int or min_tokens > tokens:
+        raise bad_request(
+            f"min_tokens must be less than or equal to max_tokens={tokens}, got {min_tokens}.", "min_tokens"
+        )
     if prompt_tokens + tokens > MAX_MODEL_LEN:
         message = (
             f"{name}={tokens} cannot be greater than max_model_len={MAX_MODEL_LEN}. "

@@ -10,10 +10,10 @@ from prober.config.discovery import DiscoverySpec, FileSpec, HttpSpec, Kubernete
 from prober.config.server import Auth, TlsSpec
 from prober.net.address import Forbidden, check
 
-Named = Iterator[tuple[str, str]]  # place in the configuration, and what it has there
+Named = Iterator[tuple[str, str]]  # place in the configuration, value at that place
 
 
-def doubts(specs: Configuration) -> Iterator[str]:
+def environment_warnings(specs: Configuration) -> Iterator[str]:
     """Warnings, each as `path: message`."""
     for place, path in _files(specs):
         if has_magic(path) and not glob(path):
@@ -29,26 +29,26 @@ def doubts(specs: Configuration) -> Iterator[str]:
 
 def _files(specs: Configuration) -> Named:
     for place, spec in specs.places.items():
-        yield from _of_a_server(place, spec.auth, spec.tls)
-    for index, each in enumerate(specs.discovery):
-        yield from _of_a_discovery(f"discovery[{index}]", each)
+        yield from _of_server(place, spec.auth, spec.tls)
+    for index, discovery in enumerate(specs.discovery):
+        yield from _of_discovery(f"discovery[{index}]", discovery)
     if specs.grafana is not None:
-        yield from _of_a_server("grafana", specs.grafana.auth, specs.grafana.tls)
+        yield from _of_server("grafana", specs.grafana.auth, specs.grafana.tls)
 
 
-def _of_a_discovery(place: str, spec: DiscoverySpec) -> Named:
+def _of_discovery(place: str, spec: DiscoverySpec) -> Named:
     match spec.source:
         case FileSpec() as source:
             yield from ((f"{place}.file.files", path) for path in source.files)
         case HttpSpec() as source:
-            yield from _of_a_server(f"{place}.http", source.auth, source.tls)
+            yield from _of_server(f"{place}.http", source.auth, source.tls)
         case KubernetesSpec() as source:
-            yield from _of_a_server(f"{place}.kubernetes", source.auth, None)
+            yield from _of_server(f"{place}.kubernetes", source.auth, None)
             if source.ca_file:
                 yield f"{place}.kubernetes.ca_file", source.ca_file
 
 
-def _of_a_server(place: str, auth: Auth | None, tls: TlsSpec | None) -> Named:
+def _of_server(place: str, auth: Auth | None, tls: TlsSpec | None) -> Named:
     files = {"auth.bearer_token_file": auth.bearer_token_file if auth is not None else None}
     if tls is not None:
         files |= {"tls.ca_file": tls.ca_file, "tls.cert_file": tls.cert_file, "tls.key_file": tls.key_file}

@@ -18,10 +18,10 @@ PROMPT = Lognormal(128, 0.5, 32, 512)
 OUTPUT = Uniform(16, 48)
 
 
-class Probed(NamedTuple):
-    """One probe. Times are seconds.
+class ProbeSample(NamedTuple):
+    """A probe. Times are seconds.
 
-    itl_p99_s: its own ITL at rank ceil(0.99·n)
+    itl_p99_s: ITL of the probe at rank ceil(0.99·n)
     load: running requests when it was sent
     """
 
@@ -32,7 +32,7 @@ class Probed(NamedTuple):
     load: int
 
 
-def probed(
+def simulate_probes(
     parameters: Parameters,
     load: Load,
     rng: Random,
@@ -42,7 +42,7 @@ def probed(
     faults: Iterable[Fault] = (),
     prompt_tokens: LengthDistribution = PROMPT,
     output_tokens: LengthDistribution = OUTPUT,
-) -> Iterator[Probed]:
+) -> Iterator[ProbeSample]:
     """Yields the probes of `duration_s` of virtual time in sending order, each when it has ended.
 
     Probes arrive as a Poisson process in addition to `load`. Times of `faults` are seconds from the start. A probe that is lost in
@@ -50,17 +50,17 @@ def probed(
     """
     loads, probes, engine_rng = (Random(rng.getrandbits(64)) for _ in range(3))
     engine = Engine(parameters, engine_rng, faults)
-    sent = _probes(probes, probe_rate_per_s, duration_s, prompt_tokens, output_tokens)
+    probe_requests = _probes(probes, probe_rate_per_s, duration_s, prompt_tokens, output_tokens)
     # Requests compare by arrival; no two of them are equal in it.
-    underway: deque[tuple[Truth, int]] = deque()
-    for request in merge(load.requests(loads, start_unix_s, duration_s), sent):
+    in_flight: deque[tuple[Truth, int]] = deque()
+    for request in merge(load.requests(loads, start_unix_s, duration_s), probe_requests):
         engine.advance(request.arrival_s)  # what has ended is known by its truth
         truth = engine.submit(request)
         if not request.background:
-            underway.append((truth, engine.running))
-            yield from _over(engine, underway, start_unix_s)
+            in_flight.append((truth, engine.running))
+            yield from _ended(engine, in_flight, start_unix_s)
     engine.advance(duration_s)
-    yield from _over(engine, underway, start_unix_s)
+    yield from _ended(engine, in_flight, start_unix_s)
 
 
 def _probes(
@@ -72,10 +72,10 @@ def _probes(
         at_s += rng.expovariate(rate_per_s)
 
 
-def _over(engine: Engine, underway: deque[tuple[Truth, int]], start_unix_s: float) -> Iterator[Probed]:
-    while underway and underway[0][0].end is not None:
-        truth, load = underway.popleft()
+def _ended(engine: Engine, in_flight: deque[tuple[Truth, int]], start_unix_s: float) -> Iterator[ProbeSample]:
+    while in_flight and in_flight[0][0].end is not None:
+        truth, load = in_flight.popleft()
         if truth.end is End.COMPLETE:
             ttft_s, itl_s, tpot_s = truth.ttft_s, truth.itl_quantile_s(0.99), truth.tpot_s
             if ttft_s is not None and itl_s is not None and tpot_s is not None:
-                yield Probed(start_unix_s + truth.request.arrival_s, ttft_s, itl_s, tpot_s, load)
+                yield ProbeSample(start_unix_s + truth.request.arrival_s, ttft_s, itl_s, tpot_s, load)

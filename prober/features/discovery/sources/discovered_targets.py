@@ -1,0 +1,103 @@
+"""Targets that a source has discovered, and its failures. The last known targets are kept while the source fails."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from prober.config.relabel import Labels
+
+TargetLabels = tuple[Labels, ...]  # of all targets of one owner
+MAX_COMPARED = 500  # owners per turn of the event loop
+log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """A source of targets."""
+
+    async def run(self) -> None:
+        """Report targets and failures until cancelled."""
+
+
+class DiscoveredTargets:
+    """Targets by scope (a file, a name, a namespace) and by owner in it (an object, an address).
+
+    Unchanged labels stay the same object, so that they need not be evaluated again.
+
+    name: of the discovery, for the log
+    changed: called after a change, after the first answer for a scope, and after a failure
+    """
+
+    def __init__(self, name: str, changed: Callable[[], None]) -> None:
+        self.failures = 0
+        self._name, self._changed = name, changed
+        self._scopes: dict[str, dict[str, TargetLabels]] = {}
+        self._problems: dict[str, str] = {}
+        self._expected: set[str] | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every expected scope was answered once."""
+        return self._expected is not None and self._expected <= self._scopes.keys()
+
+    @property
+    def problems(self) -> list[str]:
+        """Current failures, as messages."""
+        return list(self._problems.values())
+
+    def items(self) -> Iterator[tuple[tuple[str, str], TargetLabels]]:
+        """All targets by (scope, owner)."""
+        for scope, owners in self._scopes.items():
+            for owner, labels in owners.items():
+                yield (scope, owner), labels
+
+    def expect(self, *scopes: str) -> None:
+        """Set the scopes; targets of other scopes are removed."""
+        first, self._expected = self._expected is None, set(scopes)
+        self._problems = {scope: problem for scope, problem in self._problems.items() if scope in scopes}
+        removed = [scope for scope in self._scopes if scope not in scopes]
+        for scope in removed:
+            del self._scopes[scope]
+        if removed or first:
+            self._changed()
+
+    async def replace(self, scope: str, targets: Mapping[str, TargetLabels]) -> None:
+        """Set all targets of a scope, in slices. Nothing else may change the scope meanwhile."""
+        self.answered(scope)
+        before = self._scopes.get(scope)
+        known = before or {}
+        now: dict[str, TargetLabels] = {}
+        changed = before is None or len(known) != len(targets)
+        for index, (owner, labels) in enumerate(targets.items(), 1):
+            now[owner] = known[owner] if known.get(owner) == labels else labels
+            changed = changed or now[owner] is labels
+            if not index % MAX_COMPARED:
+                await asyncio.sleep(0)
+        self._scopes[scope] = now
+        if changed:
+            self._changed()
+
+    def put(self, scope: str, owner: str, labels: TargetLabels) -> None:
+        """Set the targets of one owner; an empty tuple removes it."""
+        owners = self._scopes.setdefault(scope, {})
+        if owners.get(owner, ()) == labels:
+            return
+        if labels:
+            owners[owner] = labels
+        else:
+            del owners[owner]
+        self._changed()
+
+    def answered(self, scope: str) -> None:
+        """The source answered for a scope."""
+        if self._problems.pop(scope, None) is not None:
+            log.info("discovery=%s %s: answers again", self._name, scope)
+            self._changed()
+
+    def failed(self, scope: str, problem: str) -> None:
+        """The source failed for a scope, whose targets are kept."""
+        self.failures += 1
+        if self._problems.get(scope) != problem:
+            log.warning("discovery=%s %s; its last known targets are kept", self._name, problem)
+        self._problems[scope] = problem
+        self._changed()
