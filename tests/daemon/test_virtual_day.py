@@ -15,6 +15,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from aiohttp import web
@@ -159,7 +161,10 @@ def knee_per_s(bad_ratio: float) -> float:
 
 async def test_one_day(tmp_path: Path, promtool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drift, SLO, capacity, headroom and alerts of each target follow its engine, and not that of its neighbour."""
-    monkeypatch.setenv("POD_NAME", "virtual")  # the schedules of the probes follow from it
+    monkeypatch.setenv(
+        "POD_NAME", "virtual"
+    )  # the schedules of the probes follow from it, those of a sweep from its id
+    monkeypatch.setattr("prober.features.capacity.monitor.uuid", SimpleNamespace(uuid4=lambda: UUID(int=1)))
     day = Day(tmp_path)
     async with AsyncExitStack() as running:
         await running.enter_async_context(engine("192.0.2.1", f"latency:{SLOWDOWN}@18h-"))
