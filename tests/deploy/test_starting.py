@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import trustme
 from prober.cli import run as command
 from prober.cli.main import main
 from prober.daemon import app
+from prober.net.clock import Clock
 from tests.deploy.hardening import containers
 from tests.deploy.rendering import Manifest, chart
 from tests.deploy.shipped import CHARTS, FULL, OVERLAYS
@@ -63,7 +65,7 @@ def start(
 ) -> None:
     """`prober run` in this process, with all that it looks at before it measures. Raises Started, or SystemExit if it refuses."""
 
-    def clock() -> None:
+    def clock() -> Clock:
         raise Started
 
     mounted(manifests, pod, container, root)
@@ -78,7 +80,8 @@ def start(
         words.append(f"{name}={root}{value}" if equals and value.startswith(folders) else word)
     monkeypatch.setattr(sys, "argv", ["prober", *words])
     monkeypatch.setattr(command, "_log_to_stderr", lambda level, form: None)
-    monkeypatch.setattr(app, "Clock", clock)  # the first part that is made once the configuration has been looked at
+    # The clock is the first part that is made once the configuration has been looked at.
+    monkeypatch.setattr(app, "App", partial(app.App, make_clock=clock))
     monkeypatch.setattr("uvloop.run", asyncio.run)
     main()
 

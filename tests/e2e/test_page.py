@@ -40,7 +40,9 @@ class Stage:
     def __init__(self, targets: Sequence[TargetView]) -> None:
         self.targets, self.broken, self.slow_s = list(targets), False, 0.0
         self.at, self.refusal, self.begun = NOW, "", list[str]()
-        fleet, sweeps = SimpleNamespace(find=self._find, runners={}), SimpleNamespace(start=self._start)
+        clock = SimpleNamespace(unix_s=lambda: NOW)
+        fleet = SimpleNamespace(find=self._find, runners={}, context=SimpleNamespace(clock=clock))
+        sweeps = SimpleNamespace(start=self._start)
         self.site = Site(cast(Any, fleet), cast(Any, sweeps), Registry(), self._reload, "", "/slo")
         self.site.admin = True
         self.site.views = cast(Any, self)
