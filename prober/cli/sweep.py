@@ -159,7 +159,7 @@ async def _repeated(
                     identity=f"sweep-{int(began)}",
                     started_unix_s=began,
                     ended_unix_s=time.time(),
-                    told={
+                    additions={
                         "run": number + 1,
                         "of": times,
                         "warm_up": plan.warm_up,

@@ -84,7 +84,7 @@ def max_due_times(
 
 @dataclass(slots=True)
 class _Job:
-    """One schedule. next_s: Unix seconds, infinite without another due time."""
+    """A schedule and its callbacks. next_s: Unix seconds, infinite without another due time."""
 
     trigger: CronTrigger
     next_s: float

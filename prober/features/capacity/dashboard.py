@@ -46,14 +46,14 @@ def _free(bound: str) -> str:
     return f'min(llmslo_headroom_ratio{{{TARGET},bound="{bound}"}})'
 
 
-def _found(bound: str) -> str:
+def _sweep_capacity(bound: str) -> str:
     """Capacity in the sweep's requests per second."""
     return f'min(llmslo_capacity_requests_per_second{{{TARGET},bound="{bound}"}})'
 
 
 def _capacity(bound: str) -> str:
     """Capacity in production's requests per second."""
-    return f"{_found(bound)} * max(llmslo_capacity_shape_ratio{{{TARGET}}})"
+    return f"{_sweep_capacity(bound)} * max(llmslo_capacity_shape_ratio{{{TARGET}}})"
 
 
 def _capacity_tokens(bound: str) -> str:
@@ -201,7 +201,7 @@ def _knee() -> Panel:
         "Highest rate at which all SLOs hold, for the sweep's own requests, with its interval, and the rate of each SLO. "
         "Bad: lower than after the previous sweep; the SLO with the lowest rate sets the capacity.",
         "reqps",
-        *(Query(_found(bound), bound) for bound in BOUNDS),
+        *(Query(_sweep_capacity(bound), bound) for bound in BOUNDS),
         Query(gauge("llmslo_capacity_requests_per_second", "slo", ',bound="estimate"'), "SLO {{slo}}"),
         width=12,
         empty="no sweep has found a capacity in this range",

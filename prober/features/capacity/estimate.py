@@ -72,8 +72,8 @@ def estimate_capacity(
 
 def _can_be_replayed(record: Record) -> bool:
     """A replay has no failing requests, and no background load without a page; a grid has measured each rate."""
-    has_background = bool(record.readings) or record.others is not None
-    has_failures = any(request.failed for request in record.asked if request.valid)
+    has_background = bool(record.readings) or record.background is not None
+    has_failures = any(request.failed for request in record.requests if request.valid)
     is_grid = any(stage.phase == "grid" for stage in record.stages)
     return has_background and not has_failures and not is_grid and not record.spoilt
 
@@ -81,7 +81,7 @@ def _can_be_replayed(record: Record) -> bool:
 def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float) -> tuple[Capacity, Knee | None]:
     judged = [
         request
-        for request in record.asked
+        for request in record.requests
         if request.valid
         and slo.name in request.events
         and (not record.stages or record.stages[request.stage].phase not in UNJUDGED)
@@ -125,7 +125,7 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
         knee.rate_per_s * exp(half_width),
         _mean_tokens(record) * knee.rate_per_s,
         CONFIDENCE,
-        sum(request.valid for request in record.asked),
+        sum(request.valid for request in record.requests),
         "model",
     )
     return capacity, knee
@@ -135,7 +135,7 @@ def _model_error(record: Record, fitted: Fit, knee: Knee, shifts: Sequence[float
     """Standard error of log K from bootstrap weights, simulation noise, and errors that neither shows."""
     bootstrap = sqrt(sum(min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts) / max(1, len(shifts)))
     unseen = ERROR_COUNTERS if fitted.background.known else ERROR_UNKNOWN
-    if record.others is not None:
+    if record.background is not None:
         unseen = ERROR_INDIVIDUAL
     not_reached = 0.0
     if not record.reached:
@@ -227,7 +227,7 @@ def _highest_per_s(record: Record) -> float:
 
 def _lengths(record: Record) -> list[RequestLengths]:
     """Lengths of the workload; of the requests that were sent if there is no sample."""
-    pairs = record.lengths or tuple((request.prompt_tokens, request.output_tokens) for request in record.asked)
+    pairs = record.lengths or tuple((request.prompt_tokens, request.output_tokens) for request in record.requests)
     return [RequestLengths(*pair) for pair in pairs]
 
 

@@ -165,7 +165,7 @@ class Objective:
 
 def _initial_vector(record: Record) -> Array:
     """Rough engine: its fastest gaps, and the fastest prefills per prompt token."""
-    valid = [request for request in record.asked if request.valid and request.ttft_s]
+    valid = [request for request in record.requests if request.valid and request.ttft_s]
     ttfts_s = [request.ttft_s or 0.0 for request in valid]
     gaps_s = sorted(request.gap_s for request in valid if request.gap_s)
     step_s = gaps_s[len(gaps_s) // 10] * 0.9 if gaps_s else min(ttfts_s) / 2

@@ -49,35 +49,37 @@ BLOCK_S = 4.0  # observations that are closer are not independent and share one 
 
 def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 8) -> Fit | None:
     """Engine that explains a record; None for fewer than MIN_ANSWERS answers. repeats: number of bootstrap engines."""
-    answers = sum(request.valid and request.first_s is not None and request.stage > 0 for request in record.asked)
+    answers = sum(request.valid and request.first_s is not None and request.stage > 0 for request in record.requests)
     if answers < MIN_ANSWERS:
         return None
-    others = background(record, rng)
+    load = background(record, rng)
     recent = _recent(record)
-    objective = Objective(recent, build_scene(recent, others, rng), prior)
+    objective = Objective(recent, build_scene(recent, load, rng), prior)
     point = _walk(objective, _search(objective, recent), rng)
     jacobian = objective.jacobian(point)
     parameters, front_s = objective.engine(point.vector)
-    is_drawn = recent.others is None and others.per_s > 0
+    is_drawn = recent.background is None and load.per_s > 0
     threshold_s = _threshold_s(recent)
     return Fit(
         parameters,
         front_s,
         tuple(objective.engine(_reweighted(objective, point, jacobian, rng)) for _ in range(repeats)),
         objective.ttft_error(point),
-        _predicted_trouble(recent, objective.scene, others if is_drawn else None, (parameters, front_s), rng),
+        _predicted_trouble(recent, objective.scene, load if is_drawn else None, (parameters, front_s), rng),
         _observed_trouble(recent, threshold_s),
         objective.slots < UNLIMITED_SLOTS,
-        others,
+        load,
         is_drawn,
     )
 
 
 def _recent(record: Record) -> Record:
     """The record from BEFORE_S before the sweep's first request. Earlier readings describe the background but cost replay time."""
-    from_s = record.asked[0].at_s - BEFORE_S
-    others = None if record.others is None else tuple(other for other in record.others if other.arrival_s >= from_s)
-    return replace(record, readings=tuple(row for row in record.readings if row[0] >= from_s), others=others)
+    from_s = record.requests[0].at_s - BEFORE_S
+    individual = record.background
+    if individual is not None:
+        individual = tuple(request for request in individual if request.arrival_s >= from_s)
+    return replace(record, readings=tuple(row for row in record.readings if row[0] >= from_s), background=individual)
 
 
 def _search(objective: Objective, record: Record) -> Point:
@@ -186,7 +188,7 @@ def _slots(objective: Objective, record: Record, vector: Array) -> int:
     ]
     if sum(int(count) == peak for count in full) >= MIN_FULL_READINGS:
         return peak
-    peak = peak or _own_peak(record.asked)
+    peak = peak or _own_peak(record.requests)
     candidates = sorted({*(round(peak * factor) for factor in SLOT_FACTORS), peak + 1} - {0})
     current, best = objective.slots, (inf, objective.slots)
     for slots in (*candidates, UNLIMITED_SLOTS):
@@ -216,7 +218,7 @@ def _threshold_s(record: Record) -> float:
 def _observed_trouble(record: Record, threshold_s: float) -> Trouble:
     breaches = sum(
         request.ttft_s is None or request.ttft_s > threshold_s
-        for request in record.asked
+        for request in record.requests
         if _is_judged(request, threshold_s)
     )
     return Trouble(breaches, max((int(signals.requests_waiting or 0) for _, signals in record.readings), default=0))
@@ -245,7 +247,7 @@ def _replayed_trouble(record: Record, scene: Scene, engine: tuple[Parameters, fl
     requests, pages = replay(parameters, scene)
     breaches = sum(
         replayed.ttft_s is None or replayed.ttft_s + front_s > threshold_s
-        for replayed, request in zip(requests, record.asked, strict=True)
+        for replayed, request in zip(requests, record.requests, strict=True)
         if _is_judged(request, threshold_s)
     )
     return Trouble(breaches, max((page.waiting for page in pages), default=0))

@@ -41,7 +41,7 @@ class Peaks:
         while len(self.days) > MAX_DAYS + 1:  # and the current day
             del self.days[min(self.days)]
 
-    def whole(self, unix_s: float) -> dict[int, float]:
+    def of_complete_days(self, unix_s: float) -> dict[int, float]:
         """{days since 1970: peak} of complete days with enough data that are not too old."""
         today = int(unix_s) // DAY_S
         return {

@@ -1,4 +1,4 @@
-"""How much of a target's capacity is left: the answer of its last sweep against the demand of its users now."""
+"""Free capacity of a target: the answer of its last sweep against the demand of its users now."""
 
 import json
 import logging
@@ -155,7 +155,7 @@ class TargetDemand(TargetObserver):
         return await self._query.ask() if self._query is not None else None
 
     def sweep_began(self) -> None:
-        """What the engine counts from now on is not only its users' demand."""
+        """A sweep starts: the engine's counters no longer show its users' demand alone."""
         self._meter.begin_sweep()
 
     def sweep_ended(self) -> None:
@@ -211,7 +211,7 @@ class TargetDemand(TargetObserver):
             peaks = self.peaks.get("tokens" if has_tokens else "requests")
             if peaks is not None:
                 bounds = (capacity.lower * factor, capacity.estimate * factor, capacity.upper * factor)
-                result = forecast(peaks.whole(unix_s), bounds, unix_s)
+                result = forecast(peaks.of_complete_days(unix_s), bounds, unix_s)
         self.exhaustion_unix_s = result.estimate_s if result else None
         times = (result.earliest_s, result.estimate_s, result.latest_s) if result else (None, None, None)
         for bound, at_s in zip(("earliest", "estimate", "latest"), times, strict=True):

@@ -105,7 +105,7 @@ class Sweeps:
         """
         target = self._targets.get(name)
         if target is None or target.spec is None:
-            configured = sorted(each.name for each in self._targets.values() if each.spec is not None)
+            configured = sorted(known.name for known in self._targets.values() if known.spec is not None)
             text = f"target {name!r} has no `sweep:` in the configuration; those that have: {', '.join(configured) or 'none'}"
             raise Refused("not_configured", text)
         return self.start_target(target, StartRequest(trigger, due_unix_s))
@@ -191,7 +191,7 @@ class Sweeps:
                     await target.results.read()
 
     async def result(self, identity: str) -> Result | None:
-        """One result; None if there is none with this id."""
+        """The result with this id; None if there is none."""
         if self._archive is not None:
             await self._archive.listed.wait()
         for target in self._chosen(None):

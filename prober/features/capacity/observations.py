@@ -71,7 +71,7 @@ def observations(record: Record) -> Observations:
 
 def _of_requests(record: Record) -> Iterator[tuple[int, int, float, float, float, bool, int]]:
     origin_s = record.from_s
-    for index, request in enumerate(record.asked):
+    for index, request in enumerate(record.requests):
         is_warm_up = bool(record.stages) and record.stages[request.stage].phase == "warm_up"
         if not request.valid or request.failed or is_warm_up:
             continue

@@ -80,10 +80,10 @@ def background(record: Record, rng: Random) -> Background:
     rate_per_s = record.other_per_s
     if rate_per_s is None:
         return Background(0.0, (), known=False)
-    if record.others is not None:
-        lengths = tuple(RequestLengths(other.prompt_tokens, other.output_tokens) for other in record.others)
+    if record.background is not None:
+        lengths = tuple(RequestLengths(request.prompt_tokens, request.output_tokens) for request in record.background)
         return Background(rate_per_s, lengths, known=True)
-    ended = [request for request in record.asked if request.end_s is not None]
+    ended = [request for request in record.requests if request.end_s is not None]
     prompts = _histogram_sample(
         [signals.prompt_tokens for _, signals in record.readings], [request.prompt_tokens for request in ended], rng
     )
@@ -123,30 +123,33 @@ def _lognormal_sample(mean: float, rng: Random) -> list[int]:
     ]
 
 
-def build_scene(record: Record, others: Background, rng: Random) -> Scene:
+def build_scene(record: Record, load: Background, rng: Random) -> Scene:
     """The record's requests and the background, whose requests are drawn where they are not known individually."""
     from_s = record.from_s
     rows = [
         (request.at_s - from_s, request.prompt_tokens, request.output_tokens, index)
-        for index, request in enumerate(record.asked)
+        for index, request in enumerate(record.requests)
     ]
-    if record.others is not None:
-        rows += [(other.arrival_s - from_s, other.prompt_tokens, other.output_tokens, -1) for other in record.others]
-    elif others.lengths:
-        rows += [(at_s, *rng.choice(others.lengths), -1) for at_s in _background_times_s(record, rng)]
-    if others.lengths:
+    if record.background is not None:
+        rows += [
+            (request.arrival_s - from_s, request.prompt_tokens, request.output_tokens, -1)
+            for request in record.background
+        ]
+    elif load.lengths:
+        rows += [(at_s, *rng.choice(load.lengths), -1) for at_s in _background_times_s(record, rng)]
+    if load.lengths:
         at_s = -LEAD_S
-        while (at_s := at_s + rng.expovariate(others.per_s)) < 0:
-            rows.append((at_s, *rng.choice(others.lengths), -1))
+        while (at_s := at_s + rng.expovariate(load.per_s)) < 0:
+            rows.append((at_s, *rng.choice(load.lengths), -1))
     rows.sort()
-    stride = ceil(len(record.asked) / MAX_REQUESTS_WITH_GAPS)
+    stride = ceil(len(record.requests) / MAX_REQUESTS_WITH_GAPS)
     return Scene(
         tuple(Request(at_s + LEAD_S, prompt, output, (), own < 0) for at_s, prompt, output, own in rows),
         tuple(own for *_, own in rows),
         tuple(at_s - from_s + LEAD_S for at_s, _ in record.readings),
         record.until_s - from_s + LEAD_S,
         from_s - LEAD_S,
-        frozenset(range(0, len(record.asked), max(1, stride))),
+        frozenset(range(0, len(record.requests), max(1, stride))),
     )
 
 
@@ -236,10 +239,10 @@ def _mean_lengths(record: Record) -> tuple[float, float]:
     if len(readings) < 2 or count < 1:
         return 0.0, 0.0
     (begin_s, prompts_before, outputs_before), (end_s, prompts_after, outputs_after) = readings[0], readings[-1]
-    gaps_s = sorted(request.gap_s for request in record.asked if request.gap_s)
+    gaps_s = sorted(request.gap_s for request in record.requests if request.gap_s)
     gap_s = gaps_s[len(gaps_s) // 2] if gaps_s else 1.0
     own_prompts = own_outputs = 0.0
-    for request in record.asked:
+    for request in record.requests:
         if request.first_s is not None and begin_s <= request.first_s <= end_s:
             own_prompts += request.prompt_tokens
             has_ended = request.end_s is not None and request.end_s <= end_s

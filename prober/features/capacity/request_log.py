@@ -20,7 +20,7 @@ class RequestLog:
     requests: of the sweep itself, by id, in the order of their due times
     open: those of them that are in flight
     readings: (seconds, engine signals) in the order of time
-    others: background requests, where all of them are known one by one
+    background: background requests, where all of them are known one by one
     demand_per_s: background load before the sweep, as counted by another source
     prompt_tokens, output_tokens: totals as requested
     """
@@ -28,7 +28,7 @@ class RequestLog:
     requests: dict[str, RequestRecord] = field(default_factory=dict)
     open: dict[str, RequestRecord] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
-    others: list[Request] = field(default_factory=list)
+    background: list[Request] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     demand_per_s: float | None = None
     prompt_tokens: int = 0
@@ -68,9 +68,11 @@ class RequestLog:
 
     def record(self, plan: Plan, *, reached: bool, cut: bool, spoilt: bool) -> Record:
         """Record for an estimate, which later events do not change."""
-        asked = tuple(replace(request) for request in sorted(self.requests.values(), key=lambda request: request.at_s))
-        others, readings = tuple(self.others) or None, tuple(self.modelled())
-        return Record(plan.slos, asked, self.settled(), readings, others, plan.lengths, reached, cut, spoilt)
+        requests = tuple(
+            replace(request) for request in sorted(self.requests.values(), key=lambda request: request.at_s)
+        )
+        background, readings = tuple(self.background) or None, tuple(self.modelled())
+        return Record(plan.slos, requests, self.settled(), readings, background, plan.lengths, reached, cut, spoilt)
 
     def settled(self) -> tuple[Stage, ...]:
         """The stages with their events and background load."""

@@ -96,7 +96,7 @@ async def check_alerts(prometheus_url: str | None, target: str) -> None:
 
 
 def probe_needs(target: Target, recent: Iterable[ProbeResult]) -> dict[str, BudgetDemand]:
-    """What the scheduled probes take of each budget: by their workloads, and more where the server counts more tokens.
+    """Share of each budget that the scheduled probes need: by their workloads, and more where the server counts more tokens.
 
     recent: results of scheduled probes
     """

@@ -144,7 +144,7 @@ class Sweep:
     def other(self, at_s: float, prompt_tokens: int, output_tokens: int) -> None:
         """A background request arrived; only where all of them are known one by one."""
         if isinstance(self._action, Run):
-            self._log.others.append(Request(at_s, prompt_tokens, output_tokens, background=True))
+            self._log.background.append(Request(at_s, prompt_tokens, output_tokens, background=True))
 
     def demand(self, per_s: float) -> None:
         """Background load before the sweep, of another source than the page; used where the page does not count requests."""
@@ -193,7 +193,7 @@ class Sweep:
 
     @property
     def action(self) -> Action:
-        """What to do now; the same value until something changes."""
+        """Current action; the same value until something changes."""
         return self._action
 
     @property

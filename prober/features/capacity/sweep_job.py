@@ -1,4 +1,4 @@
-"""One sweep of one target: last checks, lock and lease, the run with its guards, and what becomes of its result."""
+"""A sweep of a target: last checks, lock and lease, the run with its guards, and its result."""
 
 import asyncio
 import logging
@@ -103,7 +103,7 @@ class SweepJob:
             identity=self._id,
             started_unix_s=started_unix_s,
             ended_unix_s=context.clock.unix_s(),
-            told={"why": trigger} | ({"lease": where, "lease_transitions": fence} if where else {}),
+            additions={"why": trigger} | ({"lease": where, "lease_transitions": fence} if where else {}),
             devices=sweeps.devices,
         )
         if target.url == sweeps.target.spec.url:

@@ -50,9 +50,9 @@ class Stage:
 class Record:
     """Input of an estimate.
 
-    asked: the sweep's requests in the order of their due times
+    requests: the sweep's requests in the order of their due times
     readings: (seconds, engine signals)
-    others: background requests; None unless all of them are known one by one
+    background: background requests; None unless all of them are known one by one
     lengths: sample of (prompt, output) tokens of the workload; empty: the requested lengths
     reached: the sending ended because the knee was passed or the target was harmed
     cut: the plan or an external condition ended the sending before that: only events count
@@ -60,10 +60,10 @@ class Record:
     """
 
     slos: tuple[Slo, ...]
-    asked: tuple[RequestRecord, ...]
+    requests: tuple[RequestRecord, ...]
     stages: tuple[Stage, ...]
     readings: tuple[tuple[float, EngineSignals], ...] = ()
-    others: tuple[Request, ...] | None = None
+    background: tuple[Request, ...] | None = None
     lengths: tuple[tuple[int, int], ...] = ()
     reached: bool = True
     cut: bool = False
@@ -72,10 +72,10 @@ class Record:
     @property
     def other_per_s(self) -> float | None:
         """Mean background rate while it was observed; None if unknown."""
-        if self.others is not None:
+        if self.background is not None:
             span_s = self.until_s - self.from_s
             return (
-                sum(self.from_s <= request.arrival_s <= self.until_s for request in self.others) / span_s
+                sum(self.from_s <= request.arrival_s <= self.until_s for request in self.background) / span_s
                 if span_s > 0
                 else 0.0
             )
@@ -87,26 +87,26 @@ class Record:
     def from_s(self) -> float:
         """Due time of the first request, or time of the first reading if earlier."""
         return min(
-            [*(request.at_s for request in self.asked[:1]), *(at_s for at_s, _ in self.readings[:1])], default=0.0
+            [*(request.at_s for request in self.requests[:1]), *(at_s for at_s, _ in self.readings[:1])], default=0.0
         )
 
     @property
     def until_s(self) -> float:
         """Time of the last observation."""
         return max(
-            [*(request.known_s for request in self.asked), *(at_s for at_s, _ in self.readings[-1:])], default=0.0
+            [*(request.known_s for request in self.requests), *(at_s for at_s, _ in self.readings[-1:])], default=0.0
         )
 
 
 def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations:
-    """One observation per request, for `sequential_test`. requests: (events, bad events, requested output tokens).
+    """Observations for `sequential_test`, one per request. requests: (events, bad events, requested output tokens).
 
     A request with several events (ITL) counts as budget + (bad − budget · events) ÷ (largest number of events), as in
     `prober gate`, because its gaps are not independent.
     """
-    known = [each for each in requests if each[0]]
+    known = [request for request in requests if request[0]]
     budget = float(slo.error_budget_ratio)
-    most = max((max(count, max_events_per_probe(slo, asked)) for count, _, asked in known), default=1)
+    most = max((max(count, max_events_per_probe(slo, tokens)) for count, _, tokens in known), default=1)
     return Observations(len(known), sum(budget + (bad - budget * count) / most for count, bad, _ in known))
 
 
@@ -125,7 +125,7 @@ def other_counts(record: Record) -> list[tuple[float, float, float]]:
     """
     known = [(at_s, count) for at_s, signals in record.readings if (count := entered(signals)) is not None]
     counts: list[tuple[float, float, float]] = []
-    own_s = sorted(request.at_s for request in record.asked)
+    own_s = sorted(request.at_s for request in record.requests)
     at = 0
     for (begin, before), (end, after) in pairwise(known):
         first = at

@@ -30,17 +30,17 @@ def result_of(
     identity: str,
     started_unix_s: float,
     ended_unix_s: float,
-    told: Mapping[str, object] = MappingProxyType({}),
+    additions: Mapping[str, object] = MappingProxyType({}),
     devices: Sequence[GpuReading] = (),
 ) -> Result:
-    """Of all that is known. told: what the configuration does not say; devices: the GPUs that serve the target."""
+    """Result of a finished sweep. additions: further entries of `Result.configuration`; devices: GPUs of the target."""
     finished = run.finished
     stages: list[Stage] = []
     requests: list[Request] = []
     warm = [stage for stage in finished.stages if stage.phase == "warm_up"]
-    delivered = deliveries([each for _, each in run.probes], sweep.slos)
+    delivered = deliveries([probe for _, probe in run.probes], sweep.slos)
     for stage in [stage for stage in finished.stages if stage.phase != "warm_up"]:
-        probes = [each for number, each in run.probes if number == stage.number]
+        probes = [probe for number, probe in run.probes if number == stage.number]
         seen = [signals for at_s, signals in run.readings if stage.began_s <= at_s <= stage.ended_s]
         built, rows = stage_of(
             f"{stage.phase} {stage.rate_per_s:.3g}/s",
@@ -60,7 +60,7 @@ def result_of(
         # Those that had waited too long when they were cut are bad, which their probes do not say.
         throughput = delivered.between(round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
         built = replace(built, slos=dict(stage.events) or built.slos, throughput=throughput)
-        cut = sum(each.outcome is Outcome.CANCELLED for each in probes)
+        cut = sum(probe.outcome is Outcome.CANCELLED for probe in probes)
         if cut > MOST_CUT * len(probes):
             # Those that were answered before the end are the quick ones: their quantiles would be a good day's.
             built = replace(built, latencies={}, ended=f"{built.ended or 'over'}, {cut} cut in flight")
@@ -76,9 +76,9 @@ def result_of(
         target=_target(spec, run, last),
         load=describe_load(sweep.workload, arrivals="poisson", max_in_flight=sweep.max_in_flight),
         stages=tuple(stages),
-        configuration=json.dumps(_configuration(sweep) | dict(told), sort_keys=True),
+        configuration=json.dumps(_configuration(sweep) | dict(additions), sort_keys=True),
         slos=sweep.slos,
-        warm_up=WarmUp(sum(each.sent for each in warm), sum(each.ended_s - each.began_s for each in warm))
+        warm_up=WarmUp(sum(stage.sent for stage in warm), sum(stage.ended_s - stage.began_s for stage in warm))
         if warm
         else None,
         capacities=finished.capacities,
@@ -93,7 +93,7 @@ def result_of(
 
 
 def without_requests(result: Result) -> Result:
-    """Without its requests, which are most of its size; the stages keep their quantiles."""
+    """The result without its requests, which are most of its size; the stages keep their quantiles."""
     return replace(result, requests=())
 
 
@@ -110,8 +110,8 @@ def result_url(url: str) -> str:
 
 
 def _target(spec: TargetSpec, run: SweepRun, last: EngineSignals | None) -> Target:
-    models = [each.model for _, each in run.probes if each.model]
-    engines = [each.engine for _, each in run.probes if each.engine]
+    models = [probe.model for _, probe in run.probes if probe.model]
+    engines = [probe.engine for _, probe in run.probes if probe.engine]
     return Target(
         url=result_url(spec.url),
         model=models[-1] if models else spec.model,
@@ -123,7 +123,7 @@ def _target(spec: TargetSpec, run: SweepRun, last: EngineSignals | None) -> Targ
 
 
 def _configuration(sweep: SweepSpec) -> dict[str, object]:
-    """What the sweep was told."""
+    """Configuration of the sweep, for the result."""
     limits = sweep.limits
     return {
         "mode": sweep.mode,
@@ -154,17 +154,17 @@ def _prices(spec: TargetSpec) -> Prices:
 def _context(devices: Sequence[GpuReading]) -> Context:
     if not devices:
         return Context()
-    memory = {each.memory_total_bytes for each in devices if each.memory_total_bytes}
+    memory = {device.memory_total_bytes for device in devices if device.memory_total_bytes}
     return Context(
-        gpu=", ".join(sorted({each.name for each in devices})),
+        gpu=", ".join(sorted({device.name for device in devices})),
         gpu_count=str(len(devices)),
-        gpu_memory=", ".join(f"{each / 2**30:.0f} GiB" for each in sorted(memory)) or None,
+        gpu_memory=", ".join(f"{size_bytes / 2**30:.0f} GiB" for size_bytes in sorted(memory)) or None,
     )
 
 
 def _interference(finished: Finished) -> tuple[str, ...] | None:
-    """Other load on the target, and who told of it; None where nobody did."""
-    known = [each.other_per_s for each in finished.stages if each.other_per_s is not None]
+    """Other load on the target and its source; None if it is unknown."""
+    known = [stage.other_per_s for stage in finished.stages if stage.other_per_s is not None]
     if not known or finished.teller is None:
         return None
     if max(known) <= 0.05:

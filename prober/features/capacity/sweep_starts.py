@@ -1,4 +1,4 @@
-"""When the last sweep of each target started, in the store, so that `min_gap` outlives a kill."""
+"""Start times of the last sweep of each target, in the store, so that `min_gap` outlives a kill."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import sqlite3
 from math import inf
 
 from prober.features.capacity.refusal import Refused, StartRequest
-from prober.features.capacity.sweep_store import KEPT_S
+from prober.features.capacity.sweep_store import MAX_AGE_S
 from prober.net.clock import Clock
 from prober.storage.elapsed import Moment, moment
 from prober.storage.store import Store
@@ -64,7 +64,7 @@ def _load(store: Store, now: Moment) -> dict[str, int]:
     saved, so that it holds a sweep back for one `min_gap` at most.
     """
     starts_ns, moved = dict[str, int](), list[str]()
-    for key, data in store.load(STARTS, now.unix_s - KEPT_S).items():
+    for key, data in store.load(STARTS, now.unix_s - MAX_AGE_S).items():
         try:
             row = json.loads(data)
             boot, monotonic_ns, unix_s = str(row["boot"]), int(row["monotonic_ns"]), float(row["unix_s"])

@@ -18,14 +18,14 @@ from prober.results.result_file import REQUEST_LISTS, from_json, to_json
 from prober.storage.store import UNREADABLE_SUFFIX, Entry, Store
 
 SWEEP = "sweep"  # kind of the rows in the store
-KEPT, KEPT_S = 20, 90 * 86_400.0  # most results of a target, and their largest age
+MAX_RESULTS, MAX_AGE_S = 20, 90 * 86_400.0  # of a target
 MAX_BYTES = 32 << 20  # of all results: half of the volume in the manifests
 BATCH, PAUSE_S = 50, 0.02  # rows that are cleaned up at a time, and the pause for other writers
 log = logging.getLogger(__name__)
 
 
 class SweepStore:
-    """The latest KEPT results of one target. key: of the target; archive: of all targets; None: in memory only."""
+    """The latest MAX_RESULTS results of one target. key: of the target; archive: of all targets; None: in memory only."""
 
     def __init__(self, archive: "SweepArchive | None", key: str) -> None:
         self._archive, self._key = archive, key
@@ -56,16 +56,16 @@ class SweepStore:
                         self._results[identity] = result
 
     async def keep(self, result: Result) -> None:
-        """Add a result. Results beyond the latest KEPT are removed, here and in the store."""
+        """Add a result. Results beyond the latest MAX_RESULTS are removed, here and in the store."""
         short = without_requests(result)
         if self._archive is not None:
             await asyncio.to_thread(self._archive.save, self._key, short)
         self._results = {short.id: short} | self._results  # shown only after it was saved
-        while len(self._results) > KEPT:
+        while len(self._results) > MAX_RESULTS:
             self._results.popitem()
-        del self._unread[KEPT - len(self._results) :]
+        del self._unread[MAX_RESULTS - len(self._results) :]
 
-    def found(self, identity: str) -> None:
+    def add_stored(self, identity: str) -> None:
         """Add the id of a result in the store, older than all known ones."""
         self._unread.append(identity)
 
@@ -96,7 +96,7 @@ class SweepArchive:
         """List the results without reading them."""
         try:
             for key, identity in await asyncio.to_thread(self._known):
-                self.of(key).found(identity)
+                self.of(key).add_stored(identity)
         except sqlite3.Error as problem:
             log.error("stored sweeps cannot be listed, and are left alone: %s", problem)
         self.listed.set()
@@ -116,9 +116,9 @@ class SweepArchive:
         """Remove results beyond the limits, and requests, some rows at a time; then free the space."""
         try:
             await self._prune()
-            await asyncio.to_thread(self._store.load, SWEEP + UNREADABLE_SUFFIX, self._unix_s() - KEPT_S)
-            for each in await asyncio.to_thread(self._store.entries, SWEEP):
-                await asyncio.to_thread(self._shorten, each.key)
+            await asyncio.to_thread(self._store.load, SWEEP + UNREADABLE_SUFFIX, self._unix_s() - MAX_AGE_S)
+            for entry in await asyncio.to_thread(self._store.entries, SWEEP):
+                await asyncio.to_thread(self._shorten, entry.key)
             self._max_bytes = MAX_BYTES
             await self._prune()
             await asyncio.to_thread(self._store.compact)
@@ -182,7 +182,7 @@ class SweepArchive:
 
 
 def surplus(entries: Sequence[Entry], now_unix_s: float, max_bytes: float, keep: str = "") -> Iterable[str]:
-    """The keys of the results to remove: too old ones, those beyond KEPT of a target, and beyond `max_bytes` in total.
+    """The keys of the results to remove: too old ones, those beyond MAX_RESULTS of a target, and beyond `max_bytes` in total.
 
     entries: in the order in which they were saved, which does not depend on the clock. The latest results of every target are
     removed last, and `keep`, the result that is being saved, never.
@@ -197,7 +197,9 @@ def surplus(entries: Sequence[Entry], now_unix_s: float, max_bytes: float, keep:
     total = 0
     for rank, _, entry in sorted(ranked, key=lambda row: row[:2]):
         total += entry.size_bytes
-        if entry.key != keep and (rank >= KEPT or entry.saved_unix_s < now_unix_s - KEPT_S or total > max_bytes):
+        if entry.key != keep and (
+            rank >= MAX_RESULTS or entry.saved_unix_s < now_unix_s - MAX_AGE_S or total > max_bytes
+        ):
             yield entry.key
 
 

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SweepContext:
-    """What the sweeps of all targets share.
+    """Parts that the sweeps of all targets share.
 
     archive: results in the store, None: they are in memory only
     """
@@ -126,7 +126,7 @@ class TargetSweeps(TargetObserver):
 
     @property
     def spec(self) -> SweepSpec | None:
-        """Its `sweep:`; None without one."""
+        """Configuration `sweep:` of the target; None without one."""
         return self.observed.target.spec.sweep
 
     # --- events of the target
@@ -228,7 +228,7 @@ class TargetSweeps(TargetObserver):
             self.series.refused(refusal.reason)
 
     def probe_needs(self) -> dict[str, BudgetDemand]:
-        """What the scheduled probes take of each daily budget."""
+        """Share of each daily budget that the scheduled probes need."""
         return checks.probe_needs(self.target, self.recent)
 
     # --- sweeps under way and of before

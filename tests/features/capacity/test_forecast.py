@@ -148,9 +148,9 @@ def test_a_peak_is_the_highest_of_a_day_by_utc() -> None:
     peaks = Peaks()
     for hour in range(9, 24 * 4 - 6):
         peaks.take(100 * DAY_S + hour * 3600 + 1800, 5 + hour % 24 + hour // 24)
-    assert peaks.whole(noon(103)) == {101: 29, 102: 30}
-    assert peaks.whole(noon(104)) == {101: 29, 102: 30}
-    assert peaks.whole(noon(102)) == {101: 29}
+    assert peaks.of_complete_days(noon(103)) == {101: 29, 102: 30}
+    assert peaks.of_complete_days(noon(104)) == {101: 29, 102: 30}
+    assert peaks.of_complete_days(noon(102)) == {101: 29}
 
 
 def test_peaks_of_five_weeks_are_kept_and_survive_json() -> None:
@@ -158,13 +158,13 @@ def test_peaks_of_five_weeks_are_kept_and_survive_json() -> None:
     peaks = Peaks()
     for hour in range(24 * 50 + 12):
         peaks.take(hour * 3600.0, hour / 24)
-    assert list(peaks.whole(noon(50))) == list(range(15, 50))
+    assert list(peaks.of_complete_days(noon(50))) == list(range(15, 50))
     again = peaks_of(json.loads(json.dumps(peaks.rows())))
     assert again == peaks
     assert len(again.days) == 36
     again.take(noon(50), 99)
     assert again.days[50][0] == 99
-    assert list(peaks.whole(noon(60))) == list(range(25, 50))
+    assert list(peaks.of_complete_days(noon(60))) == list(range(25, 50))
 
 
 @pytest.mark.parametrize("rows", [[[1, 2]], [3], [["x", 1, 2]], [[1, None, 2]]])

@@ -93,7 +93,7 @@ def test_a_replay_with_the_true_engine_shows_what_was_seen() -> None:
     seen = record("arrivals")
     others = background(seen, Random(1))
     shown, looks = replay(WORLD.parameters, build_scene(seen, others, Random(1)))
-    pairs = [(a.ttft_s, b.ttft_s) for a, b in zip(seen.asked, shown, strict=True) if a.ttft_s and b.ttft_s]
+    pairs = [(a.ttft_s, b.ttft_s) for a, b in zip(seen.requests, shown, strict=True) if a.ttft_s and b.ttft_s]
     assert len(pairs) > 50
     off = sorted(abs(a - b) for a, b in pairs)
     assert off[len(off) // 2] < 0.005
@@ -155,9 +155,9 @@ def test_a_poor_fit_falls_back_to_fractions() -> None:
         each
         if each.first_s is None
         else replace(each, first_s=each.at_s + (each.ttft_s or 0.1) * rng.lognormvariate(0, 1.5))
-        for each in seen.asked[:80]
+        for each in seen.requests[:80]
     )
-    found = estimate_capacity(replace(seen, asked=odd, readings=seen.readings[:100]))
+    found = estimate_capacity(replace(seen, requests=odd, readings=seen.readings[:100]))
     assert found.fit is None
     assert found.capacities[0].fit == "fractions"
 
@@ -173,14 +173,14 @@ def test_a_queue_that_no_replay_shows_is_not_believed() -> None:
 def test_requests_that_failed_are_no_matter_of_the_model() -> None:
     """A replay knows none; their breaches count in the fractions."""
     seen = record("counters")
-    failed = tuple(replace(each, failed=n % 20 == 5) for n, each in enumerate(seen.asked))
-    assert estimate_capacity(replace(seen, asked=failed)).capacities[0].fit == "fractions"
+    failed = tuple(replace(each, failed=n % 20 == 5) for n, each in enumerate(seen.requests))
+    assert estimate_capacity(replace(seen, requests=failed)).capacities[0].fit == "fractions"
 
 
 def test_a_prior_holds_what_a_sweep_does_not_show_and_fades() -> None:
     """What a prompt token costs, told wrongly: seconds of a sweep believe a fresh prior more than one of a month ago."""
     seen = record("arrivals")
-    few = replace(seen, asked=seen.asked[:24], readings=seen.readings[:60])
+    few = replace(seen, requests=seen.requests[:24], readings=seen.readings[:60])
     told = replace(WORLD.parameters, prefill_token_s=WORLD.parameters.prefill_token_s * 2)
     off = []
     for age_s in (0.0, 30 * 86_400.0):
@@ -193,8 +193,8 @@ def test_a_prior_holds_what_a_sweep_does_not_show_and_fades() -> None:
 def test_nothing_is_said_of_too_little() -> None:
     """Neither a fit of a handful of answers, nor a capacity of none."""
     seen = record("counters")
-    assert fit(replace(seen, asked=seen.asked[:10]), Random(1)) is None
-    empty = replace(seen, asked=(), stages=())
+    assert fit(replace(seen, requests=seen.requests[:10]), Random(1)) is None
+    empty = replace(seen, requests=(), stages=())
     assert estimate_capacity(empty).capacities[0].verdict == "not_enough_data"
 
 

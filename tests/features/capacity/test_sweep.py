@@ -152,7 +152,7 @@ def test_pending_requests_are_breaches_as_soon_as_they_are_too_old() -> None:
     hand.sweep.tick(0.65)
     assert hand.reason in ("breaching", "knee_passed")
     assert isinstance(hand.sweep.action, Estimate)
-    assert hand.sweep.action.record.asked[0].known_s == 0.65
+    assert hand.sweep.action.record.requests[0].known_s == 0.65
 
 
 def test_a_few_breaches_among_many_are_what_the_objective_allows() -> None:
@@ -554,7 +554,7 @@ def test_others_are_what_the_engine_counted_less_what_the_sweep_sent() -> None:
     record = hand.sweep.action.record
     assert [count for *_, count in other_counts(record)] == [2.0, 1.0]
     assert record.other_per_s == 1.5
-    known = Record((TTFT,), record.asked, record.stages, (), (Request(1.0, 10, 10), Request(99.0, 10, 10)))
+    known = Record((TTFT,), record.requests, record.stages, (), (Request(1.0, 10, 10), Request(99.0, 10, 10)))
     assert known.other_per_s == pytest.approx(1 / 2.4)
 
 

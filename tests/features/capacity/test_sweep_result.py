@@ -57,7 +57,7 @@ def of(last: list[ProbeResult]) -> Result:
     ]
     run = SweepRun(finished, None, 10 * 10**9, tuple(probes), ())
     return result_of(
-        run, spec, spec.sweep, identity="id", started_unix_s=1e9, ended_unix_s=1e9 + 8, told={"why": "request"}
+        run, spec, spec.sweep, identity="id", started_unix_s=1e9, ended_unix_s=1e9 + 8, additions={"why": "request"}
     )
 
 

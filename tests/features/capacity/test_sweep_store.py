@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prober.features.capacity import sweep_store
-from prober.features.capacity.sweep_store import KEPT, KEPT_S, SWEEP, SweepArchive, surplus
+from prober.features.capacity.sweep_store import MAX_AGE_S, MAX_RESULTS, SWEEP, SweepArchive, surplus
 from prober.results.result import Result
 from prober.results.result_file import from_json, to_json
 from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Entry, Store
@@ -65,9 +65,9 @@ async def test_the_latest_of_each_target_are_kept_in_the_file_too(store: Store) 
     """Twenty; a neighbour with fewer loses none, whatever the clock says of when each was made."""
     archive = await opened(store)
     await archive.of("few").keep(result("first"))
-    for number in range(KEPT + 5):
+    for number in range(MAX_RESULTS + 5):
         await archive.of("many").keep(result(f"{number}", NOW - 86_400 * number))  # a clock that goes back
-    expected = [f"{number}" for number in reversed(range(5, KEPT + 5))]
+    expected = [f"{number}" for number in reversed(range(5, MAX_RESULTS + 5))]
     assert [each.id for each in archive.of("many").latest()] == expected
     assert keys(store) == [["few", "first"], *(["many", identity] for identity in reversed(expected))]
     again = await opened(store)
@@ -77,8 +77,8 @@ async def test_the_latest_of_each_target_are_kept_in_the_file_too(store: Store) 
 
 async def test_the_sweeps_of_targets_that_are_gone_age_out(store: Store) -> None:
     """When any other is saved."""
-    write_old(store, "gone", "old", KEPT_S + 1)
-    write_old(store, "gone", "young", KEPT_S - 60)
+    write_old(store, "gone", "old", MAX_AGE_S + 1)
+    write_old(store, "gone", "young", MAX_AGE_S - 60)
     await (await opened(store)).of("t").keep(result("one"))
     assert keys(store) == [["gone", "young"], ["t", "one"]]
 
@@ -123,7 +123,7 @@ async def test_what_an_older_version_left_is_cleaned_up(
     before = (tmp_path / FILE_NAME).stat().st_size
     archive = await opened(store)
     await archive.clean_up()
-    assert len(keys(store)) == 2 * KEPT
+    assert len(keys(store)) == 2 * MAX_RESULTS
     await archive.of("t").read()
     assert [each.id for each in archive.of("t").latest()] == [f"{n}" for n in range(399, 359, -2)]
     for found in archive.of("t").latest():
