@@ -38,7 +38,7 @@ class Fleet:
         self.shard = shard or Shard()
         self.rng = Random()
         self.runners: dict[str, TargetRunner] = {}
-        self._wanted: dict[str, TargetSpec] = {}
+        self._desired: dict[str, TargetSpec] = {}
         self._changing: dict[str, asyncio.Task[None]] = {}
         self._one_at_a_time = asyncio.Lock()
         self._next_start_s = 0.0
@@ -55,19 +55,19 @@ class Fleet:
         One call at a time. However many targets there are, one is made or removed in a turn of the event loop, and they begin
         one after another.
         """
-        wanted: dict[str, TargetSpec] = {}
+        desired: dict[str, TargetSpec] = {}
         elsewhere: set[str] = set()
         async for spec in _in_turns(specs):
             if self.shard.has(spec.key):
-                wanted[spec.key] = spec
+                desired[spec.key] = spec
             else:
                 elsewhere.add(spec.key)
-        self._wanted, self._elsewhere = wanted, elsewhere
+        self._desired, self._elsewhere = desired, elsewhere
         async for key, runner in _in_turns(list(self.runners.items())):
             if key not in self._changing and self._is_stale(runner):
                 self._changing[key] = asyncio.create_task(self._change_one(key, drain_s))
                 await asyncio.sleep(0)
-        new = [spec for key, spec in wanted.items() if key not in self.runners]
+        new = [spec for key, spec in desired.items() if key not in self.runners]
         made: list[TargetRunner] = []
         for spec in new:
             if spec.key not in self.runners:
@@ -111,17 +111,17 @@ class Fleet:
     @property
     def configured(self) -> int:
         """Number of targets of all shards."""
-        return len(self._wanted) + len(self._elsewhere)
+        return len(self._desired) + len(self._elsewhere)
 
     @staticmethod
     def _freeze(made: int) -> None:
-        """What is made in such numbers stays: the collector need not walk it while stamps are taken."""
+        """Exclude the runners from garbage collection: they live long, and a collection delays timestamps."""
         if made and not made % FREEZE_EVERY:
             gc.freeze()
 
     def _is_stale(self, runner: TargetRunner) -> bool:
-        wanted = self._wanted.get(runner.spec.key)
-        return wanted is not runner.spec and wanted != runner.spec
+        desired = self._desired.get(runner.spec.key)
+        return desired is not runner.spec and desired != runner.spec
 
     async def _change_one(self, key: str, drain_s: float) -> None:
         """End a target, and begin it again where it is still wanted, until it is as it should be."""
@@ -129,7 +129,7 @@ class Fleet:
             while (runner := self.runners.get(key)) is not None and self._is_stale(runner):
                 await runner.stop(drain_s)
                 async with self._one_at_a_time:
-                    spec = self._wanted.get(key)
+                    spec = self._desired.get(key)
                     after = self._make(spec, runner) if spec is not None else None
                     if after is None:
                         del self.runners[key]
@@ -152,7 +152,7 @@ class Fleet:
         return runner
 
     def _pause_s(self, among: int) -> float:
-        """How long the next of as many targets has to wait, so that they do not begin at once."""
+        """Delay of the next target's start, so that `among` targets do not begin at once."""
         now_s = asyncio.get_running_loop().time()
         begin_s = max(now_s, self._next_start_s)
         self._next_start_s = begin_s + min(START_GAP_S, START_WITHIN_S / among)

@@ -1,4 +1,4 @@
-"""What listens to a target: each feature has one observer for each target, which keeps the feature's state of it."""
+"""Observers of a target: each feature has one observer for each target, which keeps the feature's state of it."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ class NamedSpec(Protocol):
 
     @property
     def spec(self) -> TargetSpec:
-        """Its configuration."""
+        """Configuration of the target."""
 
 
 class TargetObserver:

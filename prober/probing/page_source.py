@@ -10,7 +10,7 @@ from prober.probing.target import Target
 
 
 class PageListener(Protocol):
-    """What hears of the readings."""
+    """Listener to the readings of a page."""
 
     def page_read(self, reading: PageReading | None) -> None:
         """The page was read; None: it cannot be read any more."""

@@ -1,4 +1,4 @@
-"""One probe: from its due time to its result."""
+"""A probe: from its due time to its result."""
 
 import asyncio
 import uuid
@@ -56,26 +56,26 @@ class Flight:
 
     @property
     def request_id(self) -> str:
-        """As sent in `X-Request-Id`."""
+        """Value of the header `X-Request-Id`."""
         return self._id
 
     @property
-    def asked(self) -> tuple[int, int]:
-        """Prompt and output tokens, as asked for."""
+    def requested_tokens(self) -> tuple[int, int]:
+        """Prompt and output tokens, as requested."""
         return self._draw.prompt_tokens, self._draw.output_tokens
 
     def first_ns(self) -> int | None:
-        """When its first content came, as far as it has; reads what has arrived, so not for every chunk."""
+        """Time of the first content; None before it. Parses everything received: not to be called for every chunk."""
         return self._exchange.first_ns()
 
     def delivered(self) -> Timeline:
-        """What has come so far; all that has arrived is read for it. Of a request that was cut: what it was answered."""
+        """Timeline of the answer so far, also of a request that was cut. Parses everything received."""
         self._exchange.read()
         return self._timeline()
 
     @property
     def retry_after_s(self) -> float | None:
-        """What the server asked for in `Retry-After`, where it was a number of seconds, up to a year."""
+        """Seconds of the header `Retry-After`; None without a number, or above a year."""
         seconds = header_number(self._exchange.headers, "retry-after")
         return seconds if seconds is not None and seconds <= MAX_RETRY_AFTER_S else None
 
@@ -199,8 +199,8 @@ class Flight:
         exchange, spec = self._exchange, self._target.spec
         lag = self._timeline().send_lag_s
         if lag is not None and lag > spec.max_send_lag:
-            said = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag * 1e3:g} ms)"
-            return Verdict(Outcome.INVALID, said)
+            detail = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag * 1e3:g} ms)"
+            return Verdict(Outcome.INVALID, detail)
         failed = exchange.status is not None and exchange.status >= 300
         ending = self._recording.observed_end(
             transport_verdict=exchange.broken,

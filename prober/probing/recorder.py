@@ -1,4 +1,4 @@
-"""Which probe fills which series."""
+"""Series of the probes, and the recorder that fills them."""
 
 from prober.exposition.buckets import COARSE, bounds
 from prober.exposition.families import Histogram, Registry, Series
@@ -46,8 +46,8 @@ class TargetProbes(TargetObserver):
         if price is not None:
             self._price = price.prompt, price.completion
             registry.value(series.COST, name)
-        wanted = {workload for probe in spec.probes for workload in probe.workload.series}
-        for workload in self._bounds.keys() - wanted:
+        workloads = {workload for probe in spec.probes for workload in probe.workload.series}
+        for workload in self._bounds.keys() - workloads:
             registry.remove(name, workload)
             del self._bounds[workload]
         for probe in spec.probes:

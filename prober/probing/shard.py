@@ -20,18 +20,18 @@ class Shard:
     @classmethod
     def parse(cls, text: str, pod: str | None) -> Self:
         """From `I/N`, or `ordinal/N` with I from the end of the pod's name, as a StatefulSet numbers its pods. Raises ValueError."""
-        found = _TEXT.fullmatch(text.strip())
-        if found is None:
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
             raise ValueError(f"{text!r} is not a shard; write it as 0/3 (the first of three) or ordinal/3")
-        count = int(found[2])
-        if found[1] == "ordinal":
+        count = int(match[2])
+        if match[1] == "ordinal":
             numbered = _ORDINAL.fullmatch(pod or "")
             if numbered is None:
-                said = f"POD_NAME is {pod!r}" if pod else "POD_NAME is not set"
-                raise ValueError(f"{text!r} needs a pod's name that ends in -NUMBER, as in a StatefulSet; {said}")
+                pod_text = f"POD_NAME is {pod!r}" if pod else "POD_NAME is not set"
+                raise ValueError(f"{text!r} needs a pod's name that ends in -NUMBER, as in a StatefulSet; {pod_text}")
             index = int(numbered[1])
         else:
-            index = int(found[1])
+            index = int(match[1])
         if not 1 <= count <= MOST or index >= count:
             raise ValueError(f"{text!r}: shard {index} of {count} does not exist; they are 0 to {count - 1}")
         return cls(index, count)
@@ -51,9 +51,9 @@ def shard_of(key: str, count: int) -> int:
     more shard takes 1/(count + 1) of the keys, from all others alike; no key moves between two that were there.
     """
     state = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
-    found, following = 0, 0
+    shard, following = 0, 0
     while following < count:
-        found = following
+        shard = following
         state = (state * 2862933555777941757 + 1) % 2**64
-        following = int((found + 1) * (2**31 / ((state >> 33) + 1)))
-    return found
+        following = int((shard + 1) * (2**31 / ((state >> 33) + 1)))
+    return shard

@@ -1,4 +1,4 @@
-"""One target as the prober knows it: who answers there, in what state, how much more it may be asked."""
+"""State of a target: the identity of its engine, its readiness, and what is left of its budgets."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who answers: the model's id, the engine's dialect, and the base path under which it does."""
+    """Identity of a target: the model's id, the engine's dialect, and the base path of its API."""
 
     model: str
     dialect: Dialect
@@ -87,7 +87,7 @@ class Target:
             self.budgets["tokens"] = Budget(spec.budget.tokens_per_day, tokens)
         if spec.budget and spec.budget.cost_per_day:
             self.budgets["cost"] = Budget(spec.budget.cost_per_day, cost)
-        self.others: Mapping[str, BudgetDemand] = {}  # by budget: what a reservation must leave for
+        self.protected_demand: Mapping[str, BudgetDemand] = {}  # by budget, not available to requests
         self.ledger: Keeps | None = None
         self.known: Identity | None = None  # the last identity, also while it is asked for anew
         self._bad_in_a_row = 0
@@ -101,7 +101,7 @@ class Target:
 
     @property
     def starting_until_ns(self) -> int | None:
-        """When refused connections begin to count as failures; None if they do already."""
+        """Time from which refused connections count as failures; None if they do already."""
         if self.waiting_since_ns is None or self.has_answered:
             return None
         until_ns = self.waiting_since_ns + round(self.spec.starting_timeout * 1e9)
@@ -122,7 +122,7 @@ class Target:
 
     @property
     def identity(self) -> Identity | None:
-        """Who it says it is; None while that is to be found out."""
+        """Identity as the target reports it; None while it is unknown."""
         return self._identity
 
     @identity.setter
@@ -170,7 +170,7 @@ class Target:
         now = self.clock.now_ns()
         amounts = self.amounts(prompt_tokens, output_tokens)
         for kind, amount in zip(("tokens", "cost"), amounts, strict=True):
-            if kind in self.budgets and not self.budgets[kind].reserve(amount, now, self.others.get(kind)):
+            if kind in self.budgets and not self.budgets[kind].reserve(amount, now, self.protected_demand.get(kind)):
                 if kind == "cost" and "tokens" in self.budgets:
                     self.budgets["tokens"].settle(amounts[0], 0.0, now)
                 return None
@@ -184,11 +184,11 @@ class Target:
         return (*amounts, now)
 
     def lacking(self, prompt_tokens: int, output_tokens: int) -> str | None:
-        """Which budget has too little for such a request, "tokens" or "cost"; None: they have enough."""
+        """Budget that has too little for such a request, "tokens" or "cost"; None if all have enough."""
         now = self.clock.now_ns()
         for kind, amount in zip(("tokens", "cost"), self.amounts(prompt_tokens, output_tokens), strict=True):
             if kind in self.budgets and amount > self.budgets[kind].available(
-                now, self.others.get(kind, BudgetDemand())
+                now, self.protected_demand.get(kind, BudgetDemand())
             ):
                 return kind
         return None
@@ -281,18 +281,18 @@ class Target:
         return None if path is None else base + path
 
     def _heard(self, answer: Answer) -> None:
-        """What a health page says: only an engine that says so itself is loading or draining; the rest is failing.
+        """Set the state from a health page: starting or draining if the engine reports it; other faults are left to the probes.
 
-        One that refuses connections and has never answered is starting until `starting_timeout` has passed.
+        A target that refuses connections and has never answered is starting until `starting_timeout` has passed.
         """
-        said = answer.body[:2000].decode("utf-8", "replace").lower()
+        body = answer.body[:2000].decode("utf-8", "replace").lower()
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
         self.is_refusing = answer.is_refused and self.starting_until_ns is not None
         if self.is_refusing:
             self.state = TargetState.STARTING
-        elif answer.status == 503 and any(word in said for word in ("draining", "shutting down", "shutdown")):
+        elif answer.status == 503 and any(word in body for word in ("draining", "shutting down", "shutdown")):
             self.state = TargetState.DRAINING
-        elif (answer.status == 503 and ("loading" in said or "starting" in said)) or (
+        elif (answer.status == 503 and ("loading" in body or "starting" in body)) or (
             answer.status == 503 and dialect.listens_while_loading and not self._was_ready
         ):
             self.state = TargetState.STARTING
@@ -323,8 +323,8 @@ class Target:
             self.identity = Identity(spec.model, DIALECTS.get(spec.engine or "", GENERIC), base)
             return None
         assert verdict is not None
-        said = f"GET {self.endpoint.authority}{base}/models: {verdict.detail}"
-        return Verdict(verdict.outcome, self.endpoint.redactor.redact(said))
+        detail = f"GET {self.endpoint.authority}{base}/models: {verdict.detail}"
+        return Verdict(verdict.outcome, self.endpoint.redactor.redact(detail))
 
     def _read(self, answer: Answer, path: str) -> Identity | Verdict:
         try:
@@ -335,8 +335,8 @@ class Target:
             start = answer.body[:60].decode("utf-8", "replace")
             return Verdict(Outcome.MALFORMED, f"no list of models, but {start!r}; is the url that of the OpenAI API?")
         dialect = DIALECTS.get(self.spec.engine or "") or detect(first.get("owned_by"), answer.headers)
-        wanted = self.spec.model
-        if wanted is None and len(listed) > 1 and not all(model.get("parent") for model in models[1:]):
+        model_id = self.spec.model
+        if model_id is None and len(listed) > 1 and not all(model.get("parent") for model in models[1:]):
             names = ", ".join(listed[:10])
             return Verdict(Outcome.REJECTED, f"serves {len(listed)} models; set `model` to one of {names}")
-        return Identity(wanted or listed[0], dialect, path)
+        return Identity(model_id or listed[0], dialect, path)

@@ -46,7 +46,7 @@ class BudgetKeeper(Protocol):
 
 
 class Names:
-    """Which targets, by key, go by each name. Two targets never share a name, since they would share their series."""
+    """Keys of the targets by name. Two targets never share a name, since they would share their series."""
 
     def __init__(self) -> None:
         self._keys: dict[str, set[str]] = {}
@@ -74,7 +74,7 @@ class Names:
 
 @dataclass(slots=True)
 class RunnerContext:
-    """What all targets share.
+    """Parts that all targets share.
 
     features: in the order in which their observers hear of a target
     forget: removes all series of a name
@@ -92,7 +92,7 @@ class RunnerContext:
 
 
 class TargetRunner:
-    """One target while it is probed. before: the runner of the same target under its previous configuration."""
+    """A target while it is probed. before: the runner of the same target under its previous configuration."""
 
     def __init__(self, spec: TargetSpec, context: RunnerContext, before: "TargetRunner | None" = None) -> None:
         self.target = Target(spec, context.clock)

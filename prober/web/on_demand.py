@@ -62,7 +62,7 @@ class OnRequest:
 
     async def _send(self, target: Target, limit_s: float | None) -> ProbeResult | None:
         beside = target.beside()
-        beside.others = self._needs_of(target)
+        beside.protected_demand = self._needs_of(target)
         drawer = RequestGenerator(target.spec.probes[0].workload, self._fleet.rng)
         due = self._fleet.context.clock.now_ns() + round(min(target.spec.connect_lead, 0.1) * 1e9)
         limit = limit_s if limit_s is not None else target.spec.timeouts.total + target.spec.timeouts.connect

@@ -92,7 +92,7 @@ class SweepRunner:
         # A view of the target with a cap and a state of its own, which spends the target's budgets.
         spec = target.spec.model_copy(update={"max_in_flight": plan.guards.max_in_flight, "warmup": 0})
         self._target = Target(spec, target.clock)
-        self._target.budgets, self._target.ledger, self._target.others = target.budgets, target.ledger, needs
+        self._target.budgets, self._target.ledger, self._target.protected_demand = target.budgets, target.ledger, needs
         self._target.identity, self._target.state = target.identity, target.state
         self._clock = target.clock
         self._requests, self._plan, self._rng, self._on_action = RequestGenerator(workload, rng), plan, rng, on_action
@@ -121,7 +121,7 @@ class SweepRunner:
             self.stop("the target's budget was changed")
             return
         self._target.spec = self._target.spec.model_copy(update={"budget": target.spec.budget})
-        self._target.budgets, self._target.ledger, self._target.others = target.budgets, target.ledger, needs
+        self._target.budgets, self._target.ledger, self._target.protected_demand = target.budgets, target.ledger, needs
 
     def lease_lost(self) -> None:
         """Send nothing more, and cut the requests in flight."""
@@ -228,7 +228,7 @@ class SweepRunner:
     def _launch(self, sweep: Sweep, due_ns: int) -> None:
         flight = Flight(self._target, self._requests, due_ns, self._is_allowed)
         requests, prompt_tokens, output_tokens = self._launched
-        prompt, output = flight.asked
+        prompt, output = flight.requested_tokens
         launched = (requests + 1, prompt_tokens + prompt, output_tokens + output)
         share, limit = self._plan.limits.used(*launched)
         if share > 1:
@@ -251,14 +251,14 @@ class SweepRunner:
         try:
             await self._clock.sleep_until(due_ns)
             if flying.done() and flying.result().outcome is Outcome.OVER_BUDGET:
-                budget = self._target.lacking(*flight.asked) or next(iter(self._target.budgets), "tokens")
+                budget = self._target.lacking(*flight.requested_tokens) or next(iter(self._target.budgets), "tokens")
                 detail = "; the rest of the target's daily budget is for its probes"
                 sweep.limit_reached(BUDGET_REASONS[budget], self._now_s(), detail)
                 self._cut_unless_sending(sweep)
                 return
             if isinstance(sweep.action, Run):
                 stage = sweep.action.stage  # at its due time, as the machine counts it
-            sweep.sent(flight.request_id, due_ns / 1e9, *flight.asked)
+            sweep.sent(flight.request_id, due_ns / 1e9, *flight.requested_tokens)
             self._cut_unless_sending(sweep)
             result = await flying
         except asyncio.CancelledError:
@@ -304,7 +304,7 @@ class SweepRunner:
 
 def _cut_result(flight: Flight) -> ProbeResult:
     """The result of a request that was cut."""
-    prompt_tokens, output_tokens = flight.asked
+    prompt_tokens, output_tokens = flight.requested_tokens
     return ProbeResult(
         *("", "", flight.request_id, 0.0, Outcome.CANCELLED, "cut when the sweep ended", flight.delivered()),
         requested_prompt_tokens=prompt_tokens,
