@@ -61,7 +61,7 @@ class TlsServer(Block):
     curve_preferences: Items[str] = ()
 
     @property
-    def wanted(self) -> bool:
+    def is_configured(self) -> bool:
         """Whether TLS is configured, possibly incompletely."""
         files = (self.cert, self.cert_file, self.key, self.key_file, self.client_ca, self.client_ca_file)
         return any(files) or bool(self.client_auth_type)
@@ -73,7 +73,7 @@ class TlsServer(Block):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.wanted:
+        if self.is_configured:
             with Mistakes() as mistakes:
                 self._check_certificates(mistakes)
                 self._check_protocol(mistakes)
@@ -188,7 +188,7 @@ class WebConfig(Block):
     def words(self) -> str:
         """Short description of the protection."""
         users = counted(len(self.basic_auth_users), "user") if self.basic_auth_users else ""
-        if not self.tls_server_config.wanted:
+        if not self.tls_server_config.is_configured:
             return f"{users}, no TLS" if users else "neither TLS nor users"
         certificates = "required client certificates" if self.tls_server_config.certificate_required else ""
         listed = ", ".join(filter(None, ("TLS", certificates, users)))

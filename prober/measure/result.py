@@ -40,6 +40,6 @@ class ProbeResult:
     on_request: bool = False
 
     @property
-    def asked(self) -> tuple[int, int]:
+    def requested_tokens(self) -> tuple[int, int]:
         """Prompt and output tokens, as requested."""
         return self.requested_prompt_tokens, self.requested_output_tokens

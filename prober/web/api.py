@@ -204,10 +204,10 @@ class Api:
     )
     async def sweep(self, request: web.Request) -> web.Response:
         """A result without its requests, which `prober report` reads."""
-        wanted = request.match_info["id"]
-        result = await self._sweeps.result(wanted)
+        identity = request.match_info["id"]
+        result = await self._sweeps.result(identity)
         if result is None:
-            return web.Response(status=404, text=f"no sweep {wanted!r}; /api/v1/sweeps lists them\n")
+            return web.Response(status=404, text=f"no sweep {identity!r}; /api/v1/sweeps lists them\n")
         return web.Response(text=to_json(result), content_type="application/json")
 
     @_operation(

@@ -142,7 +142,7 @@ def _capacity(capacity: Capacities | None) -> str | None:
     """The capacities, and when they were measured, in words."""
     if capacity is None:
         return None
-    return f"{words(capacity.found)}, as of {datetime.fromtimestamp(capacity.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{words(capacity.capacities)}, as of {datetime.fromtimestamp(capacity.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 class TargetAnswer(Answer):
@@ -176,7 +176,7 @@ class AskedAnswer(Answer):
     output_tokens: int
 
 
-def _asked(tokens: tuple[int, int]) -> AskedAnswer:
+def _requested_tokens(tokens: tuple[int, int]) -> AskedAnswer:
     return AskedAnswer(prompt_tokens=tokens[0], output_tokens=tokens[1])
 
 
@@ -225,7 +225,7 @@ class ProbeAnswer(Answer):
     on_request: bool
     model: str
     engine: str
-    asked: Annotated[AskedAnswer, BeforeValidator(_asked)]
+    asked: Annotated[AskedAnswer, BeforeValidator(_requested_tokens)] = _at("requested_tokens")
     usage: UsageAnswer | None = _at("timeline", "usage")
     finish_reason: str | None = _at("timeline", "finish_reason")
     content_chunks: Annotated[int, BeforeValidator(len)] = _at("timeline", "content_ns")

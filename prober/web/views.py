@@ -56,15 +56,15 @@ class Views:
         """All targets."""
         return [await self._measured(self._view(runner)) for runner in list(self._fleet.runners.values())]
 
-    async def page(self, asked: str, number: int, chosen: str, *, admin: bool) -> PageView | None:
+    async def page(self, filter_text: str, number: int, chosen: str, *, admin: bool) -> PageView | None:
         """The page for a filter, or for one target; of a single target always that. None: there is no such target."""
         fleet = self._fleet
         views = []
         for runner in list(fleet.runners.values()):
             views.append(self._view(runner))
             await asyncio.sleep(0)
-        ranked = sorted(((concern(view), view) for view in views), key=lambda each: (each[0].rank, each[1].name))
-        concerns: list[tuple[str, str, Concern]] = [(view.key, view.name, found) for found, view in ranked]
+        ranked = sorted(((concern(view), view) for view in views), key=lambda row: (row[0].rank, row[1].name))
+        concerns: list[tuple[str, str, Concern]] = [(view.key, view.name, fact) for fact, view in ranked]
         one = next((view for _, view in ranked if chosen in (view.key, view.name)), None) if chosen else None
         if chosen and one is None:
             return None
@@ -73,14 +73,14 @@ class Views:
         if one is not None:
             await self._sweeps.read(one.name)
             one = replace(one, sweeps=self._sweeps.results(one.name))
-        matching = [one] if one is not None else [view for found, view in ranked if _matches(asked, view, found)]
+        matching = [one] if one is not None else [view for fact, view in ranked if _matches(filter_text, view, fact)]
         pages = max(1, -(-len(matching) // AT_ONCE))
         number = min(max(1, number), pages)
-        shown = [await self._measured(view) for view in matching[(number - 1) * AT_ONCE : number * AT_ONCE]]
+        measured = [await self._measured(view) for view in matching[(number - 1) * AT_ONCE : number * AT_ONCE]]
         name = one.name if one is not None else None
         return PageView(
             at_unix_s=self._fleet.context.clock.unix_s(),
-            targets=shown,
+            targets=measured,
             concerns=concerns,
             total=len(ranked),
             matching=len(matching),
@@ -89,9 +89,9 @@ class Views:
             trusted=fleet.context.trust.trusted(fleet.context.clock.now_ns()),
             admin=admin,
             version=__version__,
-            asked=asked,
+            filter_text=filter_text,
             chosen=chosen,
-            whole=one is not None,
+            is_target_page=one is not None,
             page=number,
             pages=pages,
             shard=str(fleet.shard) if fleet.shard.count > 1 else "",
@@ -105,7 +105,7 @@ class Views:
 
     async def charts(self, view: PageView) -> list[Figure]:
         """Latency over load of the last sweeps of the one target shown; drawn once a result."""
-        if not view.whole or not view.targets:
+        if not view.is_target_page or not view.targets:
             return []
         one = view.targets[0]
         results = one.sweeps[:CURVES]
@@ -121,24 +121,24 @@ class Views:
         return drawn[1]
 
     async def _latest(self, views: Sequence[TargetView]) -> list[ProbeResult]:
-        found = sorted(
+        latest = sorted(
             (probe for view in views for probe in view.probes[:PROBES]),
             key=lambda probe: probe.timeline.intended_ns,
             reverse=True,
         )
         await asyncio.sleep(0)
-        return found[:PROBES]
+        return latest[:PROBES]
 
     async def _measured(self, view: TargetView) -> TargetView:
         """The view with its quantiles, which cost the most."""
-        found: dict[tuple[str, str], Sequence[Quantile]] = {}
+        quantiles: dict[tuple[str, str], Sequence[Quantile]] = {}
         runner = self._fleet.find(view.key)
         history = runner.find(TargetHistory) if runner is not None else None
         for key, samples in list(history.samples.items()) if history is not None else ():
-            if quantiles := samples.quantiles():
-                found[key] = quantiles
+            if rows := samples.quantiles():
+                quantiles[key] = rows
             await asyncio.sleep(0)
-        return replace(view, quantiles=found)
+        return replace(view, quantiles=quantiles)
 
     def _view(self, runner: TargetRunner) -> TargetView:
         target, spec, identity = runner.target, runner.spec, runner.target.known
@@ -199,15 +199,15 @@ def _capacities(runner: TargetRunner) -> Capacities | None:
     )
 
 
-def _matches(asked: str, view: TargetView, found: Concern) -> bool:
-    """Every word of the filter is somewhere in what the card says."""
+def _matches(filter_text: str, view: TargetView, fact: Concern) -> bool:
+    """Every word of the filter is in the text of the card."""
     words_ = (
         view.name,
         view.model,
         view.engine,
         view.state,
-        found.text,
+        fact.text,
         "paused" if view.paused_unix_s is not None else "",
     )
     inside = " ".join(words_).lower()
-    return all(word in inside for word in asked.lower().split())
+    return all(word in inside for word in filter_text.lower().split())

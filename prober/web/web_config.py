@@ -49,7 +49,7 @@ def read(path: str) -> Loaded:
         raise ConfigError(f"--web.config.file {path}: {why}; give a YAML file") from None
     tls = config.tls_server_config
     try:
-        return Loaded(config, _context(tls, folder) if tls.wanted else None)
+        return Loaded(config, _context(tls, folder) if tls.is_configured else None)
     except (OSError, ssl.SSLError, BadCertificate) as problem:
         raise ConfigError(f"{path}: tls_server_config: {problem}") from None
 

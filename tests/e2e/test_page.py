@@ -63,7 +63,11 @@ class Stage:
         return replace(page_of(self.targets, admin=admin, query=query, chosen=chosen), at_unix_s=self.at)
 
     async def charts(self, view: PageView) -> list[Figure]:
-        return curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps]) if view.whole and view.targets else []
+        return (
+            curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps])
+            if view.is_target_page and view.targets
+            else []
+        )
 
     def known(self) -> list[tuple[str, str]]:
         return [(target.key, target.name) for target in self.targets]

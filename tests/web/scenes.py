@@ -331,7 +331,9 @@ def events(targets: Sequence[TargetView]) -> list[TargetEvent]:
 def unconfigured(text: str = "prober.yaml: targets[0].ulr: unknown key") -> PageView:
     """Nothing is probed because the configuration has mistakes."""
     problem = Problem("configuration not applied, nothing is probed until it is fixed", (text,) * 30)
-    return replace(page_of([target()]), targets=[], concerns=[], total=0, events=[], whole=False, problems=[problem])
+    return replace(
+        page_of([target()]), targets=[], concerns=[], total=0, events=[], is_target_page=False, problems=[problem]
+    )
 
 
 def page_of(targets: Sequence[TargetView], *, admin: bool = True, query: str = "", chosen: str = "") -> PageView:
@@ -350,7 +352,7 @@ def page_of(targets: Sequence[TargetView], *, admin: bool = True, query: str = "
         probes=[] if one else probes[:20],
         admin=admin,
         version="9.9.9",
-        asked=query,
+        filter_text=query,
         chosen=chosen,
-        whole=one is not None,
+        is_target_page=one is not None,
     )

@@ -27,7 +27,7 @@ VOID = {"meta", "link", "input", "br", "img"}
 
 def html(targets: Sequence[TargetView], *, admin: bool = True, query: str = "", chosen: str = "") -> str:
     view = page_of(targets, admin=admin, query=query, chosen=chosen)
-    drawn = curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps]) if view.whole else []
+    drawn = curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps]) if view.is_target_page else []
     return "".join(layout.page(view, "stamp", drawn))
 
 
@@ -196,7 +196,7 @@ def every_page(text: str) -> Iterator[str]:
     for one in scenes:
         view = filled(replace(page_of([one], query="x", chosen="x"), problems=unconfigured().problems), text)
         yield "".join(layout.page(view, "stamp", drawn))
-    view = replace(page_of(scenes), asked="x", page=2, pages=3, matching=300, total=300, trusted=False)
+    view = replace(page_of(scenes), filter_text="x", page=2, pages=3, matching=300, total=300, trusted=False)
     yield "".join(layout.page(filled(view, text), "stamp"))
     yield layout.no_such(text, [(text, text)], "stamp")
     yield layout.runbook_page(text, "", "stamp")

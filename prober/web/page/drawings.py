@@ -99,7 +99,7 @@ def _end_ns(t: Timeline) -> int:
 
 
 def _connecting(t: Timeline, x: _Axis) -> list[tuple[str, str]]:
-    """As long as connecting took: left of the due time if the connection was ready by then, else up to when it was."""
+    """Bar of the connection phase: left of the due time if the connection was ready by then, else up to that moment."""
     if t.connection is None:
         return []
     ready = t.connection.ready_ns or t.end_ns or t.connection.start_ns

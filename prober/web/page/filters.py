@@ -110,12 +110,12 @@ def bar_length(ratio: float) -> int:
 
 def busiest_workload(quantiles: Mapping[tuple[str, str], Sequence[Quantile]]) -> str | None:
     """The workload with the most samples."""
-    counts = {workload: found[0].count for (workload, _), found in quantiles.items() if found}
+    counts = {workload: rows[0].count for (workload, _), rows in quantiles.items() if rows}
     return max(counts, key=lambda workload: counts[workload]) if counts else None
 
 
 def workload_count(quantiles: Mapping[tuple[str, str], Sequence[Quantile]]) -> int:
-    """How many workloads have latencies."""
+    """Number of workloads with latencies."""
     return len({workload for workload, _ in quantiles})
 
 
@@ -167,7 +167,7 @@ def probe_notes(probe: ProbeResult) -> str:
 
 def sweep_request_tokens(capacity: Capacities) -> float | None:
     """Tokens of one request of the sweep; None if they are not known."""
-    least = binding(tuple(capacity.found))
+    least = binding(tuple(capacity.capacities))
     return least.tokens_per_s / least.estimate if least and least.tokens_per_s and least.estimate else None
 
 

@@ -29,7 +29,7 @@ def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> Iterator[
         "now": view.at_unix_s,
         "headline": headline(view),
     }
-    if view.whole and view.targets:
+    if view.is_target_page and view.targets:
         target = view.targets[0]
         values |= {"target": target, "concern": concern(target)}
         values["charts"] = [replace(chart, svg=ready_made(chart.svg)) for chart in charts]

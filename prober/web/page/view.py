@@ -70,7 +70,7 @@ class Capacities:
     exhausted_unix_s: when demand is forecast to reach the capacity
     """
 
-    found: Sequence[Capacity]
+    capacities: Sequence[Capacity]
     at_unix_s: float
     rooms: Sequence[Room] = ()
     demand_per_s: float | None = None
@@ -185,9 +185,9 @@ class PageView:
     trusted: bool = True
     admin: bool = False
     version: str = ""
-    asked: str = ""
+    filter_text: str = ""
     chosen: str = ""
-    whole: bool = False
+    is_target_page: bool = False
     page: int = 1
     pages: int = 1
     shard: str = ""
@@ -250,7 +250,7 @@ def headline(view: PageView) -> Concern:
     listed = listed_concerns(view)
     if not listed:
         return Concern(9, "good", f"No problem found on any of {view.total} targets")
-    worst = min((found for _, _, found in listed), key=lambda found: ("bad", "few", "unknown").index(found.kind))
+    worst = min((fact for _, _, fact in listed), key=lambda fact: ("bad", "few", "unknown").index(fact.kind))
     if worst.kind == "unknown":
         words = f"No problem found; {len(listed)} of {view.total} targets have no verdict"
         return replace(worst, text=words, detail="")
