@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.report import goal, percentile, show
 from prober.exposition.parse import Parser
-from prober.features.engines.page_reading import in_slices, read, recognise, wanted
+from prober.features.engines.page_reading import in_slices, needed_metrics, read, recognise
 from prober.measure.engines import TABLES, tables
 
 PAGE = Path(__file__).parent.parent / "tests/pages/vllm_0.32.0_under_load.prom"
@@ -55,7 +55,7 @@ def slices_ms(slices: Callable[[], Iterator[None]]) -> list[float]:
 
 def measure(body: bytes) -> dict[str, Any]:
     """Times in ms: all names, the wanted ones with and without what the parser remembers, and the signals of the page."""
-    names = wanted(tables("vllm"))
+    names = needed_metrics(tables("vllm"))
     parser = Parser(names)
     page = parser.parse(body)
     table = recognise(Parser().parse(body), TABLES)

@@ -8,7 +8,7 @@ from prober.config.discovery import DiscoverySpec
 from prober.config.drift import DriftSpec
 from prober.config.fields import Block, Items, mistake
 from prober.config.grafana import GrafanaSpec
-from prober.config.problems import is_http, shown
+from prober.config.problems import is_http, mask_secrets
 from prober.config.server import expand_field
 from prober.config.slos import SloSpec
 from prober.config.target import Overridable, TargetSpec
@@ -17,7 +17,7 @@ from prober.measure.objective import JudgedStream, Slo
 
 
 class StorageSpec(Block):
-    """Where state is kept. path: None keeps nothing."""
+    """Storage of state. path: None keeps nothing."""
 
     path: str | None = Field(
         None, description="folder for state that survives a restart; `--storage.path` overrides it"
@@ -27,7 +27,7 @@ class StorageSpec(Block):
 def _prometheus_url(text: str, info: ValidationInfo) -> str:
     url = expand_field(text, info)
     if not is_http(url):
-        raise mistake(f"{shown(text)!r} is not an http or https URL; write http://prometheus:9090")
+        raise mistake(f"{mask_secrets(text)!r} is not an http or https URL; write http://prometheus:9090")
     return url.rstrip("/")
 
 
@@ -57,7 +57,7 @@ class Configuration(Block):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is valid and not wise, as `source: path: message`."""
+        """Warnings about valid but unwise values, as `source: path: message`."""
         return self._warnings
 
     @property

@@ -23,7 +23,7 @@ from pydantic import (
 
 from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present, require
 from prober.config.problems import no_such
-from prober.config.relabel import KEPT, Labels, Rule, relabel
+from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
 from prober.config.server import Auth, TlsSpec, expand_field, server_tls
 from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
@@ -45,7 +45,7 @@ _ENDPOINT_SLICE = (
     "address_target_kind address_target_name address_type annotation_* endpoint_conditions_ready endpoint_conditions_serving "
     "endpoint_conditions_terminating endpoint_hostname endpoint_node_name endpoint_zone label_* name port port_name"
 )
-# Labels that a source sets beside KEPT; * stands for a name.
+# Labels that a source sets beside TARGET_LABELS; * stands for a name.
 META = {
     "dns": ("__meta_dns_name", "__meta_dns_srv_record_target", "__meta_dns_srv_record_port"),
     "pod": ("__meta_kubernetes_namespace", *(f"__meta_kubernetes_pod_{name}" for name in _POD.split())),
@@ -242,7 +242,7 @@ class DiscoverySpec(Block):
         dns, kubernetes = info.data.get("dns"), info.data.get("kubernetes")
         if dns is None and kubernetes is None:
             return relabel
-        known = (*KEPT, *META[kubernetes.role if kubernetes is not None else "dns"])
+        known = (*TARGET_LABELS, *META[kubernetes.role if kubernetes is not None else "dns"])
         with Mistakes() as mistakes:
             for place, rule in enumerate(relabel):
                 for index, name in enumerate(rule.source_labels):
@@ -305,24 +305,24 @@ def target_of(labels: Labels, spec: DiscoverySpec) -> TargetSpec | None:
     scheme = relabelled.get("__scheme__", "http")
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[4] or 80) < 65_536:
-        raise Unfit(f"__address__ {_shown(address)} is not host:port")
+        raise Unfit(f"__address__ {_quoted(address)} is not host:port")
     if scheme not in ("http", "https"):
-        raise Unfit(f"__scheme__ {_shown(scheme)} is not http or https")
+        raise Unfit(f"__scheme__ {_quoted(scheme)} is not http or https")
     if _PATH.fullmatch(path) is None or len(path) > MAX_NAME_CHARS:
-        raise Unfit(f"__path__ {_shown(path)} is not a path such as /v1")
+        raise Unfit(f"__path__ {_quoted(path)} is not a path such as /v1")
     _check_host(match[1].strip("[]").lower(), spec.hosts)
     name, model = relabelled.get("name") or address, relabelled.get("model") or spec.template.model
     for key, text in (("name", name), ("model", model or "")):
         if len(text) > MAX_NAME_CHARS or not text.isprintable():
             raise Unfit(
-                f"{key} {_shown(text)} is longer than {MAX_NAME_CHARS} characters, or has some that cannot be shown"
+                f"{key} {_quoted(text)} is longer than {MAX_NAME_CHARS} characters, or has some that cannot be shown"
             )
     base = f"{scheme}://{address}{path}".rstrip("/")
     url = base if path.strip("/") else f"{base}/v1"
     return spec.template.model_copy(update={"url": url, "name": name, "model": model})
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
@@ -333,7 +333,7 @@ def _check_host(host: str, hosts: Sequence[str]) -> None:
     except ValueError:
         if _NUMERIC.fullmatch(host.rpartition(".")[2]):
             # 127.1 and 0x7f000001 are addresses to a resolver and would get round every rule on addresses.
-            raise Unfit(f"__address__ {_shown(host)} is neither a name nor an address") from None
+            raise Unfit(f"__address__ {_quoted(host)} is neither a name nor an address") from None
         near = host == "localhost" or host.endswith(".localhost")
         allowed = any(_fits_name(host, pattern) for pattern in hosts)
     else:

@@ -102,9 +102,9 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     return next(filter(None, map(_model_of, (*inner, *written))), None)
 
 
-def shown(url: str) -> str:
-    """A URL for messages, without user, password and query, even if it is malformed."""
-    return re.sub(r"\?.+", "?…", re.sub(r"(//|^).*@", r"\1…@", url, flags=re.DOTALL), flags=re.DOTALL)
+def mask_secrets(text: str) -> str:
+    """Text for messages without user, password and query of its URL, even if that is malformed."""
+    return re.sub(r"\?.+", "?…", re.sub(r"(//|^).*@", r"\1…@", text, flags=re.DOTALL), flags=re.DOTALL)
 
 
 def is_http(url: str) -> bool:

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from prober.config.fields import Block, Items, Mistakes
 from prober.config.problems import no_such
 
-KEPT = ("__address__", "__scheme__", "__path__", "name", "model")
+TARGET_LABELS = ("__address__", "__scheme__", "__path__", "name", "model")
 Labels = Mapping[str, str]
 MAX_MATCHED_CHARS = 4_096
 _LABEL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -23,7 +23,7 @@ _GROUP = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)\})")
 
 
 class Rule(Block):
-    """One relabelling rule."""
+    """A relabelling rule."""
 
     source_labels: Items[str] = Field((), description="labels whose values are joined and matched")
     separator: str = Field(";", description="text between the joined values")
@@ -47,9 +47,11 @@ class Rule(Block):
                 if not self.source_labels:
                     mistakes.add("source_labels", f"needed with action {self.action}")
             elif self.target_label is None:
-                mistakes.add("target_label", f"needed: one of {', '.join(KEPT)}, or __tmp_… for rules that follow")
-            elif self.target_label not in KEPT and not self.target_label.startswith("__tmp"):
-                unknown = no_such("label that is kept", self.target_label, KEPT)
+                mistakes.add(
+                    "target_label", f"needed: one of {', '.join(TARGET_LABELS)}, or __tmp_… for rules that follow"
+                )
+            elif self.target_label not in TARGET_LABELS and not self.target_label.startswith("__tmp"):
+                unknown = no_such("label that is kept", self.target_label, TARGET_LABELS)
                 mistakes.add("target_label", f"{unknown}; __tmp_… can be used by rules that follow")
             for index, name in enumerate(self.source_labels):
                 if not _LABEL.fullmatch(name):

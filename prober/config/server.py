@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationInfo, model_validator
 
 from prober.config.fields import Block, mistake
-from prober.config.problems import shown
+from prober.config.problems import mask_secrets
 from prober.config.variables import expand_url
 
 OWN_HEADERS = re.compile(
@@ -69,7 +69,7 @@ def expand_proxy(text: str, info: ValidationInfo) -> str:
     except ValueError:  # not shown: it may contain a password
         is_proxy = False
     if not is_proxy:
-        raise mistake(f"{shown(text)!r} is not an http proxy; write http://host:port")
+        raise mistake(f"{mask_secrets(text)!r} is not an http proxy; write http://host:port")
     return url
 
 
@@ -91,9 +91,9 @@ def base_url(text: str) -> str:
         _ = parts.port
     except ValueError as problem:
         why = "" if "@" in text else f" ({problem})"  # the message may contain a password
-        raise mistake(f"{shown(text)!r} is not a URL{why}; write http://host:port") from None
+        raise mistake(f"{mask_secrets(text)!r} is not a URL{why}; write http://host:port") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise mistake(f"{shown(text)!r} is not an http or https URL; write http://host:port")
+        raise mistake(f"{mask_secrets(text)!r} is not an http or https URL; write http://host:port")
     if parts.username or parts.password:
         raise mistake("has credentials in it, which end up in logs; use auth.bearer_token_file")
     if parts.query or parts.fragment:

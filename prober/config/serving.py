@@ -1,4 +1,4 @@
-"""What serves a target: the engine's metrics page, GPUs, and the data that a decode step reads."""
+"""Server of a target: the engine's metrics page, GPUs, and the data that a decode step reads."""
 
 import json
 from typing import Annotated, Any, Self
@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from prober.config.fields import Auto, Block, Document, Duration, NotNegative, Positive, PositiveCount, mistake, require
-from prober.config.problems import is_http, shown
+from prober.config.problems import is_http, mask_secrets
 from prober.config.server import expand_field
 from prober.config.units import shortened
 from prober.measure.bandwidth_bound import DecodeModel, ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
@@ -25,7 +25,9 @@ def _page_url(text: str | None, info: ValidationInfo) -> str | None:
         return text
     url = expand_field(text, info)
     if not is_http(url):
-        raise mistake(f"{shown(text)!r} is not auto, none, or an http or https URL; write http://host:port/metrics")
+        raise mistake(
+            f"{mask_secrets(text)!r} is not auto, none, or an http or https URL; write http://host:port/metrics"
+        )
     return url
 
 

@@ -18,7 +18,7 @@ import aiohttp
 import orjson
 
 from prober import __version__
-from prober.config.problems import shown
+from prober.config.problems import mask_secrets
 from prober.net.redaction import Redactor
 from prober.storage.watched_file import Secret, Stamp, stamp
 
@@ -89,9 +89,9 @@ class Api:
         """Raises ValueError for an invalid URL, and for plain HTTP with a token to another machine."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{shown(url)!r} is not an http or https URL; write https://host:6443")
+            raise ValueError(f"{mask_secrets(url)!r} is not an http or https URL; write https://host:6443")
         if parts.username or parts.password:
-            raise ValueError(f"{shown(url)}: contains a user or password; use a token file")
+            raise ValueError(f"{mask_secrets(url)}: contains a user or password; use a token file")
         if parts.scheme == "http" and token_file is not None and not _is_loopback(parts.hostname):
             raise ValueError(f"{url}: a token must not be sent over plain HTTP; use https")
         self.url, self.namespace, self.redactor = url.rstrip("/"), namespace, Redactor()

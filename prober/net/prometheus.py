@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from prober.config.problems import shown
+from prober.config.problems import mask_secrets
 from prober.net.address import connector
 from prober.net.redaction import Redactor
 from prober.net.scrape import read_body
@@ -41,7 +41,7 @@ async def hourly_histograms(
             for at, value in row["values"]:
                 buckets_by_time.setdefault(float(at), []).append((bound, float(value)))
     except (KeyError, TypeError, ValueError) as problem:
-        raise QueryFailed(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
+        raise QueryFailed(f"{mask_secrets(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
     histograms = [(at - HOUR_S / 2, sorted(buckets)) for at, buckets in sorted(buckets_by_time.items())]
     return [(at, buckets) for at, buckets in histograms if buckets[-1][0] == math.inf and buckets[-1][1] > 0]
 
@@ -53,7 +53,7 @@ async def firing(url: str, target: str, without: Collection[str] = ()) -> list[s
     try:
         return sorted({str(row["metric"]["alertname"]) for row in await _rows(url, "query", {"query": query})})
     except (KeyError, TypeError) as problem:
-        raise QueryFailed(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
+        raise QueryFailed(f"{mask_secrets(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
 
 
 async def instant(url: str, query: str) -> float:
@@ -64,12 +64,12 @@ async def instant(url: str, query: str) -> float:
             [float(row["value"][1]) for row in rows] if all(isinstance(row, dict) for row in rows) else [float(rows[1])]
         )
     except (IndexError, KeyError, TypeError, ValueError) as problem:
-        raise QueryFailed(f"{shown(url)}: {query!r} does not give a number: {problem!r}") from None
+        raise QueryFailed(f"{mask_secrets(url)}: {query!r} does not give a number: {problem!r}") from None
     if len(values) != 1:
         result = f"{len(values)} series; aggregate them, such as with sum()" if values else "no data"
-        raise QueryFailed(f"{shown(url)}: {query!r} gives {result}")
+        raise QueryFailed(f"{mask_secrets(url)}: {query!r} gives {result}")
     if not math.isfinite(values[0]):
-        raise QueryFailed(f"{shown(url)}: {query!r} gives {values[0]}, not a finite number")
+        raise QueryFailed(f"{mask_secrets(url)}: {query!r} gives {values[0]}, not a finite number")
     return values[0]
 
 
@@ -88,20 +88,20 @@ async def _rows(url: str, path: str, parameters: dict[str, str]) -> list[Any]:
         ):
             if 300 <= answer.status < 400:
                 raise QueryFailed(
-                    f"{shown(url)}: HTTP {answer.status}: redirects are not followed; configure the final address"
+                    f"{mask_secrets(url)}: HTTP {answer.status}: redirects are not followed; configure the final address"
                 )
             document: Any = orjson.loads(await read_body(answer, MAX_RESPONSE_BYTES))
         if document["status"] != "success":
             raise QueryFailed(
-                f"{shown(url)}: {redactor.redact(str(document.get('error', document))[:MAX_MESSAGE_CHARS])}"
+                f"{mask_secrets(url)}: {redactor.redact(str(document.get('error', document))[:MAX_MESSAGE_CHARS])}"
             )
         rows: list[Any] = document["data"]["result"]
         return rows
     except (TimeoutError, aiohttp.ClientError, OSError) as problem:
         reason = redactor.redact(str(problem))  # may contain the start of a response that is not HTTP
-        raise QueryFailed(f"{shown(url)}: {shown(reason) or type(problem).__name__}") from None
+        raise QueryFailed(f"{mask_secrets(url)}: {mask_secrets(reason) or type(problem).__name__}") from None
     except (KeyError, TypeError, ValueError) as problem:
-        raise QueryFailed(f"{shown(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
+        raise QueryFailed(f"{mask_secrets(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
 
 
 def _quoted(value: str) -> str:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from prober.config.problems import shown
+from prober.config.problems import mask_secrets
 from prober.net.address import check, connector
 
 MAX_BODY_BYTES = 16 << 20
@@ -40,7 +40,7 @@ async def fetch(
         total=timeout_s, ceil_threshold=timeout_s + 1
     )  # otherwise rounded up to whole seconds
     headers = {**headers, "Accept-Encoding": "identity"}
-    where = shown(url)
+    where = mask_secrets(url)
     try:
         check(urlsplit(url).hostname or "", allow_link_local=allow_link_local)
         async with (
@@ -60,7 +60,7 @@ async def fetch(
     except TimeoutError:
         raise UnreadablePage(f"{where}: no answer within {timeout_s:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as problem:
-        raise UnreadablePage(f"{where}: {shown(str(problem)) or type(problem).__name__}") from None
+        raise UnreadablePage(f"{where}: {mask_secrets(str(problem)) or type(problem).__name__}") from None
 
 
 async def read_body(answer: aiohttp.ClientResponse, limit: int) -> bytes:

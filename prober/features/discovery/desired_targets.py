@@ -13,7 +13,7 @@ from typing import Any
 
 from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, DnsSpec, FileSpec, HttpSpec, KubernetesSpec, Unfit, target_of
-from prober.config.relabel import KEPT, Labels
+from prober.config.relabel import TARGET_LABELS, Labels
 from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.exposition.families import Registry
@@ -273,7 +273,7 @@ def _within(specs: list[TargetSpec], limit: int, running: set[str]) -> list[Targ
 
 def _source(spec: DiscoverySpec, discovered: DiscoveredTargets) -> Source:
     """Create the source; imports only the module that is used."""
-    label_names = frozenset(KEPT) | spec.reads
+    label_names = frozenset(TARGET_LABELS) | spec.reads
     match spec.source:
         case FileSpec() as source:
             from prober.features.discovery.sources.file import Files

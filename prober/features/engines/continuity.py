@@ -22,7 +22,7 @@ MAX_FALLS, FALL_WINDOW_READINGS = 3, 20  # with a reading every 5 s: three falls
 
 @dataclass(frozen=True, slots=True)
 class ContinuousReading:
-    """One reading with continuous totals.
+    """A reading with continuous totals.
 
     signals: with counters and histograms that never fall; None while the page is refused.
     restarted: whether the engine was restarted, confirmed by two readings.
@@ -52,7 +52,7 @@ class EngineIdentity:
 
 
 class _Step(Enum):
-    """What happened between two readings."""
+    """Change between two readings."""
 
     CONTINUED = auto()
     FELL = auto()  # counters fell or a later process answered: a restart, or another engine
@@ -207,7 +207,7 @@ def _is_regrouped(before: EngineSignals, now: EngineSignals) -> bool:
 
 
 def _step(before: EngineSignals, now: EngineSignals) -> _Step:
-    """What happened between two readings, by start time or uptime if the page has them, else by the counters."""
+    """Change between two readings, by start time or uptime if the page has them, else by the counters."""
     old, new = before.start_time_seconds, now.start_time_seconds
     if old is not None and new is not None:
         if abs(new - old) <= START_TOLERANCE_S:

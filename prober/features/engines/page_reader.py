@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from prober.config.problems import shown
+from prober.config.problems import mask_secrets
 from prober.config.serving import MetricsSpec
 from prober.exposition.parse import Page, Parser
 from prober.features.engines.continuity import Continuity
-from prober.features.engines.page_reading import facts, in_slices, recognise, wanted
+from prober.features.engines.page_reading import facts, in_slices, needed_metrics, recognise
 from prober.measure.engine_signals import EngineChange, EngineSignals, EngineTable, PageReading
 from prober.measure.engines import TABLES, tables
 from prober.net.clock import Clock
@@ -126,9 +126,9 @@ class PageReader:
         if table is None:
             self._table, self._parser = None, Parser()
             hint = f"; {known[0].needs}" if known and known[0].needs else ""
-            raise UnreadablePage(f"{shown(self._url(known))}: the page is of no known engine{hint}")
+            raise UnreadablePage(f"{mask_secrets(self._url(known))}: the page is of no known engine{hint}")
         if table != self._table:
-            self._parser = Parser(wanted(tables(table.engine)))
+            self._parser = Parser(needed_metrics(tables(table.engine)))
             if table.note:
                 self._log_once(f"{table.engine}: {table.note}")
         return table

@@ -27,7 +27,7 @@ MAX_DIGITS = 18  # of a number in a version or label; int() is slow for longer o
 
 
 class Sample(Protocol):
-    """One value of one series."""
+    """Value of a series."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -74,7 +74,7 @@ def recognise(page: Page, tables: Iterable[EngineTable]) -> EngineTable | None:
     return next((table for table in tables if _fits(page, table)), None)
 
 
-def wanted(tables: Iterable[EngineTable]) -> frozenset[str]:
+def needed_metrics(tables: Iterable[EngineTable]) -> frozenset[str]:
     """Sample names that are needed to read these tables and to recognise them."""
     names: set[str] = set()
     for table in tables:
@@ -91,8 +91,8 @@ def metrics(source: Source) -> tuple[str, ...]:
     match source:
         case SampleSource(metric=metric) | LabelProductSource(metric=metric):
             return (metric,)
-        case SumSource(required=first, optional=others):
-            return (first.metric, *(other.metric for other in others))
+        case SumSource(required=first, optional=terms):
+            return (first.metric, *(term.metric for term in terms))
         case ProductSource(factors=factors):
             return tuple(factor.metric for factor in factors)
         case RatioSource(part=part, total=total):
@@ -232,12 +232,12 @@ def _missing(table: EngineTable, values: Mapping[str, Any], release: tuple[int, 
             expected = sources if any(source.since is None for source in sources) else ()
         else:
             expected = tuple(source for source in sources if _applies(source, release))
-        names = tuple(_shown(source) for source in expected if source.expected)
+        names = tuple(_source_name(source) for source in expected if source.expected)
         if names:
             yield Missing(signal, names)
 
 
-def _shown(source: Source) -> str:
+def _source_name(source: Source) -> str:
     if isinstance(source, LabelProductSource):
         return f"{source.metric}{{{', '.join(source.labels)}}}"
     return source.family if isinstance(source, HistogramSource) else " with ".join(dict.fromkeys(metrics(source)))
@@ -295,7 +295,7 @@ class _View:
         """Find the models of the page and, if the wanted one is among them, the series of the others."""
         by_mapping: dict[int, set[str]] = {}
         labels = self._table.model_labels
-        for metric in wanted((self._table,)) & self._samples.keys():
+        for metric in needed_metrics((self._table,)) & self._samples.keys():
             for sample in self._samples[metric]:
                 if id(sample.labels) not in by_mapping:
                     named = {sample.labels[label] for label in labels if label in sample.labels}
@@ -325,9 +325,9 @@ def _evaluate(view: _View, source: Source) -> float | EngineHistogram | None:
             return _value(view, source)
         case LabelProductSource():
             return _label_product(view, source)
-        case SumSource(required=first, optional=others):
+        case SumSource(required=first, optional=terms):
             start = _value(view, first)
-            return None if start is None else start + sum(_value(view, other) or 0.0 for other in others)
+            return None if start is None else start + sum(_value(view, term) or 0.0 for term in terms)
         case ProductSource(factors=factors):
             values = [_value(view, factor) for factor in factors]
             return None if None in values else math.prod(value for value in values if value is not None)

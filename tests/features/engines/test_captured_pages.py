@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from prober.exposition.parse import Parser
-from prober.features.engines.page_reading import facts, metrics, read, recognise, release_of, wanted
+from prober.features.engines.page_reading import facts, metrics, needed_metrics, read, recognise, release_of
 from prober.measure import engine_signals
 from prober.measure.engine_signals import EngineHistogram, EngineSignals, EngineTable, Source
 from prober.measure.engines import DIALECTS, TABLES, tables
@@ -46,8 +46,8 @@ def test_a_page_gives_the_expected_reading(name: str) -> None:
     table = recognise(page_of(name), TABLES)
     assert table is not None
     assert table.engine == expected["engine"]
-    assert recognise(page_of(name, wanted(tables(table.engine))), tables(table.engine)) is table
-    page = page_of(name, wanted([table]))
+    assert recognise(page_of(name, needed_metrics(tables(table.engine))), tables(table.engine)) is table
+    page = page_of(name, needed_metrics([table]))
     assert page.broken == 0
     reading = read(page, table, version=expected["version"], model=expected["model"])
     assert present(reading.signals) == expected["signals"]

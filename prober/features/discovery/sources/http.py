@@ -7,7 +7,7 @@ from random import Random
 import orjson
 
 from prober.config.discovery import HttpSpec
-from prober.config.problems import shown
+from prober.config.problems import mask_secrets
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.groups import BadList, targets_of
 from prober.net.certificates import client_tls
@@ -30,7 +30,7 @@ class Http:
         self._spec, self._label_names, self._discovered = spec, label_names, discovered
         self._token = Secret(spec.auth.bearer_token_file) if spec.auth else None
         self._rng = Random()
-        self._where, self._redactor = shown(spec.url), Redactor()
+        self._where, self._redactor = mask_secrets(spec.url), Redactor()
         self._redactor.add_url(spec.url)
         discovered.expect(self._where)
 
