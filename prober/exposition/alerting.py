@@ -25,7 +25,7 @@ class RuleOptions:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alerting rule.
+    """An alerting rule.
 
     wait_for: Prometheus's `for`, a PromQL duration; empty for none.
     labels: in addition to `severity`.

@@ -71,7 +71,7 @@ def _ends(bounds: tuple[float, ...]) -> tuple[str, ...]:
 
 
 class Value:
-    """One counter or gauge. packed_labels: labels as protobuf, after that page was first requested."""
+    """A counter or gauge. packed_labels: labels as protobuf, after that page was first requested."""
 
     __slots__ = ("_line", "packed_labels", "value")
 

@@ -19,7 +19,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str, pod: str | None) -> Self:
-        """From `I/N`, or `ordinal/N` with I from the end of the pod's name, as a StatefulSet numbers its pods. Raises ValueError."""
+        """Shard from `I/N`, or `ordinal/N` with I from the pod's name, as a StatefulSet numbers its pods. Raises ValueError."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise ValueError(f"{text!r} is not a shard; write it as 0/3 (the first of three) or ordinal/3")

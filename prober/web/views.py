@@ -1,4 +1,4 @@
-"""From the fleet to what the page and the API show. Between costly steps others run: no stamp waits for a reader."""
+"""Views of the fleet for the page and the API. Costly steps yield to the event loop, so that no timestamp waits for a reader."""
 
 import asyncio
 import time

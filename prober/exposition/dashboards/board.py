@@ -36,7 +36,7 @@ Rows = Mapping[str, Sequence[Panel]]
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One dashboard.
+    """A dashboard.
 
     name: key of UIDS, and the name of the file.
     rows: panels by the title of their row; an empty title makes no row.

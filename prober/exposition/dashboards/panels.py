@@ -17,7 +17,7 @@ EVENT_INTERVAL = "1m"  # minimum width of bars and cells, so that neighbours do 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query of a panel.
+    """A query of a panel.
 
     legend: may contain {{label}}.
     instant: evaluated at the end of the range only.
@@ -42,7 +42,7 @@ def row(expr: str) -> Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel.
+    """A panel.
 
     kind: type of the panel in Grafana.
     text: description: what it shows, and what a bad value looks like.
@@ -161,7 +161,7 @@ def counts(title: str, text: str, *queries: Query, **more: Any) -> Panel:
 
 
 def table(title: str, text: str, columns: Sequence["Column"], *queries: Query, sort: str = "", **more: Any) -> Panel:
-    """One row per label set, one column per entry of `columns`. hide: further sources, which are left out; sort: `-` descends."""
+    """Table: a row per label set, a column per entry of `columns`. hide: further sources, which are left out; sort: `-` descends."""
     names = {column.source: column.name for column in columns}
     transformations: list[Json] = [
         {"id": "merge", "options": {}},
@@ -194,7 +194,7 @@ def table(title: str, text: str, columns: Sequence["Column"], *queries: Query, s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a table.
+    """A column of a table.
 
     source: a label, or `Value #A` for the first query.
     steps: colours of the cell.
@@ -257,7 +257,7 @@ def heatmap(title: str, text: str, *queries: Query, **more: Any) -> Panel:
 
 
 def states(title: str, text: str, mappings: Sequence[Json], *queries: Query, **more: Any) -> Panel:
-    """One band per series, coloured by state over time."""
+    """Timeline: one band per series, coloured by state over time."""
     options = {
         "alignValue": "left",
         "mergeValues": True,

@@ -38,10 +38,10 @@ def index_mapping(*pairs: tuple[str, str]) -> list[Json]:
     return [{"type": "value", "options": options}]
 
 
-def override(matcher: str, wanted: str, properties: Sequence[tuple[str, Any]]) -> Json:
+def override(matcher: str, fields: str, properties: Sequence[tuple[str, Any]]) -> Json:
     """JSON of an override: options for the fields that the matcher selects."""
     return {
-        "matcher": {"id": matcher, "options": wanted},
+        "matcher": {"id": matcher, "options": fields},
         "properties": [{"id": name, "value": value} for name, value in properties],
     }
 

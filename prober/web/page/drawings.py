@@ -109,7 +109,7 @@ def _connecting(t: Timeline, x: _Axis) -> list[tuple[str, str]]:
 
 
 def _unsent(t: Timeline, x: _Axis) -> list[tuple[str, str]]:
-    """From when the request was due and its connection ready to when it was sent."""
+    """Bar from the moment the request was due and its connection ready, to the moment it was sent."""
     if t.sent_ns is None:
         return []
     ready = t.connection.ready_ns if t.connection and t.connection.ready_ns else t.intended_ns

@@ -104,7 +104,7 @@ def percentage(ratio: float, digits: int) -> str:
 
 
 def bar_length(ratio: float) -> int:
-    """Of a bar that is 100 long."""
+    """Length of a bar for a ratio: 0 to 100."""
     return min(100, max(0, round(ratio * 100)))
 
 
@@ -122,7 +122,7 @@ def workload_count(quantiles: Mapping[tuple[str, str], Sequence[Quantile]]) -> i
 def in_reading_order(
     quantiles: Mapping[tuple[str, str], Sequence[Quantile]],
 ) -> list[tuple[tuple[str, str], Sequence[Quantile]]]:
-    """By workload, then TTFT before TPOT before ITL before E2E."""
+    """Quantiles sorted by workload, then TTFT before TPOT before ITL before E2E."""
     order = {signal: place for place, signal in enumerate(SIGNALS)}
     return sorted(quantiles.items(), key=lambda item: (item[0][0], order.get(item[0][1], len(order))))
 
@@ -156,7 +156,7 @@ def itl_summary(t: Timeline) -> str:
 
 
 def probe_notes(probe: ProbeResult) -> str:
-    """Why a probe counts in no latency or no SLI."""
+    """Reasons why a probe counts in no latency or no SLI."""
     notes = (
         ("warm-up: not in any latency metric", probe.warm_up),
         ("cached by the engine: not in any latency metric", probe.cached),
