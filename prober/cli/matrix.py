@@ -40,9 +40,9 @@ from prober.features.experiments.matrix import (
     not_begun,
     overall,
     reservations,
+    sentences,
     shape_of,
     stage_name,
-    told,
 )
 from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
@@ -165,7 +165,7 @@ async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
                         interrupted=not is_complete,
                     )
                     sent.append(SentRow(row, sending, verdict, is_complete))
-                    say(told([verdict]), markup=False)
+                    say(sentences([verdict]), markup=False)
         described = replace(session.described(), url=spec.url)
         return Measured(sent, described, origin_ns, started_s, time.time(), warmed)
     finally:
@@ -246,7 +246,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
         warm_up=WarmUp(measured.warmed),
         stop="complete" if is_complete else "interrupted",
-        stop_detail="" if decided else told(verdicts),
+        stop_detail="" if decided else sentences(verdicts),
         decision=decided,
         differs=tuple(f"{stage_name(row)}: {CLOSED_LOOP}" for row in rows if row.closed),
         requests=tuple(requests),
@@ -299,7 +299,7 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
     console.print("* of too few requests to judge by", markup=False)
     for row, verdict in zip(rows, verdicts, strict=True):
         expected = f" Expected: {row.hypothesis}" if row.hypothesis else ""
-        console.print(f"{told([verdict])}.{expected}", markup=False)
+        console.print(f"{sentences([verdict])}.{expected}", markup=False)
     for text in result.differs:
         console.print(f"{text}.", markup=False)
 

@@ -1,1 +1,1 @@
-"""What the product does, a folder for each feature. Features do not import each other."""
+"""Features of the product, a folder for each feature. Features do not import each other."""

@@ -161,8 +161,8 @@ class Ledger:
 def _rows(
     checkpoints: Mapping[str, Sequence[tuple[str, Budget, Checkpoint]]], unix_s: float
 ) -> Iterator[tuple[str, bytes]]:
-    for key, found in checkpoints.items():
-        budgets = {kind: {"hours": mark.hours, "ahead": mark.margin} for kind, _, mark in found}
-        at = moment(found[0][2].at_ns, unix_s)
+    for key, rows in checkpoints.items():
+        budgets = {kind: {"hours": mark.hours, "ahead": mark.margin} for kind, _, mark in rows}
+        at = moment(rows[0][2].at_ns, unix_s)
         row = {"boot": at.boot, "monotonic_ns": at.monotonic_ns, "unix_s": at.unix_s, "budgets": budgets}
         yield key, json.dumps(row).encode()

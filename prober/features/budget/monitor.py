@@ -24,8 +24,8 @@ class TargetBudgets(TargetObserver):
         self._registry, self._observed, self._name = registry, observed, observed.name
 
     def configured(self) -> None:
-        kept = {(self._name, kind) for kind in self._observed.target.budgets}
-        self._registry.keep(series.BUDGET, kept, self._name)
+        budgets = {(self._name, kind) for kind in self._observed.target.budgets}
+        self._registry.keep(series.BUDGET, budgets, self._name)
 
     def probe_ended(self, result: ProbeResult) -> None:
         self.budget_spent()

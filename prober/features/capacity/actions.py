@@ -84,7 +84,7 @@ class Finished:
 
     @property
     def verdict(self) -> Verdict | Literal["void"]:
-        """Of all SLOs: `not_enough_data` if it is the verdict on one of them, unless another one fails at the lowest rate."""
+        """Verdict over all SLOs: `not_enough_data` if it is the verdict on one of them, unless another one fails at the lowest rate."""
         if self.void:
             return "void"
         verdicts = {capacity.verdict for capacity in self.capacities} or {"not_enough_data"}

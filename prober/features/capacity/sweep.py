@@ -288,7 +288,7 @@ class Sweep:
             self._advance(at_s)
 
     def _climb(self, run: Run, lasted_s: float, at_s: float) -> None:
-        """After the ramp of a target without a page: from well below where it ended, once it is quiet."""
+        """Climb after the ramp, on a target without a page: from well below the ramp's end, once the target is quiet."""
         plan = self._plan
         if run.phase == "rest":
             if lasted_s >= MIN_REST_S and (lasted_s >= MAX_REST_S or len(self._log.open) <= QUIET_REQUESTS):

@@ -119,7 +119,7 @@ class Clue:
 
 
 class Advice(NamedTuple):
-    """One action.
+    """An action.
 
     trades: what it costs.
     lever: key of `knobs.KNOBS`.

@@ -40,7 +40,7 @@ class Finding(NamedTuple):
         return f"{self.value:.3g} {self.unit}".rstrip().replace(" /", "/")
 
     def text(self) -> str:
-        """One line, such as `requests waiting: 7.2 (mean of the readings) [needed]`."""
+        """Line of text, such as `requests waiting: 7.2 (mean of the readings) [needed]`."""
         return f"{self.figure}: {self.amount}{f' ({self.detail})' if self.detail else ''} [{self.role}]"
 
 

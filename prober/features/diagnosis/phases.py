@@ -46,7 +46,7 @@ class Row:
 
 
 def rows(results: Sequence[ProbeResult]) -> list[Row]:
-    """One row per kind of probe, in the order in which they were first sent."""
+    """Table: one row per kind of probe, in the order in which they were first sent."""
     table: list[Row] = []
     for kind in dict.fromkeys(probe.workload for probe in results):
         sent = [probe for probe in results if probe.workload == kind]

@@ -140,7 +140,7 @@ def _figures(samples: Sequence[float]) -> Figures:
 
 
 def _prompt_tokens(probe: ProbeResult) -> int:
-    """As counted by the server, else as requested; 0 if neither is known."""
+    """Prompt tokens as counted by the server, else as requested; 0 if neither is known."""
     usage = probe.timeline.usage
     return (usage.prompt_tokens if usage else None) or probe.requested_prompt_tokens
 

@@ -78,12 +78,12 @@ def _rates(result: Result) -> Answer:
 
 def _duration(result: Result) -> Answer:
     """Length of every stage with latencies: one that is too short for a queue looks faster than it is."""
-    shown = [stage for stage in result.stages if stage.latencies]
-    known = [(sent_s, stage.quantile("e2e", 0.5)) for stage in shown if (sent_s := _sending_s(stage)) is not None]
+    stages = [stage for stage in result.stages if stage.latencies]
+    known = [(sent_s, stage.quantile("e2e", 0.5)) for stage in stages if (sent_s := _sending_s(stage)) is not None]
     if not known:
         return None, "the file does not tell how long was sent"
     span = f"{min(sent_s for sent_s, _ in known):,.3g} to {max(sent_s for sent_s, _ in known):,.3g} s"
-    if len(known) < len(shown) or not all(answer and answer.estimate for _, answer in known):
+    if len(known) < len(stages) or not all(answer and answer.estimate for _, answer in known):
         return None, f"stages were sent for {span}, but not of all is known how long, or how long an answer takes"
     long = sum(sent_s >= max(MIN_STAGE_S, MIN_MEDIAN_ANSWERS * answer.estimate) for sent_s, answer in known if answer)
     if long == len(known):

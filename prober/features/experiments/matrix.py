@@ -89,7 +89,7 @@ def overall(verdicts: Sequence[Verdict]) -> State:
     return "rejected" if "rejected" in states else "accepted" if states == {"accepted"} else "not_enough_data"
 
 
-def told(verdicts: Sequence[Verdict]) -> str:
+def sentences(verdicts: Sequence[Verdict]) -> str:
     """A sentence for each verdict."""
     return ". ".join(f"{verdict.name}: {verdict.state.replace('_', ' ')} ({verdict.why})" for verdict in verdicts)
 
@@ -97,7 +97,7 @@ def told(verdicts: Sequence[Verdict]) -> str:
 def decision(verdicts: Sequence[Verdict]) -> Decision | None:
     """Decision for the stored result; None if nothing is decided."""
     state = overall(verdicts)
-    return None if state == "not_enough_data" else Decision(state == "accepted", told(verdicts))
+    return None if state == "not_enough_data" else Decision(state == "accepted", sentences(verdicts))
 
 
 def reservations(row: Row) -> list[str]:

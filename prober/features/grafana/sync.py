@@ -97,8 +97,8 @@ class Grafana:
         if spec is None:
             self._configured.clear()
             return
-        for task, wanted in ((self._dashboards, spec.dashboards), (self._annotations, spec.annotations)):
-            if wanted:
+        for task, is_enabled in ((self._dashboards, spec.dashboards), (self._annotations, spec.annotations)):
+            if is_enabled:
                 self._families.value(grafana_series.GRAFANA_FAILURES, task.name)
         self._configured.set()
 

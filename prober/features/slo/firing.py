@@ -50,7 +50,7 @@ def guard(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> int:
 
 
 def firing_checks(slo: Slo, uses: Sequence[JudgedStream]) -> list[FiringCheck]:
-    """One check per window pair and judged stream of `slo`."""
+    """Checks, one per window pair and judged stream of `slo`."""
     guards = [(pair, guard(slo, pair, uses)) for pair in pairs(slo.window_s)]
     return [_check(slo, use, pair, least) for pair, least in guards for use in uses]
 

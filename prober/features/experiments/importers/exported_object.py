@@ -13,7 +13,7 @@ from prober.statistics.quantiles import Quantile
 
 @dataclass(frozen=True, slots=True)
 class ExportedObject:
-    """One JSON object. source: name of its file for errors. Keys are paths: `number("request_latency", "p99")`."""
+    """A JSON object. source: name of its file for errors. Keys are paths: `number("request_latency", "p99")`."""
 
     source: str
     values: Mapping[str, Any]
@@ -78,10 +78,10 @@ class ExportedObject:
             return None
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
 
-    def wrong(self, path: tuple[str | int, ...], value: Any, wanted: str) -> Unreadable:
+    def wrong(self, path: tuple[str | int, ...], value: Any, expected: str) -> Unreadable:
         """Error that names file, key and value."""
         key = ".".join(map(str, path))
-        return Unreadable(f"{self.source}: {key}: is {str(value)[:40]!r}, not {wanted}")
+        return Unreadable(f"{self.source}: {key}: is {str(value)[:40]!r}, not {expected}")
 
 
 def tool_quantiles(values: Iterator[tuple[float, float | None]], count: int) -> tuple[Quantile, ...]:

@@ -63,9 +63,9 @@ class Scale:
 
 def around(values: list[float], form: Form = "linear", *, seconds: bool = False) -> Scale:
     """Scale that shows all of `values`, with a margin; a linear one starts at 0."""
-    shown = [value for value in values if form != "log" or value > 0]
-    if not shown:
+    drawable = [value for value in values if form != "log" or value > 0]
+    if not drawable:
         return Scale(0.001, 1.0, form, seconds) if form == "log" else Scale(0.0, 1.0, form, seconds)
     if form == "log":
-        return Scale(min(shown) / 1.25, max(shown) * 1.25, form, seconds)
-    return Scale(min(0.0, *shown), (max(shown) or 1.0) * 1.06, form, seconds)
+        return Scale(min(drawable) / 1.25, max(drawable) * 1.25, form, seconds)
+    return Scale(min(0.0, *drawable), (max(drawable) or 1.0) * 1.06, form, seconds)

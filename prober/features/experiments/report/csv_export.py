@@ -15,7 +15,7 @@ class _Lines(list[str]):
 
 
 def stages(results: Sequence[Result]) -> str:
-    """One row per stage. Columns that only some rows have are empty in the others; each outcome is a column."""
+    """CSV with a row per stage. Columns that only some rows have are empty in the other rows; each outcome is a column."""
     rows = [
         {
             "id": result.id,
@@ -39,7 +39,7 @@ def stages(results: Sequence[Result]) -> str:
 
 
 def requests(results: Sequence[Result]) -> str:
-    """One row per request; times in seconds."""
+    """CSV with a row per request; times in seconds."""
     rows = [
         {
             "id": result.id,

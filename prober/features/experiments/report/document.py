@@ -100,7 +100,7 @@ def as_markdown(title: str, sections: Sequence[Section]) -> str:
 
 
 def as_html(title: str, sections: Sequence[Section]) -> str:
-    """One file, with its style and its charts in it. Its policy forbids a browser to load anything."""
+    """A single file, with its style and its charts in it. Its policy forbids a browser to load anything."""
     body = "".join(_section(section) for section in sections if section.blocks)
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'

@@ -274,8 +274,8 @@ def _timeline(name: str, result: Result) -> Figure | None:
     sent = [(request.start_s, request) for request in result.requests if request.start_s is not None]
     if not sent or any(stage.begin_s is None for stage in result.stages):
         return None
-    shown = sent[:: ceil(len(sent) / MAX_TIMELINE_POINTS)]
-    ttfts_s = [request.ttft_s for _, request in shown if request.ttft_s is not None]
+    sample = sent[:: ceil(len(sent) / MAX_TIMELINE_POINTS)]
+    ttfts_s = [request.ttft_s for _, request in sample if request.ttft_s is not None]
     ends_s = [(stage.begin_s or 0.0) + (stage.sending_s or stage.duration_s or 0.0) for stage in result.stages]
     canvas = Canvas(around([*ends_s, *(start_s for start_s, _ in sent)]), around(ttfts_s, "log", seconds=True))
     shades = [shade(number, len(result.stages)) for number in range(len(result.stages))]
@@ -283,7 +283,7 @@ def _timeline(name: str, result: Result) -> Figure | None:
         canvas.stripe(stage.begin_s or 0.0, end_s, stage.name, filled=number % 2 == 0)
     for number, stage_shade in enumerate(shades):
         of_stage = [
-            (start_s, request.ttft_s) for start_s, request in shown if request.stage == number and request.ttft_s
+            (start_s, request.ttft_s) for start_s, request in sample if request.stage == number and request.ttft_s
         ]
         canvas.specks(of_stage, stage_shade)
     failed_s = [start_s for start_s, request in sent if request.outcome not in ("ok", "wrong_answer")]

@@ -93,7 +93,7 @@ def _sections(results: NamedResults) -> list[Section]:
 
 
 def _joined(tables: Sequence[tuple[str, Table | None]]) -> Table | None:
-    """One table of all results, with the result's name as first column if there are several."""
+    """Table of all results, with the result's name as first column if there are several."""
     present = [(name, table) for name, table in tables if table is not None]
     if not present:
         return None

@@ -59,11 +59,11 @@ def difference(present: Json, generated: Json) -> list[str]:
         for document in (present, generated)
     )
     lines = list(difflib.unified_diff(one.splitlines(), two.splitlines(), "in Grafana", "to be sent", lineterm="", n=2))
-    shown = [
+    excerpt = [
         line if len(line) <= _MAX_LINE_CHARS else line[: _MAX_LINE_CHARS - 1] + "…" for line in lines[:_MAX_DIFF_LINES]
     ]
-    hidden = len(lines) - len(shown)
-    return shown + ([f"… {hidden} lines more"] if hidden else [])
+    hidden = len(lines) - len(excerpt)
+    return excerpt + ([f"… {hidden} lines more"] if hidden else [])
 
 
 def _without_assigned(document: Json) -> Json:

@@ -15,7 +15,7 @@ _MAX_TAG_CHARS = 100  # size of the column in Grafana's table of tags
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One annotation. Times are Unix milliseconds; end_ms: None for a point in time."""
+    """An annotation. Times are Unix milliseconds; end_ms: None for a point in time."""
 
     time_ms: int
     end_ms: int | None

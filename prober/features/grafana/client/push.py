@@ -76,7 +76,7 @@ def push(server: Server, documents: Iterable[dict[str, Any]], options: PushOptio
 
 
 class _Pusher:
-    """One push of several dashboards. The folder is looked up when the first dashboard needs it."""
+    """A push of several dashboards. The folder is looked up when the first dashboard needs it."""
 
     def __init__(self, server: Server, options: PushOptions) -> None:
         self.notes: list[str] = []

@@ -15,20 +15,20 @@ PROMQL_TYPES = (
 )
 
 
-def choose(server: Server, wanted: str | None) -> tuple[Source | None, str]:
+def choose(server: Server, identity: str | None) -> tuple[Source | None, str]:
     """(data source to preselect, note for people); None leaves the choice to Grafana.
 
-    wanted: name or uid. Raises GrafanaError if no data source supports PromQL, or `wanted` does not.
+    identity: name or uid. Raises GrafanaError if no data source supports PromQL, or `identity` does not.
     """
     try:
         sources = server.sources()
     except GrafanaError as error:
-        if error.status != 403 or wanted is not None:
+        if error.status != 403 or identity is not None:
             raise
         return None, "data source: not checked, the token may not read data sources (datasources:read)"
     supported = [source for source in sources if source.type in PROMQL_TYPES]
-    if wanted is not None:
-        return (chosen := _find(server, sources, supported, wanted)), f"data source: {_describe(chosen)}"
+    if identity is not None:
+        return (chosen := _find(server, sources, supported, identity)), f"data source: {_describe(chosen)}"
     if not supported:
         raise GrafanaError(
             f"{server.url}: no data source supports PromQL (there are: {_list(sources)}); add the Prometheus that scrapes the "
@@ -37,8 +37,8 @@ def choose(server: Server, wanted: str | None) -> tuple[Source | None, str]:
     listed = [source for source in supported if source.type == LISTED_TYPE]
     if listed:
         first = next((source for source in listed if source.default), listed[0])
-        others = f"; {len(listed) - 1} more can be chosen on the dashboards" if len(listed) > 1 else ""
-        return None, f"data source: Grafana's choice, most likely {_describe(first)}{others}"
+        hint = f"; {len(listed) - 1} more can be chosen on the dashboards" if len(listed) > 1 else ""
+        return None, f"data source: Grafana's choice, most likely {_describe(first)}{hint}"
     first = next((source for source in supported if source.default), supported[0])
     return first, f"data source: {_describe(first)}, as there is none of type {LISTED_TYPE}"
 
@@ -55,12 +55,12 @@ def with_source(document: dict[str, Any], source: Source | None) -> dict[str, An
     return changed
 
 
-def _find(server: Server, sources: list[Source], supported: list[Source], wanted: str) -> Source:
+def _find(server: Server, sources: list[Source], supported: list[Source], identity: str) -> Source:
     by_uid = {source.uid: source for source in sources}
     by_name = {source.name: source for source in sources}
-    chosen = by_uid.get(wanted) or by_name.get(wanted)
+    chosen = by_uid.get(identity) or by_name.get(identity)
     if chosen is None:
-        raise GrafanaError(f"{server.url}: {no_such('data source', wanted, [source.name for source in supported])}")
+        raise GrafanaError(f"{server.url}: {no_such('data source', identity, [source.name for source in supported])}")
     if chosen not in supported:
         raise GrafanaError(
             f"{server.url}: data source {chosen.name!r} is of type {chosen.type!r}, which does not support PromQL; "
