@@ -77,8 +77,8 @@ def _differing(folder: Path, documents: dict[str, str]) -> list[str]:
             problems.append(f"{path} is missing; `prober dashboards write --output {folder}` writes it")
         elif path.read_text(encoding="utf-8") != text:
             problems.append(f"{path} is out of date; `prober dashboards write --output {folder}` writes it again")
-    others = sorted(path for path in folder.glob("*.json") if path.name not in documents)
-    return problems + [f"{path} is not a generated dashboard" for path in others]
+    surplus = sorted(path for path in folder.glob("*.json") if path.name not in documents)
+    return problems + [f"{path} is not a generated dashboard" for path in surplus]
 
 
 # --- push

@@ -98,9 +98,9 @@ def gate(
             Path(save).write_text(to_json(result), encoding="utf-8")
             remarks += _as_baseline(result, save)
     if as_json:
-        told = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
-        told |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
-        print(json.dumps(told))
+        document = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
+        document |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
+        print(json.dumps(document))
     else:
         _draw(verdict, remarks)
     sys.exit(EXIT[verdict.state])
@@ -138,7 +138,7 @@ def _references(
     if probe.rate not in rates.values():
         known = ", ".join(f"{rate:g}/s" for rate in rates.values() if rate is not None) or "no rate that is known"
         raise ValueError(f"--baseline {source} is of {known}, not of {probe.rate:g}/s: say --rate accordingly")
-    rows: list[Request] = [each for each in before.requests if rates.get(each.stage) == probe.rate]
+    rows: list[Request] = [request for request in before.requests if rates.get(request.stage) == probe.rate]
     references: list[Reference] = []
     remarks: list[str] = []
     for latency, q in COMPARED:
@@ -191,7 +191,7 @@ async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Resul
         stage, rows = stage_of(
             f"{probe.rate:g}/s",
             probe.rate,
-            [each for each in results if each is not None],
+            [result for result in results if result is not None],
             index=0,
             origin_ns=origin_ns,
             begin_ns=begin_ns,

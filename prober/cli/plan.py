@@ -81,7 +81,7 @@ def plan(
         print(json.dumps({"demand": asdict(demand), "plans": rows}))
     else:
         _draw(demand, offers, answers)
-    sys.exit(ExitCode.OK if any(isinstance(each, Size) for each in answers) else ExitCode.FAILED)
+    sys.exit(ExitCode.OK if any(isinstance(answer, Size) for answer in answers) else ExitCode.FAILED)
 
 
 def _known_price(result: Result) -> float | None:

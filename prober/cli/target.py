@@ -68,7 +68,7 @@ def validated(command: str, model: type[M], fields: Mapping[str, Any], context: 
         return model.model_validate(fields, context=context)
     except ValidationError as error:
         mistakes = explain(error, model, fields).items()
-        raise ConfigError("\n".join(f"prober {command}: {_option(path)}: {what}" for path, what in mistakes)) from None
+        raise ConfigError("\n".join(f"prober {command}: {_option(path)}: {text}" for path, text in mistakes)) from None
 
 
 def _option(path: str) -> str:

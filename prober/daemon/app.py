@@ -90,7 +90,7 @@ class Options:
 
 
 def read_config(path: str) -> Configuration:
-    """What the configuration file says. Raises ConfigError, with every mistake."""
+    """Configuration from the file. Raises ConfigError, with every mistake."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
@@ -123,9 +123,9 @@ def _read_config_safely(path: str) -> Configuration:
 
 
 def _warn(specs: Configuration) -> None:
-    """What does not stop the measuring, but would stop an alert or show a secret."""
-    for each in specs.warnings:
-        log.warning("%s", each)
+    """Log faults of a valid configuration: an alert that cannot fire, a secret that could be shown."""
+    for warning in specs.warnings:
+        log.warning("%s", warning)
     for slo, uses in specs.uses().items():
         for check in firing_checks(slo, uses):
             if check.problem:
@@ -135,8 +135,8 @@ def _warn(specs: Configuration) -> None:
 
 
 def _discovered(specs: Configuration) -> str:
-    """What to say of those that are not configured one by one."""
-    return f", and those of discovery {', '.join(each.name for each in specs.discovery)}" if specs.discovery else ""
+    """Part of a log line: names of the discovery sources."""
+    return f", and those of discovery {', '.join(source.name for source in specs.discovery)}" if specs.discovery else ""
 
 
 def _read(path: str) -> str:

@@ -82,10 +82,10 @@ def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
     events, and by Ville's inequality the probability that any of the decisions is wrong is at most `ERROR`. An objective of 99%
     needs 346 events without a bad one.
     """
-    shown = (
+    held_per_s = (
         pool.rate_per_s for pool in _pooled(levels) if log_evidence_below(pool.observed, budget) >= -math.log(ERROR)
     )
-    return next(shown, None)
+    return next(held_per_s, None)
 
 
 def fails(at: RateEvents, budget: float) -> bool:
@@ -107,7 +107,7 @@ def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
 
 
 def _pooled(levels: Sequence[RateEvents]) -> Iterator[RateEvents]:
-    """For each rate, from the highest down: the events at it and above."""
+    """Events at each rate and above it, from the highest rate down."""
     pooled = RateEvents(math.inf, Observations(), 0, 0)
     for _, same_rate in groupby(
         sorted(levels, key=lambda level: -level.rate_per_s), key=lambda level: level.rate_per_s

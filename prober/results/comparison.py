@@ -16,7 +16,7 @@ FORMAT = 3  # 2: lengths are the `repr` of a distribution
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One axis at one rate, and of one workload if there are several.
+    """Result for an axis at a rate, and of a workload if there are several.
 
     effect, lower, upper: B ÷ A − 1 (`ratio`) or B − A, with the 95% interval for this axis alone; None with too few rounds
     p: of Wilcoxon's test; p_adjusted: adjusted for all axes and rates
@@ -41,7 +41,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One comparison.
+    """A comparison of two targets.
 
     load: of both sides; None if they cannot be compared
     error: largest probability that any claim is wrong

@@ -22,7 +22,7 @@ OPEN_LOOP = ("poisson", "constant", "gamma", "trace")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request.
+    """A request.
 
     stage: index in `Result.stages`
     start_s: intended time, in seconds since the start of the result
@@ -266,7 +266,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One experiment.
+    """An experiment.
 
     tool: name and version of the program that measured
     configuration: of the experiment, as text

@@ -63,6 +63,6 @@ def _path(path: str, place: Sequence[str | int]) -> str:
 
 
 def _wrong(value: Any, message: str) -> str:
-    shown = repr(value)
-    shown = shown if len(shown) <= MAX_SHOWN_CHARS else shown[: MAX_SHOWN_CHARS - 1] + "…"
-    return f"is {shown}; {message[0].lower()}{message[1:]}"
+    text = repr(value)
+    text = text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 1] + "…"
+    return f"is {text}; {message[0].lower()}{message[1:]}"
