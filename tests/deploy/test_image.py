@@ -155,7 +155,7 @@ def test_links_are_kept_with_what_they_lead_to(rootfs: ModuleType, tmp_path: Pat
     (tmp_path / "real/site-packages").mkdir()
     (tmp_path / "real/json").mkdir()
     root = tmp_path / "root"
-    rootfs.keep(tmp_path / "real", root)
+    rootfs.copy(tmp_path / "real", root)
     copied = {path.name for path in (root / tmp_path.relative_to("/") / "real").iterdir()}
     assert copied == {"lib.so.1", "lib.so.1.2", "json"}
     assert (root / tmp_path.relative_to("/") / "real/lib.so.1").is_symlink()
