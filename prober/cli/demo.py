@@ -79,9 +79,9 @@ What to expect:
   after {after:12}  regressing  each step takes {slower} times as long: TPOT goes from 9 to 15 ms, and its SLO burns
   after {after:12}  failing     answers 503: it is failing within seconds, and an alert fires two minutes later
   after 5 minutes     all         a p99 has its thousand samples; until then the prober's page says that there are too few
-  within 8 minutes    healthy     is well; a gentle sweep every five minutes finds its capacity, and so its headroom
-Drift is not shown: a baseline takes days. GPUs are not either: there are none. As all of it shares this machine, a probe is
-invalid, and the prober distrusts itself, from {lag:g} ms of its own lateness on, where the default is 10 ms (max_send_lag).
+  within 8 minutes    healthy     meets its SLOs; a gentle sweep every five minutes finds its capacity, and so its headroom
+Drift is not shown, since a baseline takes days, and GPUs are not, since mock engines have none. All of it shares this machine:
+a probe counts as invalid from {lag:g} ms of the prober's own lateness on (max_send_lag), instead of the default of 10 ms.
 Ctrl-C ends it all."""
 
 
