@@ -280,13 +280,13 @@ def test_an_engine_that_begins_to_listen_late_has_no_failures(tmp_path: Path) ->
         "defaults: {rate: 20/s, max_send_lag: 5s}\n"
         f"targets: [{{name: late, url: 'http://127.0.0.1:{late}'}}, {{name: well, url: 'http://127.0.0.1:{well}'}}]\n"
     )
-    with Mock(tmp_path / "well", "--ttft", "10ms", port=well), KeepRunning(tmp_path) as prober:
+    with Mock(tmp_path / "well", "--ttft", "10ms", "--itl", "1ms", port=well), KeepRunning(tmp_path) as prober:
         until(lambda: value(prober.url, "llmslo_probes_total", target="well") >= 40, "its neighbour")
         assert value(prober.url, "llmslo_target_state", target="late", state="starting") == 1
         assert value(prober.url, "llmslo_target_starting_until_timestamp_seconds", target="late") > 0
         assert "counted as failures after 20m" in get(prober.url + "/?target=late")
         assert value(prober.url, "llmslo_probes_total", target="late") == 0
-        with Mock(tmp_path / "late", "--ttft", "10ms", port=late):
+        with Mock(tmp_path / "late", "--ttft", "10ms", "--itl", "1ms", port=late):
             until(lambda: value(prober.url, "llmslo_target_state", target="late", state="ready"), "it", 15)
         assert value(prober.url, "llmslo_probe_failures_total", target="well") == 0
         until(lambda: value(prober.url, "llmslo_target_state", target="late", state="failing"), "its end")
