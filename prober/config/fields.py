@@ -190,7 +190,7 @@ NamedSlo = Annotated[Slo, PlainValidator(_slo), WithJsonSchema({"type": "string"
 class Block(BaseModel):
     """A block of the configuration: frozen, unknown keys are refused, a key without a value counts as absent."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
