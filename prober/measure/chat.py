@@ -61,6 +61,7 @@ class Chunk(NamedTuple):
     is_answer: the content is not reasoning
     text: generated text of any kind, "" if none
     error: message of an error object, None if none
+    model: id of the model that generates the answer, "" if not reported
     """
 
     has_content: bool = False
@@ -69,6 +70,7 @@ class Chunk(NamedTuple):
     finish_reason: str | None = None
     usage: Usage | None = None
     error: str | None = None
+    model: str = ""
 
 
 class Malformed(ValueError):
@@ -135,7 +137,8 @@ def parse_chunk(payload: bytes) -> Chunk:
     answer, reasoning = _content(delta)
     finish = choice.get("finish_reason")
     text = answer or reasoning
-    return Chunk(text != "", answer != "", text, _shortened(_text(finish)) if finish else None, usage, None)
+    finish_reason = _shortened(_text(finish)) if finish else None
+    return Chunk(text != "", answer != "", text, finish_reason, usage, None, _model(document))
 
 
 def parse_answer(payload: bytes) -> Chunk:
@@ -158,6 +161,7 @@ def parse_answer(payload: bytes) -> Chunk:
         _shortened(_text(finish)) if finish else None,
         _usage(document),
         None,
+        _model(document),
     )
 
 
@@ -195,6 +199,11 @@ def _content(message: dict[str, Any]) -> tuple[str, str]:
         answer = message["tool_calls"]
     reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
     return _text(answer), _text(reasoning)
+
+
+def _model(document: dict[str, Any]) -> str:
+    model = document.get("model")
+    return _shortened(model) if type(model) is str else ""
 
 
 def _error(document: dict[str, Any]) -> str | None:

@@ -43,6 +43,7 @@ class Timeline:
     first_ns: first content of any kind; first_answer_ns: first content that is not reasoning
     content_ns: arrival of each chunk with content, shape (chunks,)
     content_tokens: tokens in each of these chunks, shape (chunks,), or None unless the engine reported usage in all of them
+    answered_model: id of the model that answered, as the answer itself says; "" if it does not
     """
 
     intended_ns: int
@@ -56,6 +57,7 @@ class Timeline:
     content_tokens: Sequence[int] | None = None
     usage: chat.Usage | None = None
     finish_reason: str | None = None
+    answered_model: str = ""
 
     @property
     def send_lag_s(self) -> float | None:
@@ -123,6 +125,7 @@ class Recording:
     error: str | None = None
     malformed: str | None = None
     usage: chat.Usage | None = None
+    answered_model: str = ""
     text: str = ""
     keep_answer: bool = False
     answer: str = ""
@@ -215,6 +218,7 @@ class Recording:
             content_tokens=steps,
             usage=self.usage,
             finish_reason=self.finish_reason,
+            answered_model=self.answered_model,
         )
 
     def observed_end(
@@ -302,6 +306,8 @@ class Recording:
             self.usage = chunk.usage
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
+        if chunk.model and not self.answered_model:
+            self.answered_model = chunk.model
         if chunk.text and len(self.text) < MAX_TEXT_CHARS:
             self.text = (self.text + chunk.text)[:MAX_TEXT_CHARS]
         if self.keep_answer and chunk.is_answer and len(self.answer) < MAX_ANSWER_CHARS:
