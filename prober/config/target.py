@@ -205,7 +205,9 @@ class Template(Overridable):
     """Settings that configured targets have in common with discovered ones: all but address and name."""
 
     model: Auto = Field(None, description="name of the model; auto: from /v1/models")
-    api: Literal["chat", "completions"] = Field("chat", description="endpoint to probe")
+    api: Literal["chat", "completions", "responses", "messages"] = Field(
+        "chat", description="API to probe: OpenAI's chat, completions and responses, or Anthropic's messages"
+    )
     stream: bool = Field(True, description="false: measure E2E only")
     engine: Annotated[Auto, AfterValidator(_engine)] = Field(
         None, description="name of the engine; auto: from /v1/models"

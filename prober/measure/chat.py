@@ -1,4 +1,4 @@
-"""OpenAI API: request bodies per engine dialect, and a parser for the chunks of an answer.
+"""Chat and text completions of OpenAI's API: request bodies per engine dialect, and a parser for the chunks of an answer.
 
 One tolerant parser serves all engines. Only the request and the proper end of a stream depend on the `Dialect`.
 """
@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-DONE = b"[DONE]"
-MAX_COUNTED_TOKENS = 1_000_000_000  # per answer; a larger number is ignored
-MAX_SERVER_TEXT_CHARS = 300  # of an error message or a finish reason
+from prober.measure.payload import Malformed, count, error_of, json_object, name, shortened, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,12 @@ class Usage(NamedTuple):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
 
+    def over(self, earlier: "Usage | None") -> "Usage":
+        """These counts, with those of an earlier report of the same answer where they say nothing."""
+        if earlier is None:
+            return self
+        return Usage(*(old if new is None else new for new, old in zip(self, earlier, strict=True)))
+
 
 class Chunk(NamedTuple):
     """Parsed content of one event of the stream.
@@ -62,6 +66,8 @@ class Chunk(NamedTuple):
     text: generated text of any kind, "" if none
     error: message of an error object, None if none
     model: id of the model that generates the answer, "" if not reported
+    choice: index of the choice that the chunk belongs to
+    is_end: the API ends its answers with this event
     """
 
     has_content: bool = False
@@ -71,16 +77,14 @@ class Chunk(NamedTuple):
     usage: Usage | None = None
     error: str | None = None
     model: str = ""
-
-
-class Malformed(ValueError):
-    """The payload is not a chunk of an OpenAI stream."""
+    choice: int = 0
+    is_end: bool = False
 
 
 def request_body(
     dialect: Dialect,
     *,
-    api: str,
+    is_chat: bool,
     model: str,
     messages: Sequence[tuple[str, str]],
     max_tokens: int,
@@ -92,14 +96,13 @@ def request_body(
 ) -> bytes:
     """Returns the JSON body of one probe request.
 
-    api: "chat" or "completions"
     salt: unique text that keeps the prompt out of the prefix cache; None allows the prefix cache
     force_length: force the answer to exactly `max_tokens` where the engine supports it; otherwise `max_tokens` is a limit
 
     A `seed` is never sent: with a temperature and a long prompt it has crashed a real engine.
     """
     body: dict[str, Any] = {"model": model, **sampling, "max_tokens": max_tokens, "stream": stream}
-    if api == "chat":
+    if is_chat:
         body["messages"] = [{"role": role, "content": content} for role, content in messages]
     else:
         body["prompt"] = "\n".join(content for _, content in messages)
@@ -109,23 +112,48 @@ def request_body(
             body["stream_options"]["continuous_usage_stats"] = True
     if dialect.user:
         body["user"] = user
-    for name, value in dialect.force_length.items() if force_length else ():
-        body[name] = max_tokens if value == Dialect.TOKENS else value
+    for key, value in dialect.force_length.items() if force_length else ():
+        body[key] = max_tokens if value == Dialect.TOKENS else value
     if salt is not None:
-        for name, value in dialect.cache_bypass.items():
-            body[name] = salt if value == Dialect.SALT else value
+        for key, value in dialect.cache_bypass.items():
+            body[key] = salt if value == Dialect.SALT else value
     return orjson.dumps(body)
 
 
+def parse_event(event_name: bytes, payload: bytes) -> Chunk:
+    """Parses one event of a stream, `[DONE]` excepted. Raises Malformed.
+
+    Events have no name in this API. OpenAI's SDKs read the data of a named event all the same; where those are no chunk, as with
+    SGLang's `sglext_ids`, it is not part of the answer.
+    """
+    if event_name in (b"", b"message"):
+        return parse_chunk(payload)
+    if event_name == b"error":
+        return Chunk(error=error_text(payload))
+    try:
+        return parse_chunk(payload)
+    except Malformed:
+        return Chunk()
+
+
+def error_text(payload: bytes) -> str:
+    """The words of an event that is an error by its name."""
+    try:
+        document = json_object(payload)
+    except Malformed:
+        return shortened(payload[:1200].decode("utf-8", "replace").strip()) or "no message"
+    return error_of({"error": document}) or "no message"
+
+
 def parse_chunk(payload: bytes) -> Chunk:
-    """Parses the payload of one event (not `[DONE]`) of a chat or completions stream. Raises Malformed."""
-    document = _load(payload)
-    if ("error" in document or document.get("object") == "error") and (error := _error(document)) is not None:
+    """Parses a chunk of a chat or completions stream. Raises Malformed."""
+    document = json_object(payload)
+    choices = document.get("choices")
+    if (not choices or "error" in document) and (error := error_of(document)) is not None:
         return Chunk(error=error)
     usage = _usage(document)
-    choices = document.get("choices")
     if not choices:
-        return Chunk(usage=usage)
+        return Chunk(usage=usage, model=name(document.get("model")))
     choice = choices[0] if isinstance(choices, list) else None
     if not isinstance(choice, dict):
         raise Malformed("`choices` is not a list of objects")
@@ -134,18 +162,26 @@ def parse_chunk(payload: bytes) -> Chunk:
         delta = {"content": choice.get("text")}
     elif not isinstance(delta, dict):
         raise Malformed("`delta` is not an object")
+    if choice.get("error"):
+        return Chunk(error=error_of(document))
     answer, reasoning = _content(delta)
-    finish = choice.get("finish_reason")
-    text = answer or reasoning
-    finish_reason = _shortened(_text(finish)) if finish else None
-    return Chunk(text != "", answer != "", text, finish_reason, usage, None, _model(document))
+    index = choice.get("index")
+    return Chunk(
+        bool(answer or reasoning),
+        answer != "",
+        answer or reasoning,
+        _finish_reason(choice),
+        usage,
+        None,
+        name(document.get("model")),
+        index if type(index) is int else 0,
+    )
 
 
 def parse_answer(payload: bytes) -> Chunk:
     """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
-    document = _load(payload)
-    error = _error(document)
-    if error is not None:
+    document = json_object(payload)
+    if (error := error_of(document)) is not None:
         return Chunk(error=error)
     choices = document.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
@@ -153,106 +189,87 @@ def parse_answer(payload: bytes) -> Chunk:
         raise Malformed("the answer has no `choices`")
     message = choice.get("message")
     answer, reasoning = _content(message if isinstance(message, dict) else {"content": choice.get("text")})
-    finish = choice.get("finish_reason")
     return Chunk(
         bool(answer or reasoning),
         bool(answer),
         answer or reasoning,
-        _shortened(_text(finish)) if finish else None,
+        _finish_reason(choice),
         _usage(document),
         None,
-        _model(document),
+        name(document.get("model")),
     )
 
 
-def error_message(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
-    """Returns the message of an error response: that of the error object, else the beginning of the body."""
-    try:
-        message = _error(orjson.loads(payload))
-    except (orjson.JSONDecodeError, AttributeError, Malformed):
-        message = None
-    text = message if message is not None else payload[: 4 * limit].decode("utf-8", "replace")
-    return _shortened(" ".join(text.split()), limit)
-
-
-def _load(payload: bytes) -> dict[str, Any]:
-    try:
-        document = orjson.loads(payload)
-    except orjson.JSONDecodeError as problem:
-        raise Malformed(f"not JSON ({problem}): {_excerpt(payload)}") from None
-    if not isinstance(document, dict):
-        raise Malformed(f"not a JSON object: {_excerpt(payload)}")
-    return document
-
-
-def _excerpt(payload: bytes) -> str:
-    return repr(payload[:80].decode("utf-8", "replace")) + ("…" if len(payload) > 80 else "")
+def _finish_reason(choice: dict[str, Any]) -> str | None:
+    finish = choice.get("finish_reason")
+    return shortened(text_of(finish)) if finish else None
 
 
 def _content(message: dict[str, Any]) -> tuple[str, str]:
-    """Returns (answer text, reasoning text) of a message or delta. A tool call counts as answer."""
+    """Returns (answer text, reasoning text) of a message or delta. Refusals, tool calls and audio count as answer."""
     answer = message.get("content")
     if type(answer) is str and answer:
         return answer, ""
-    answer = answer or message.get("refusal") or ""
-    if not answer and message.get("tool_calls"):
-        answer = message["tool_calls"]
-    reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
-    return _text(answer), _text(reasoning)
+    reasoning = ""
+    if isinstance(answer, list):
+        answer, reasoning = _parts(answer)
+    elif not isinstance(answer, str):
+        answer = "" if answer is None else text_of(answer)
+    if not answer and isinstance(refusal := message.get("refusal"), str):
+        answer = refusal
+    if not answer and (call := message.get("tool_calls") or message.get("function_call") or message.get("audio")):
+        answer = _texts(call)
+    for key in ("reasoning", "reasoning_content", "thinking"):
+        if not reasoning and message.get(key):
+            value = message[key]
+            reasoning = value if isinstance(value, str) else _texts(value)
+    return answer, reasoning
 
 
-def _model(document: dict[str, Any]) -> str:
-    model = document.get("model")
-    return _shortened(model) if type(model) is str else ""
+def _parts(parts: list[Any]) -> tuple[str, str]:
+    """Returns (answer text, reasoning text) of content in parts, as Mistral sends it."""
+    texts: tuple[list[str], list[str]] = ([], [])
+    for part in parts:
+        if isinstance(part, str):
+            texts[0].append(part)
+        elif isinstance(part, dict):
+            is_reasoning = part.get("type") in ("thinking", "reasoning")
+            texts[is_reasoning].append(_texts({key: part.get(key) for key in ("text", "thinking", "reasoning")}))
+    return "".join(texts[0]), "".join(texts[1])
 
 
-def _error(document: dict[str, Any]) -> str | None:
-    error = document.get("error")
-    if not error:
-        if document.get("object") != "error":
-            return None
-        error = document
-    if isinstance(error, dict):
-        error = error.get("message") or error
-    return _shortened(_text(error))
+# Keys of tool calls and parts that identify them and are no generated text.
+_IDENTIFIERS = frozenset({"id", "type", "index", "object", "expires_at", "format"})
 
 
-def _text(value: object) -> str:
-    """Returns a string unchanged, anything else as JSON. Raises Malformed for a value nested too deeply to serialise."""
+def _texts(value: Any, depth: int = 0) -> str:
+    """The generated texts inside a tool call, a function call or a part, joined."""
     if isinstance(value, str):
         return value
-    try:
-        return orjson.dumps(value).decode()
-    except orjson.JSONEncodeError as problem:
-        raise Malformed(f"nested too deeply ({problem})") from None
-
-
-def _shortened(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    if depth < 6 and isinstance(value, list):
+        return "".join(_texts(item, depth + 1) for item in value)
+    if depth < 6 and isinstance(value, dict):
+        return "".join(_texts(item, depth + 1) for key, item in value.items() if key not in _IDENTIFIERS)
+    return ""
 
 
 def _usage(document: dict[str, Any]) -> Usage | None:
     """Returns `usage`, else llama.cpp's `timings`, else None. A usage of zeros, which Ollama sends per chunk, is ignored."""
     usage = document.get("usage")
     if isinstance(usage, dict):
-        prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+        prompt, completion = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
         if not prompt and not completion:
             return None
         cached = reasoning = None
         if details := usage.get("prompt_tokens_details"):
-            cached = _count(details, "cached_tokens")
+            cached = count(details, "cached_tokens")
         if details := usage.get("completion_tokens_details"):
-            reasoning = _count(details, "reasoning_tokens")
+            reasoning = count(details, "reasoning_tokens")
         return Usage(prompt, completion, cached, reasoning)
     timings = document.get("timings")
     if isinstance(timings, dict):
-        processed, cached = _count(timings, "prompt_n"), _count(timings, "cache_n")
+        processed, cached = count(timings, "prompt_n"), count(timings, "cache_n")
         # llama.cpp's `prompt_n` excludes the prompt tokens found in its cache.
         prompt = None if processed is None else processed + (cached or 0)
-        return Usage(prompt, _count(timings, "predicted_n"), cached)
+        return Usage(prompt, count(timings, "predicted_n"), cached)
     return None
-
-
-def _count(table: Any, key: str) -> int | None:
-    value = table.get(key) if isinstance(table, dict) else None
-    return value if type(value) is int and 0 <= value <= MAX_COUNTED_TOKENS else None

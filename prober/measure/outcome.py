@@ -7,6 +7,7 @@ least one chunk with content, and the requested length where the engine can be f
 from dataclasses import dataclass
 from enum import StrEnum
 
+from prober.measure import finish_reason
 from prober.measure.quality import Expectation, answer_problem
 
 
@@ -41,6 +42,7 @@ class Outcome(StrEnum):
     REJECTED = "rejected"
 
 
+FAR_MORE = 2  # times the requested length, and an answer is far longer than that
 NEUTRAL = frozenset({Outcome.INVALID, Outcome.CANCELLED, Outcome.OVER_BUDGET, Outcome.REJECTED})
 ANSWERED = frozenset({Outcome.OK, Outcome.WRONG_ANSWER})
 BAD = frozenset(Outcome) - NEUTRAL - ANSWERED
@@ -65,6 +67,7 @@ class ObservedEnd:
     done: `[DONE]` was received
     content_chunks: number of chunks with content
     answer: the text, only if the answer is checked
+    stray_text: first line that is no part of an event stream
     """
 
     transport_verdict: Verdict | None = None
@@ -77,20 +80,24 @@ class ObservedEnd:
     content_chunks: int = 0
     completion_tokens: int | None = None
     answer: str = ""
+    stray_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAnswer:
     """Requirements of a complete answer.
 
-    sends_done: the stream ends with `[DONE]`
-    forced_tokens: exact length that the engine was told to generate, None if it cannot be forced
+    sends_done: the stream ends with `[DONE]`, or with the event that ends answers of its API
+    engine: whose finish reasons are expected
+    tokens: requested length, None if unknown; forced: the engine was told to generate exactly that many
     expectation: the right answer to a golden prompt
     """
 
     streamed: bool = True
     sends_done: bool = True
-    forced_tokens: int | None = None
+    engine: str = ""
+    tokens: int | None = None
+    forced: bool = False
     expectation: Expectation | None = None
 
 
@@ -130,28 +137,63 @@ def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
     """
     if end.transport_verdict and end.transport_verdict.outcome is Outcome.CANCELLED:
         return end.transport_verdict
+    if verdict := _server_failure(end, expected.engine):
+        return verdict
+    ended = end.finish_reason is not None and (end.done or not expected.sends_done or not expected.streamed)
+    if end.transport_verdict and not (ended and end.transport_verdict.outcome in (Outcome.RESET, Outcome.TRUNCATED)):
+        return _with_stray_text(end.transport_verdict, end)
+    if end.finish_reason is None:
+        detail = f"the stream ended without a finish reason after {end.content_chunks} content chunks"
+        return _with_stray_text(Verdict(Outcome.TRUNCATED, detail), end)
+    if not ended:
+        return Verdict(Outcome.TRUNCATED, f"finish reason {end.finish_reason!r}, but no [DONE]")
+    return _content_verdict(end, expected)
+
+
+def _server_failure(end: ObservedEnd, engine: str) -> Verdict | None:
+    """The failure that the server itself reports, or that its data are."""
     if end.status is not None and (verdict := classify_status(end.status, end.status_detail)):
         return verdict
     if end.error is not None:
         return Verdict(Outcome.ERROR_IN_STREAM, f"error inside a {end.status} answer: {end.error}")
     if end.malformed is not None:
         return Verdict(Outcome.MALFORMED, end.malformed)
-    ended = end.finish_reason is not None and (end.done or not expected.sends_done or not expected.streamed)
-    if end.transport_verdict and not (ended and end.transport_verdict.outcome in (Outcome.RESET, Outcome.TRUNCATED)):
-        return end.transport_verdict
-    if end.finish_reason is None:
-        return Verdict(
-            Outcome.TRUNCATED, f"the stream ended without a finish reason after {end.content_chunks} content chunks"
-        )
-    if not ended:
-        return Verdict(Outcome.TRUNCATED, f"finish reason {end.finish_reason!r}, but no [DONE]")
-    if end.finish_reason in ("error", "abort"):
-        return Verdict(Outcome.ERROR_IN_STREAM, f"the engine gave finish reason {end.finish_reason!r}")
+    reason = end.finish_reason
+    if reason is not None and not finish_reason.is_proper(reason, engine):
+        return Verdict(Outcome.ERROR_IN_STREAM, f"finish reason {reason!r}: {finish_reason.failure(reason)}")
+    return None
+
+
+def _content_verdict(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
+    """The verdict on an answer that ended properly."""
     if not end.content_chunks:
         return Verdict(Outcome.EMPTY, "the answer ended properly but had no content")
-    forced, received = expected.forced_tokens, end.completion_tokens
-    if forced is not None and received is not None and received < forced:
-        return Verdict(Outcome.SHORT, f"{received} tokens although {forced} were forced")
+    if expected.forced and (short := _shortfall(end, expected.tokens)):
+        return Verdict(Outcome.SHORT, short)
     if expected.expectation and (wrong := answer_problem(expected.expectation, end.answer)):
         return Verdict(Outcome.WRONG_ANSWER, wrong)
+    received = max(end.completion_tokens or 0, end.content_chunks)
+    if expected.tokens is not None and received > FAR_MORE * expected.tokens:
+        return Verdict(Outcome.OK, f"at least {received} tokens although {expected.tokens} were requested")
     return Verdict(Outcome.OK)
+
+
+def _shortfall(end: ObservedEnd, tokens: int | None) -> str | None:
+    """Says that an answer is shorter than the forced length. Without usage only if its reason is no limit, and chunks are too few.
+
+    A chunk has a token or more, so as many chunks as tokens were forced are enough; fewer prove nothing where a limit ended them.
+    """
+    if tokens is None:
+        return None
+    if end.completion_tokens is not None:
+        return (
+            f"{end.completion_tokens} tokens although {tokens} were forced" if end.completion_tokens < tokens else None
+        )
+    if end.finish_reason in finish_reason.LENGTH or end.content_chunks >= tokens:
+        return None
+    return f"finish reason {end.finish_reason!r} after {end.content_chunks} chunks although {tokens} tokens were forced"
+
+
+def _with_stray_text(verdict: Verdict, end: ObservedEnd) -> Verdict:
+    """The verdict with the words that the server wrote outside the event stream."""
+    return Verdict(verdict.outcome, f"{verdict.detail}; it said {end.stray_text!r}") if end.stray_text else verdict

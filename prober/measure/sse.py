@@ -2,11 +2,15 @@
 
 Lines end with LF, CR or CRLF, also mixed. A leading byte-order mark is dropped. The space after `data:` is optional. Several
 `data:` lines are joined with LF. Comments are counted and dropped. A line or an event is limited to `max_line_bytes`.
+
+Two things are not in the standard. `error: {...}` is an event named error: llama.cpp sent its errors so. And the first line that is no
+field is kept, because servers write their last words into a stream without the syntax of one.
 """
 
 from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
+MAX_STRAY_BYTES = 4096
 
 
 class SseEvent(NamedTuple):
@@ -34,10 +38,12 @@ class SseDecoder:
     __slots__ = (
         *("_at_start", "_data", "_data_bytes", "_idle", "_max_line_bytes", "_name", "_partial_line", "_skip_lf"),
         "comments",
+        "stray_line",
     )
 
     def __init__(self, max_line_bytes: int = 1 << 20) -> None:
         self.comments = 0
+        self.stray_line = b""  # the first line that is neither a comment nor a field, cut
         self._max_line_bytes = max_line_bytes
         self._partial_line = bytearray()  # grows in place, so that many small pieces are not copied again each time
         self._data: list[bytes] = []  # data lines of the current event
@@ -121,6 +127,11 @@ class SseDecoder:
             self._data.append(b"")
         elif field == b"event":
             self._name = value.removeprefix(b" ")
+        elif field == b"error":
+            self._name = b"error"
+            self._data.append(value.removeprefix(b" "))
+        elif field not in (b"id", b"retry") and not self.stray_line:
+            self.stray_line = line[:MAX_STRAY_BYTES]
 
     def _dispatch(self, events: list[SseEvent], *, complete: bool) -> None:
         if self._data:

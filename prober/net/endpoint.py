@@ -57,8 +57,18 @@ class Endpoint:
             self.redactor.add_rotating(token)
         return token
 
-    def head(self, method: str, path: str, *, length: int, request_id: str, token: str | None) -> bytes:
-        """Request line and headers. Every request uses a new connection that is closed afterwards."""
+    def head(
+        self,
+        method: str,
+        path: str,
+        *,
+        length: int,
+        request_id: str,
+        token: str | None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> bytes:
+        """Request line and headers, with `headers` that those of the target replace. Every request uses a new connection that is
+        closed afterwards."""
         target = path
         extra = ""
         if self.proxy and self.scheme == "http":
@@ -77,6 +87,8 @@ class Endpoint:
             lines += ["Content-Type: application/json", f"Content-Length: {length}"]
         if token is not None:
             lines.append(f"Authorization: Bearer {token}")
+        configured = {name.lower() for name, _ in self.headers}
+        lines += [f"{name}: {value}" for name, value in headers if name.lower() not in configured]
         lines += [f"{name}: {value}" for name, value in self.headers]
         return ("\r\n".join(lines) + f"\r\n{extra}\r\n").encode()
 

@@ -1,8 +1,11 @@
 """An HTTP/1.1 request on a new connection: bytes get a timestamp on arrival and are parsed later.
 
-HTTP is parsed at once by llhttp (httptools), which is C. Events and JSON are parsed when the answer has ended, when a deadline
-depends on whether content has arrived, or when too many bytes wait, so no timestamp waits for the JSON of another chunk. Only a
-piece that may contain the end, `[DONE]`, is split into events at once, so that the answer ends when it arrives.
+Arrivals go through an inbox in their order. A small one that finds it empty, as is usual, is handled at once; anything else is worked
+off in steps that all answers of the event loop take in turn (`turns`), so that one server's flood delays no timestamp of another's.
+
+HTTP is parsed by llhttp (httptools), which is C. Events and JSON are parsed when the answer has ended, when a deadline depends on
+whether content has arrived, or when too many bytes wait, so no timestamp waits for the JSON of another chunk. Only a piece that may
+contain the end or an error is split into events at once.
 
 Deadlines depend on content: role chunks and keep-alives do not extend them. They are decided by timestamps: bytes that arrive after
 a possible deadline are parsed only after that deadline was checked, so a late timer changes nothing.
@@ -11,7 +14,9 @@ An exception in this code ends only this exchange: it is raised to the caller th
 """
 
 import asyncio
+import select
 import ssl
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -21,10 +26,13 @@ import httptools
 
 from prober.config.target import Timeouts
 from prober.measure.outcome import Outcome, Verdict
-from prober.measure.timeline import Recording
+from prober.measure.recording import Recording
 from prober.net.clock import Clock
+from prober.net.turns import turns
 
-MAX_PARSED_PIECES = 4  # per turn of the event loop
+MAX_PARSED_EVENTS = 4  # per step
+MAX_STEP_BYTES = 2 << 10  # of HTTP: as many as 400 chunks of one byte
+MAX_INBOX_BYTES = 1 << 20  # of received bytes that wait; a connection with more is not read meanwhile
 MAX_STREAM_BYTES = 64 << 20  # of a stream on the wire, with headers, chunk framing and trailers
 MAX_PLAIN_BYTES = 4 << 20  # of any other response
 MAX_HEAD_BYTES = 64 << 10
@@ -33,6 +41,13 @@ MAX_HEADERS = 200
 LINGER_S = 1.0
 NEVER_NS = 1 << 63
 P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The end of the connection; `problem` is None if the server closed it."""
+
+    problem: Exception | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +74,7 @@ def _guarded(callback: Callable[Concatenate["Exchange", P], None]) -> Callable[C
 class Exchange(asyncio.Protocol):
     """A request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
 
+    closed_ns: arrival of the end of the connection, if it came before that of the answer
     `ended` raises an internal error of this code; `received` then shows whether the server had sent anything.
     """
 
@@ -74,7 +90,16 @@ class Exchange(asyncio.Protocol):
         self.sent_ns: int | None = None
         self.headers_ns: int | None = None
         self.end_ns: int | None = None
+        self.closed_ns: int | None = None
+        self._turns = turns()
+        self._inbox: deque[tuple[int, bytes | Lost]] = deque()
+        self._inbox_bytes = 0
+        self._has_turn = False
+        self._is_paused = False
+        self._is_closing = False  # nothing more of the answer is taken; what was received is being parsed
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._handled = b""
+        self._read_bytes = 0
         self._arrived_ns = 0
         self._size = 0
         self._received = 0
@@ -91,13 +116,14 @@ class Exchange(asyncio.Protocol):
     # -- calls of the prober --------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, deadlines: Deadlines) -> None:
-        """Write the request and record the time."""
+        """Write the request and record the time, unless something was received before it: the exchange ends with that."""
         self._deadlines = deadlines
         if self.ended.done():
             return
-        assert self.transport is not None
-        self.sent_ns = self.now_ns()
-        self.transport.write(data)
+        if not self._is_readable():
+            assert self.transport is not None
+            self.sent_ns = self.now_ns()
+            self.transport.write(data)
         self._check(self.now_ns())
 
     def abort(self) -> None:
@@ -107,12 +133,12 @@ class Exchange(asyncio.Protocol):
             self.transport.abort()
 
     def first_ns(self) -> int | None:
-        """Time of the first content; parses received bytes for it, a few pieces at a time."""
+        """Time of the first content; parses received bytes for it, a few events at a time."""
         if self.recording is None:
             return None
         if self.recording.first_ns is None and self.end_ns is None:
             try:
-                self.recording.parse_pending(MAX_PARSED_PIECES)
+                self.recording.parse_pending(MAX_PARSED_EVENTS)
             except Exception as problem:
                 self._fail(problem)
         return self.recording.first_ns
@@ -128,46 +154,126 @@ class Exchange(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._arrived_ns = self.now_ns()
-        try:
-            if self._arrived_ns > self._check_ns:
-                self._check(self._arrived_ns)
-            if self._parser is None:
+        self._received += len(data)
+        self._arrive(self.now_ns(), data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.ended.done() and self._timer:
+            self._timer.cancel()
+        self._arrive(self.now_ns(), Lost(exc))
+
+    # -- inbox ----------------------------------------------------------------------------------------------------------
+
+    def _arrive(self, at_ns: int, item: bytes | Lost) -> None:
+        """Handle an arrival, at once if it is small and nothing waits before it. Empty bytes are a timer."""
+        self._inbox.append((at_ns, item))
+        if not self._has_turn and (isinstance(item, Lost) or len(item) <= MAX_STEP_BYTES):
+            if not self._step():
                 return
-            self._received += len(data)
-            self._parser.feed_data(data)
-            self._bound()
+        elif not isinstance(item, Lost):
+            self._inbox_bytes += len(item)
+            if self._inbox_bytes > MAX_INBOX_BYTES and not self._is_paused and self.transport is not None:
+                self._is_paused = True
+                self.transport.pause_reading()
+        if not self._has_turn:
+            self._has_turn = True
+            self._turns.add(self._turn)
+
+    def _turn(self) -> bool:
+        self._has_turn = self._step()
+        if not self._has_turn:
+            self._inbox_bytes = 0
+            if self._is_paused and self.transport is not None and not self.transport.is_closing():
+                self._is_paused = False
+                self.transport.resume_reading()
+        return self._has_turn
+
+    def _step(self) -> bool:
+        """Do a small part of the work. Returns True while some is left."""
+        try:
+            self._work()
         except httptools.HttpParserUpgrade:
             self._break(Outcome.MALFORMED, "the server switched protocols")
         except httptools.HttpParserCallbackError as problem:
             self._fail(problem)
         except httptools.HttpParserError as problem:
-            self._break(Outcome.MALFORMED, f"not HTTP ({problem}): {bytes(data[:60])!r}")
+            self._break(Outcome.MALFORMED, f"not HTTP ({problem}): {self._handled[:60]!r}")
         except Exception as problem:
             self._fail(problem)
+        if self.ended.done():
+            self._inbox.clear()
+            return False
+        return self._is_closing or bool(self._inbox) or (self.recording is not None and self.recording.has_urgent_work)
 
-    def eof_received(self) -> bool:
-        return False
+    def _work(self) -> None:
+        recording = self.recording
+        if self.ended.done():
+            return
+        if self._is_closing:
+            self._finish()
+        elif recording is not None and recording.has_urgent_work:
+            recording.work()
+            self._heed(recording)
+        elif self._inbox:
+            at_ns, item = self._inbox[0]
+            if at_ns > self._check_ns or not item:
+                if recording is not None and recording.parse_pending(MAX_PARSED_EVENTS):
+                    return
+                self._check(at_ns)
+                if self._is_closing:
+                    return
+            if isinstance(item, bytes) and len(item) > MAX_STEP_BYTES:
+                self._inbox[0] = (at_ns, item[MAX_STEP_BYTES:])
+                self._read(at_ns, item[:MAX_STEP_BYTES])
+                return
+            self._inbox.popleft()
+            if isinstance(item, Lost):
+                self._lost(at_ns, item.problem)
+            else:
+                self._read(at_ns, item)
 
-    @_guarded
-    def connection_lost(self, exc: Exception | None) -> None:
-        arrived_ns = self.now_ns()
-        if arrived_ns > self._check_ns:
-            self._check(arrived_ns)
+    def _heed(self, recording: Recording) -> None:
+        """End the answer if its recording says so."""
+        if recording.is_over:
+            self._complete(recording.ended_ns)
+
+    def _read(self, at_ns: int, data: bytes) -> None:
+        if self._parser is None or not data:
+            return
+        self._arrived_ns, self._handled = at_ns, data
+        self._read_bytes += len(data)
+        if self.sent_ns is None:
+            self._break(Outcome.MALFORMED, f"the server sent something before the request: {data[:60]!r}")
+            return
+        self._parser.feed_data(data)
+        self._bound()
+
+    def _lost(self, at_ns: int, problem: Exception | None) -> None:
         if self._timer:
             self._timer.cancel()
-        if self.ended.done() or self.end_ns is not None:
-            return
-        self._arrived_ns = arrived_ns
+        self._arrived_ns = self.closed_ns = at_ns
         if self.status is None:
             sent = "before any answer" if self.sent_ns else "before the request was sent"
-            self._break(Outcome.RESET, f"the connection was closed {sent}{f' ({exc})' if exc else ''}")
-        elif exc is not None and not isinstance(exc, ssl.SSLError):
-            self._break(Outcome.RESET, f"the connection broke inside the answer ({exc})")
+            self._break(Outcome.RESET, f"the connection was closed {sent}{f' ({problem})' if problem else ''}")
+        elif problem is not None and not isinstance(problem, ssl.SSLError):
+            self._break(Outcome.RESET, f"the connection broke inside the answer ({problem})")
         elif "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", ""):
             self._break(Outcome.TRUNCATED, "the connection was closed inside the answer")
         else:
             self._complete()  # without a length the body ends with the connection
+
+    def _is_readable(self) -> bool:
+        """Whether the server has sent something, or closed, that the loop has not read yet. Unknown with TLS, whose own data come."""
+        assert self.transport is not None
+        socket = self.transport.get_extra_info("socket")
+        if socket is None or self.transport.get_extra_info("ssl_object") is not None:
+            return False
+        poll = select.poll()
+        poll.register(socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     # -- parser callbacks ----------------------------------------------------------------------------------------------
 
@@ -184,9 +290,7 @@ class Exchange(asyncio.Protocol):
             self.headers.clear()
             return
         self.status, self.headers_ns = status, self._arrived_ns
-        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        is_document = kind in ("application/json", "text/html")
-        self._streaming = self.recording is not None and status < 300 and not (self.recording.streamed and is_document)
+        self._streaming = self.recording is not None and status < 300
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             detail = f"the answer is compressed ({coding[:20]!r}), though identity was asked for; switch that off for the prober"
@@ -201,7 +305,7 @@ class Exchange(asyncio.Protocol):
                 if len(self.body) < MAX_ERROR_BYTES or self.recording is None:
                     self.body += data
             elif self.recording is not None and self.recording.feed(self._arrived_ns, data):
-                self._complete()
+                self._heed(self.recording)
         except Exception as problem:
             self._fail(problem)
 
@@ -213,58 +317,49 @@ class Exchange(asyncio.Protocol):
     def _bound(self) -> None:
         """End the exchange if the response exceeds its size limit."""
         if self.status is None:
-            if self._received > MAX_HEAD_BYTES:
+            if self._read_bytes > MAX_HEAD_BYTES:
                 self._break(Outcome.MALFORMED, f"headers of more than {MAX_HEAD_BYTES >> 10} KiB")
             return
         stream = self._streaming and self.recording is not None and self.recording.streamed
         limit = MAX_STREAM_BYTES if stream else MAX_PLAIN_BYTES
-        if self._received > limit:
+        if self._read_bytes > limit:
             self._break(Outcome.MALFORMED, f"the answer passed {limit >> 20} MiB without an end")
 
     # -- end ------------------------------------------------------------------------------------------------------------
 
-    def _complete(self) -> None:
-        """The response has ended. Parse its chunks a few at a time, so that timestamps of other probes are not delayed."""
-        if self.ended.done() or self.end_ns is not None:
+    def _complete(self, end_ns: int | None = None) -> None:
+        """The response has ended. Its events are parsed a few at a time, so that timestamps of other probes are not delayed."""
+        if self._is_closing or self.ended.done():
             return
-        self.end_ns = self._arrived_ns
-        self._parser = None
-        self._finish()
-
-    @_guarded
-    def _finish(self) -> None:
-        if self.ended.done():
-            return
-        recording = self.recording
-        if recording is not None and recording.parse_pending(MAX_PARSED_PIECES):
-            self.ended.get_loop().call_soon(self._finish)
-            return
-        if recording is not None:
-            if self._streaming:
-                recording.finish()
-            elif self.status is not None and self.status < 300:
-                self._not_a_stream(recording)
-        self._end()
-
-    def _not_a_stream(self, recording: Recording) -> None:
-        kind = self.headers.get("content-type", "").partition(";")[0]
-        document = Recording(streamed=False)
-        document.feed(self._arrived_ns, bytes(self.body))
-        document.finish()
-        recording.error = document.error
-        if document.error is None:
-            start = bytes(self.body[:60]).decode("utf-8", "replace")
-            recording.malformed = f"{kind or 'no content type'} where an event stream was asked for: {start!r}"
+        self.end_ns = end_ns if end_ns is not None else self._arrived_ns
+        self._close()
 
     def _break(self, outcome: Outcome, detail: str) -> None:
-        if self.ended.done() or self.end_ns is not None:
+        """The response ends with a failure. Its events are parsed, since an error among them says more."""
+        if self._is_closing or self.ended.done():
             return
-        if self.recording is not None:
-            self.recording.parse_pending()
         self.broken = Verdict(outcome, detail)
-        self._end()
+        self._close()
         if self.transport is not None:
             self.transport.abort()
+
+    def _close(self) -> None:
+        """Take nothing more, and parse what was received."""
+        self._parser = None
+        self._is_closing = True
+        self._finish()
+        if not self.ended.done() and not self._has_turn:
+            self._has_turn = True
+            self._turns.add(self._turn)
+
+    def _finish(self) -> None:
+        recording = self.recording
+        if recording is not None:
+            if recording.parse_pending(MAX_PARSED_EVENTS):
+                return
+            if self.broken is None and self._streaming:
+                recording.finish(self.headers.get("content-type", ""))
+        self._end()
 
     def _fail(self, problem: Exception) -> None:
         """Report an internal error to the waiting caller and abort the connection."""
@@ -294,28 +389,21 @@ class Exchange(asyncio.Protocol):
                 # The server closes first, as requested, so that TIME_WAIT is on its side.
                 self._timer = self.ended.get_loop().call_later(LINGER_S, self.transport.abort)
 
-    @_guarded
     def _on_timer(self) -> None:
         self._timer = None
-        if self.ended.done() or self.end_ns is not None:
-            return
-        if self.recording is not None and self.recording.parse_pending(MAX_PARSED_PIECES):
-            self._timer = self.ended.get_loop().call_soon(self._on_timer)
-            return
-        self._check(self.now_ns())
+        if not self.ended.done():
+            self._arrive(self.now_ns(), b"")
 
     def _check(self, now_ns: int) -> None:
-        """End the exchange if a deadline passed before `now_ns`; otherwise schedule the next check."""
+        """End the exchange if a deadline passed before `now_ns`; otherwise schedule the next check. All earlier events are parsed."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
-        if self.ended.done() or self._deadlines is None or self.end_ns is not None:
+        if self.ended.done() or self._deadlines is None or self._is_closing:
             return
-        if self.recording is not None:
-            self.recording.parse_pending()
-            if self.recording.has_failed:
-                self._complete()  # although the server keeps the connection open
-                return
+        if self.recording is not None and self.recording.has_failed:
+            self._complete()  # although the server keeps the connection open
+            return
         due = self._deadlines.intended_ns
         limits = self._deadlines.timeouts
         waits = [(due + round(limits.total * 1e9), Outcome.TIMEOUT_TOTAL, f"no end after {limits.total:g} s")]

@@ -3,11 +3,15 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from prober.measure.chat import error_message, request_body
+from prober.measure.api import APIS
+from prober.measure.chat import Dialect
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, classify
+from prober.measure.payload import error_message
+from prober.measure.recording import Recording
 from prober.measure.result import ProbeResult
-from prober.measure.timeline import Connection, Recording, Timeline
+from prober.measure.timeline import Connection, Timeline
 from prober.net.clock import Alarm
 from prober.net.connection import Broken, cert_expiry, connect
 from prober.net.exchange import Deadlines, Exchange
@@ -46,7 +50,10 @@ class Flight:
         self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
         self._id = f"slo-probe-{uuid.uuid4().hex[:16]}"
         self._draw: DrawnRequest = drawer.draw(self._id[10:])
-        self._recording = Recording(streamed=target.spec.stream, keep_answer=self._draw.expectation is not None)
+        self._api = APIS[target.spec.api]
+        self._recording = Recording(
+            target.spec.stream, self._api, self._draw.output_tokens, keep_answer=self._draw.expectation is not None
+        )
         self._exchange = Exchange(self._recording, target.clock)
         self._connection: Connection | None = None
         self._request = b""
@@ -167,8 +174,10 @@ class Flight:
         if secret and token is None:
             return Verdict(Outcome.REJECTED, secret.problem)
         body = self._body(identity)
-        path = f"{identity.base_path}/{'chat/completions' if spec.api == 'chat' else 'completions'}"
-        head = target.endpoint.head("POST", path, length=len(body), request_id=self._id, token=token)
+        path = f"{identity.base_path}/{self._api.path}"
+        head = target.endpoint.head(
+            "POST", path, length=len(body), request_id=self._id, token=token, headers=self._api.headers
+        )
         try:
             self._connection = await connect(target.endpoint, self._exchange, spec.timeouts.connect)
         except Broken as broken:
@@ -182,9 +191,8 @@ class Flight:
 
     def _body(self, identity: Identity) -> bytes:
         draw, spec = self._draw, self._target.spec
-        return request_body(
+        return self._api.request_body(
             identity.dialect,
-            api=spec.api,
             model=identity.model,
             messages=draw.messages,
             max_tokens=draw.output_tokens,
@@ -201,16 +209,25 @@ class Flight:
         if lag is not None and lag > spec.max_send_lag:
             detail = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag * 1e3:g} ms)"
             return Verdict(Outcome.INVALID, detail)
+        impossible = self._recording.refuse_impossible_usage(len(self._request))
         failed = exchange.status is not None and exchange.status >= 300
         ending = self._recording.observed_end(
             transport_verdict=exchange.broken,
             status=exchange.status,
             status_detail=error_message(bytes(exchange.body)) if failed else "",
         )
-        forces = "ignore_eos" in identity.dialect.force_length and self._draw.expectation is None
-        forced = self._draw.output_tokens if forces else None
-        return classify(
-            ending, ExpectedAnswer(spec.stream, identity.dialect.sends_done, forced, self._draw.expectation)
+        verdict = classify(ending, self._expected(identity.dialect))
+        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, impossible))))
+
+    def _expected(self, dialect: Dialect) -> ExpectedAnswer:
+        draw = self._draw
+        return ExpectedAnswer(
+            streamed=self._target.spec.stream,
+            sends_done=dialect.sends_done or self._api.has_end_event,
+            engine=dialect.name,
+            tokens=draw.output_tokens,
+            forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.expectation is None,
+            expectation=draw.expectation,
         )
 
     def _held_up(self) -> Verdict | None:
@@ -237,6 +254,8 @@ class Flight:
         timeline = self._timeline()
         identity = target.identity
         ok = verdict.outcome in ANSWERED
+        if ok and timeline.end_ns is None:  # it broke after its proper end, which no event marks
+            timeline = replace(timeline, end_ns=self._exchange.closed_ns)
         usage = timeline.usage
         cached = usage.cached_tokens if usage else None
         left = {

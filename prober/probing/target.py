@@ -12,9 +12,10 @@ from typing import Protocol
 import orjson
 
 from prober.config.target import TargetSpec
-from prober.measure.chat import Dialect, error_message
+from prober.measure.chat import Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
+from prober.measure.payload import error_message
 from prober.measure.target_state import SILENT_STATES, TargetState
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
 from prober.net.clock import Clock

@@ -29,9 +29,9 @@ from prober.features.slo.monitor import SloMonitor, TargetSlos
 from prober.measure.engines import DIALECTS
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import Outcome
+from prober.measure.recording import Recording
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
-from prober.measure.timeline import Recording
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.settings import Settings
@@ -422,7 +422,7 @@ PLACES = {
     ("Exchange", "_finish"): READING,
     ("Recording", "feed"): READING,
     ("Recording", "finish"): READING,
-    ("Recording", "_handle_event"): READING,
+    ("Recording", "_parse"): READING,
     ("Recording", "_record_content"): READING,
     ("Recording", "_record_metadata"): READING,
     ("Recording", "observed_end"): READING,

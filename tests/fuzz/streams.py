@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 
 from prober.measure.outcome import ExpectedAnswer, classify
 from prober.measure.quality import Expectation, answer_problem
-from prober.measure.timeline import MAX_ANSWER_CHARS, MAX_TEXT_CHARS, Recording, Timeline
+from prober.measure.recording import MAX_ANSWER_CHARS, MAX_TEXT_CHARS, Recording
+from prober.measure.timeline import Timeline
 
 STREAMS = Path(__file__).parent.parent / "streams"
 BLOCK = 1_000  # streams drawn from one seed
@@ -72,7 +73,7 @@ DEPTHS = (100, 254, 255, 300, 900, 1_000, 1_023, 1_024, 1_025, 5_000, 100_000)
 PROMISES = (
     ExpectedAnswer(),
     ExpectedAnswer(sends_done=False),
-    ExpectedAnswer(forced_tokens=16),
+    ExpectedAnswer(tokens=16, forced=True),
     ExpectedAnswer(expectation=Expectation("text", "word")),
     ExpectedAnswer(expectation=Expectation("regex", r"\bword\b")),
     ExpectedAnswer(expectation=Expectation("json_schema", {"type": "object"})),

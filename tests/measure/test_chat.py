@@ -1,18 +1,20 @@
 """Request bodies per engine, and parsing of chunks, answers and errors."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from prober.measure.chat import Dialect, Malformed, Usage, error_message, parse_answer, parse_chunk, request_body
+from prober.measure.chat import Dialect, Usage, parse_answer, parse_chunk, request_body
 from prober.measure.engines import DIALECTS, GENERIC, detect
+from prober.measure.payload import Malformed, error_message
 
 
 def body(dialect: Dialect, salt: str | None = "n") -> dict[str, Any]:
     raw = request_body(
         dialect,
-        api="chat",
+        is_chat=True,
         model="m",
         messages=(("user", "hi"),),
         max_tokens=9,
@@ -129,7 +131,17 @@ def test_llama_cpp_cached_tokens_are_added_to_the_prompt() -> None:
         ({"content": None, "reasoning_content": "hm"}, True, False),
         ({"reasoning": "hm"}, True, False),
         ({"refusal": "no"}, True, True),
-        ({"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}, True, True),
+        ({"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}, False, False),
+        ({"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "f", "arguments": ""}}]}, True, True),
+        ({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}, True, True),
+        ({"function_call": {"name": "f", "arguments": ""}}, True, True),
+        ({"function_call": {"arguments": ""}}, False, False),
+        ({"content": []}, False, False),
+        ({"content": [{"type": "text", "text": ""}]}, False, False),
+        ({"content": [{"type": "text", "text": "a"}]}, True, True),
+        ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}, True, False),
+        ({"audio": {"id": "a1", "transcript": ""}}, False, False),
+        ({"audio": {"id": "a1", "data": "AAA="}}, True, True),
     ],
 )
 def test_content_and_answer_are_recognised(delta: dict[str, Any], has_content: bool, is_answer: bool) -> None:
@@ -142,6 +154,19 @@ def test_content_and_answer_are_recognised(delta: dict[str, Any], has_content: b
     "error",
     [
         {"error": {"message": "died", "code": "500"}},
+        {"type": "error", "error": {"type": "overloaded_error", "message": "died"}},
+        {"error": {"error": {"message": "died"}}},
+        {"error": ["died"]},
+        {"detail": "died"},
+        {"detail": [{"loc": ["body"], "msg": "died", "type": "value_error"}]},
+        {"message": "died", "__type": "ThrottlingException"},
+        {"Message": "died", "code": "AccessDenied"},
+        {"success": False, "errors": [{"code": 7003, "message": "died"}], "result": None},
+        {"type": "about:blank", "title": "Busy", "status": 503, "detail": "died"},
+        {"fault": {"faultstring": "died", "detail": {"errorcode": "x"}}},
+        {"base_resp": {"status_code": 1004, "status_msg": "died"}},
+        {"error_code": 18, "error_msg": "died"},
+        {"choices": [{"index": 0, "delta": {"content": ""}, "error": {"code": 502, "message": "died"}}]},
         {"error": {"code": 500, "message": "died", "type": "server_error"}, "choices": []},
         {"error": "died"},
         {"object": "error", "message": "died"},
@@ -180,7 +205,7 @@ def test_a_request_without_stream_has_no_stream_options(name: str) -> None:
     """With `stream: false` there are no stream options; completions get one prompt; sampling cannot override either."""
     raw = request_body(
         DIALECTS[name],
-        api="completions",
+        is_chat=False,
         model="m",
         messages=(("system", "a"), ("user", "b")),
         max_tokens=9,
@@ -215,12 +240,12 @@ def test_an_invalid_token_count_is_ignored(count: Any) -> None:
         b'{"error":{"message":%s}}',
     ],
 )
-@pytest.mark.parametrize("depth", [255, 1_000])
-def test_a_value_nested_too_deeply_is_malformed(payload: bytes, depth: int) -> None:
-    """A document that can be parsed but not serialised is an error of the server and does not crash the prober."""
+@pytest.mark.parametrize("depth", [255, 1_000, 100_000])
+def test_a_value_nested_too_deeply_does_no_harm(payload: bytes, depth: int) -> None:
+    """It is malformed, or no content; it does not crash the prober."""
     document = payload % (b"[" * depth + b"1" + b"]" * depth)
-    with pytest.raises(Malformed):
-        parse_chunk(document)
+    with suppress(Malformed):
+        assert not parse_chunk(document).has_content
     assert len(error_message(document)) <= 300
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.measure import timeline as module
-from prober.measure.timeline import Connection, Recording, Timeline
+from prober.measure import recording as module
+from prober.measure.recording import Recording
+from prober.measure.timeline import Connection, Timeline
 
 MS = 1_000_000
 STREAMS = Path(__file__).parent.parent / "streams"

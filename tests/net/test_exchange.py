@@ -10,7 +10,8 @@ import pytest
 from prober.config.target import Timeouts
 from prober.measure import chat
 from prober.measure.outcome import ExpectedAnswer, Outcome, Verdict, classify
-from prober.measure.timeline import Recording, Timeline
+from prober.measure.recording import Recording
+from prober.measure.timeline import Timeline
 from prober.net import exchange as module
 from prober.net.clock import Clock
 from prober.net.exchange import Deadlines, Exchange
@@ -27,11 +28,17 @@ FRAMINGS = {
 
 
 class Wire(asyncio.Transport):
-    """A connection that only remembers whether it was cut."""
+    """A connection that only remembers whether it was cut, and whether it is read."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_cut = False
+        self.is_cut, self.is_read = False, True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
 
     def write(self, data: Any) -> None:
         pass

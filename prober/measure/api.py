@@ -1,0 +1,73 @@
+"""The APIs of a target: path, request, events and end of an answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from prober.measure import chat, messages, responses
+from prober.measure.chat import Chunk
+
+DONE = b"[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API.
+
+    path: below the base path
+    request_body: arguments as in `chat.request_body`
+    parse_event: event name and data to a chunk; raises Malformed
+    parse_answer: body of an answer that is not streamed to a chunk; raises Malformed
+    end_marks: bytes without which no event ends the answer; generated text may contain them too
+    has_end_event: an event of its own ends the answer, whether or not the engine sends `[DONE]`
+    can_force_length: engines that can be forced to a length can be so with this API
+    headers: names and values that every request needs
+    """
+
+    name: str
+    path: str
+    request_body: Callable[..., bytes]
+    parse_event: Callable[[bytes, bytes], Chunk]
+    parse_answer: Callable[[bytes], Chunk]
+    end_marks: tuple[bytes, ...] = (DONE,)
+    has_end_event: bool = False
+    can_force_length: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+CHAT = Api(
+    "chat",
+    "chat/completions",
+    partial(chat.request_body, is_chat=True),
+    chat.parse_event,
+    chat.parse_answer,
+    can_force_length=True,
+)
+COMPLETIONS = Api(
+    "completions",
+    "completions",
+    partial(chat.request_body, is_chat=False),
+    chat.parse_event,
+    chat.parse_answer,
+    can_force_length=True,
+)
+RESPONSES = Api(
+    "responses",
+    "responses",
+    responses.request_body,
+    responses.parse_event,
+    responses.parse_answer,
+    (DONE, *(kind.encode() for kind in sorted(responses.ENDS))),
+    has_end_event=True,
+)
+MESSAGES = Api(
+    "messages",
+    "messages",
+    messages.request_body,
+    messages.parse_event,
+    messages.parse_answer,
+    (DONE, b"message_stop"),
+    has_end_event=True,
+    headers=messages.HEADERS,
+)
+APIS = {api.name: api for api in (CHAT, COMPLETIONS, RESPONSES, MESSAGES)}

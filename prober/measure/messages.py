@@ -1,0 +1,121 @@
+"""Anthropic's Messages API: request bodies, and a parser for the events of an answer.
+
+An answer ends with `message_stop`. Source: Anthropic's API reference, "Streaming Messages". Engines offer no field that forces a length
+here, and lengths are limits.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from prober.measure.chat import Chunk, Dialect, Usage
+from prober.measure.payload import Malformed, count, error_of, json_object, name, shortened, text_of
+
+HEADERS = (("anthropic-version", "2023-06-01"),)
+
+
+def request_body(
+    dialect: Dialect,
+    *,
+    model: str,
+    messages: Sequence[tuple[str, str]],
+    max_tokens: int,
+    stream: bool,
+    sampling: Mapping[str, Any],
+    salt: str | None,
+    user: str,
+    force_length: bool = True,
+) -> bytes:
+    """Returns the JSON body of one probe request; arguments as in `chat.request_body`. System messages go to their own field."""
+    body: dict[str, Any] = {
+        "model": model,
+        **sampling,
+        "messages": [{"role": role, "content": content} for role, content in messages if role != "system"],
+        "max_tokens": max_tokens,
+        "stream": stream,
+    }
+    if system := "\n".join(content for role, content in messages if role == "system"):
+        body["system"] = system
+    if dialect.user:
+        body["metadata"] = {"user_id": user}
+    return orjson.dumps(body)
+
+
+def parse_event(event_name: bytes, payload: bytes) -> Chunk:
+    """Parses one event of a stream. Raises Malformed. The type in the data counts, else the event's name."""
+    document = json_object(payload)
+    kind = document.get("type")
+    if not isinstance(kind, str):
+        kind = event_name.decode("utf-8", "replace")
+    match kind:
+        case "content_block_delta":
+            return _content(document.get("delta"))
+        case "content_block_start":
+            return _content(document.get("content_block"))
+        case "message_start":
+            message = document.get("message")
+            if not isinstance(message, dict):
+                raise Malformed("`message_start` has no `message`")
+            return Chunk(usage=_usage(message), model=name(message.get("model")))
+        case "message_delta":
+            delta = document.get("delta")
+            reason = delta.get("stop_reason") if isinstance(delta, dict) else None
+            return Chunk(finish_reason=shortened(text_of(reason)) if reason else None, usage=_usage(document))
+        case "message_stop":
+            return Chunk(is_end=True)
+    if kind == "error" or "error" in document:
+        return Chunk(error=error_of(document) or "no message")
+    if "choices" in document:
+        raise Malformed("a chunk of the chat API, though `api: messages` was asked")
+    return Chunk(error=None if kind in ("ping", "content_block_stop") else error_of(document))
+
+
+def parse_answer(payload: bytes) -> Chunk:
+    """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
+    message = json_object(payload)
+    blocks = message.get("content")
+    if not isinstance(blocks, list):
+        if (error := error_of(message)) is not None:
+            return Chunk(error=error)
+        raise Malformed("the answer has no list `content`")
+    contents = [_content(block) for block in blocks]
+    answer = "".join(content.text for content in contents if content.is_answer)
+    reasoning = "".join(content.text for content in contents if not content.is_answer)
+    reason = message.get("stop_reason")
+    return Chunk(
+        bool(answer or reasoning),
+        bool(answer),
+        answer or reasoning,
+        shortened(text_of(reason)) if reason else None,
+        _usage(message),
+        None,
+        name(message.get("model")),
+    )
+
+
+def _content(block: Any) -> Chunk:
+    """Content of a block or its delta: text, thinking, or a tool's name and input. Signatures and citations are none."""
+    if not isinstance(block, dict):
+        raise Malformed("a content block is not an object")
+    if isinstance(thinking := block.get("thinking"), str) and thinking:
+        return Chunk(True, False, thinking)
+    is_tool = str(block.get("type")).endswith("tool_use")
+    for text in (block.get("text"), block.get("partial_json"), block.get("name") if is_tool else None):
+        if isinstance(text, str) and text:
+            return Chunk(True, True, text)
+    return Chunk()
+
+
+def _usage(holder: dict[str, Any]) -> Usage | None:
+    """Tokens of the prompt, those read from and written to the cache included, and of the answer so far."""
+    usage = holder.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    cached, created = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
+    fresh = count(usage, "input_tokens")
+    prompt = None if fresh is None else fresh + (cached or 0) + (created or 0)
+    completion = count(usage, "output_tokens")
+    if not prompt and not completion:
+        return None
+    return Usage(prompt or None, completion or None, cached)

@@ -1,0 +1,153 @@
+"""JSON of a server: tolerant reading of values, and the words of its errors in every shape seen in the field."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+MAX_COUNTED_TOKENS = 1_000_000_000  # per answer; a larger number is ignored
+MAX_SERVER_TEXT_CHARS = 300  # of an error message or a finish reason
+MAX_ERROR_DEPTH = 4  # of objects that wrap the object with the message
+# Keys under which servers put the words of an error, the most telling first: OpenAI, FastAPI, AWS, Google, problem details,
+# Apigee, and others.
+_MESSAGES = (
+    "message",
+    "detail",
+    "error_description",
+    "error_msg",
+    "status_msg",
+    "faultstring",
+    "msg",
+    "Message",
+    "title",
+)
+_WRAPPERS = ("error", "errors", "detail", "Error", "fault", "base_resp")
+_FAILURE_SIGNS = ("__type", "code", "error_code", "status_code", "statusCode", "status", "success")
+
+
+class Malformed(ValueError):
+    """The payload is not an event of the API."""
+
+
+def json_object(payload: bytes) -> dict[str, Any]:
+    """The JSON object in `payload`, read as Python's and JavaScript's SDKs read it: with NaN and lone surrogates. Raises Malformed."""
+    document = _loaded(payload)
+    if not isinstance(document, dict):
+        raise Malformed(f"not a JSON object: {excerpt(payload)}")
+    return document
+
+
+def _loaded(payload: bytes) -> Any:
+    try:
+        return orjson.loads(payload)
+    except orjson.JSONDecodeError as problem:
+        strict = problem
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError):
+        raise Malformed(f"not JSON ({strict}): {excerpt(payload)}") from None
+
+
+def excerpt(payload: bytes) -> str:
+    """The beginning of bytes, quoted."""
+    return repr(payload[:80].decode("utf-8", "replace")) + ("…" if len(payload) > 80 else "")
+
+
+def first_line(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
+    """The first line with text, as text."""
+    lines = payload[: 4 * limit].decode("utf-8", "replace").splitlines()
+    return shortened(next((line.strip() for line in lines if line.strip()), ""), limit)
+
+
+def text_of(value: object) -> str:
+    """A string unchanged, anything else as JSON. Raises Malformed for a value nested too deeply to serialise."""
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        pass
+    try:
+        return json.dumps(value)
+    except (ValueError, RecursionError) as problem:
+        raise Malformed(f"nested too deeply ({problem})") from None
+
+
+def shortened(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
+    """The text, cut to `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def name(value: object) -> str:
+    """A name that a server gave, "" if it is no text."""
+    return shortened(value) if isinstance(value, str) else ""
+
+
+def joined_surrogates(text: str) -> str:
+    """The text with halves of surrogate pairs joined, and those without the other half replaced."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def count(table: Any, key: str) -> int | None:
+    """A number of tokens, also one written as `12.0`; None if it is absent or impossible."""
+    value = table.get(key) if isinstance(table, dict) else None
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and 0 <= value <= MAX_COUNTED_TOKENS else None
+
+
+def error_of(document: Mapping[str, Any]) -> str | None:
+    """The message of an error object; None if `document` is none.
+
+    An object is an error if it has an `error`, or says by its type that it is one, or has the words of one beside a code and none of
+    the content of an answer. OpenRouter puts it into the choice.
+    """
+    if document.get("error"):
+        return _message(document["error"])
+    if document.get("object") == "error" or document.get("type") == "error":
+        return _message(document)
+    if choices := document.get("choices"):
+        first = choices[0] if isinstance(choices, list) else None
+        return _message(first["error"]) if isinstance(first, dict) and first.get("error") else None
+    if document.get("usage"):
+        return None
+    if any(document.get(key) for key in _WRAPPERS) or (
+        any(key in document for key in _MESSAGES) and any(key in document for key in _FAILURE_SIGNS)
+    ):
+        return _message(document)
+    return None
+
+
+def error_message(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
+    """The message of an error response: that of the error object, else the beginning of the body."""
+    try:
+        document = _loaded(payload)
+        if isinstance(document, list) and document:
+            document = document[0]
+        message = error_of(document) if isinstance(document, dict) else None
+        if message is None and isinstance(document, dict):
+            message = next(_words(document, 0), None)
+    except Malformed:
+        message = None
+    text = message if message is not None else payload[: 4 * limit].decode("utf-8", "replace")
+    return shortened(" ".join(joined_surrogates(text).split()), limit)
+
+
+def _message(error: Any) -> str:
+    words = next(_words(error, 0), None)
+    return shortened(joined_surrogates(words if words is not None else text_of(error)))
+
+
+def _words(error: Any, depth: int) -> Iterator[str]:
+    """Texts that tell of an error, the most telling first."""
+    if isinstance(error, str):
+        if error:
+            yield error
+    elif depth < MAX_ERROR_DEPTH and isinstance(error, list):
+        for item in error[:3]:
+            yield from _words(item, depth + 1)
+    elif depth < MAX_ERROR_DEPTH and isinstance(error, dict):
+        for key in (*_WRAPPERS, *_MESSAGES):
+            if error.get(key):
+                yield from _words(error[key], depth + 1)

@@ -1,0 +1,390 @@
+"""Recording of one answer: from timestamped bytes to the fields of its timeline and to the observations for its verdict."""
+
+from array import array
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from operator import sub
+
+from prober.measure import chat
+from prober.measure.api import CHAT, DONE, Api
+from prober.measure.outcome import ObservedEnd, Verdict
+from prober.measure.payload import Malformed, error_of, first_line, joined_surrogates, json_object
+from prober.measure.sse import LineTooLong, SseDecoder, SseEvent
+from prober.measure.timeline import Timeline
+
+MAX_CHUNKS = 100_000
+MAX_TEXT_CHARS = 2_000
+MAX_ANSWER_CHARS = 1 << 19
+MAX_UNPARSED_BYTES = 64 << 10
+MAX_KEPT_BODY_BYTES = 64 << 10
+MAX_STRAY_CHARS = 200
+MAX_DONE_BYTES = 64  # of event data in which `[DONE]` is looked for, white space before it included
+MAX_MARK_BYTES = 32
+# Bounds of one step, so that no timestamp of another answer waits for long: each is some 0.1 to 0.5 ms of work.
+DECODED_BYTES = 16 << 10
+SPLIT_BYTES = 2 << 10
+PARSED_EVENTS = 8
+LOOKED_AHEAD = 64
+# What an answer may come in. An engine sends a chunk a token at most, of three lines; comments, empty events and other kinds are
+# beside them. Byte by byte a chunk has some 300 pieces. A flood is given up at these bounds.
+LINES_PER_TOKEN, FREE_LINES = 24, 6_000
+PIECES_PER_TOKEN, FREE_PIECES = 400, 20_000
+USAGE_SLACK, FREE_COMPLETION_TOKENS, FREE_PROMPT_TOKENS = 2, 64, 1 << 16
+GZIP = b"\x1f\x8b"
+
+
+@dataclass(slots=True)
+class Recording:
+    """Builds a timeline from the pieces of one answer, incrementally, in bounded memory and in bounded steps.
+
+    Call `feed` with each piece and its arrival time, `work` while `has_urgent_work`, `parse_pending` to parse the events fed so far,
+    and `finish` once the body has ended. `feed` detects the end of the answer immediately; all other fields reflect the parsed events
+    only.
+
+    tokens: requested length of the answer, which bounds how many lines and pieces it may come in
+    keep_answer: collect the text without reasoning in `answer`
+    ended_ns: arrival of the event that ended the answer; None without one
+    """
+
+    streamed: bool = True
+    api: Api = CHAT
+    tokens: int = MAX_CHUNKS
+    keep_answer: bool = False
+    first_ns: int | None = None
+    first_answer_ns: int | None = None
+    last_ns: int | None = None
+    ended_ns: int | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    malformed: str | None = None
+    usage: chat.Usage | None = None
+    answered_model: str = ""
+    has_urgent_work: bool = False
+    _texts: list[str] = field(default_factory=list)
+    _text_chars: int = 0
+    _answers: list[str] = field(default_factory=list)
+    _answer_chars: int = 0
+    _generated_bytes: int = 0
+    _stamps: "array[int]" = field(default_factory=lambda: array("q"))
+    _totals: "array[int]" = field(default_factory=lambda: array("q"))
+    _sse: SseDecoder = field(default_factory=SseDecoder)
+    _body: bytearray = field(
+        default_factory=bytearray
+    )  # of an answer that is not streamed; else its beginning, until an event
+    _raw: deque[tuple[int, bytes]] = field(default_factory=deque)  # not split into events yet
+    _events: deque[tuple[int, SseEvent]] = field(default_factory=deque)  # not parsed yet
+    _pending_bytes: int = 0
+    _lines: int = 0
+    _pieces: int = 0
+    _tail: bytes = b""  # of the piece before, in case a mark lies across two pieces
+    _has_event: bool = False
+    _choice: int | None = None
+    _fed_ns: int = 0
+
+    @property
+    def done(self) -> bool:
+        """The event that ends the answer was received."""
+        return self.ended_ns is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """An error object or malformed data was seen: only the end of the body can still change the verdict."""
+        return self.error is not None or self.malformed is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing that follows can be part of the answer."""
+        return self.done or self.has_failed
+
+    @property
+    def content_chunks(self) -> int:
+        """Number of chunks with content (0 or 1 for an answer that is not streamed)."""
+        return len(self._stamps)
+
+    @property
+    def text(self) -> str:
+        """The first MAX_TEXT_CHARS of the generated text, reasoning included."""
+        return joined_surrogates("".join(self._texts))[:MAX_TEXT_CHARS]
+
+    @property
+    def answer(self) -> str:
+        """The text without reasoning, collected only if `keep_answer` is set."""
+        return joined_surrogates("".join(self._answers))
+
+    @property
+    def stray_text(self) -> str:
+        """First line of the body that is no part of an event stream; "" if there is none."""
+        return first_line(self._sse.stray_line, MAX_STRAY_CHARS)
+
+    def feed(self, at_ns: int, data: bytes) -> bool:
+        """Add a piece of the body that arrived at `at_ns`. Returns True once the answer has ended; later data is ignored."""
+        if self.is_over:
+            return True
+        self._fed_ns = at_ns
+        if not self.streamed:
+            self._body += data
+            self.last_ns = at_ns
+            return False
+        self._pieces += 1
+        self._lines += max(data.count(b"\n"), data.count(b"\r"))
+        if (
+            self._lines > FREE_LINES + LINES_PER_TOKEN * self.tokens
+            or self._pieces > FREE_PIECES + PIECES_PER_TOKEN * self.tokens
+        ):
+            self._drop_pending()
+            self.malformed = (
+                f"too many events: {self._lines} lines in {self._pieces} pieces for an answer of {self.tokens} tokens"
+            )
+            return True
+        self._raw.append((at_ns, data))
+        self._pending_bytes += len(data)
+        window = self._tail + data
+        self._tail = window[-MAX_MARK_BYTES:]
+        if not self._has_event and len(self._body) < MAX_KEPT_BODY_BYTES:
+            self._body += data
+        if not self._has_event or b"error" in window or any(mark in window for mark in self.api.end_marks):
+            self.has_urgent_work = True
+            self.work()
+            return self.is_over
+        self.has_urgent_work = self.has_urgent_work or self._pending_bytes > MAX_UNPARSED_BYTES
+        return False
+
+    def work(self) -> None:
+        """Do a bounded part of what cannot wait: split pieces that may hold the end, and parse what may be an error."""
+        if self._raw:
+            self._decode(DECODED_BYTES)
+        elif self._events:
+            self.parse_pending(PARSED_EVENTS)
+        is_backlog = self._pending_bytes > MAX_UNPARSED_BYTES
+        may_fail = any(
+            b"error" in event.data or event.name == b"error" for _, event in islice(self._events, LOOKED_AHEAD)
+        )
+        self.has_urgent_work = not self.done and (bool(self._raw) or ((is_backlog or may_fail) and bool(self._events)))
+
+    def parse_pending(self, max_events: int | None = None) -> bool:
+        """Parse up to `max_events` of the unparsed events, all by default. Returns True if some remain."""
+        if max_events is None:
+            while self._raw:
+                self._decode(DECODED_BYTES)
+        elif not self._events and self._raw:
+            self._decode(SPLIT_BYTES)
+        events = self._events
+        for _ in range(len(events) if max_events is None else min(max_events, len(events))):
+            at_ns, event = events.popleft()
+            self._pending_bytes -= len(event.data)
+            self._parse(at_ns, event)
+        return bool(events or self._raw)
+
+    def finish(self, content_type: str = "") -> None:
+        """Process the end of the body. content_type: of the response, to say what it is if not an event stream."""
+        self.parse_pending()
+        if self.error is not None or self.malformed is not None or self.ended_ns is not None:
+            return
+        try:
+            if not self.streamed:
+                chunk = self.api.parse_answer(bytes(self._body))
+                if chunk.has_content:
+                    self._stamps.append(self.last_ns or 0)
+                self._record_metadata(chunk)
+                return
+            for event in self._sse.finish():
+                if _is_done(event.data):
+                    self.ended_ns = self._fed_ns
+                elif event.data.strip():
+                    self._parse(self._fed_ns, event)
+        except (LineTooLong, Malformed) as problem:
+            self.malformed = str(problem)
+        if self.stray_text and not self._has_event and not self.has_failed:
+            self._read_stray(content_type)
+
+    def complete(self, timeline: Timeline) -> Timeline:
+        """Return `timeline` with the fields that this recording measured."""
+        # Running totals give tokens per chunk only if every content chunk had one; one usage at the end does not.
+        has_totals = len(self._totals) == len(self._stamps) > 0
+        steps = array("q", map(sub, self._totals, (0, *self._totals))) if has_totals else None
+        return replace(
+            timeline,
+            first_ns=self.first_ns if self.streamed else None,
+            first_answer_ns=self.first_answer_ns if self.streamed else None,
+            content_ns=self._stamps[:] if self.streamed else (),  # an array takes a fifth of the memory of a tuple
+            content_tokens=steps,
+            usage=self.usage,
+            finish_reason=self.finish_reason,
+            answered_model=self.answered_model,
+        )
+
+    def observed_end(
+        self, *, transport_verdict: Verdict | None, status: int | None, status_detail: str = ""
+    ) -> ObservedEnd:
+        """The input of `outcome.classify`."""
+        return ObservedEnd(
+            transport_verdict=transport_verdict,
+            status=status,
+            status_detail=status_detail,
+            error=self.error,
+            malformed=self.malformed,
+            finish_reason=self.finish_reason,
+            done=self.done,
+            content_chunks=self.content_chunks,
+            completion_tokens=self.usage.completion_tokens if self.usage else None,
+            answer=self.answer,
+            stray_text=self.stray_text,
+        )
+
+    def refuse_impossible_usage(self, request_bytes: int) -> str:
+        """Drop a usage that this answer cannot have had. Returns a sentence that says so, "" if there is none.
+
+        A token that a client receives has a byte at least, and the others (special tokens, hidden reasoning) are bounded by the length
+        that was asked for; a prompt has fewer tokens than the request has bytes, but for what a server adds.
+        """
+        usage = self.usage
+        if usage is None:
+            return ""
+        completion, prompt = usage.completion_tokens or 0, usage.prompt_tokens or 0
+        if completion > USAGE_SLACK * max(self.tokens, self._generated_bytes) + FREE_COMPLETION_TOKENS:
+            self.usage, claim = None, f"{completion} tokens, in an answer of {self._generated_bytes} bytes"
+        elif prompt > request_bytes + FREE_PROMPT_TOKENS:
+            self.usage, claim = None, f"{prompt} prompt tokens, for a request of {request_bytes} bytes"
+        else:
+            return ""
+        del self._totals[:]
+        return f"the usage was refused as impossible: {claim}"
+
+    def _drop_pending(self) -> None:
+        self._raw.clear()
+        self._events.clear()
+        self._pending_bytes = 0
+        self.has_urgent_work = False
+
+    def _decode(self, max_bytes: int) -> None:
+        """Split up to `max_bytes` of the raw pieces into events, and look for the end of the answer.
+
+        `[DONE]` counts as soon as its line ends, without the blank line that completes the event: no further data line can turn the
+        event into a chunk, and some servers omit the blank line and keep the connection open.
+        """
+        at_ns = 0
+        while self._raw and max_bytes > 0 and not self.done:
+            at_ns, piece = self._raw.popleft()
+            if len(piece) > max_bytes:
+                self._raw.appendleft((at_ns, piece[max_bytes:]))
+                piece = piece[:max_bytes]
+            max_bytes -= len(piece)
+            self._pending_bytes -= len(piece)
+            try:
+                events, too_long = self._sse.feed(piece), None
+            except LineTooLong as problem:
+                events, too_long = problem.events, str(problem)
+            for event in events:
+                self._has_event = self._has_event or bool(event.data)
+                if _is_done(event.data):
+                    self._end(at_ns)
+                    return
+                if not event.data.strip() and event.name != b"error":
+                    continue  # a heartbeat
+                self._events.append((at_ns, event))
+                self._pending_bytes += len(event.data)
+                if self._ends_answer(event):
+                    self._end(at_ns)
+                    return
+            if too_long:
+                self.parse_pending()
+                self.malformed = None if self.has_failed else too_long
+                self._raw.clear()
+                return
+        if len(pending := self._sse.pending) == 1 and _is_done(pending[0]):
+            self._end(at_ns)
+        elif self._has_event and self._body:
+            self._body.clear()
+        if self._sse.stray_line[:1] == b"{" and not self.has_failed:
+            self._read_stray_error()
+
+    def _end(self, at_ns: int) -> None:
+        self.ended_ns = at_ns
+        self._raw.clear()
+        self._pending_bytes = sum(len(event.data) for _, event in self._events)
+        self.has_urgent_work = False
+
+    def _ends_answer(self, event: SseEvent) -> bool:
+        """Whether the event is the last one of its API; only one that contains a mark is parsed for this."""
+        if not self.api.has_end_event or not any(
+            mark in event.data or mark in event.name for mark in self.api.end_marks
+        ):
+            return False
+        try:
+            return self.api.parse_event(event.name, event.data).is_end
+        except Malformed:
+            return False
+
+    def _read_stray_error(self) -> None:
+        """A line of JSON without `data:` may be an error that the server wrote into the stream as it is."""
+        with suppress(Malformed):
+            self.error = error_of(json_object(self._sse.stray_line))
+
+    def _read_stray(self, content_type: str) -> None:
+        body = bytes(self._body)
+        with suppress(Malformed):
+            self.error = error_of(json_object(body))
+        if self.error is None:
+            words = "gzip data" if body.startswith(GZIP) else first_line(body) or self.stray_text
+            kind = content_type.partition(";")[0].strip() or "no content type"
+            self.malformed = f"{kind} and no event stream, which was asked for: {words[:MAX_STRAY_CHARS]!r}"
+
+    def _parse(self, at_ns: int, event: SseEvent) -> None:
+        if self.has_failed or not event.complete:
+            return  # one that the stream was cut inside makes the outcome `truncated`, not `malformed`
+        payload = event.data
+        if payload[:1] != b"{":
+            payload = payload.strip()
+        try:
+            chunk = self.api.parse_event(event.name, payload)
+            if chunk.has_content or chunk.finish_reason is not None:
+                if self._choice is None:
+                    self._choice = chunk.choice
+                elif chunk.choice != self._choice:
+                    return  # of an answer that nobody asked for
+            if chunk.has_content:
+                self._record_content(at_ns, chunk)
+            self._record_metadata(chunk)
+        except Malformed as problem:
+            self.malformed = str(problem)
+
+    def _record_content(self, at_ns: int, chunk: chat.Chunk) -> None:
+        stamps = self._stamps
+        if len(stamps) >= MAX_CHUNKS:
+            self.malformed = f"more than {MAX_CHUNKS} content chunks in one stream"
+            return
+        stamps.append(at_ns)
+        self.last_ns = at_ns
+        if self.first_ns is None:
+            self.first_ns = at_ns
+        if self.first_answer_ns is None and chunk.is_answer:
+            self.first_answer_ns = at_ns
+        if chunk.usage is not None and chunk.usage.completion_tokens:
+            self._totals.append(chunk.usage.completion_tokens)
+
+    def _record_metadata(self, chunk: chat.Chunk) -> None:
+        if chunk.error is not None:
+            self.error = chunk.error
+        if chunk.usage is not None:
+            self.usage = chunk.usage.over(self.usage)
+        if chunk.finish_reason is not None:
+            self.finish_reason = chunk.finish_reason
+        if chunk.model and not self.answered_model:
+            self.answered_model = chunk.model
+        text = chunk.text
+        if not text:
+            return
+        self._generated_bytes += len(text)
+        if self._text_chars < MAX_TEXT_CHARS:
+            self._texts.append(text[:MAX_TEXT_CHARS])
+            self._text_chars += len(text)
+        if self.keep_answer and chunk.is_answer and self._answer_chars < MAX_ANSWER_CHARS:
+            self._answers.append(text)
+            self._answer_chars += len(text)
+
+
+def _is_done(data: bytes) -> bool:
+    """Whether the data of an event is `[DONE]`; OpenAI's SDKs ignore what follows it."""
+    return data[:MAX_DONE_BYTES].lstrip().startswith(DONE)

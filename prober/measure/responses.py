@@ -1,0 +1,135 @@
+"""OpenAI's Responses API: request bodies, and a parser for the events of an answer.
+
+An answer ends with `response.completed`, `response.incomplete` or `response.failed`. Source: OpenAI's API reference, "Streaming
+events". Engines offer no field that forces a length here, and lengths are limits.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from prober.measure.chat import Chunk, Dialect, Usage
+from prober.measure.payload import Malformed, count, error_of, json_object, name, shortened, text_of
+
+ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+
+
+def request_body(
+    dialect: Dialect,
+    *,
+    model: str,
+    messages: Sequence[tuple[str, str]],
+    max_tokens: int,
+    stream: bool,
+    sampling: Mapping[str, Any],
+    salt: str | None,
+    user: str,
+    force_length: bool = True,
+) -> bytes:
+    """Returns the JSON body of one probe request; arguments as in `chat.request_body`. Nothing is stored by the server."""
+    body: dict[str, Any] = {
+        "model": model,
+        **sampling,
+        "input": [{"role": role, "content": content} for role, content in messages],
+        "max_output_tokens": max_tokens,
+        "stream": stream,
+        "store": False,
+    }
+    if dialect.user:
+        body["user"] = user
+    if salt is not None and (name := _salt_field(dialect)):
+        body[name] = salt
+    return orjson.dumps(body)
+
+
+def parse_event(event_name: bytes, payload: bytes) -> Chunk:
+    """Parses one event of a stream. Raises Malformed. The type in the data counts, as in OpenAI's SDKs, else the event's name."""
+    document = json_object(payload)
+    kind = document.get("type")
+    if not isinstance(kind, str):
+        kind = event_name.decode("utf-8", "replace")
+    if kind.endswith(".delta"):
+        delta = document.get("delta")
+        text = delta if isinstance(delta, str) else ""
+        if kind == "response.audio.delta" or kind == "response.output_audio.delta":
+            text = text and "[audio]"
+        return Chunk(text != "", text != "" and "reasoning" not in kind, text)
+    if kind in ENDS:
+        response = document.get("response")
+        if not isinstance(response, dict):
+            raise Malformed(f"`{kind}` has no `response`")
+        return _end(response, kind.partition(".")[2])
+    if kind == "response.output_item.added":
+        item = document.get("item")
+        # A tool call begins with the name of the tool, which the model generates.
+        tool = name(item.get("name")) if isinstance(item, dict) and str(item.get("type")).endswith("_call") else ""
+        return Chunk(tool != "", tool != "", tool)
+    if kind in ("response.created", "response.in_progress", "response.queued"):
+        response = document.get("response")
+        return Chunk(model=name(response.get("model")) if isinstance(response, dict) else "")
+    if kind == "error" or "error" in document:
+        return Chunk(error=error_of(document) or "no message")
+    if "choices" in document:
+        raise Malformed("a chunk of the chat API, though `api: responses` was asked")
+    return Chunk(error=None if kind.startswith("response.") else error_of(document))
+
+
+def parse_answer(payload: bytes) -> Chunk:
+    """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
+    response = json_object(payload)
+    if "output" not in response:
+        if (error := error_of(response)) is not None:
+            return Chunk(error=error)
+        raise Malformed("the answer has no `output`")
+    answer, reasoning = _output(response["output"])
+    end = _end(response, name(response.get("status")) or "completed")
+    return end._replace(has_content=bool(answer or reasoning), is_answer=bool(answer), text=answer or reasoning)
+
+
+def _end(response: dict[str, Any], status: str) -> Chunk:
+    """The end of an answer: its status, or the reason for which it is incomplete, is the finish reason."""
+    usage, model = _usage(response), name(response.get("model"))
+    error = response.get("error")
+    if error or status == "failed":
+        return Chunk(
+            error=error_of({"error": error or {"message": f"status {status}"}}), usage=usage, model=model, is_end=True
+        )
+    details = response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) else None
+    return Chunk(finish_reason=shortened(text_of(reason or status)), usage=usage, model=model, is_end=True)
+
+
+def _output(output: Any) -> tuple[str, str]:
+    """Returns (answer text, reasoning text) of the items of a complete answer."""
+    answer: list[str] = []
+    reasoning: list[str] = []
+    for item in output if isinstance(output, list) else ():
+        if not isinstance(item, dict):
+            continue
+        parts = [part for key in ("content", "summary") if isinstance(item.get(key), list) for part in item[key]]
+        texts = [part.get("text") or part.get("refusal") for part in parts if isinstance(part, dict)]
+        texts += [item.get("name"), item.get("arguments")] if str(item.get("type")).endswith("_call") else []
+        (reasoning if item.get("type") == "reasoning" else answer).extend(
+            text for text in texts if isinstance(text, str)
+        )
+    return "".join(answer), "".join(reasoning)
+
+
+def _usage(response: dict[str, Any]) -> Usage | None:
+    usage = response.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    prompt, completion = count(usage, "input_tokens"), count(usage, "output_tokens")
+    if not prompt and not completion:
+        return None
+    return Usage(
+        prompt,
+        completion,
+        count(usage.get("input_tokens_details"), "cached_tokens"),
+        count(usage.get("output_tokens_details"), "reasoning_tokens"),
+    )
+
+
+def _salt_field(dialect: Dialect) -> str | None:
+    return next((key for key, value in dialect.cache_bypass.items() if value == Dialect.SALT), None)
