@@ -11,7 +11,7 @@ from prober.measure import chat
 from prober.measure.api import CHAT, DONE, Api
 from prober.measure.outcome import ObservedEnd, Verdict
 from prober.measure.payload import Malformed, error_of, first_line, joined_surrogates, json_object
-from prober.measure.sse import LineTooLong, SseDecoder, SseEvent
+from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent
 from prober.measure.timeline import Timeline
 
 MAX_CHUNKS = 100_000
@@ -46,6 +46,7 @@ class Recording:
     tokens: requested length of the answer, which bounds how many lines and pieces it may come in
     keep_answer: collect the text without reasoning in `answer`
     ended_ns: arrival of the event that ended the answer; None without one
+    stray_text: first line of the body that is no part of an event stream; "" if there is none
     """
 
     streamed: bool = True
@@ -61,6 +62,7 @@ class Recording:
     malformed: str | None = None
     usage: chat.Usage | None = None
     answered_model: str = ""
+    stray_text: str = ""
     has_urgent_work: bool = False
     _texts: list[str] = field(default_factory=list)
     _text_chars: int = 0
@@ -85,8 +87,8 @@ class Recording:
 
     @property
     def done(self) -> bool:
-        """The event that ends the answer was received."""
-        return self.ended_ns is not None
+        """The event that ends the answer was received, and nothing failed before it."""
+        return self.ended_ns is not None and not self.has_failed
 
     @property
     def has_failed(self) -> bool:
@@ -96,7 +98,7 @@ class Recording:
     @property
     def is_over(self) -> bool:
         """Nothing that follows can be part of the answer."""
-        return self.done or self.has_failed
+        return self.ended_ns is not None or self.has_failed
 
     @property
     def content_chunks(self) -> int:
@@ -112,11 +114,6 @@ class Recording:
     def answer(self) -> str:
         """The text without reasoning, collected only if `keep_answer` is set."""
         return joined_surrogates("".join(self._answers))
-
-    @property
-    def stray_text(self) -> str:
-        """First line of the body that is no part of an event stream; "" if there is none."""
-        return first_line(self._sse.stray_line, MAX_STRAY_CHARS)
 
     def feed(self, at_ns: int, data: bytes) -> bool:
         """Add a piece of the body that arrived at `at_ns`. Returns True once the answer has ended; later data is ignored."""
@@ -161,7 +158,7 @@ class Recording:
         may_fail = any(
             b"error" in event.data or event.name == b"error" for _, event in islice(self._events, LOOKED_AHEAD)
         )
-        self.has_urgent_work = not self.done and (bool(self._raw) or ((is_backlog or may_fail) and bool(self._events)))
+        self.has_urgent_work = self.ended_ns is None and (bool(self._raw) or ((is_backlog or may_fail) and bool(self._events)))
 
     def parse_pending(self, max_events: int | None = None) -> bool:
         """Parse up to `max_events` of the unparsed events, all by default. Returns True if some remain."""
@@ -180,7 +177,7 @@ class Recording:
     def finish(self, content_type: str = "") -> None:
         """Process the end of the body. content_type: of the response, to say what it is if not an event stream."""
         self.parse_pending()
-        if self.error is not None or self.malformed is not None or self.ended_ns is not None:
+        if self.is_over:
             return
         try:
             if not self.streamed:
@@ -192,7 +189,7 @@ class Recording:
             for event in self._sse.finish():
                 if _is_done(event.data):
                     self.ended_ns = self._fed_ns
-                elif event.data.strip():
+                elif event.data.strip() or event.name == STRAY:
                     self._parse(self._fed_ns, event)
         except (LineTooLong, Malformed) as problem:
             self.malformed = str(problem)
@@ -265,7 +262,7 @@ class Recording:
         event into a chunk, and some servers omit the blank line and keep the connection open.
         """
         at_ns = 0
-        while self._raw and max_bytes > 0 and not self.done:
+        while self._raw and max_bytes > 0 and self.ended_ns is None:
             at_ns, piece = self._raw.popleft()
             if len(piece) > max_bytes:
                 self._raw.appendleft((at_ns, piece[max_bytes:]))
@@ -277,11 +274,11 @@ class Recording:
             except LineTooLong as problem:
                 events, too_long = problem.events, str(problem)
             for event in events:
-                self._has_event = self._has_event or bool(event.data)
+                self._has_event = self._has_event or (bool(event.data) and event.name != STRAY)
                 if _is_done(event.data):
                     self._end(at_ns)
                     return
-                if not event.data.strip() and event.name != b"error":
+                if not event.data.strip() and event.name not in (b"error", STRAY):
                     continue  # a heartbeat
                 self._events.append((at_ns, event))
                 self._pending_bytes += len(event.data)
@@ -297,8 +294,6 @@ class Recording:
             self._end(at_ns)
         elif self._has_event and self._body:
             self._body.clear()
-        if self._sse.stray_line[:1] == b"{" and not self.has_failed:
-            self._read_stray_error()
 
     def _end(self, at_ns: int) -> None:
         self.ended_ns = at_ns
@@ -317,11 +312,6 @@ class Recording:
         except Malformed:
             return False
 
-    def _read_stray_error(self) -> None:
-        """A line of JSON without `data:` may be an error that the server wrote into the stream as it is."""
-        with suppress(Malformed):
-            self.error = error_of(json_object(self._sse.stray_line))
-
     def _read_stray(self, content_type: str) -> None:
         body = bytes(self._body)
         with suppress(Malformed):
@@ -337,6 +327,11 @@ class Recording:
         payload = event.data
         if payload[:1] != b"{":
             payload = payload.strip()
+        if event.name == STRAY:
+            self.stray_text = first_line(payload, MAX_STRAY_CHARS)
+            with suppress(Malformed):  # an error that the server wrote into the stream as it is
+                self.error = error_of(json_object(payload))
+            return
         try:
             chunk = self.api.parse_event(event.name, payload)
             if chunk.has_content or chunk.finish_reason is not None:

@@ -4,13 +4,14 @@ Lines end with LF, CR or CRLF, also mixed. A leading byte-order mark is dropped.
 `data:` lines are joined with LF. Comments are counted and dropped. A line or an event is limited to `max_line_bytes`.
 
 Two things are not in the standard. `error: {...}` is an event named error: llama.cpp sent its errors so. And the first line that is no
-field is kept, because servers write their last words into a stream without the syntax of one.
+field is an event of the name STRAY, because servers write their last words into a stream without the syntax of one.
 """
 
 from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 MAX_STRAY_BYTES = 4096
+STRAY = b"\0stray"  # a name that no line can give
 
 
 class SseEvent(NamedTuple):
@@ -36,20 +37,19 @@ class SseDecoder:
     """Incremental decoder: call `feed` with any split of the body, then `finish` once at its end."""
 
     __slots__ = (
-        *("_at_start", "_data", "_data_bytes", "_idle", "_max_line_bytes", "_name", "_partial_line", "_skip_lf"),
+        *("_at_start", "_data", "_data_bytes", "_has_stray", "_idle", "_max_line_bytes", "_name", "_partial_line", "_skip_lf"),
         "comments",
-        "stray_line",
     )
 
     def __init__(self, max_line_bytes: int = 1 << 20) -> None:
         self.comments = 0
-        self.stray_line = b""  # the first line that is neither a comment nor a field, cut
         self._max_line_bytes = max_line_bytes
         self._partial_line = bytearray()  # grows in place, so that many small pieces are not copied again each time
         self._data: list[bytes] = []  # data lines of the current event
         self._data_bytes = 0
         self._name = b""
         self._skip_lf = False
+        self._has_stray = False
         self._at_start = True
         self._idle = False  # between events, with nothing buffered
 
@@ -130,8 +130,9 @@ class SseDecoder:
         elif field == b"error":
             self._name = b"error"
             self._data.append(value.removeprefix(b" "))
-        elif field not in (b"id", b"retry") and not self.stray_line:
-            self.stray_line = line[:MAX_STRAY_BYTES]
+        elif field not in (b"id", b"retry") and not self._has_stray:
+            self._has_stray = True
+            events.append(SseEvent(STRAY, line[:MAX_STRAY_BYTES]))
 
     def _dispatch(self, events: list[SseEvent], *, complete: bool) -> None:
         if self._data:
