@@ -158,7 +158,9 @@ class Recording:
         may_fail = any(
             b"error" in event.data or event.name == b"error" for _, event in islice(self._events, LOOKED_AHEAD)
         )
-        self.has_urgent_work = self.ended_ns is None and (bool(self._raw) or ((is_backlog or may_fail) and bool(self._events)))
+        self.has_urgent_work = self.ended_ns is None and (
+            bool(self._raw) or ((is_backlog or may_fail) and bool(self._events))
+        )
 
     def parse_pending(self, max_events: int | None = None) -> bool:
         """Parse up to `max_events` of the unparsed events, all by default. Returns True if some remain."""

@@ -37,7 +37,17 @@ class SseDecoder:
     """Incremental decoder: call `feed` with any split of the body, then `finish` once at its end."""
 
     __slots__ = (
-        *("_at_start", "_data", "_data_bytes", "_has_stray", "_idle", "_max_line_bytes", "_name", "_partial_line", "_skip_lf"),
+        *(
+            "_at_start",
+            "_data",
+            "_data_bytes",
+            "_has_stray",
+            "_idle",
+            "_max_line_bytes",
+            "_name",
+            "_partial_line",
+            "_skip_lf",
+        ),
         "comments",
     )
 

@@ -13,7 +13,9 @@ from prober.statistics.quantiles import Quantile, quantiles
 
 SAMPLES, SPARE = 4096, 512
 FAILURE_FACTOR = 4  # as many times more failures than successes are kept: people come to look for failures
-MAX_RESULTS = 25_000  # of all targets together, some 50 MB
+MAX_RESULTS = 25_000  # of all targets together
+MAX_BYTES = 48 << 20  # of all targets together; the target with the most loses its oldest
+RESULT_BYTES = 1_600  # of a result, without its texts and timestamps
 MIN_SUCCESSES = 4  # of each target, however many targets there are
 
 
@@ -40,6 +42,8 @@ class ProbeHistory:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._targets: dict[str, TargetHistory] = {}
+        self._bytes: Counter[str] = Counter()  # by target
+        self._total_bytes = 0
 
     def observe(self, observed: ObservedTarget) -> "TargetHistory":
         """The history of one target. One that takes over the name of a target that still ends goes on with its history."""
@@ -51,6 +55,16 @@ class ProbeHistory:
         """A target is gone."""
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
+            self._total_bytes -= self._bytes.pop(target.name, 0)
+
+    def resize(self, target: str, by_bytes: int) -> None:
+        """Results of a target take more or fewer bytes. Beyond MAX_BYTES the targets that keep most forget their oldest."""
+        self._bytes[target] += by_bytes
+        self._total_bytes += by_bytes
+        while by_bytes > 0 and self._total_bytes > MAX_BYTES:
+            largest = max(self._targets.values(), key=lambda history: self._bytes[history.name])
+            if not largest.drop_oldest():
+                return
 
     @property
     def max_successes(self) -> int:
@@ -90,7 +104,16 @@ class TargetHistory(TargetObserver):
             if (results is self._successes) == (result.outcome is Outcome.OK):
                 results.append(result)
                 while len(results) > most:
-                    results.popleft()
+                    self._history.resize(self.name, -_size(results.popleft()))
+        self._history.resize(self.name, _size(result))
+
+    def drop_oldest(self) -> bool:
+        """Forget the oldest result of the kind with more results. False if one at most is left."""
+        results = max(self._successes, self._failures, key=len)
+        if len(results) <= 1:
+            return False
+        self._history.resize(self.name, -_size(results.popleft()))
+        return True
 
     def recent(self) -> Iterator[ProbeResult]:
         """Remembered probes, latest first; no more of them are looked at than are taken."""
@@ -104,6 +127,12 @@ def latest_first(histories: Iterable[TargetHistory]) -> list[ProbeResult]:
     """The remembered probes of several targets, latest first. Targets that overlap under one name share theirs."""
     results = {id(result): result for history in histories for result in history.recent()}
     return sorted(results.values(), key=_latest_first)
+
+
+def _size(result: ProbeResult) -> int:
+    timeline = result.timeline
+    stamps = len(timeline.content_ns) * (8 if timeline.content_tokens is None else 16)
+    return RESULT_BYTES + stamps + 4 * (len(result.text) + len(result.detail))
 
 
 def _latest_first(result: ProbeResult) -> int:

@@ -1,5 +1,6 @@
 """What is remembered of probes, and how much of it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -71,6 +72,22 @@ def test_an_outage_of_many_targets_has_its_bound(monkeypatch: pytest.MonkeyPatch
             found.add(ended(f"more-{more}", number))
     assert alone == shared == 200 // (1 + FAILURE_FACTOR) * FAILURE_FACTOR
     assert len(found.probes("more-99")) == MIN_SUCCESSES
+
+
+def test_long_answers_of_one_target_push_out_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All results together are bounded in bytes; the target that keeps most loses its oldest, its neighbour nothing."""
+    monkeypatch.setattr(history, "MAX_BYTES", 1_000_000)
+    found = Remembered(100)
+    for number in range(50):
+        found.add(ended("neighbour", number))
+        found.add(replace(ended("flood", number), timeline=Timeline(number, content_ns=range(10_000))))
+    assert len(found.probes("neighbour")) == 50
+    flood = found.probes("flood")
+    assert 5 <= len(flood) <= 12
+    assert flood[0].request_id == "id-49"
+    for number in range(100):
+        found.add(ended("flood", 100 + number))
+    assert len(found.probes("flood")) == 100, "short ones have room again"
 
 
 def test_samples_are_the_latest() -> None:
