@@ -168,6 +168,18 @@ def begin_long_answer(engine: Server) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.parametrize("api", ["responses", "messages"])
+def test_vllm_serves_the_other_apis(vllm: Server, saw: Saw, api: str) -> None:
+    """Without a field that forces the length, with the same outcome, usage and timestamps as the chat API."""
+    result = once(vllm, "--api", api, *LENGTHS)
+    saw(**in_short(result))
+    assert result["outcome"] == "ok"
+    assert 0 < result["usage"]["completion_tokens"] <= result["asked"]["output_tokens"] == 128
+    assert result["usage"]["prompt_tokens"] >= 256
+    assert result["finish_reason"] in {"max_output_tokens", "max_tokens", "completed", "end_turn"}
+    assert 0 < result["ttft_s"] < result["e2e_s"]
+
+
 @pytest.mark.parametrize("api", ["chat", "completions"])
 def test_vllm_gives_the_length_asked_for_and_usage_tells_it(vllm: Server, saw: Saw, api: str) -> None:
     """A probe of a healthy vLLM is ok, has the forced length, and never more chunks than tokens."""

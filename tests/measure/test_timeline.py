@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prober.measure import recording as module
+from prober.measure.api import APIS, CHAT
 from prober.measure.recording import Recording
 from prober.measure.timeline import Connection, Timeline
 
@@ -159,14 +160,27 @@ def body_of(path: Path) -> bytes:
         ("vllm_0.32_chat_continuous_usage.http", 5, 5),
         ("vllm_0.32_chat_multitoken_chunks.http", 4, 8),
         ("vllm_0.32_completions.http", 3, 3),
+        ("vllm_0.32_responses.http", 4, 4),
+        ("vllm_0.32_messages.http", None, 4),
         ("litellm_1.106.2_chat.http", None, 15),
     ],
 )
 def test_captured_streams_are_parsed(name: str, content: int | None, completion: int) -> None:
-    """Streams captured from real servers end properly, with the server's token count."""
-    recording, timeline = record((1, body_of(STREAMS / name)))
+    """Streams captured from real servers end properly, with the server's token count, wherever they are split in two."""
+    body = body_of(STREAMS / name)
+    api = APIS.get(Path(name).stem.rpartition("_")[2], CHAT)
+    wholes = set()
+    for split in range(len(body)):
+        recording = Recording(api=api)
+        for at_ns, piece in ((1, body[:split]), (2, body[split:])):
+            recording.feed(at_ns, piece)
+        recording.finish()
+        wholes.add((recording.done, recording.finish_reason, recording.usage, recording.text, recording.content_chunks))
+    assert len(wholes) == 1
+    timeline = recording.complete(Timeline(0))
     assert recording.done
-    assert recording.finish_reason in ("length", "stop")
+    assert recording.finish_reason in ("length", "stop", "max_output_tokens", "max_tokens")
+    assert recording.answered_model
     assert timeline.usage is not None
     assert timeline.usage.completion_tokens == completion
     assert content is None or recording.content_chunks == content
