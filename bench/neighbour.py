@@ -1,4 +1,4 @@
-"""Does a hostile target spoil the measurements of its neighbour? One run; the hostile server alternates between good answers and floods.
+"""Does a hostile target spoil the measurements of its neighbour? In one run it alternates between good answers and floods.
 
 The daemon probes the mock at 20 requests a second and a server of raw bytes, written for this, at 0.6 a second, as the report of the
 fault did. In every second block of BLOCK_S each answer of that server is a flood, of each kind in turn; in the others it answers like
@@ -10,17 +10,17 @@ Memory is the daemon's resident set at the end minus that after a third of the r
 
 import argparse
 import asyncio
-import json
 import multiprocessing
 import time
 from collections.abc import Callable
 from typing import Any
 
-from bench.comparison import Pair, itl_errors_ms, pairs
+from bench.comparison import Pair, itl_errors_ms
 from bench.report import goal, percentile, show
 from bench.stage import Stage, free_port, stage
 
 BLOCK_S = 20.0
+KEPT = 400  # remembered probes: full after 20 s, so that memory does not grow by them; collected every 10 s
 CONFIG = """
 defaults: {{max_in_flight: 100}}
 workloads:
@@ -76,11 +76,15 @@ def measure(running: Stage, begin_ns: int, minutes: float) -> dict[str, Any]:
     """Probes of the good target by kind of block, outcomes of the hostile one, and memory in MB over time."""
     end_ns = begin_ns + int(minutes * 60e9)
     memory = []
+    collected: dict[str, dict[str, Any]] = {}
     while time.monotonic_ns() < end_ns:
         time.sleep(10)
         memory.append(round(running.rss_mb(), 2))
+        collected.update((probe["request_id"], probe) for probe in running.probes())
     time.sleep(3)
-    probes, good = pairs(running, begin_ns, end_ns)
+    truth = running.truth()
+    probes = [probe for probe in collected.values() if begin_ns <= probe["stamps_ns"]["intended"]]
+    good = [(p, truth[p["request_id"]]) for p in probes if p["outcome"] == "ok" and p["request_id"] in truth]
 
     def block(at_ns: int) -> int:
         return int((at_ns - begin_ns) / 1e9 / BLOCK_S)
@@ -121,7 +125,7 @@ def _arm(probes: list[dict[str, Any]], good: list[Pair]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=12.0)
     minutes = parser.parse_args().minutes
     port, warm_up_s = free_port(), 5
@@ -129,7 +133,7 @@ def main() -> None:
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(port, begin_ns), daemon=True)
     server.start()
     try:
-        with stage(CONFIG.format(port=port), history=100_000) as running:
+        with stage(CONFIG.format(port=port), history=KEPT) as running:
             time.sleep(max(0.0, (begin_ns - time.monotonic_ns()) / 1e9))
             found = measure(running, begin_ns, minutes)
     finally:
@@ -137,20 +141,19 @@ def main() -> None:
         server.join()
     flood, quiet = found["arms"]["flood"], found["arms"]["good"]
     halves = found["arms"]["good, first half"], found["arms"]["good, second half"]
-    noise = {signal: abs(halves[0][signal]["p99"] - halves[1][signal]["p99"]) for signal in ("itl_ms", "ttft_ms")}
-    memory = found["memory_mb"]
-    show(
-        "neighbour",
-        [
-            goal("invalid probes beside a flood, minus those beside a healthy target", flood["invalid_percent"] - quiet["invalid_percent"], 0.5, "%"),
-            goal("ITL error p99 beside a flood, minus that beside a healthy target", flood["itl_ms"]["p99"] - quiet["itl_ms"]["p99"], max(0.5, noise["itl_ms"]), "ms"),
-            goal("TTFT error p99 beside a flood, minus that beside a healthy target", flood["ttft_ms"]["p99"] - quiet["ttft_ms"]["p99"], max(0.5, noise["ttft_ms"]), "ms"),
-            goal("floods that were not found malformed", sum(found["hostile_outcomes"].values()) - found["hostile_outcomes"].get("malformed", 0), 0, "answers"),
-            goal("memory at the end minus after a third", memory[-1] - memory[len(memory) // 3], 5, "MB"),
-        ],
-        minutes=minutes,
-        **found,
-    )  # fmt: skip
+    hostile, memory = found["hostile_outcomes"], found["memory_mb"]
+    invalid = flood["invalid_percent"] - quiet["invalid_percent"]
+    unseen = sum(hostile.values()) - hostile.get("malformed", 0)
+    goals = [goal("invalid probes beside floods, minus those beside good answers", invalid, 0.5, "%")]
+    for name, signal in (("ITL", "itl_ms"), ("TTFT", "ttft_ms")):
+        noise = abs(halves[0][signal]["p99"] - halves[1][signal]["p99"])
+        more = flood[signal]["p99"] - quiet[signal]["p99"]
+        goals.append(
+            goal(f"{name} error p99 beside floods, minus that beside good answers", more, max(0.5, noise), "ms")
+        )
+    goals.append(goal("floods that are not malformed", unseen, 0, "answers"))
+    goals.append(goal("memory at the end, minus that after a third", memory[-1] - memory[len(memory) // 3], 5, "MB"))
+    show("neighbour", goals, minutes=minutes, **found)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ LOOKED_AHEAD = 64
 # beside them. Byte by byte a chunk has some 300 pieces. A flood is given up at these bounds.
 LINES_PER_TOKEN, FREE_LINES = 24, 6_000
 PIECES_PER_TOKEN, FREE_PIECES = 400, 20_000
+BYTES_PER_TOKEN, FREE_BYTES = 16 << 10, 1 << 20
 USAGE_SLACK, FREE_COMPLETION_TOKENS, FREE_PROMPT_TOKENS = 2, 64, 1 << 16
 GZIP = b"\x1f\x8b"
 
@@ -80,6 +81,7 @@ class Recording:
     _pending_bytes: int = 0
     _lines: int = 0
     _pieces: int = 0
+    _bytes: int = 0
     _tail: bytes = b""  # of the piece before, in case a mark lies across two pieces
     _has_event: bool = False
     _choice: int | None = None
@@ -126,13 +128,16 @@ class Recording:
             return False
         self._pieces += 1
         self._lines += max(data.count(b"\n"), data.count(b"\r"))
+        self._bytes += len(data)
         if (
-            self._lines > FREE_LINES + LINES_PER_TOKEN * self.tokens
+            self._bytes > FREE_BYTES + BYTES_PER_TOKEN * self.tokens
+            or self._lines > FREE_LINES + LINES_PER_TOKEN * self.tokens
             or self._pieces > FREE_PIECES + PIECES_PER_TOKEN * self.tokens
         ):
             self._drop_pending()
             self.malformed = (
-                f"too many events: {self._lines} lines in {self._pieces} pieces for an answer of {self.tokens} tokens"
+                f"too many events: {self._bytes} bytes, {self._lines} lines in {self._pieces} pieces for an answer of "
+                f"{self.tokens} tokens"
             )
             return True
         self._raw.append((at_ns, data))

@@ -51,7 +51,7 @@ class SseDecoder:
         "comments",
     )
 
-    def __init__(self, max_line_bytes: int = 1 << 20) -> None:
+    def __init__(self, max_line_bytes: int = 256 << 10) -> None:
         self.comments = 0
         self._max_line_bytes = max_line_bytes
         self._partial_line = bytearray()  # grows in place, so that many small pieces are not copied again each time
