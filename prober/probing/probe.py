@@ -103,6 +103,7 @@ class Flight:
                 raise
             return self._unreadable(target.unreadable("the answer of a probe", problem))
         finally:
+            self._recording.refuse_impossible_usage(len(self._request))
             usage = self._recording.usage
             if usage:
                 target.settle(reserved, usage.prompt_tokens or 0, usage.completion_tokens or 0)

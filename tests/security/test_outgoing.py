@@ -214,11 +214,14 @@ EVENT = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
         ([b"HTTP/1.1 200 OK\r\n"], b"X-Filler: " + b"y" * 1000 + b"\r\n", "headers of more than 64 KiB"),
         ([b"HTTP/1.1 200 OK\r\nX-Filler: "], b"y" * 1000, "headers of more than 64 KiB"),
         ([], b"HTTP/1.1 100 Continue\r\n\r\n", "headers of more than 64 KiB"),
-        ([head(), b"data: "], b"y" * 65536, "a line of more than 1048576 bytes"),
-        ([head()], b"data: " + b"y" * 65536 + b"\n", "an event of more than 1048576 bytes"),
-        ([head("200 OK", "application/json"), b"["], b" " * 65536, "the answer passed 4 MiB"),
+        ([head(), b"data: "], b"y" * 65536, "a line of more than 262144 bytes"),
+        ([head()], b"data: " + b"y" * 65536 + b"\n", "an event of more than 262144 bytes"),
+        ([head("200 OK", "application/json"), b"["], b" " * 65536, "a line of more than 262144 bytes"),
+        ([head()], b"data:{}\n\n" * 1000, "too many events"),
+        ([head()], b":\n" * 1000, "too many events"),
+        ([head()], EVENT * 100, "too many events"),
         ([head("500 Oh", "text/plain")], b"no " * 20_000, "HTTP 500"),
-        ([head(), gzip.compress(b"x" * 10_000_000)], b"", "not JSON"),
+        ([head(), gzip.compress(b"x" * 10_000_000)], b"", "gzip data"),
         (
             [head("200 OK", "text/event-stream", "Content-Encoding: gzip"), gzip.compress(EVENT)],
             b"",
@@ -232,14 +235,12 @@ async def test_an_answer_is_bounded_in_every_part(answer: list[bytes], forever: 
     result = await met(*answer, forever=forever)
     expected = {Outcome.HTTP_5XX} if message == "HTTP 500" else {Outcome.MALFORMED, Outcome.TRUNCATED}
     assert result.outcome in expected, result.detail
-    assert message in result.detail or message == "not JSON", result.detail
+    assert message in result.detail, result.detail
 
 
 async def test_a_stream_and_a_plain_answer_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens without an end, chunks of one byte with all their framing, and JSON without an end."""
+    """Chunks of one byte with all their framing, and JSON without an end."""
     monkeypatch.setattr(exchange, "MAX_STREAM_BYTES", 1 << 20)
-    result = await met(head(), forever=EVENT * 100)
-    assert (result.outcome, "the answer passed 1 MiB" in result.detail) == (Outcome.MALFORMED, True)
     chunked = head("200 OK", "text/event-stream", "Transfer-Encoding: chunked")
     result = await met(chunked, forever=b"1;" + b"e" * 4000 + b"\r\n:\r\n")
     assert result.outcome is Outcome.MALFORMED

@@ -138,4 +138,6 @@ def _engine(backend: str | None) -> str | None:
 
 
 def _api(endpoint: str | None) -> str | None:
-    return None if endpoint is None else "chat" if "chat" in endpoint else "completions"
+    if endpoint is None:
+        return None
+    return next((api for api in ("chat", "responses", "messages") if api in endpoint), "completions")
