@@ -67,7 +67,7 @@ class ObservedEnd:
     done: `[DONE]` was received
     content_chunks: number of chunks with content
     answer: the text, only if the answer is checked
-    stray_text: first line that is no part of an event stream
+    stray_text: first words of the server that are no part of an answer
     """
 
     transport_verdict: Verdict | None = None

@@ -33,7 +33,9 @@ LINES_PER_TOKEN, FREE_LINES = 24, 6_000
 PIECES_PER_TOKEN, FREE_PIECES = 400, 20_000
 BYTES_PER_TOKEN, FREE_BYTES = 16 << 10, 1 << 20
 USAGE_SLACK, FREE_COMPLETION_TOKENS, FREE_PROMPT_TOKENS = 2, 64, 1 << 16
+MAX_CHARACTER_BYTES = 4
 GZIP = b"\x1f\x8b"
+NOTHING = chat.Chunk()
 
 
 @dataclass(slots=True)
@@ -47,7 +49,7 @@ class Recording:
     tokens: requested length of the answer, which bounds how many lines and pieces it may come in
     keep_answer: collect the text without reasoning in `answer`
     ended_ns: arrival of the event that ended the answer; None without one
-    stray_text: first line of the body that is no part of an event stream; "" if there is none
+    stray_text: first words of the server that are no part of an answer: a line that is no event, or an unknown object; "" if none
     """
 
     streamed: bool = True
@@ -73,9 +75,7 @@ class Recording:
     _stamps: "array[int]" = field(default_factory=lambda: array("q"))
     _totals: "array[int]" = field(default_factory=lambda: array("q"))
     _sse: SseDecoder = field(default_factory=SseDecoder)
-    _body: bytearray = field(
-        default_factory=bytearray
-    )  # of an answer that is not streamed; else its beginning, until an event
+    _body: bytearray = field(default_factory=bytearray)  # until the first event; of an answer that is not streamed all
     _raw: deque[tuple[int, bytes]] = field(default_factory=deque)  # not split into events yet
     _events: deque[tuple[int, SseEvent]] = field(default_factory=deque)  # not parsed yet
     _pending_bytes: int = 0
@@ -203,6 +203,12 @@ class Recording:
         if self.stray_text and not self._has_event and not self.has_failed:
             self._read_stray(content_type)
 
+    def cut(self) -> None:
+        """Process the end of a body that was cut: parse its events, and keep the words that were none."""
+        self.parse_pending()
+        if not self._has_event and self.streamed:
+            self.stray_text = self.stray_text or first_line(bytes(self._body), MAX_STRAY_CHARS)
+
     def complete(self, timeline: Timeline) -> Timeline:
         """Return `timeline` with the fields that this recording measured."""
         # Running totals give tokens per chunk only if every content chunk had one; one usage at the end does not.
@@ -293,9 +299,10 @@ class Recording:
                     self._end(at_ns)
                     return
             if too_long:
-                self.parse_pending()
-                self.malformed = None if self.has_failed else too_long
                 self._raw.clear()
+                self.parse_pending()
+                if not self.has_failed:
+                    self.malformed = too_long
                 return
         if len(pending := self._sse.pending) == 1 and _is_done(pending[0]):
             self._end(at_ns)
@@ -349,6 +356,8 @@ class Recording:
             if chunk.has_content:
                 self._record_content(at_ns, chunk)
             self._record_metadata(chunk)
+            if chunk == NOTHING and not self.stray_text and not self.api.has_end_event and b'"choices"' not in payload:
+                self.stray_text = first_line(payload, MAX_STRAY_CHARS)
         except Malformed as problem:
             self.malformed = str(problem)
 
@@ -378,7 +387,7 @@ class Recording:
         text = chunk.text
         if not text:
             return
-        self._generated_bytes += len(text)
+        self._generated_bytes += len(text) if text.isascii() else MAX_CHARACTER_BYTES * len(text)
         if self._text_chars < MAX_TEXT_CHARS:
             self._texts.append(text[:MAX_TEXT_CHARS])
             self._text_chars += len(text)

@@ -357,7 +357,9 @@ class Exchange(asyncio.Protocol):
         if recording is not None:
             if recording.parse_pending(MAX_PARSED_EVENTS):
                 return
-            if self.broken is None and self._streaming:
+            if self.broken is not None:
+                recording.cut()
+            elif self._streaming:
                 recording.finish(self.headers.get("content-type", ""))
         self._end()
 
