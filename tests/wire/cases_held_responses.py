@@ -29,7 +29,7 @@ CASES = (
     reply("responses: completed whose status is cancelled", "error_in_stream|malformed|truncated", stream(*output(4), completed(4, "cancelled")), "a cancelled answer is a named failure", detail="cancelled"),
     broken("responses: error event without a code", sse({"type": "error", "message": "worker lost"}, event="error"), "worker lost"),
     broken("responses: error type without an event name", sse({"type": "error", "code": "x", "message": "no event name"}), "no event name"),
-    broken("responses: error event in words", sse("upstream gone", event="error"), "upstream gone"),
+    broken("responses: error event in words", sse("upstream gone", event="error"), "upstream gone", verdict="error_in_stream|malformed"),
     reply("responses: without event names", "ok", stream(*unnamed((*output(), *text_done(), END, completed(4)))), "the type is in the data", chunks=4, completion=4),
     reply("responses: reasoning summary, then text", "ok", stream(CREATED, item("reasoning"), 0.02, FIRST, output_text("hm", "response.reasoning_summary_text.delta", summary_index=0), 0.05, ANSWER, output_text("a"), output_text("b"), LAST, output_text("c"), END, completed(4)), "a summary is generated content", chunks=4, completion=4, arguable=True),
     reply("responses: a function call", "ok", stream(CREATED, item("function_call", name="f", call_id="c1", arguments=""), 0.02, FIRST, output_text('{"a"', "response.function_call_arguments.delta"), 0.02, LAST, output_text(":1}", "response.function_call_arguments.delta"), response("response.function_call_arguments.done", item_id="it_1", arguments='{"a":1}'), END, completed(4)), "tool calls are content", completion=4),

@@ -40,7 +40,7 @@ CASES = (
     mail("messages: reset between deltas", "reset", (*unended(*blocks(2)[:-1]), 0.02, RST), "reset", chunks=2),
     unsaid("messages: overloaded_error", event("error", error={"type": "overloaded_error", "message": "Overloaded"}), "Overloaded"),
     unsaid("messages: vLLM's internal_error and [DONE]", event("error", error={"type": "internal_error", "message": "EngineCore died"}) + DONE, "EngineCore died", engine="vllm"),
-    unsaid("messages: error in words", sse("proxy lost the upstream", event="error"), "proxy lost the upstream"),
+    unsaid("messages: error in words", sse("proxy lost the upstream", event="error"), "proxy lost the upstream", verdict="error_in_stream|malformed"),
     unsaid("messages: error type without an event name", sse({"type": "error", "error": {"type": "api_error", "message": "unnamed words"}}), "unnamed words"),
     mail("messages: 529 overloaded", "http_5xx", body("529 ", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}), "the status decides", detail="Overloaded"),
     mail("messages: 401", "rejected", body("401 Unauthorized", {"type": "error", "error": {"type": "authentication_error", "message": "invalid x-api-key"}}), "our token", detail="invalid x-api-key"),

@@ -15,7 +15,7 @@ CASES = (
     Case("byte order mark split over two writes", "ok", stream(b"\xef", 0.01, b"\xbb\xbf" + text("a"), *REST), "WHATWG: UTF-8 decode", chunks=4),
     Case("two spaces behind data:", "ok", stream(ROLE, FIRST, text("a").replace(b"data: ", b"data:  "), *REST), "WHATWG removes one; JSON ignores the other", chunks=4),
     Case("comments between all events", "ok", stream(b": hi\n\n", ROLE, b":\n\n", 0.02, FIRST, text("a"), b": keep-alive\n\n", text("b"), b":\n", text("c"), b": x\n\n", LAST, text("d"), end(), b":\n\n", usage(4), END, DONE), "WHATWG: comments are ignored", chunks=4),
-    Case("`data:` with nothing as a heartbeat", "ok", stream(b"data:\n\n", ROLE, b"data:\n\n", FIRST, text("a"), b"data: \n\n", *REST), "an empty data buffer dispatches nothing", chunks=4),
+    Case("`data:` with nothing as a heartbeat", "ok", stream(b"data:\n\n", ROLE, b"data:\n\n", FIRST, text("a"), b"data: \n\n", *REST), "empty data carries nothing to read", chunks=4),
     Case("two empty data lines as a heartbeat", "ok", stream(ROLE, FIRST, text("a"), b"data\ndata:\n\n", *REST), "WHATWG dispatches a line feed; there is nothing in it to read", chunks=4, arguable=True),
     Case("`id` and `retry` fields on every event", "ok", stream(*prefixed(b"id: 7\nretry: 3000\n", good())), "WHATWG: fields of reconnection", chunks=4),
     Case("unknown fields", "ok", stream(ROLE, FIRST, b"foo: bar\nData: x\n" + text("a"), *REST), "WHATWG: field names are case-sensitive; unknown ones are ignored", chunks=4),
