@@ -120,6 +120,7 @@ async def _execute(case: Case, served: Served, reader: asyncio.StreamReader, wri
             return
         elif step is FIN:
             writer.write_eof()
+            break
         else:
             assert step is HOLD
     await reader.read()

@@ -26,7 +26,7 @@ from prober.workload.workloads import RequestGenerator, Workload
 from tests.wire.case import ANSWER, ANY, END, FIRST, LAST, Case, Mark
 from tests.wire.events import MODEL
 from tests.wire.server import Served, WireServer
-from tests.wire.table import read_cases
+from tests.wire.table import markdown, read_cases
 
 CONCURRENCY = 12
 HEAVY_BYTES = 300_000
@@ -214,7 +214,7 @@ def check(case: Case, seen: dict[str, Seen | Exception]) -> None:
     if isinstance(result, Exception):
         raise result
     differences = problems(case, result)
-    assert not differences, f"{case.name}: {'; '.join(differences)} [{case.why}]"
+    assert not differences, f"{case.name}: {'; '.join(differences)} [{case.why}{'; arguable' if case.arguable else ''}]"
 
 
 @pytest.mark.parametrize("case", params(held=False))
@@ -234,3 +234,11 @@ def test_the_names_of_cases_are_unique() -> None:
     """A name is a test's id and a row of the documentation."""
     names = [case.name for case in (*read_cases(held=False), *read_cases(held=True))]
     assert len(names) == len(set(names)) >= 300
+
+
+def test_the_table_has_a_row_for_each_case() -> None:
+    """The documentation of the verdicts is generated from the cases."""
+    cases = read_cases(held=False)
+    rows = markdown(cases).splitlines()
+    assert len(rows) == len(cases) + 2
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
