@@ -75,7 +75,7 @@ class Case:
         chunks: Content chunks; `ANY`: not decided.
         completion: Completion tokens; None: absent; `ANY`: not decided; several: either of them.
         finish: The finish reason as the server wrote it; empty: not checked.
-        tpot_ms: Lowest and highest TPOT in milliseconds; None: must be absent; (): not checked.
+        tokens_after_first: Tokens after the first flush, over which TPOT is taken; None: TPOT must be absent; `ANY`: not checked.
         detail: A text that the detail of the outcome must contain, ignoring case.
         arguable: Another verdict can be defended too.
     """
@@ -95,7 +95,7 @@ class Case:
     chunks: int = ANY
     completion: int | tuple[int | None, ...] | None = ANY
     finish: str = ""
-    tpot_ms: tuple[float, float] | tuple[()] | None = ()
+    tokens_after_first: int | None = ANY
     detail: str = ""
     arguable: bool = False
 

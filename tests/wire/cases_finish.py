@@ -37,7 +37,7 @@ CASES = (
     Case("forced length not reached, finish reason length", "short", stream(*content(4), end("length"), usage(4), DONE), "16 tokens were forced", tokens=16, completion=4),
     Case("forced length not reached, LMDeploy", "short", stream(*content(3), end("stop"), usage(3), DONE), "16 tokens were forced", engine="lmdeploy", tokens=16, completion=3),
     Case("one token short of the forced length", "short", stream(*content(4), end("stop"), usage(15), DONE), "16 tokens were forced", tokens=16, completion=15),
-    Case("forced length reached, no usage", "ok", stream(*content(8), end("length"), DONE), "8 chunks of 8 tokens", tokens=8, completion=None, tpot_ms=None, chunks=8),
+    Case("forced length reached, no usage", "ok", stream(*content(8), end("length"), DONE), "8 chunks of 8 tokens", tokens=8, completion=None, tokens_after_first=None, chunks=8),
     Case("length is not forced at an unknown engine", "ok", stream(*content(3), end("stop"), usage(3), DONE), "nothing was forced", engine="", tokens=16, completion=3),
     Case("one token more than forced", "ok", stream(*content(5), end("length"), usage(5), DONE), "some engines count the end token", tokens=4, completion=5),
     Case("32 tokens forced, 32 tokens in 4 chunks", "ok", stream(*content(4), end("length"), usage(32), DONE), "tokens are counted from usage", tokens=32, completion=32, chunks=4),

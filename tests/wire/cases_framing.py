@@ -22,7 +22,7 @@ from tests.wire.heads import (
 
 # fmt: off
 CASES = (
-    Case("vLLM's answer with usage in its own chunk", "ok", stream(*good()), "the plain case", chunks=4, completion=4, finish="length", tpot_ms=(5, 120)),
+    Case("vLLM's answer with usage in its own chunk", "ok", stream(*good()), "the plain case", chunks=4, completion=4, finish="length", tokens_after_first=3),
     Case("one byte a write", "ok", (UVICORN, *frame((ROLE,)), 0.02, FIRST, chunk(text("Hel")), 0.02, *drip(joined(*stream(text("lo "), text("the"), text("re,"), end(), usage(4), DONE, head=b"")), 8, 0.0005)), "TCP has no message bounds", chunks=4, completion=4),
     Case("HTTP/1.1 without a length, until close", "ok", until_close(*good()), "RFC 9112 §6.3 rule 8", chunks=4, completion=4),
     Case("Content-Length stream", "ok", sized(*good()), "a length is as good as chunks", chunks=4, completion=4),

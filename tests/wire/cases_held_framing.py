@@ -21,7 +21,7 @@ from tests.wire.heads import (
 
 # fmt: off
 CASES = (
-    Case("the whole answer in one write", "ok", (END, joined(*stream(*good()))), "one segment; all tokens in one flush have no TPOT", chunks=4, completion=4, tpot_ms=None),
+    Case("the whole answer in one write", "ok", (END, joined(*stream(*good()))), "one segment; all tokens in one flush have no TPOT", chunks=4, completion=4, tokens_after_first=None),
     Case("HTTP/1.0 answer that ends with the connection", "ok", until_close(*good(), head=head("200 OK", EVENTS, version="HTTP/1.0")), "RFC 9112 §6.3: the body lasts until close", chunks=4, completion=4),
     Case("HTTP/1.0 answer that is held open after [DONE]", "ok", (head("200 OK", EVENTS, version="HTTP/1.0"), *good(), HOLD), "[DONE] ends the answer", chunks=4, completion=4),
     Case("header names in capitals", "ok", stream(*good(), head=head("200 OK", "CONTENT-TYPE: TEXT/EVENT-STREAM", "TRANSFER-ENCODING: CHUNKED")), "RFC 9110 §5.1: names ignore case; media types and codings too", chunks=4),

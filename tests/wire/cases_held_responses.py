@@ -21,7 +21,7 @@ from tests.wire.heads import body, stream, unended
 
 # fmt: off
 CASES = (
-    reply("responses: OpenAI's stream", "ok", stream(*output(), *text_done(), END, completed(4)), chunks=4, completion=4, tpot_ms=(5, 120)),
+    reply("responses: OpenAI's stream", "ok", stream(*output(), *text_done(), END, completed(4)), chunks=4, completion=4, tokens_after_first=3),
     reply("responses: vLLM's completed with status incomplete", "ok", stream(*output(), *text_done(), END, completed(4, "incomplete", incomplete_details={"reason": "max_output_tokens"})), "vLLM names the last event completed and says incomplete inside", engine="vllm", chunks=4, completion=4),
     reply("responses: incomplete for an unknown reason", "error_in_stream|malformed|truncated", stream(*output(), completed(4, "incomplete", "response.incomplete", incomplete_details={"reason": "node_drained"})), "an unknown reason is a named failure", detail="node_drained"),
     reply("responses: failed with an error", "error_in_stream", stream(*output(2), completed(2, "failed", "response.failed", error={"code": "server_error", "message": "The model produced invalid output"})), "response.failed", detail="The model produced invalid output"),
@@ -42,7 +42,7 @@ CASES = (
     reply("responses: [DONE] without completed", "truncated", stream(*output(), *text_done(), DONE), "no last event"),
     reply("responses: reset between deltas", "reset", (*unended(*output(2)), 0.02, RST), "reset", chunks=2),
     reply("responses: silence between deltas", "timeout_stall", (*unended(*output(2)), HOLD), "a gap above the limit", limits=Limits(stall=0.4)),
-    reply("responses: completed without usage", "ok", stream(*output(), END, response("response.completed", response=response_state("completed", usage=None))), "without usage n is absent", chunks=4, completion=None, tpot_ms=None),
+    reply("responses: completed without usage", "ok", stream(*output(), END, response("response.completed", response=response_state("completed", usage=None))), "without usage n is absent", chunks=4, completion=None, tokens_after_first=None),
     reply("responses: usage as a float", "ok", stream(*output(), END, completed(4.0)), "JSON knows one kind of number", completion=(4, None)),
     reply("responses: JSON error with 200", "malformed|error_in_stream", body("200 OK", {"error": {"message": "no such model", "type": "invalid_request_error"}}), "a 2xx that is no event stream", detail="no such model"),
     reply("responses: not served, 404", "http_404", body("404 Not Found", {"detail": "Not Found"}), "the status decides", detail="Not Found"),

@@ -9,7 +9,7 @@ from tests.wire.heads import CHUNKED, JSON, drip, head, stream
 
 # fmt: off
 CASES = (
-    plain("a chat completion without usage", "ok", message("Hello there", "stop"), completion=None, tpot_ms=None),
+    plain("a chat completion without usage", "ok", message("Hello there", "stop"), completion=None, tokens_after_first=None),
     plain("a chat completion with finish reason error", "error_in_stream|malformed|truncated", message("Hel", "error", tokens_used(1)), "a named failure", detail="error"),
     plain("a chat completion with null content and no calls", "empty", message(None, "stop", tokens_used(0)), "at least one content token"),
     plain("a chat completion of reasoning only", "ok", message(None, "length", tokens_used(4), reasoning_content="Hmm"), "reasoning is content", completion=4),

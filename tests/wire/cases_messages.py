@@ -23,7 +23,7 @@ from tests.wire.heads import body, chunk, stream, unended
 
 # fmt: off
 CASES = (
-    mail("messages: Anthropic's stream", "ok", stream(*blocks(), *CLOSING), chunks=4, completion=4, tpot_ms=(5, 120)),
+    mail("messages: Anthropic's stream", "ok", stream(*blocks(), *CLOSING), chunks=4, completion=4, tokens_after_first=3),
     mail("messages: stop_sequence", "ok", stream(*blocks(), message_delta("stop_sequence"), END, MESSAGE_STOP), chunks=4),
     mail("messages: pause_turn", "ok|error_in_stream|truncated", stream(*blocks(), message_delta("pause_turn"), MESSAGE_STOP), "the turn is not over", arguable=True),
     mail("messages: an unknown stop reason", "error_in_stream|malformed|truncated", stream(*blocks(), message_delta("evicted"), MESSAGE_STOP), "an unknown reason is a named failure", detail="evicted"),

@@ -9,7 +9,7 @@ from tests.wire.heads import CHUNKED, JSON, body, head, stream
 
 # fmt: off
 CASES = (
-    plain("a chat completion", "ok", message("Hello there", "stop", tokens_used(4)), completion=4, finish="stop", tpot_ms=None),
+    plain("a chat completion", "ok", message("Hello there", "stop", tokens_used(4)), completion=4, finish="stop", tokens_after_first=None),
     plain("a chat completion without finish reason", "truncated|malformed", message("Hello there", None, tokens_used(4)), "ok only with a finish reason"),
     plain("a chat completion without content", "empty", message("", "stop", tokens_used(0)), "at least one content token"),
     plain("a chat completion of tool calls", "ok", message(None, "tool_calls", tokens_used(4), tool_calls=[{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]), "tool calls are content", completion=4),

@@ -9,20 +9,20 @@ from tests.wire.heads import stream
 
 # fmt: off
 CASES = (
-    counted("usage as integers", 4, 4, why="the plain case", tpot_ms=(5, 120)),
+    counted("usage as integers", 4, 4, why="the plain case", tokens_after_first=3),
     counted("usage as a float with a fraction", 4.5, None, arguable=True),
     counted("usage NaN", sse({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": "@", "total_tokens": 12}}).replace(b'"@"', b"NaN"), None),
     counted("usage 1e400", sse({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": "@", "total_tokens": 12}}).replace(b'"@"', b"1e400"), None),
     counted("usage of a million million tokens", 10**12, None),
     counted("usage `true`", True, None),
-    counted("usage is an empty object", sse({"choices": [], "usage": {}}), None, why="nothing was counted", tpot_ms=None),
+    counted("usage is an empty object", sse({"choices": [], "usage": {}}), None, why="nothing was counted", tokens_after_first=None),
     counted("usage is a list", sse({"choices": [], "usage": [1, 2]}), None),
     counted("usage of zero beside four chunks", 0, (0, None), "ok|malformed", why="contradicts the content", arguable=True),
     counted("negative prompt tokens", usage(4, -1), 4, why="the prompt's count is refused, the answer's is not"),
     counted("cached tokens as text", usage(4, 8, prompt_tokens_details={"cached_tokens": "many"}), 4, why="the cached count is refused"),
     counted("completion_tokens_details with reasoning tokens", usage(4, 8, completion_tokens_details={"reasoning_tokens": 2}), 4, why="part of the completion's count"),
     counted("usage with choices null", sse({"choices": None, "usage": tokens_used(4)}), 4, why="a chunk without choices"),
-    Case("no usage at all", "ok", stream(*content(), end("stop"), END, DONE), "without usage n and TPOT are absent", engine="", completion=None, tpot_ms=None, chunks=4),
+    Case("no usage at all", "ok", stream(*content(), end("stop"), END, DONE), "without usage n and TPOT are absent", engine="", completion=None, tokens_after_first=None, chunks=4),
     Case("usage on every chunk, no final one", "ok", stream(FIRST, chat({"content": "a"}, usage=tokens_used(1)), 0.03, chat({"content": "b"}, usage=tokens_used(2)), 0.03, LAST, chat({"content": "cd"}, "length", usage=tokens_used(4)), END, DONE), "the last count is the answer's", chunks=3, completion=4),
     Case("usage null on every chunk: LMDeploy", "ok", stream(*(chat({"content": w}, usage=None) for w in "abcd"), chat({"content": ""}, "length", usage=None), usage(4), DONE), "LMDeploy writes it so", engine="lmdeploy", completion=4, chunks=4),
     Case("usage that falls from chunk to chunk", "ok", stream(chat({"content": "a"}, usage=tokens_used(3)), chat({"content": "b"}, usage=tokens_used(2)), chat({"content": "c"}, usage=tokens_used(1)), chat({"content": "d"}, "length", usage=tokens_used(4)), usage(4), DONE), "no ITL from a falling count; the last one counts", completion=4, chunks=4),

@@ -33,6 +33,8 @@ HEAVY_BYTES = 300_000
 """Scripts of more bytes run alone."""
 EARLY_NS = 2_000_000
 TOLERANCE_NS = 50_000_000
+SPAN_TOLERANCE_S = 0.025
+"""Of the time between the first and the last content."""
 PROMPT_END_NS = 300_000_000
 """An answer that ended, or stalled, is over for the prober this long after it at the latest."""
 
@@ -141,7 +143,7 @@ def problems(case: Case, seen: Seen) -> list[str]:
     elif result.outcome is not Outcome.OK and not result.detail:
         found.append(f"{result.outcome.value} without a detail")
     if not found:
-        found += [*number_problems(case, result), *time_problems(case, seen)]
+        found += [*number_problems(case, result), *tpot_problems(case, seen), *time_problems(case, seen)]
     ttft = result.timeline.ttft_s
     if ttft is not None and ttft < 0:
         found.append(f"TTFT {ttft} s is negative")
@@ -149,7 +151,7 @@ def problems(case: Case, seen: Seen) -> list[str]:
 
 
 def number_problems(case: Case, result: ProbeResult) -> list[str]:
-    """Differences of counts, finish reason and TPOT."""
+    """Differences of counts and finish reason."""
     timeline = result.timeline
     found = []
     chunks = len(timeline.content_ns)
@@ -161,12 +163,20 @@ def number_problems(case: Case, result: ProbeResult) -> list[str]:
         found.append(f"{tokens} completion tokens, not {case.completion}")
     if case.finish and timeline.finish_reason != case.finish:
         found.append(f"finish reason {timeline.finish_reason!r}, not {case.finish!r}")
-    tpot_ms = None if timeline.tpot_s is None else timeline.tpot_s * 1e3
-    if case.tpot_ms is None and tpot_ms is not None:
-        found.append(f"TPOT {tpot_ms:.2f} ms where none can be measured")
-    elif case.tpot_ms and (tpot_ms is None or not case.tpot_ms[0] <= tpot_ms <= case.tpot_ms[1]):
-        found.append(f"TPOT {tpot_ms} ms, not {case.tpot_ms}")
     return found
+
+
+def tpot_problems(case: Case, seen: Seen) -> list[str]:
+    """Difference of TPOT from the server's own, which is taken over the tokens after the first flush."""
+    tpot_s, stamps, tokens = seen.result.timeline.tpot_s, seen.served.stamps_ns, case.tokens_after_first
+    if tokens is None:
+        return [] if tpot_s is None else [f"TPOT {tpot_s * 1e3:.2f} ms where none can be measured"]
+    if tokens == ANY:
+        return []
+    true_s = (stamps[LAST] - stamps[FIRST]) / 1e9 / tokens
+    if tpot_s is not None and abs(tpot_s - true_s) * tokens <= SPAN_TOLERANCE_S:
+        return []
+    return [f"TPOT {tpot_s} s; the server's is {true_s:.4f} s after the first flush"]
 
 
 def time_problems(case: Case, seen: Seen) -> list[str]:

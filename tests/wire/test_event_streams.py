@@ -89,7 +89,7 @@ def good_streams() -> dict[str, bytes]:
 
 
 STREAMS = good_streams()
-CHEAP = {name: data for name, data in STREAMS.items() if 0 < len(data) <= CHEAP_BYTES}
+CHEAP = dict([item for item in STREAMS.items() if 0 < len(item[1]) <= CHEAP_BYTES][::3])  # many are alike
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def decoded(*pieces: bytes) -> list[Event]:
 @st.composite
 def mutated_streams(draw: st.DrawFn) -> tuple[bytes, ...]:
     """A good stream with insertions, deletions and copies, cut into pieces."""
-    data = bytearray(draw(st.sampled_from(sorted(CHEAP.values()))))
+    data = bytearray(draw(st.sampled_from(sorted(STREAMS.values()))))
     for _ in range(draw(st.integers(0, 8))):
         position = draw(st.integers(0, len(data)))
         match draw(st.integers(0, 3)):
