@@ -31,7 +31,7 @@ CASES = (
     Case("head with bare line feeds", "ok", stream(*good(), head=head("200 OK", EVENTS, CHUNKED, eol="\n")), "RFC 9112 §2.2: a recipient may take a single LF", chunks=4, arguable=True),
     Case("chunk sizes with capitals and leading zeros", "ok", stream(*good(), coding=lambda data: chunk(data, "%08X")), "RFC 9112 §7.1: 1*HEXDIG", chunks=4, completion=4),
     Case("trailers after the last chunk", "ok", (UVICORN, *frame(good()), b"0\r\nX-Total: 5\r\nServer-Timing: total;dur=5\r\n\r\n"), "RFC 9112 §7.1.2", chunks=4, completion=4),
-    Case("a chunk-size line split over two writes", "ok", (UVICORN, *frame((ROLE,)), FIRST, chunk(text("a"))[:1], 0.01, chunk(text("a"))[1:], *frame((text("b"), text("c"), text("d"), end(), usage(4), DONE)), b"0\r", 0.01, b"\n\r\n"), "TCP has no message bounds", chunks=4),
+    Case("a chunk-size line split over two writes", "ok", (UVICORN, *frame((ROLE,)), chunk(text("a"))[:1], 0.01, FIRST, chunk(text("a"))[1:], *frame((text("b"), text("c"), text("d"), end(), usage(4), DONE)), b"0\r", 0.01, b"\n\r\n"), "TCP has no message bounds", chunks=4),
     Case("100 Continue before the answer", "ok", (head("100 Continue"), 0.01, *stream(*good())), "RFC 9110 §15.2: interim answers are skipped", chunks=4),
     Case("early hints, then silence", "timeout_first_token", (head("103 Early Hints"), HOLD), "an interim answer is no content", limits=Limits(first_token=0.4)),
     Case("endless interim answers", "malformed|timeout_first_token|timeout_total", (*((head("100 Continue"), 0.01) * 60), HOLD), "no final answer", limits=Limits(first_token=0.5, total=0.9)),

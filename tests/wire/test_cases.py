@@ -82,17 +82,32 @@ def is_accepted(api: str) -> bool:
 ACCEPTED = {api for api in ("chat", "completions", "responses", "messages") if is_accepted(api)}
 
 
-async def probe(case: Case, server: WireServer, clock: Clock) -> Seen:
-    """One probe against the server of the case."""
+@dataclass(frozen=True)
+class Prepared:
+    """A case, its listening server and its target."""
+
+    case: Case
+    served: Served
+    target: Target
+
+
+async def prepare(case: Case, server: WireServer, clock: Clock) -> Prepared:
+    """Listen and configure; done before any probe, because it takes the loop's time."""
     served = await server.serve(case)
     target = Target(spec(case, served.port), clock)
     target.identity = Identity(MODEL, DIALECTS.get(case.engine, GENERIC), "/v1")
     target.state = TargetState.READY
+    return Prepared(case, served, target)
+
+
+async def probe(prepared: Prepared) -> Seen:
+    """One probe against the server of a case."""
+    case, clock = prepared.case, prepared.target.clock
     lead_s = 0.15 if case.before_request else 0.03
     due_ns = clock.now_ns() + round(lead_s * 1e9)
-    result = await run_probe(target, RequestGenerator(workload(case), Random(1)), due_ns)
+    result = await run_probe(prepared.target, RequestGenerator(workload(case), Random(1)), due_ns)
     assert result is not None
-    return Seen(result, served, clock.now_ns())
+    return Seen(result, prepared.served, clock.now_ns())
 
 
 async def probe_all(cases: list[Case]) -> dict[str, Seen | Exception]:
@@ -100,19 +115,19 @@ async def probe_all(cases: list[Case]) -> dict[str, Seen | Exception]:
     seen: dict[str, Seen | Exception] = {}
     clock = Clock()
     slots = asyncio.Semaphore(CONCURRENCY)
+
+    async def one(prepared: Prepared) -> None:
+        async with slots:
+            try:
+                seen[prepared.case.name] = await asyncio.wait_for(probe(prepared), 20)
+            except Exception as problem:
+                seen[prepared.case.name] = problem
+
     with WireServer() as server:
-
-        async def one(case: Case) -> None:
-            async with slots:
-                try:
-                    seen[case.name] = await asyncio.wait_for(probe(case, server, clock), 20)
-                except Exception as problem:
-                    seen[case.name] = problem
-
-        await asyncio.gather(*(one(case) for case in cases if not is_heavy(case)))
-        for case in cases:
-            if is_heavy(case):
-                await one(case)
+        prepared = [await prepare(case, server, clock) for case in cases]
+        await asyncio.gather(*(one(ready) for ready in prepared if not is_heavy(ready.case)))
+        for heavy in (ready for ready in prepared if is_heavy(ready.case)):
+            await one(heavy)
         await asyncio.sleep(1.1)  # the prober waits so long for servers to close first
     clock.close()
     return seen
