@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from prober.measure.payload import Malformed, count, error_of, json_object, name, shortened, text_of
+from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, name, shortened, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,8 @@ def parse_chunk(payload: bytes) -> Chunk:
     usage = _usage(document)
     if not choices:
         return Chunk(usage=usage, model=name(document.get("model")))
-    choice = choices[0] if isinstance(choices, list) else None
-    if not isinstance(choice, dict):
+    choice = _first_choice(choices)
+    if choice is None:
         raise Malformed("`choices` is not a list of objects")
     delta = choice.get("delta")
     if delta is None:
@@ -184,9 +184,9 @@ def parse_answer(payload: bytes) -> Chunk:
     if (error := error_of(document)) is not None:
         return Chunk(error=error)
     choices = document.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    if not isinstance(choice, dict):
-        raise Malformed("the answer has no `choices`")
+    choice = _first_choice(choices) if choices else None
+    if choice is None:
+        raise Malformed(f"the answer has no `choices`: {excerpt(payload)}")
     message = choice.get("message")
     answer, reasoning = _content(message if isinstance(message, dict) else {"content": choice.get("text")})
     return Chunk(
@@ -198,6 +198,15 @@ def parse_answer(payload: bytes) -> Chunk:
         None,
         name(document.get("model")),
     )
+
+
+def _first_choice(choices: Any) -> dict[str, Any] | None:
+    """The choice with index 0, else the one that comes first; None if that is no object."""
+    if not isinstance(choices, list):
+        return None
+    if len(choices) > 1:
+        choices = sorted(choices, key=lambda choice: not isinstance(choice, dict) or choice.get("index") != 0)
+    return choices[0] if isinstance(choices[0], dict) else None
 
 
 def _finish_reason(choice: dict[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from prober.measure.chat import Chunk, Dialect, Usage
-from prober.measure.payload import Malformed, count, error_of, json_object, name, shortened, text_of
+from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, name, shortened, text_of
 
 HEADERS = (("anthropic-version", "2023-06-01"),)
 
@@ -78,7 +78,7 @@ def parse_answer(payload: bytes) -> Chunk:
     if not isinstance(blocks, list):
         if (error := error_of(message)) is not None:
             return Chunk(error=error)
-        raise Malformed("the answer has no list `content`")
+        raise Malformed(f"the answer has no list `content`: {excerpt(payload)}")
     contents = [_content(block) for block in blocks]
     answer = "".join(content.text for content in contents if content.is_answer)
     reasoning = "".join(content.text for content in contents if not content.is_answer)

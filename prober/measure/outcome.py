@@ -43,6 +43,7 @@ class Outcome(StrEnum):
 
 
 FAR_MORE = 2  # times the requested length, and an answer is far longer than that
+HTTP_NO_CONTENT = 204
 NEUTRAL = frozenset({Outcome.INVALID, Outcome.CANCELLED, Outcome.OVER_BUDGET, Outcome.REJECTED})
 ANSWERED = frozenset({Outcome.OK, Outcome.WRONG_ANSWER})
 BAD = frozenset(Outcome) - NEUTRAL - ANSWERED
@@ -139,13 +140,17 @@ def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
         return end.transport_verdict
     if verdict := _server_failure(end, expected.engine):
         return verdict
-    ended = end.finish_reason is not None and (end.done or not expected.sends_done or not expected.streamed)
-    if end.transport_verdict and not (ended and end.transport_verdict.outcome in (Outcome.RESET, Outcome.TRUNCATED)):
+    if end.status == HTTP_NO_CONTENT:
+        return Verdict(Outcome.EMPTY, "HTTP 204: no content")
+    has_ended = end.finish_reason is not None and end.done
+    if end.transport_verdict and not (
+        has_ended and end.transport_verdict.outcome in (Outcome.RESET, Outcome.TRUNCATED)
+    ):
         return _with_stray_text(end.transport_verdict, end)
     if end.finish_reason is None:
         detail = f"the stream ended without a finish reason after {end.content_chunks} content chunks"
         return _with_stray_text(Verdict(Outcome.TRUNCATED, detail), end)
-    if not ended:
+    if not has_ended and expected.sends_done and expected.streamed:
         return Verdict(Outcome.TRUNCATED, f"finish reason {end.finish_reason!r}, but no [DONE]")
     return _content_verdict(end, expected)
 

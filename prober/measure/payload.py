@@ -103,8 +103,9 @@ def error_of(document: Mapping[str, Any]) -> str | None:
     An object is an error if it has an `error`, or says by its type that it is one, or has the words of one beside a code and none of
     the content of an answer. OpenRouter puts it into the choice.
     """
-    if document.get("error"):
-        return _message(document["error"])
+    if error := document.get("error"):
+        is_flag = not isinstance(error, str | dict | list)
+        return _message({key: value for key, value in document.items() if key != "error"} if is_flag else error)
     if document.get("object") == "error" or document.get("type") == "error":
         return _message(document)
     if choices := document.get("choices"):

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from prober.measure.chat import Chunk, Dialect, Usage
-from prober.measure.payload import Malformed, count, error_of, json_object, name, shortened, text_of
+from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, name, shortened, text_of
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 
@@ -81,7 +81,7 @@ def parse_answer(payload: bytes) -> Chunk:
     if "output" not in response:
         if (error := error_of(response)) is not None:
             return Chunk(error=error)
-        raise Malformed("the answer has no `output`")
+        raise Malformed(f"the answer has no `output`: {excerpt(payload)}")
     answer, reasoning = _output(response["output"])
     end = _end(response, name(response.get("status")) or "completed")
     return end._replace(has_content=bool(answer or reasoning), is_answer=bool(answer), text=answer or reasoning)

@@ -74,7 +74,6 @@ def _guarded(callback: Callable[Concatenate["Exchange", P], None]) -> Callable[C
 class Exchange(asyncio.Protocol):
     """A request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
 
-    closed_ns: arrival of the end of the connection, if it came before that of the answer
     `ended` raises an internal error of this code; `received` then shows whether the server had sent anything.
     """
 
@@ -90,7 +89,6 @@ class Exchange(asyncio.Protocol):
         self.sent_ns: int | None = None
         self.headers_ns: int | None = None
         self.end_ns: int | None = None
-        self.closed_ns: int | None = None
         self._turns = turns()
         self._inbox: deque[tuple[int, bytes | Lost]] = deque()
         self._inbox_bytes = 0
@@ -254,8 +252,10 @@ class Exchange(asyncio.Protocol):
     def _lost(self, at_ns: int, problem: Exception | None) -> None:
         if self._timer:
             self._timer.cancel()
-        self._arrived_ns = self.closed_ns = at_ns
-        if self.status is None:
+        self._arrived_ns = at_ns
+        if self.status is None and self._read_bytes and problem is None:
+            self._break(Outcome.TRUNCATED, "the connection was closed inside the head of the answer")
+        elif self.status is None:
             sent = "before any answer" if self.sent_ns else "before the request was sent"
             self._break(Outcome.RESET, f"the connection was closed {sent}{f' ({problem})' if problem else ''}")
         elif problem is not None and not isinstance(problem, ssl.SSLError):
@@ -279,13 +279,17 @@ class Exchange(asyncio.Protocol):
 
     @_guarded
     def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self.headers) < MAX_HEADERS:
+        if self._parser is not None and len(self.headers) < MAX_HEADERS:
             self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     @_guarded
     def on_headers_complete(self) -> None:
-        assert self._parser is not None
+        if self._parser is None:
+            return  # bytes behind the response
         status = self._parser.get_status_code()
+        if status < 100:
+            self._break(Outcome.MALFORMED, f"HTTP status {status:03d}")
+            return
         if status < 200:
             self.headers.clear()
             return

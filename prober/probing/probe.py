@@ -255,8 +255,6 @@ class Flight:
         timeline = self._timeline()
         identity = target.identity
         ok = verdict.outcome in ANSWERED
-        if ok and timeline.end_ns is None:  # it broke after its proper end, which no event marks
-            timeline = replace(timeline, end_ns=self._exchange.closed_ns)
         usage = timeline.usage
         cached = usage.cached_tokens if usage else None
         left = {

@@ -23,12 +23,13 @@ from prober.probing.target import Identity, Target
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
-from tests.wire.case import ANSWER, ANY, END, FIRST, LAST, Case, Mark
+from tests.wire.case import ANSWER, ANY, END, FIRST, LAST, Case, Limits, Mark
 from tests.wire.events import MODEL
 from tests.wire.server import Served, WireServer
 from tests.wire.table import markdown, read_cases
 
 CONCURRENCY = 12
+RETRIES = 3
 HEAVY_BYTES = 300_000
 """Scripts of more bytes run alone."""
 EARLY_NS = 2_000_000
@@ -142,8 +143,21 @@ def is_heavy(case: Case) -> bool:
 def seen(request: pytest.FixtureRequest) -> dict[str, Seen | Exception]:
     """Results of all selected cases, by name."""
     params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    cases = [param["case"] for param in params if isinstance(param.get("case"), Case)]
-    return asyncio.run(probe_all([case for case in cases if case.api in ACCEPTED]))
+    cases = [param["case"] for param in params if isinstance(param.get("case"), Case) and param["case"].api in ACCEPTED]
+    results = asyncio.run(probe_all(cases))
+    for _ in range(RETRIES):
+        if again := [case for case in cases if may_be_late(case, results[case.name])]:
+            results |= asyncio.run(probe_all(again))
+    return results
+
+
+def may_be_late(case: Case, seen: Seen | Exception) -> bool:
+    """Whether only times differ, or the verdict depends on a short limit: a busy machine alone can cause that."""
+    if isinstance(seen, Exception) or not problems(case, seen):
+        return False
+    return case.limits != Limits() or (
+        seen.result.outcome.value in case.verdicts and not number_problems(case, seen.result)
+    )
 
 
 def problems(case: Case, seen: Seen) -> list[str]:
