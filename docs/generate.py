@@ -18,6 +18,9 @@ from prober.measure.engines import DIALECTS, TABLES
 from prober.web.api import openapi
 
 DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent))
+from tests.wire.table import markdown, read_cases  # noqa: E402
+
 DEPLOY = DOCS.parent / "deploy"
 
 
@@ -109,6 +112,7 @@ def files() -> dict[Path, str]:
         ("configuration.md", "keys", document()),
         ("configuration.md", "dialects", engines_table()),
         ("configuration.md", "pages", pages_table()),
+        ("verdicts.md", "cases", markdown(read_cases(held=False))),
     )
     wanted: dict[Path, str] = {}
     for name, block, table in blocks:

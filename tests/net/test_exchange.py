@@ -13,6 +13,7 @@ from prober.measure.outcome import ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.recording import Recording
 from prober.measure.timeline import Timeline
 from prober.net import exchange as module
+from prober.net import turns
 from prober.net.clock import Clock
 from prober.net.exchange import Deadlines, Exchange
 
@@ -73,6 +74,7 @@ def event(delta: dict[str, Any] | None, finish: str | None = None, end: bytes = 
 A = event({"content": "a"})
 LAST = event({}, "stop")
 DONE = b"data: [DONE]\n\n"
+PING = b": keep-alive\n\n"
 
 
 class Answer:
@@ -247,8 +249,69 @@ async def test_json_is_parsed_after_the_answer_and_a_few_pieces_at_a_time(
     answer.exchange.abort()
 
 
+async def test_a_flood_leaves_other_answers_their_turns(now: Now, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte of tiny chunks is worked off in many turns of the loop, and is not read meanwhile; the neighbour goes on."""
+    monkeypatch.setattr(turns, "TURN_NS", 0)
+    monkeypatch.setattr(module, "MAX_INBOX_BYTES", 1 << 19)
+    flood, neighbour = Answer(now).head(), Answer(now).head()
+    flood.at(1, A, LAST)
+    flood.exchange.data_received(b"1\r\n:\r\n" * 100_000)
+    assert not flood.wire.is_read
+    for tenths in range(10):
+        neighbour.at(1 + tenths / 10, A)
+        await asyncio.sleep(0)
+        assert flood.is_open
+    assert await neighbour.at(2, LAST, DONE).verdict() == Verdict(Outcome.OK)
+    assert [round((at - now.ns) / 1e8) for at in neighbour.timeline.content_ns] == list(range(-10, 0))
+    assert flood.is_open
+    flood.at(2, b"\n", DONE)
+    assert await flood.verdict() == Verdict(Outcome.OK)
+    assert flood.timeline.e2e_s == 2
+    for answer in (flood, neighbour):
+        answer.exchange.abort()
+
+
+async def test_arrivals_keep_their_order_behind_a_flood(now: Now) -> None:
+    """A deadline that passes while earlier bytes still wait is decided by timestamps, as is a connection that breaks."""
+    for seconds, outcome in ((3, Outcome.RESET), (3.001, Outcome.TIMEOUT_STALL)):
+        answer = Answer(now).head()
+        answer.at(1, PING * 30_000 + A)
+        now.ns = answer.begin_ns + round(seconds * SECOND)
+        answer.lost(ConnectionResetError("reset"))
+        assert (await answer.verdict()).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("flood", "tokens"),
+    [(b"data:{}\n\n" * 100_000, 16), (b":\n" * 100_000, 16), (A * 100_000, 64), (b"data: " + b"x" * (1 << 18), 10**5)],
+)
+async def test_a_flood_is_malformed(now: Now, flood: bytes, tokens: int) -> None:
+    """Too many lines, pieces or bytes for the requested length, or a line that is too long; little of it is kept."""
+    answer = Answer(now, "no length").head()
+    answer.recording.tokens = tokens
+    for at in range(0, len(flood), 1 << 18):
+        answer.exchange.data_received(flood[at : at + (1 << 18)])
+    verdict = await answer.verdict()
+    assert verdict.outcome is Outcome.MALFORMED
+    assert "too many events" in verdict.detail or "a line of more than" in verdict.detail
+    assert answer.wire.is_cut
+    assert len(answer.timeline.content_ns) < 10_000
+
+
+async def test_an_answer_before_the_request_is_malformed(now: Now) -> None:
+    """It cannot be one to this request, and its first token would come before it was asked for."""
+    exchange = Exchange(Recording(), cast(Clock, now))
+    exchange.connection_made(Wire())
+    exchange.data_received(FRAMINGS["no length"] + A + LAST + DONE)
+    exchange.send(b"POST", Deadlines(now.ns, LIMITS))
+    await exchange.ended
+    assert exchange.sent_ns is None
+    assert exchange.broken is not None
+    assert exchange.broken.outcome is Outcome.MALFORMED
+    assert "before the request" in exchange.broken.detail
+
+
 ROLE = event({"role": "assistant", "content": ""})
-PING = b": keep-alive\n\n"
 STALLS = {
     "between the first two contents": [(1, A), (3.001, A), (3.1, LAST + DONE)],
     "though a role chunk came before": [(0.5, ROLE), (1, A), (3.001, A), (3.1, LAST + DONE)],
