@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from prober.measure.chat import error_message, request_body
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Recording, Timeline
 from prober.net.clock import Alarm
 from prober.net.connection import Broken, cert_expiry, connect
@@ -27,11 +28,18 @@ async def run_probe(target: Target, drawer: RequestGenerator, due_ns: int) -> Pr
     The connection is begun at once; the request leaves at the due time, or as soon as the connection is ready if that is
     later, which is the target's lateness and counts in TTFT. Never retried. An exception is a fault of the prober before anything
     of the answer was received; one in reading the answer is its `malformed`.
+
+    The prober's own look-ups are in no latency: what must be known before the first probe is asked first and moves the due time,
+    everything else is asked beside the probes.
     """
-    if not await target.awake():
+    due_ns = await target.prepare(due_ns)
+    if target.state in SILENT_STATES:
         return None
     result = await Flight(target, drawer, due_ns).fly()
+    if result.timeline.headers_ns is not None:
+        target.has_answered = True
     target.ended(result.outcome)
+    target.refresh_identity()
     return result
 
 
@@ -48,6 +56,7 @@ class Flight:
         self._draw: DrawnRequest = drawer.draw(self._id[10:])
         self._recording = Recording(streamed=target.spec.stream, keep_answer=self._draw.expectation is not None)
         self._exchange = Exchange(self._recording, target.clock)
+        self._identity: Identity | None = None
         self._connection: Connection | None = None
         self._request = b""
         self._counted = False
@@ -158,10 +167,10 @@ class Flight:
     async def _work(self) -> Verdict:
         target = self._target
         spec = target.spec
-        if verdict := await target.identify():
-            return verdict
-        identity = target.known  # others may find meanwhile that it must be asked for anew
-        assert identity is not None
+        identity = self._identity = target.probed_identity
+        if identity is None:
+            assert target.unidentified is not None, "the target was not looked up"
+            return target.unidentified
         secret = target.endpoint.secret
         token = target.endpoint.token()
         if secret and token is None:
@@ -235,7 +244,7 @@ class Flight:
     def _result(self, verdict: Verdict) -> ProbeResult:
         target, draw = self._target, self._draw
         timeline = self._timeline()
-        identity = target.identity
+        identity = self._identity
         ok = verdict.outcome in ANSWERED
         usage = timeline.usage
         cached = usage.cached_tokens if usage else None

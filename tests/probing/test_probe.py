@@ -527,7 +527,7 @@ async def test_an_outage_of_the_target_is_its_failure_and_not_the_prober_s() -> 
         await came.wait()
         for _ in range(3):
             target.ended(Outcome.CONNECT_REFUSED)
-        assert target.identity is None
+        assert target.identity == Identity("m", DIALECTS["vllm"], "/v1"), "the last known one is probed on"
         result = await under_way
     clock.close()
     assert result.outcome in (Outcome.RESET, Outcome.MALFORMED), result.detail
@@ -623,22 +623,6 @@ async def test_three_failures_in_a_row_are_failing() -> None:
         states = [(await send(target), target.state)[1] for _ in range(3)]
     clock.close()
     assert states == [TargetState.PENDING, TargetState.PENDING, "failing"]
-
-
-async def test_a_target_that_is_found_failing_meanwhile_is_still_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another probe's failure may have its identity forgotten between finding it out and asking: that is no fault of ours."""
-    clock = make_clock()
-    async with running(QUICK) as url:
-        target = Target(spec(url), clock)
-
-        async def forgotten() -> None:
-            target.identity = Identity("mock", DIALECTS["vllm"], "/v1")
-            target.identity = None
-
-        monkeypatch.setattr(target, "identify", forgotten)
-        result = await send(target)
-    clock.close()
-    assert result.outcome is Outcome.OK
 
 
 def good_answer(tokens: int) -> bytes:
@@ -831,7 +815,7 @@ async def test_a_list_of_models_that_the_prober_fails_to_read_is_the_target_s_fa
 @pytest.mark.parametrize(
     ("owner", "function"),
     [
-        ("target", "identify"),
+        ("target", "prepare"),
         ("target", "covered"),
         ("target", "_tell_ledger"),
         ("endpoint", "token"),
