@@ -21,6 +21,7 @@ from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint, endpoint
 from prober.net.exchange import Deadlines, Exchange
+from prober.probing.connect_lead import ConnectLead
 from prober.workload.budget import Budget, BudgetDemand
 
 HEALTH_EVERY_NS = 1_000_000_000
@@ -89,6 +90,7 @@ class Target:
         self.in_flight = 0
         slowest = min((probe.rate for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
+        self.connect_lead = ConnectLead()
         self.budgets: dict[str, Budget] = {}
         means = [probe.workload.mean_tokens() for probe in spec.probes]
         tokens, cost = map(max, zip((0.0, 0.0), *(self.amounts(*map(round, mean)) for mean in means), strict=True))
@@ -121,10 +123,11 @@ class Target:
         return until_ns if self.clock.now_ns() < until_ns else None
 
     def inherit_start(self, before: "Target") -> None:
-        """Take over how far its start has come from the same target before a reload, unless its address is another."""
+        """Take over what its server has shown so far from the same target before a reload, unless its address is another."""
         if (self.endpoint.host, self.endpoint.port) == (before.endpoint.host, before.endpoint.port):
             self.waiting_since_ns, self.has_answered = before.waiting_since_ns, before.has_answered
             self.is_refusing = before.is_refusing and self.state == TargetState.STARTING
+            self.connect_lead = before.connect_lead
 
     def beside(self) -> "Target":
         """A copy for a probe outside the schedule, which takes no slot here and changes neither state nor warm-up here."""
@@ -203,6 +206,18 @@ class Target:
             if outcome is Outcome.HTTP_404:
                 self._doubt_identity(is_new=self._last_outcome is not Outcome.HTTP_404)
         self._last_outcome = outcome
+
+    def closed_idle(self, idle_ns: int) -> None:
+        """The server closed a connection that was idle before its probe was due."""
+        now_ns = self.clock.now_ns()
+        if self.connect_lead.closed(idle_ns, now_ns):
+            lead_s = (self.connect_lead.learnt_ns(now_ns) or 0) / 1e9
+            log.info(
+                "target=%s: its server closes idle connections (after %.3g s); for an hour probes connect %.3g s before they are due",
+                self.spec.name or self.spec.url,
+                idle_ns / 1e9,
+                lead_s,
+            )
 
     def reserve(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float, int] | None:
         """Set tokens and dollars aside for a request, and say when; None, and nothing set aside, if a budget would not last."""
