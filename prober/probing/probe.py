@@ -12,6 +12,7 @@ from prober.measure.timeline import Connection, Recording, Timeline
 from prober.net.clock import Alarm
 from prober.net.connection import Broken, cert_expiry, connect
 from prober.net.exchange import Deadlines, Exchange
+from prober.net.retry_after import requested_pause_s
 from prober.probing.connect_lead import MIN_IDLE_NS
 from prober.probing.target import Identity, Target
 from prober.workload.workloads import DrawnRequest, RequestGenerator
@@ -24,8 +25,7 @@ MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its requ
 CROSSING_NS = (
     10_000_000  # and the time of a round trip: so soon after the request, a server closes for what was before it
 )
-MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests, tokens or seconds
-MAX_RETRY_AFTER_S = 366 * 86_400
+MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens
 
 
 async def run_probe(target: Target, drawer: RequestGenerator, due_ns: int) -> ProbeResult | None:
@@ -87,12 +87,6 @@ class Flight:
         """Timeline of the answer so far, also of a request that was cut. Parses everything received."""
         self._exchange.read()
         return self._timeline()
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """Seconds of the header `Retry-After`; None without a number, or above a year."""
-        seconds = header_number(self._exchange.headers, "retry-after")
-        return seconds if seconds is not None and seconds <= MAX_RETRY_AFTER_S else None
 
     async def fly(self) -> ProbeResult:
         """Connect, wait for the due time, send, and read the answer to its end.
@@ -316,6 +310,7 @@ class Flight:
             text=target.endpoint.redactor.redact(self._recording.text),
             golden=draw.expectation.kind if draw.expectation else None,
             rate_limit=left,
+            retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
             cert_expiry_unix_s=cert_expiry(self._exchange),
         )
 
