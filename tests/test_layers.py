@@ -36,7 +36,7 @@ PURE_FOLDERS = {
     "config",
 }
 PURE_MODULES = {
-    "probing": {"alerts", "dashboard", "event_log", "series", "shard", "trust"},
+    "probing": {"alerts", "connect_lead", "dashboard", "event_log", "series", "shard", "trust"},
     "features.slo": {"dashboard", "firing", "rules", "series", "status"},
     "features.drift": {"alerts", "baseline", "dashboard", "detector", "evidence", "serialization"},
     "features.engines": {"alerts", "continuity", "dashboard", "page_reading", "series"},

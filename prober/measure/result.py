@@ -17,6 +17,7 @@ class ProbeResult:
     golden: how the answer to a golden prompt is checked (text, regex, json_schema), None for other prompts
     on_request: the probe was started by a user: it is shown, but not counted
     rate_limit: the `x-ratelimit-remaining-*` headers of the response
+    retry_after_s: pause that a failed answer asks for, from its end on
     cert_expiry_unix_s: when the server's certificate expires
     """
 
@@ -36,6 +37,7 @@ class ProbeResult:
     text: str = ""
     golden: str | None = None
     rate_limit: dict[str, float] = field(default_factory=dict)
+    retry_after_s: float | None = None
     cert_expiry_unix_s: float | None = None
     on_request: bool = False
 

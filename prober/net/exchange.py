@@ -39,6 +39,7 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_ERROR_BYTES = 64 << 10
 MAX_HEADERS = 200
 LINGER_S = 1.0
+IDLE_TIMEOUT = 408  # status with which a server ends a connection on which no request came
 NEVER_NS = 1 << 63
 P = ParamSpec("P")
 
@@ -117,6 +118,9 @@ class Exchange(asyncio.Protocol):
         """Write the request and record the time, unless something was received before it: the exchange ends with that."""
         self._deadlines = deadlines
         if self.ended.done():
+            return
+        if self._received and self.status is None:
+            self._break(Outcome.MALFORMED, f"the server sent something before the request: {self._handled[:60]!r}")
             return
         if not self._is_readable():
             assert self.transport is not None
@@ -243,9 +247,6 @@ class Exchange(asyncio.Protocol):
             return
         self._arrived_ns, self._handled = at_ns, data
         self._read_bytes += len(data)
-        if self.sent_ns is None:
-            self._break(Outcome.MALFORMED, f"the server sent something before the request: {data[:60]!r}")
-            return
         self._parser.feed_data(data)
         self._bound()
 
@@ -289,6 +290,9 @@ class Exchange(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 100:
             self._break(Outcome.MALFORMED, f"HTTP status {status:03d}")
+            return
+        if self.sent_ns is None and status != IDLE_TIMEOUT:
+            self._break(Outcome.MALFORMED, f"the server answered (HTTP {status}) before the request was sent")
             return
         if status < 200:
             self.headers.clear()

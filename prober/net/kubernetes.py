@@ -9,6 +9,7 @@ import ipaddress
 import os
 import re
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -20,6 +21,7 @@ import orjson
 from prober import __version__
 from prober.config.problems import mask_secrets
 from prober.net.redaction import Redactor
+from prober.net.retry_after import requested_pause_s
 from prober.storage.watched_file import Secret, Stamp, stamp
 
 Json = dict[str, Any]
@@ -248,8 +250,7 @@ class Api:
             status = orjson.loads(await self._body(answer, path))
         except ValueError:
             status = None
-        retry = answer.headers.get("Retry-After", "")
-        retry_after_s = float(retry) if _SECONDS.fullmatch(retry) else 0.0
+        retry_after_s = requested_pause_s(answer.headers, time.time()) or 0.0
         raise self._api_error(status, answer.status, answer.reason or "", retry_after_s)
 
     async def _body(self, answer: aiohttp.ClientResponse, path: str) -> bytes:

@@ -11,18 +11,24 @@ from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, c
 from prober.measure.payload import error_message
 from prober.measure.recording import Recording
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Timeline
 from prober.net.clock import Alarm
 from prober.net.connection import Broken, cert_expiry, connect
-from prober.net.exchange import Deadlines, Exchange
+from prober.net.exchange import IDLE_TIMEOUT, Deadlines, Exchange
+from prober.net.retry_after import requested_pause_s
+from prober.probing.connect_lead import MIN_IDLE_NS
 from prober.probing.target import Identity, Target
 from prober.workload.workloads import DrawnRequest, RequestGenerator
 
 CACHED_SHARE = 0.10
 HELD_UP = 10  # times max_send_lag: the event loop this late at any time of a probe, and its stamps are not the target's
 DISK_NS = 1_000_000_000  # for so long a request waits for what it costs to be written down, while the disk works
-MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests, tokens or seconds
-MAX_RETRY_AFTER_S = 366 * 86_400
+MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its request was written
+CROSSING_NS = (
+    10_000_000  # and the time of a round trip: so soon after the request, a server closes for what was before it
+)
+MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens
 
 
 async def run_probe(target: Target, drawer: RequestGenerator, due_ns: int) -> ProbeResult | None:
@@ -31,11 +37,18 @@ async def run_probe(target: Target, drawer: RequestGenerator, due_ns: int) -> Pr
     The connection is begun at once; the request leaves at the due time, or as soon as the connection is ready if that is
     later, which is the target's lateness and counts in TTFT. Never retried. An exception is a fault of the prober before anything
     of the answer was received; one in reading the answer is its `malformed`.
+
+    The prober's own look-ups are in no latency: what must be known before the first probe is asked first and moves the due time,
+    everything else is asked beside the probes.
     """
-    if not await target.awake():
+    due_ns = await target.prepare(due_ns)
+    if target.state in SILENT_STATES:
         return None
     result = await Flight(target, drawer, due_ns).fly()
+    if result.timeline.headers_ns is not None:
+        target.has_answered = True
     target.ended(result.outcome)
+    target.refresh_identity()
     return result
 
 
@@ -55,6 +68,7 @@ class Flight:
             target.spec.stream, self._api, self._draw.output_tokens, keep_answer=self._draw.expectation is not None
         )
         self._exchange = Exchange(self._recording, target.clock)
+        self._identity: Identity | None = None
         self._connection: Connection | None = None
         self._request = b""
         self._counted = False
@@ -79,12 +93,6 @@ class Flight:
         """Timeline of the answer so far, also of a request that was cut. Parses everything received."""
         self._exchange.read()
         return self._timeline()
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """Seconds of the header `Retry-After`; None without a number, or above a year."""
-        seconds = header_number(self._exchange.headers, "retry-after")
-        return seconds if seconds is not None and seconds <= MAX_RETRY_AFTER_S else None
 
     async def fly(self) -> ProbeResult:
         """Connect, wait for the due time, send, and read the answer to its end.
@@ -160,16 +168,19 @@ class Flight:
         self._send_if_ready()
 
     def _send_if_ready(self) -> None:
-        if self._counted and self._request and self._exchange.sent_ns is None and self._may():
-            self._exchange.send(self._request, Deadlines(self._due_ns, self._target.spec.timeouts))
+        exchange = self._exchange
+        if self._counted and self._request and exchange.sent_ns is None and self._may():
+            if exchange.status == IDLE_TIMEOUT:
+                exchange.abort()
+            exchange.send(self._request, Deadlines(self._due_ns, self._target.spec.timeouts))
 
     async def _work(self) -> Verdict:
         target = self._target
         spec = target.spec
-        if verdict := await target.identify():
-            return verdict
-        identity = target.known  # others may find meanwhile that it must be asked for anew
-        assert identity is not None
+        identity = self._identity = target.probed_identity
+        if identity is None:
+            assert target.unidentified is not None, "the target was not looked up"
+            return target.unidentified
         secret = target.endpoint.secret
         token = target.endpoint.token()
         if secret and token is None:
@@ -179,16 +190,51 @@ class Flight:
         head = target.endpoint.head(
             "POST", path, length=len(body), request_id=self._id, token=token, headers=self._api.headers
         )
+        verdict = await self._connect_and_send(head + body)
+        for _ in range(MAX_RECONNECTIONS):
+            if verdict is not None or not self._was_closed_idle():
+                break
+            self._request, self._exchange = b"", Exchange(self._recording, target.clock)
+            verdict = await self._connect_and_send(head + body)
+        return verdict or self._judge(identity)
+
+    async def _connect_and_send(self, request: bytes) -> Verdict | None:
+        """Connect, send when due, and return at the end of the exchange; a verdict says why there was no connection."""
+        target = self._target
+        lead_ns = target.connect_lead.learnt_ns(target.clock.now_ns())
+        if lead_ns is not None:
+            await target.clock.sleep_until(self._due_ns - lead_ns)
         try:
-            self._connection = await connect(target.endpoint, self._exchange, spec.timeouts.connect)
+            self._connection = await connect(target.endpoint, self._exchange, target.spec.timeouts.connect)
         except Broken as broken:
             self._connection = broken.connection
             return broken.verdict
+        target.connect_lead.connected((self._connection.ready_ns or 0) - self._connection.start_ns)
         await target.covered(max(self._due_ns, self._began_ns + DISK_NS))
-        self._request = head + body
+        self._request = request
         self._send_if_ready()
         await self._exchange.ended
-        return self._judge(identity)
+        return None
+
+    def _was_closed_idle(self) -> bool:
+        """Whether the server closed the connection because nothing was written on it yet: by itself, or with a status 408.
+
+        The lead learns it, also where the request crossed the end of the connection, which is the target's outcome all the same.
+        """
+        exchange, now_ns = self._exchange, self._target.clock.now_ns()
+        if exchange.status not in (None, IDLE_TIMEOUT) or (exchange.status is None and exchange.received):
+            return False
+        assert self._connection is not None
+        is_unsent = exchange.sent_ns is None
+        idle_until_ns = (exchange.headers_ns if is_unsent else exchange.sent_ns) or now_ns
+        idle_ns = idle_until_ns - (self._connection.ready_ns or 0)
+        crossing_ns = CROSSING_NS + round((self._connection.tcp_s or 0.0) * 1e9)
+        is_crossing = not is_unsent and now_ns - idle_until_ns <= crossing_ns
+        if idle_ns < MIN_IDLE_NS or not (is_unsent or is_crossing):
+            return False
+        if is_unsent or self._target.connect_lead.learnt_ns(now_ns) is None:
+            self._target.closed_idle(idle_ns)
+        return is_unsent
 
     def _body(self, identity: Identity) -> bytes:
         draw, spec = self._draw, self._target.spec
@@ -253,7 +299,7 @@ class Flight:
     def _result(self, verdict: Verdict) -> ProbeResult:
         target, draw = self._target, self._draw
         timeline = self._timeline()
-        identity = target.identity
+        identity = self._identity
         ok = verdict.outcome in ANSWERED
         usage = timeline.usage
         cached = usage.cached_tokens if usage else None
@@ -281,6 +327,7 @@ class Flight:
             text=target.endpoint.redactor.redact(self._recording.text),
             golden=draw.expectation.kind if draw.expectation else None,
             rate_limit=left,
+            retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
             cert_expiry_unix_s=cert_expiry(self._exchange),
         )
 

@@ -22,11 +22,13 @@ from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint, endpoint
 from prober.net.exchange import Deadlines, Exchange
+from prober.probing.connect_lead import ConnectLead
 from prober.workload.budget import Budget, BudgetDemand
 
 HEALTH_EVERY_NS = 1_000_000_000
 HEALTH_TIMEOUT_S = 2.0
 MODELS_TIMEOUT_S = 10.0
+MIN_LOOK_UP_PAUSE_NS, MAX_LOOK_UP_PAUSE_NS = 10**9, 600 * 10**9  # between two look-ups beside the probes
 FAILING_AFTER = 3
 MAX_ANSWER = 4 << 20
 log = logging.getLogger(__name__)
@@ -34,12 +36,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A plain answer: `status` is 0 if there was none, and `verdict` then says why. is_refused: see `Broken`."""
+    """A plain answer: `status` is 0 if there was none, and `verdict` then says why.
+
+    is_connected: the connection was set up
+    is_refused: see `Broken`
+    """
 
     status: int
     headers: dict[str, str]
     body: bytes
     verdict: Verdict | None
+    is_connected: bool = True
     is_refused: bool = False
 
 
@@ -65,6 +72,8 @@ class Keeps(Protocol):
 class Target:
     """State of one target that outlives its probes. ledger: keeps its budgets, None: nobody does.
 
+    identity: as the last look-up found it; None before the first one
+    unidentified: why the last look-up found no identity, None if it did
     waiting_since_ns: since when the daemon waits for the first answer, so that refused connections may be a start;
         None where they always are failures, as in a single experiment
     has_answered: it has answered an HTTP request, with whatever status
@@ -75,12 +84,14 @@ class Target:
         self.spec = spec
         self.endpoint: Endpoint = endpoint(spec)
         self.clock = clock
-        self._identity: Identity | None = None
+        self.identity: Identity | None = None
+        self.unidentified: Verdict | None = None
         self.state = TargetState.PENDING
         self.paused_unix_s: float | None = None  # since when nobody may probe or sweep it
         self.in_flight = 0
         slowest = min((probe.rate for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
+        self.connect_lead = ConnectLead()
         self.budgets: dict[str, Budget] = {}
         means = [probe.workload.mean_tokens() for probe in spec.probes]
         tokens, cost = map(max, zip((0.0, 0.0), *(self.amounts(*map(round, mean)) for mean in means), strict=True))
@@ -90,11 +101,15 @@ class Target:
             self.budgets["cost"] = Budget(spec.budget.cost_per_day, cost)
         self.protected_demand: Mapping[str, BudgetDemand] = {}  # by budget, not available to requests
         self.ledger: Keeps | None = None
-        self.known: Identity | None = None  # the last identity, also while it is asked for anew
         self._bad_in_a_row = 0
+        self._last_outcome: Outcome | None = None
         self._was_ready = False
+        self._is_doubtful = False  # the target did not tell the identity itself, or may have another one since
+        self._looked_up_ns = -MAX_LOOK_UP_PAUSE_NS
+        self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
         self._identifying: asyncio.Task[Verdict | None] | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[int] | None = None
         self._health_ns = 0
         self.waiting_since_ns: int | None = None
         self.has_answered = False
@@ -109,35 +124,56 @@ class Target:
         return until_ns if self.clock.now_ns() < until_ns else None
 
     def inherit_start(self, before: "Target") -> None:
-        """Take over how far its start has come from the same target before a reload, unless its address is another."""
+        """Take over what its server has shown so far from the same target before a reload, unless its address is another."""
         if (self.endpoint.host, self.endpoint.port) == (before.endpoint.host, before.endpoint.port):
             self.waiting_since_ns, self.has_answered = before.waiting_since_ns, before.has_answered
             self.is_refusing = before.is_refusing and self.state == TargetState.STARTING
+            self.connect_lead = before.connect_lead
 
     def beside(self) -> "Target":
         """A copy for a probe outside the schedule, which takes no slot here and changes neither state nor warm-up here."""
         other = copy(self)
         other.in_flight, other.warm_up = 0, WarmUp(0)
-        other._identifying = other._asking = None
+        other._identifying = other._asking = other._preparing = None
+        other.identity, other._is_doubtful = self.probed_identity, False  # nothing is looked up beside its probe
         return other
 
     @property
-    def identity(self) -> Identity | None:
-        """Identity as the target reports it; None while it is unknown."""
-        return self._identity
+    def probed_identity(self) -> Identity | None:
+        """Identity that a probe uses: of the last look-up, else of the configuration; None if neither names the model."""
+        if self.identity is not None or self.spec.model is None:
+            return self.identity
+        return Identity(self.spec.model, DIALECTS.get(self.spec.engine or "", GENERIC), self.endpoint.base_path)
 
-    @identity.setter
-    def identity(self, identity: Identity | None) -> None:
-        self._identity = identity
-        self.known = identity or self.known
+    async def prepare(self, due_ns: int) -> int:
+        """Look the target up if no probe may leave before that, and return when the probe that was due at `due_ns` is due.
+
+        The target's health comes first while it is new, loading or draining, the list of its models if no model is known. A due
+        time that passes meanwhile moves by as long as the look-up took: that is the prober's time and not the target's.
+        """
+        if not self._is_asked_first and self.probed_identity is not None:
+            await self.awake()
+            return due_ns
+        if self._preparing is None or self._preparing.done():
+            self._preparing = asyncio.create_task(self._prepare())
+        began_ns = await asyncio.shield(self._preparing)
+        now_ns = self.clock.now_ns()
+        return due_ns if due_ns > now_ns else due_ns + now_ns - began_ns
 
     async def identify(self) -> Verdict | None:
-        """Find out model, engine and base path once; a verdict says why that failed. Callers at a time share one attempt."""
+        """Find out model, engine and base path once; a verdict says why that failed. Concurrent callers share one attempt.
+
+        A configured model needs no list of models: then only a target to which no connection can be made has a verdict.
+        """
         if self.identity is not None:
             return None
-        if self._identifying is None or self._identifying.done():
-            self._identifying = asyncio.create_task(self._identify())
-        return await asyncio.shield(self._identifying)
+        return await asyncio.shield(self._look_up())
+
+    def refresh_identity(self) -> None:
+        """Look the target up beside its probes if its identity is unknown or doubtful, and a pause after the last time."""
+        is_needed = self.identity is None or self._is_doubtful
+        if is_needed and self.clock.now_ns() - self._looked_up_ns >= self._look_up_pause_ns:
+            self._look_up().add_done_callback(self._log_fault)
 
     async def awake(self) -> bool:
         """False while the engine says that it is loading or shutting down, or has not begun to listen.
@@ -149,22 +185,40 @@ class Target:
             return True
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_health())
-        if self.state is TargetState.PENDING or self.state in SILENT_STATES or self.starting_until_ns is not None:
+        if self._is_asked_first:
             await asyncio.shield(self._asking)
         return self.state not in SILENT_STATES
 
     def ended(self, outcome: Outcome) -> None:
         """A probe ended; the state follows."""
         if outcome in ANSWERED:
+            if self.state is TargetState.FAILING:
+                self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
             self._bad_in_a_row, self._was_ready, self.state = 0, True, TargetState.READY
         elif outcome in BAD and outcome is not Outcome.SHED:
             self._bad_in_a_row += 1
             if outcome in (Outcome.CONNECT_REFUSED, Outcome.RESET):
                 self.warm_up.restarted()  # it went away: what answers next may be a cold engine
             if self._bad_in_a_row >= FAILING_AFTER:
+                if self.state is not TargetState.FAILING:
+                    self._doubt_identity(is_new=True)  # it may return with another model
                 self.state = TargetState.FAILING
-                self.identity = None  # it may come back as another model, and what answers next pays for finding out
                 self.warm_up.restarted()
+            if outcome is Outcome.HTTP_404:
+                self._doubt_identity(is_new=self._last_outcome is not Outcome.HTTP_404)
+        self._last_outcome = outcome
+
+    def closed_idle(self, idle_ns: int) -> None:
+        """The server closed a connection that was idle before its probe was due."""
+        now_ns = self.clock.now_ns()
+        if self.connect_lead.closed(idle_ns, now_ns):
+            lead_s = (self.connect_lead.learnt_ns(now_ns) or 0) / 1e9
+            log.info(
+                "target=%s: its server closes idle connections (after %.3g s); for an hour probes connect %.3g s before they are due",
+                self.spec.name or self.spec.url,
+                idle_ns / 1e9,
+                lead_s,
+            )
 
     def reserve(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float, int] | None:
         """Set tokens and dollars aside for a request, and say when; None, and nothing set aside, if a budget would not last."""
@@ -229,6 +283,35 @@ class Target:
         if self.ledger is not None and any(budget.needs_checkpoint for budget in self.budgets.values()):
             self.ledger.needs_checkpoint(self.spec.key)
 
+    @property
+    def _is_asked_first(self) -> bool:
+        """Nothing is measured of it before it was asked for its health."""
+        return self.state is TargetState.PENDING or self.state in SILENT_STATES or self.starting_until_ns is not None
+
+    async def _prepare(self) -> int:
+        """Ask for health and models as far as no probe may leave before that, and return when that began."""
+        began_ns = self.clock.now_ns()
+        if await self.awake() and self.probed_identity is None:
+            await self.identify()
+        return began_ns
+
+    def _look_up(self) -> asyncio.Task[Verdict | None]:
+        """The look-up under way, or a new one."""
+        if self._identifying is None or self._identifying.done():
+            self._identifying = asyncio.create_task(self._identify())
+        return self._identifying
+
+    def _doubt_identity(self, *, is_new: bool) -> None:
+        """The identity may be another one now. is_new: since this moment, so that it is looked up soon."""
+        self._is_doubtful = True
+        if is_new:
+            self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
+
+    def _log_fault(self, look_up: asyncio.Task[Verdict | None]) -> None:
+        if not look_up.cancelled() and (problem := look_up.exception()) is not None:
+            name = self.spec.name or self.spec.url
+            log.error("target=%s: a look-up failed inside the prober; please report this", name, exc_info=problem)
+
     async def _ask_health(self) -> None:
         now = self.clock.now_ns()
         path = self._health_path()
@@ -244,7 +327,7 @@ class Target:
         try:
             await connect(self.endpoint, exchange, min(HEALTH_TIMEOUT_S, self.spec.timeouts.connect))
         except Broken as broken:
-            return Answer(0, {}, b"", broken.verdict, broken.is_refused)
+            return Answer(0, {}, b"", broken.verdict, False, broken.is_refused)
         finally:
             exchange.abort()
         return Answer(0, {}, b"", None)
@@ -262,7 +345,7 @@ class Target:
             exchange.send(head, Deadlines(self.clock.now_ns(), timeouts))
             await exchange.ended
         except Broken as broken:
-            return Answer(0, {}, b"", broken.verdict, broken.is_refused)
+            return Answer(0, {}, b"", broken.verdict, False, broken.is_refused)
         except Exception as problem:
             if not exchange.received:
                 raise
@@ -302,9 +385,24 @@ class Target:
             self.warm_up.restarted()
 
     async def _identify(self) -> Verdict | None:
-        spec = self.spec
-        base = self.endpoint.base_path
-        verdict: Verdict | None = None
+        """Look the target up, and keep what was known of it if the answers tell nothing."""
+        try:
+            found = await self._ask_models()
+        finally:
+            self._looked_up_ns = self.clock.now_ns()
+        self._look_up_pause_ns = min(2 * self._look_up_pause_ns, MAX_LOOK_UP_PAUSE_NS)
+        self.unidentified, self._is_doubtful = None, not isinstance(found, Identity)
+        if isinstance(found, Identity):
+            self.identity = found
+        elif found is None or self.identity is not None:
+            self.identity = self.probed_identity
+        else:
+            self.unidentified = found
+        return self.unidentified
+
+    async def _ask_models(self) -> Identity | Verdict | None:
+        """Identity by the list of models, or why there is none; None: the answer is of no use, and the model is configured."""
+        base, verdict = self.endpoint.base_path, None
         for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
             answer = await self._get(f"{path}/models", MODELS_TIMEOUT_S)
             verdict = answer.verdict or classify_status(answer.status, error_message(answer.body))
@@ -314,14 +412,11 @@ class Target:
                 except Exception as problem:
                     identity = self.unreadable("the list of models", problem)
                 if isinstance(identity, Identity):
-                    self.identity = identity
-                    return None
+                    return identity
                 verdict = identity
             elif verdict.outcome is not Outcome.HTTP_404:
                 break
-        if spec.model is not None and verdict is not None and verdict.outcome is Outcome.HTTP_404:
-            # Not every gateway lists its models; one that was named can be probed all the same.
-            self.identity = Identity(spec.model, DIALECTS.get(spec.engine or "", GENERIC), base)
+        if self.spec.model is not None and answer.is_connected:
             return None
         assert verdict is not None
         detail = f"GET {self.endpoint.authority}{base}/models: {verdict.detail}"

@@ -141,7 +141,7 @@ class Views:
         return replace(view, quantiles=quantiles)
 
     def _view(self, runner: TargetRunner) -> TargetView:
-        target, spec, identity = runner.target, runner.spec, runner.target.known
+        target, spec, identity = runner.target, runner.spec, runner.target.identity
         name = runner.name or UNNAMED
         now_ns = self._fleet.context.clock.now_ns()
         start = runner.starting_since_and_until_unix_s()

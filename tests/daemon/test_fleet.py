@@ -398,7 +398,7 @@ def of(line: TargetRunner) -> bool:
 BEFORE, READING = "invalid", "malformed"
 PLACES = {
     ("Target", "awake"): BEFORE,
-    ("Target", "identify"): BEFORE,
+    ("Target", "prepare"): BEFORE,
     ("Target", "reserve"): BEFORE,
     ("Target", "_tell_ledger"): BEFORE,
     ("Target", "covered"): BEFORE,
@@ -470,7 +470,6 @@ async def test_an_exception_in_the_code_of_one_target_is_its_own(
             await until(lambda: FAULT in caplog.text)
             good, failed = seen.probes("good"), seen.count("llmslo_probe_failures_total", "bad")
             bad.state, bad._bad_in_a_row = (TargetState.PENDING, 1) if function == "awake" else (TargetState.READY, 0)
-            bad.identity = None if function == "identify" else bad.known
             await until(lambda: seen.probes("good") >= good + 5)
             if outcome == READING:
                 await until(lambda: seen.count("llmslo_probe_failures_total", "bad", "probe", "malformed") >= 2)

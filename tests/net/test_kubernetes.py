@@ -17,12 +17,14 @@ from prober.net.kubernetes import Api, KubernetesApiError
         ("9" * 400, None, 0.0),
         ("", 10**400, 0.0),
         ("7", -5, 7.0),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", None, 0.0),
+        ("Fri, 31 Dec 2100 23:59:59 GMT", None, 0.0),
     ],
 )
-async def test_only_a_plain_number_of_seconds_is_a_retry_after(
+async def test_only_a_time_of_at_most_a_year_is_a_retry_after(
     header: str, details: int | None, retry_after_s: float
 ) -> None:
-    """ASCII digits, few enough to be a time, in the header or in the Status object."""
+    """Seconds or a date in the header, seconds in the Status object."""
 
     async def refuse(_: web.Request) -> web.Response:
         status = "{}" if details is None else f'{{"details": {{"retryAfterSeconds": {details}}}}}'
@@ -36,3 +38,20 @@ async def test_only_a_plain_number_of_seconds_is_a_retry_after(
             await api.get("/api")
         await api.close()
     assert raised.value.retry_after_s == retry_after_s
+
+
+async def test_a_date_is_a_retry_after_by_the_server_s_clock() -> None:
+    """Which may be wrong by years."""
+
+    async def refuse(_: web.Request) -> web.Response:
+        dates = {"Retry-After": "Fri, 07 Jan 2000 00:00:09 GMT", "Date": "Fri, 07 Jan 2000 00:00:00 GMT"}
+        return web.Response(status=429, text="{}", headers=dates)
+
+    app = web.Application()
+    app.router.add_get("/api", refuse)
+    async with TestServer(app) as server:
+        api = Api(str(server.make_url("")))
+        with pytest.raises(KubernetesApiError) as raised:
+            await api.get("/api")
+        await api.close()
+    assert raised.value.retry_after_s == 9.0

@@ -8,6 +8,7 @@ from contextlib import suppress
 from prober.exposition.families import Registry
 from prober.features.capacity.cron import Cron
 from prober.features.capacity.headroom import Headroom, TargetDemand
+from prober.features.capacity.quiet_times import QuietTimes
 from prober.features.capacity.refusal import Refused, StartRequest, Trigger
 from prober.features.capacity.sweep_job import SweepJob
 from prober.features.capacity.sweep_starts import SweepStarts
@@ -56,6 +57,7 @@ class Sweeps:
             trust,
             leadership or Alone(),
             SweepStarts(store, clock),
+            QuietTimes(store, clock),
             self._archive,
             Cron(clock),
             open_page,
@@ -145,6 +147,7 @@ class Sweeps:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._context.quiet_times.close()
 
     def _check_running(self, target: TargetSweeps, request: StartRequest) -> None:
         """Raises Refused if a sweep is under way; one that nobody requested then waits for its end, unless it is the same target's."""

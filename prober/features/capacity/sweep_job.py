@@ -106,10 +106,8 @@ class SweepJob:
             additions={"why": trigger} | ({"lease": where, "lease_transitions": fence} if where else {}),
             devices=sweeps.devices,
         )
-        if target.url == sweeps.target.spec.url:
-            sweeps.quiet_until_s = context.now_s() + run.quiet_s
-            if run.model is not None:
-                sweeps.model = started_unix_s, run.model
+        if target.url == sweeps.target.spec.url and run.model is not None:
+            sweeps.model = started_unix_s, run.model
         await sweeps.results.keep(result)
         if not self._series.is_closed:
             self._show(run, result, target.url)
@@ -135,6 +133,7 @@ class SweepJob:
             sweeps.demand.queried,
             lambda: context.leadership.held() == fence,
             sweeps.probe_needs(),
+            lambda pause_s: sweeps.retry_after(pause_s, target.url),
         )
 
     def _show(self, run: SweepRun, result: Result, url: str) -> None:

@@ -74,6 +74,7 @@ class SweepRunner:
         request, as later it may count the sweep's own
     is_allowed: called before each request is sent; once it returns False the sweep ends (`lease_lost`)
     needs: what the scheduled probes need of each daily budget, which no request of the sweep may take
+    on_retry_after: called at once with the pause that an answer asks for, in seconds
     """
 
     def __init__(
@@ -88,15 +89,17 @@ class SweepRunner:
         demand: Callable[[], Awaitable[float | None]] = unknown_demand,
         is_allowed: Callable[[], bool] = lambda: True,
         needs: Mapping[str, BudgetDemand] = MappingProxyType({}),
+        on_retry_after: Callable[[float], None] = lambda _: None,
     ) -> None:
         # A view of the target with a cap and a state of its own, which spends the target's budgets.
         spec = target.spec.model_copy(update={"max_in_flight": plan.guards.max_in_flight, "warmup": 0})
         self._target = Target(spec, target.clock)
         self._target.budgets, self._target.ledger, self._target.protected_demand = target.budgets, target.ledger, needs
         self._target.identity, self._target.state = target.identity, target.state
+        self._target.connect_lead = target.connect_lead
         self._clock = target.clock
         self._requests, self._plan, self._rng, self._on_action = RequestGenerator(workload, rng), plan, rng, on_action
-        self._open_page = open_page
+        self._open_page, self._on_retry_after = open_page, on_retry_after
         self._prior, self._demand, self._is_allowed = prior, demand, is_allowed
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
@@ -127,6 +130,16 @@ class SweepRunner:
         """Send nothing more, and cut the requests in flight."""
         if self._sweep is not None:
             self._sweep.lease_lost(self._now_s())
+            self._cut_unless_sending(self._sweep)
+
+    def retry_after(self, pause_s: float) -> None:
+        """The target asks to be left alone: send nothing more, and cut the other requests in flight."""
+        now_s = self._now_s()
+        self._quiet_until_s = max(self._quiet_until_s, now_s + pause_s)
+        if self._sweep is None:
+            self._stop_reason = "the target asks to be left alone (Retry-After)"
+        else:
+            self._sweep.retry_after(now_s, pause_s)
             self._cut_unless_sending(self._sweep)
 
     def progress(self) -> SweepProgress:
@@ -271,9 +284,9 @@ class SweepRunner:
             raise
         if stage is not None:
             self._probes.append((stage, result))
-        if (seconds := flight.retry_after_s) is not None and result.outcome is not Outcome.OK:
-            self._quiet_until_s = max(self._quiet_until_s, self._now_s() + seconds)
-            sweep.retry_after(self._now_s(), seconds)
+        if result.retry_after_s is not None:
+            self._on_retry_after(result.retry_after_s)
+            self.retry_after(result.retry_after_s)
         sweep.result(result, self._now_s())
         self._cut_unless_sending(sweep)
 

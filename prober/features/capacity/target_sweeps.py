@@ -13,6 +13,7 @@ from prober.features.capacity import start_checks as checks
 from prober.features.capacity.cron import MAX_LATENESS_S, Cron, longest_gap_s
 from prober.features.capacity.engine_fit import Fit
 from prober.features.capacity.headroom import Headroom, TargetDemand
+from prober.features.capacity.quiet_times import QuietTimes
 from prober.features.capacity.refusal import Refused, StartRequest
 from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.capacity.sweep_result import has_capacity, result_url
@@ -52,6 +53,7 @@ class SweepContext:
     trust: Trust
     leadership: Leadership
     starts: SweepStarts
+    quiet_times: QuietTimes
     archive: SweepArchive | None
     cron: Cron
     open_page: OpenPage
@@ -82,7 +84,6 @@ class TargetSweeps(TargetObserver):
     recent: of the last scheduled probes; devices: the GPUs that serve the target
     model: fitted by the last sweep, and when that started in Unix seconds; None if the engine is another one since
     runner: of the sweep under way, once it looks at the target
-    quiet_until_s: until when the target asked to be left alone, in seconds of the monotonic clock
     """
 
     def __init__(
@@ -100,7 +101,6 @@ class TargetSweeps(TargetObserver):
         self.devices: Sequence[GpuReading] = ()
         self.model: tuple[float, Fit] | None = before.model if before is not None else None
         self.runner: SweepRunner | None = None
-        self.quiet_until_s: float = before.quiet_until_s if before is not None else 0.0
         self.series: SweepSeries | None = None
         self._is_gone = False
         self._url: str = before._url if before is not None else observed.target.spec.url
@@ -148,8 +148,13 @@ class TargetSweeps(TargetObserver):
             self._schedule(spec.sweep)
 
     def probe_ended(self, result: ProbeResult) -> None:
-        if self.series is not None:
-            self.recent = [*self.recent[1 - RECENT_PROBES :], result]
+        if self.series is None:
+            return
+        self.recent = [*self.recent[1 - RECENT_PROBES :], result]
+        if result.retry_after_s is not None:
+            self.retry_after(result.retry_after_s, self._url)
+            if self.runner is not None:
+                self.runner.retry_after(result.retry_after_s)
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         self.devices = devices
@@ -219,7 +224,11 @@ class TargetSweeps(TargetObserver):
         """Raises Refused if the last sweep is too recent, or the target asked to be left alone."""
         if self.spec is not None:
             checks.check_gap(self.spec, request, self._last_start_s())
-        checks.check_retry_after(self.quiet_until_s - self._context.now_s())
+        checks.check_retry_after(self._context.quiet_times.left_s(self.target.spec.key, result_url(self._url)))
+
+    def retry_after(self, pause_s: float, url: str) -> None:
+        """The target at this URL asked to be left alone for so long; no sweep starts meanwhile, also after a restart."""
+        self._context.quiet_times.record(self.target.spec.key, result_url(url), pause_s)
 
     def refused(self, request: StartRequest, refusal: Refused) -> None:
         """A sweep of the target was not started."""
@@ -258,11 +267,8 @@ class TargetSweeps(TargetObserver):
         try:
             await self.results.read(lambda _: True)
             if latest := self.latest():
-                unix_s = context.clock.unix_s()
-                context.starts.assume(self.target.spec.key, max(0.0, unix_s - latest[0].started_unix_s))
-                if latest[0].target.url == result_url(self._url):
-                    quiet_s = latest[0].retry_after_s
-                    self.quiet_until_s = context.now_s() + min(quiet_s, latest[0].ended_unix_s + quiet_s - unix_s)
+                age_s = context.clock.unix_s() - latest[0].started_unix_s
+                context.starts.assume(self.target.spec.key, max(0.0, age_s))
             await self.results.read(self._has_capacity)
             result = self.last_capacity()
             if result is not None and series is not None and series is self.series:
@@ -296,7 +302,7 @@ class TargetSweeps(TargetObserver):
         """The target has another URL: nothing that a sweep found holds there."""
         self._url = url
         self.stop("the target's url was changed")
-        self.model, self.quiet_until_s = None, 0.0
+        self.model = None
         if self.series is not None:
             self.series.capacity_time(None)
             self._queue.recall(self)

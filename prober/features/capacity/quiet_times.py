@@ -1,0 +1,71 @@
+"""Until when targets asked to be left alone (`Retry-After`), in the store, so that no sweep starts meanwhile after a restart."""
+
+import asyncio
+import json
+import logging
+import sqlite3
+from functools import partial
+
+from prober.net.clock import Clock
+from prober.net.retry_after import MAX_PAUSE_S
+from prober.storage.store import Store
+
+QUIET = "quiet"  # kind of the rows in the store
+MIN_EXTENSION_S = 1.0  # a later end is saved if it is later by this much, so that many answers cost few writes
+log = logging.getLogger(__name__)
+
+
+class QuietTimes:
+    """Quiet times of all targets by key and URL. store: None keeps them in memory only."""
+
+    def __init__(self, store: Store | None, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._until_s: dict[tuple[str, str], float] = _load(store, clock) if store is not None else {}
+        self._saved_s = dict(self._until_s)
+        self._saving: set[asyncio.Future[None]] = set()
+
+    def left_s(self, key: str, url: str) -> float:
+        """Seconds for which the target at this URL is to be left alone; 0 or less if it is not."""
+        return self._until_s.get((key, url), 0.0) - self._clock.now_ns() / 1e9
+
+    def record(self, key: str, url: str, pause_s: float) -> None:
+        """The target asked for a pause from now on. It is saved soon; a disk that takes nothing costs a line in the log."""
+        until_s = self._clock.now_ns() / 1e9 + pause_s
+        self._until_s[key, url] = max(until_s, self._until_s.get((key, url), 0.0))
+        if self._store is None or until_s < self._saved_s.get((key, url), 0.0) + MIN_EXTENSION_S:
+            return
+        self._saved_s[key, url] = until_s
+        unix_s = self._clock.unix_s()
+        row = json.dumps({"until_unix_s": unix_s + pause_s, "pause_s": pause_s}).encode()
+        save = partial(_save, self._store, json.dumps([key, url]), row, unix_s)
+        saving = asyncio.get_running_loop().run_in_executor(None, save)
+        self._saving.add(saving)
+        saving.add_done_callback(self._saving.discard)
+
+    async def close(self) -> None:
+        """Return once everything is saved."""
+        if self._saving:
+            await asyncio.wait(self._saving)
+
+
+def _save(store: Store, name: str, row: bytes, unix_s: float) -> None:
+    try:
+        store.save(QUIET, [(name, row)], unix_s)
+    except sqlite3.Error as problem:
+        log.error("a target's Retry-After cannot be written to --storage.path: %s", problem)
+
+
+def _load(store: Store, clock: Clock) -> dict[tuple[str, str], float]:
+    """Ends by key and URL, in seconds of this process's monotonic clock.
+
+    The wall clock tells how much is left: at most the pause itself, should the clock have been set back.
+    """
+    ends_s, unix_s = dict[tuple[str, str], float](), clock.unix_s()
+    for name, data in store.load(QUIET, unix_s - MAX_PAUSE_S).items():
+        try:
+            (key, url), row = json.loads(name), json.loads(data)
+            left_s = min(float(row["pause_s"]), float(row["until_unix_s"]) - unix_s)
+            ends_s[str(key), str(url)] = clock.now_ns() / 1e9 + left_s
+        except (ValueError, KeyError, TypeError) as problem:
+            log.error("the quiet time of %s cannot be read: %r", name, problem)
+    return ends_s

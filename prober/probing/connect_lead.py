@@ -1,0 +1,38 @@
+"""How long before its due time a probe connects, where the server closes idle connections."""
+
+from collections import deque
+
+MIN_IDLE_NS = 10_000_000  # a connection that was closed sooner was not idle: it is the same for every client
+REMEMBERED_NS = 3600 * 10**9
+SET_UPS = 20  # the longest of the last ones counts
+SET_UP_MARGIN = 2
+
+
+class ConnectLead:
+    """Lead of the connections of one target, learnt from those that its server closed while they were idle.
+
+    Two such within an hour make the lead shorter for that hour: half of the shortest idle time, and twice the longest set-up. After
+    the hour the whole lead is tried again, so that a server that has changed costs an hour, and any other two connections.
+    """
+
+    def __init__(self) -> None:
+        self._set_ups_ns: deque[int] = deque(maxlen=SET_UPS)
+        self._closed: deque[tuple[int, int]] = deque(
+            maxlen=2
+        )  # (time, idle time) of the last connections that were closed
+
+    def connected(self, set_up_ns: int) -> None:
+        """A connection was set up."""
+        self._set_ups_ns.append(set_up_ns)
+
+    def closed(self, idle_ns: int, now_ns: int) -> bool:
+        """The server closed a connection after this idle time. Returns True if the lead is shorter from now on."""
+        before_ns = self.learnt_ns(now_ns)
+        self._closed.append((now_ns, idle_ns))
+        return before_ns is None and self.learnt_ns(now_ns) is not None
+
+    def learnt_ns(self, now_ns: int) -> int | None:
+        """The shorter lead; None while none is learnt."""
+        if len(self._closed) < 2 or now_ns - self._closed[0][0] > REMEMBERED_NS:
+            return None
+        return min(idle_ns for _, idle_ns in self._closed) // 2 + SET_UP_MARGIN * max(self._set_ups_ns, default=0)
