@@ -134,7 +134,7 @@ def _destination(
     tls = known.tls if known else None
     return _Destination(
         url or (spec.url if spec else ""),
-        _credential(token_file or (known.auth.bearer_token_file if known and not user else ""), user, password_file),
+        _credential(token_file or (known.auth.secret_file if known and not user else ""), user, password_file),
         ca_file or (tls.ca_file if tls else None),
         bool(tls and tls.insecure_skip_verify),
         (tls.cert_file, tls.key_file) if tls and tls.cert_file and tls.key_file else None,

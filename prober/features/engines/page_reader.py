@@ -186,8 +186,8 @@ class PageReader:
     async def _get(self, url: str) -> Fetched:
         endpoint = self._target.endpoint
         headers = dict(endpoint.headers) if urlsplit(url).hostname == endpoint.host.lower() else {}
-        if self._is_target(url) and (token := endpoint.token()):
-            headers["Authorization"] = f"Bearer {token}"  # for the target's own server only
+        if self._is_target(url):
+            headers |= endpoint.credential(endpoint.token())  # for the target's own server only
         timeout_s = min(4.0, self._spec.interval)
         return await fetch(
             url,
