@@ -66,6 +66,8 @@ def _draw(result: ProbeResult) -> None:
     who += f"  ({result.engine})" if result.engine else ""
     console.print(f"[bold {'green' if good else 'red'}]{result.outcome.value}[/]", end="")
     console.print(who, markup=False)
+    if timeline.answered_model not in ("", result.model):
+        console.print(f"the answer names the model {timeline.answered_model}", markup=False)
     if result.detail:
         console.print(result.detail, markup=False)
     for line in render_timeline(timeline):

@@ -480,6 +480,18 @@ def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> N
     assert text in Read(html([target(), view])).text
 
 
+def test_another_model_than_the_requested_one_is_shown() -> None:
+    """On the card, on the target's page, and at the probe whose answer names it."""
+    one = target()
+    assert "name" not in "".join(re.findall(r'<p class="model">(.*?)</p>', html([one])))
+    drawn = replace(one.probes[0], timeline=replace(one.probes[0].timeline, answered_model="small-<b>"))
+    view = replace(one, other_model="small|tiny", probes=[drawn])
+    assert "answers name small|tiny" in Read(html([replace(target(), key="u"), view])).text
+    page = Read(html([view])).text
+    assert "answers name small|tiny" in page
+    assert "; the answer names small-<b>" in page
+
+
 @pytest.mark.parametrize("text", ["prober.yaml: targets[0].ulr: unknown key", HOSTILE, LONG])
 def test_mistakes_of_the_configuration_stand_at_the_top(text: str) -> None:
     """The first mistakes are listed as text, and how many more are in the log."""
