@@ -152,7 +152,7 @@ class Views:
             key=runner.name or spec.key,
             name=name,
             url=spec.url,
-            model=identity.model if identity else spec.model or "",
+            model=identity.name if identity else spec.model or "",
             engine=identity.dialect.name if identity else spec.engine or "",
             other_model=observed_engine.other_model if observed_engine else "",
             state=target.state,

@@ -12,12 +12,13 @@ import pytest
 
 from prober.features.experiments.report.plots import curves
 from prober.measure.outcome import NEUTRAL, Outcome
+from prober.measure.printable import printable
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity, Evidence
 from prober.web.page import drawings, layout
 from prober.web.page.environment import TEMPLATES, pieces
-from prober.web.page.filters import cut, printable
+from prober.web.page.filters import cut
 from prober.web.page.view import AT_ONCE, RECENT, Room, TargetView, concern
 from tests.results.samples import sweep
 from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, hostile, hundred, page_of, probe, slow, target, unconfigured
