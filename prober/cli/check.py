@@ -10,6 +10,7 @@ import typer
 
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import ConfigFile
+from prober.cli.output import echo
 from prober.config.configuration import Configuration
 from prober.config.load import ConfigError
 from prober.config.target import TargetSpec
@@ -48,7 +49,7 @@ def check(
     if schema:
         from prober.config.schema import json_schema
 
-        print(json.dumps(json_schema(), indent=2, sort_keys=True))
+        echo(json.dumps(json_schema(), indent=2, sort_keys=True))
         return
     from prober.cli.environment_warnings import environment_warnings
     from prober.daemon.app import read_config
@@ -65,15 +66,15 @@ def check(
     warnings = [*environment_warnings(specs), *(text for cost in sweeps.values() for text in cost.warnings())]
     warnings = [*specs.warnings, *(f"{config_file}: {text}" for text in warnings)]
     if warnings:
-        print("".join(f"WARNING: {text}\n" for text in warnings))
+        echo("".join(f"WARNING: {text}\n" for text in warnings))
     _costs(specs, fleet, sweeps)
     warnings += [line for line in fleet.words(specs) if line.startswith("WARNING")]
     mistakes = _alerts(specs) if specs.uses() else []
-    print()
+    echo()
     if secured:
-        print(secured)
+        echo(secured)
     unfit = [mistake for cost in sweeps.values() for mistake in cost.mistakes()]
-    print(f"{config_file}: {_headline(specs, len(mistakes), len(unfit), len(warnings))}")
+    echo(f"{config_file}: {_headline(specs, len(mistakes), len(unfit), len(warnings))}")
     mistakes += unfit
     if mistakes:
         fail("\n".join(f"{config_file}: {mistake}" for mistake in mistakes), ExitCode.FAILED)
@@ -214,7 +215,7 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
     from prober.features.slo.monitor import SloMonitor
     from prober.probing.recorder import TargetProbes
 
-    print(
+    echo(
         f"{'target':32} {'probes/s':>9} {'prompt tokens/day':>18} {'output tokens/day':>18} {'$/day':>8} {'series':>7}"
     )
     mine = [spec for spec in specs.targets if fleet.has(spec)]
@@ -234,21 +235,21 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
             cost = cost.plus(_swept(sweep))
         cost = cost.times(fleet.probers_per_target)
         total = total.plus(cost)
-        print(f"{name:32} {cost}")
+        echo(f"{name:32} {cost}")
     if fleet.is_explicit and mine and not specs.discovery:
-        print(f"{'all of ' + counted(fleet.replicas, 'replica'):32} {total}")
-    print()
+        echo(f"{'all of ' + counted(fleet.replicas, 'replica'):32} {total}")
+    echo()
     if swept:
-        print("Of these figures sweeps take at most, by each prober, at their workloads' mean lengths:")
-        print(f"{'':32} {'tokens a sweep':>14} {'$':>8} {'a day':>9} {'tokens a day':>14} {'$':>8}  limited by")
-        print("".join(f"{f'sweep of {name}':32} {sweep}\n" for name, sweep in swept), end="")
-        print("Sweeps that are asked for, or follow a change of the engine, come on top; a budget holds for all.\n")
+        echo("Of these figures sweeps take at most, by each prober, at their workloads' mean lengths:")
+        echo(f"{'':32} {'tokens a sweep':>14} {'$':>8} {'a day':>9} {'tokens a day':>14} {'$':>8}  limited by")
+        echo("".join(f"{f'sweep of {name}':32} {sweep}\n" for name, sweep in swept), end="")
+        echo("Sweeps that are asked for, or follow a change of the engine, come on top; a budget holds for all.\n")
     for discovery in specs.discovery:
-        print(
+        echo(
             f"Discovery {discovery.name} brings at most {counted(discovery.limit, 'target')}, each of which costs that."
         )
     for line in fleet.words(specs):
-        print(line)
+        echo(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +307,8 @@ def _alerts(specs: Configuration) -> list[str]:
     from prober.measure.objective import format_percent
 
     mistakes = []
-    print("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")
-    print(f"{'slo':12} {'target, workload':40} {'severity':9} {'burn':>5}  {'long window':>22}  {'short window':>22}")
+    echo("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")
+    echo(f"{'slo':12} {'target, workload':40} {'severity':9} {'burn':>5}  {'long window':>22}  {'short window':>22}")
     for slo, uses in specs.uses().items():
         for check in firing_checks(slo, uses):
             pair = check.pair
@@ -319,24 +320,24 @@ def _alerts(specs: Configuration) -> list[str]:
                 )
             )
             where = f"{check.use.target}, {check.use.workload}"
-            print(f"{slo.name:12} {where:40} {pair.severity:9} {pair.burn!s:>5}  {long:>22}  {short:>22}")
+            echo(f"{slo.name:12} {where:40} {pair.severity:9} {pair.burn!s:>5}  {long:>22}  {short:>22}")
             if check.problem:
                 mistakes.append(f"{check.place}: {where}: its alert cannot fire: {check.problem}")
-                print(f"{'':12} CANNOT FIRE: {check.problem}")
-    print()
+                echo(f"{'':12} CANNOT FIRE: {check.problem}")
+    echo()
     for slo, uses in specs.uses().items():
         judged, needed, window = percentile_window(slo, uses), percentile_events(slo), promql(slo.window_s)
         if judged:
-            print(
+            echo(
                 f"slos.{slo.name}: its percentile is judged over {promql(judged[0])}, where {needed:,} events or more are due"
             )
         else:
-            print(
+            echo(
                 f"slos.{slo.name}: no percentile alert: to judge {format_percent(slo.objective)} takes {needed:,} events, more than "
                 f"{window} hold; the burn-rate alerts do without"
             )
         if slo.window_s > DEFAULT_RETENTION_S:
-            print(
+            echo(
                 f"slos.{slo.name}: warning: its window of {window} is longer than the {promql(DEFAULT_RETENTION_S)} that Prometheus "
                 "keeps by default; raise --storage.tsdb.retention.time, or its budget is that of what is kept"
             )

@@ -15,12 +15,13 @@ from typing import Annotated
 
 import typer
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
 from prober import __version__
+from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, EndpointOptions, WorkloadOptions, expand_options, quantity, share
+from prober.cli.output import echo
 from prober.cli.report import result_of
 from prober.cli.session import Session
 from prober.cli.target import check_writable, target, workload
@@ -168,7 +169,7 @@ def compare(
         if save:
             Path(save).write_text(to_json(comparison), encoding="utf-8")
     if as_json:
-        print(json.dumps(asdict(comparison)))
+        echo(json.dumps(asdict(comparison)))
     else:
         _draw(comparison)
     sys.exit(ExitCode.OK if comparison.compared else ExitCode.FAILED)
@@ -198,7 +199,7 @@ def _files(a: str, b: str) -> tuple[Path, Path] | None:
 def _announce(halves: Sequence[Half], pause_s: float) -> None:
     lasts_s = sum(half.offsets_ns[-1] / 1e9 + pause_s + 1 for half in halves)
     minutes = max(1, round(lasts_s / 60))
-    print(f"{len(halves)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", file=sys.stderr, flush=True)
+    echo(f"{len(halves)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", err=True)
 
 
 def _stored(a: Path, b: Path, rounds: int, error: float) -> Comparison:
@@ -297,7 +298,7 @@ def _row(result: ProbeResult | None, origin_ns: int) -> Request:
 
 
 def _draw(comparison: Comparison) -> None:
-    console = Console(highlight=False, soft_wrap=True, width=max(MIN_WIDTH_COLUMNS, Console().width))
+    console = Terminal(highlight=False, soft_wrap=True, width=max(MIN_WIDTH_COLUMNS, Terminal().width))
     for heading, rows in by_rate(comparison.compared):
         table = Table(box=None, pad_edge=False)
         for column in (heading, *HEAD):

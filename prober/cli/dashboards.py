@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.output import echo
 
 if TYPE_CHECKING:
     from prober.features.grafana.client.push import PushResult
@@ -134,7 +135,7 @@ def _destination(
     tls = known.tls if known else None
     return _Destination(
         url or (spec.url if spec else ""),
-        _credential(token_file or (known.auth.bearer_token_file if known and not user else ""), user, password_file),
+        _credential(token_file or (known.auth.secret_file if known and not user else ""), user, password_file),
         ca_file or (tls.ca_file if tls else None),
         bool(tls and tls.insecure_skip_verify),
         (tls.cert_file, tls.key_file) if tls and tls.cert_file and tls.key_file else None,
@@ -191,11 +192,11 @@ def _push(destination: _Destination, documents: list[dict[str, Any]], *, dry_run
             report = push(server, documents, PushOptions(destination.folder, destination.datasource, force, dry_run))
     except GrafanaError as error:
         _fail(str(error), code=ExitCode.FAILED)
-    print("\n".join(report.notes))
+    echo("\n".join(report.notes))
     for result in report.dashboards:
         difference = result.difference if dry_run or result.state == "edited" else ()
         lines = [_line(result, dry_run), *(f"    {line}" for line in difference)]
-        print("\n".join(lines), file=sys.stderr if result in report.not_replaced else sys.stdout)
+        echo("\n".join(lines), err=result in report.not_replaced)
     if report.not_replaced:
         return ExitCode.FAILED
     is_pending = dry_run and any(result.state in SENT for result in report.dashboards)

@@ -19,6 +19,7 @@ import typer
 import yaml
 
 from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.output import echo
 
 HOST = "127.0.0.1"
 PORTS = {"healthy": 8000, "regressing": 8001, "full": 8002, "failing": 8003, "prober": 9742, "Prometheus": 9090}
@@ -189,7 +190,7 @@ def _tell(ports: Mapping[str, int], trouble_s: float, alerts: str | None) -> Non
         engines=", ".join(f"{name} :{ports[name]}" for name in ENGINES),
     )
     after = f"{trouble_s:g} s" if trouble_s < 120 else f"{trouble_s / 60:g} minutes"
-    print(addresses + STORY.format(after=after, slower=SLOWDOWN_RATIO, lag=MAX_SEND_LAG_MS), flush=True)
+    echo(addresses + STORY.format(after=after, slower=SLOWDOWN_RATIO, lag=MAX_SEND_LAG_MS))
 
 
 @contextmanager
@@ -238,6 +239,6 @@ def _port(name: str, preferred: int) -> int:
                 continue
             free_port = int(tried.getsockname()[1])
             if not port:
-                print(f"port {preferred} is taken by another program: {name} is at {free_port} instead")
+                echo(f"port {preferred} is taken by another program: {name} is at {free_port} instead")
             return free_port
     raise OSError(f"no port is free on {HOST} for {name}")

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
+from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, EndpointOptions, MetricsUrl, Url, expand_options
+from prober.cli.output import echo
 from prober.cli.target import read_file, target, validated
 from prober.config.fields import Document
 from prober.config.load import ConfigError
@@ -69,7 +70,7 @@ def diagnose(
     engine = readings[-1][1].info.engine if readings else results[-1].engine or None
     verdict = judge(evidence(results, readings, hardware, breached, engine))
     if as_json:
-        print(json.dumps({"phases": [asdict(row) for row in rows(results)], "diagnosis": asdict(verdict)}))
+        echo(json.dumps({"phases": [asdict(row) for row in rows(results)], "diagnosis": asdict(verdict)}))
     else:
         _draw(rows(results), readings, verdict, breached)
     sys.exit(ExitCode.OK if any(row.answered for row in rows(results)) else ExitCode.FAILED)
@@ -87,7 +88,7 @@ class _Page:
             self.readings.append((reading.at_ns / 1e9, reading.signals))
 
     def engine_changed(self, change: EngineChange) -> None:
-        print(f"the engine changed meanwhile: {change.kind}", file=sys.stderr)
+        echo(f"the engine changed meanwhile: {change.kind}", err=True)
 
 
 async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult], list[Reading]]:
@@ -105,7 +106,7 @@ async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult],
         results: list[ProbeResult] = []
         for phase in PHASES:
             if not quiet:
-                print(f"{phase.probes} × {phase.workload.name}: {phase.purpose}", file=sys.stderr, flush=True)
+                echo(f"{phase.probes} × {phase.workload.name}: {phase.purpose}", err=True)
             drawer = RequestGenerator(phase.workload, rng)
             for _ in range(phase.probes):
                 result = await run_probe(target_, drawer, clock.now_ns() + 50_000_000)
@@ -119,7 +120,7 @@ async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult],
 
 
 def _draw(phases: list[Row], readings: list[Reading], verdict: Diagnosis, breached: dict[str, float]) -> None:
-    console, table = Console(highlight=False), Table(box=None, pad_edge=False)
+    console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
     for column in ("probes", "answered", "prompt tokens", "TTFT p50", "TPOT p50"):
         table.add_column(column, justify="left" if column == "probes" else "right")
     for row in phases:

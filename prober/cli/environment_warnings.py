@@ -49,7 +49,7 @@ def _of_discovery(place: str, spec: DiscoverySpec) -> Named:
 
 
 def _of_server(place: str, auth: Auth | None, tls: TlsSpec | None) -> Named:
-    files = {"auth.bearer_token_file": auth.bearer_token_file if auth is not None else None}
+    files = {f"auth.{auth.secret_key}": auth.secret_file} if auth is not None else dict[str, str | None]()
     if tls is not None:
         files |= {"tls.ca_file": tls.ca_file, "tls.cert_file": tls.cert_file, "tls.key_file": tls.key_file}
     yield from ((f"{place}.{key}", path) for key, path in files.items() if path)

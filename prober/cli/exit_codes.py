@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from enum import IntEnum, unique
 from typing import NoReturn
 
+from prober.cli.output import echo
+
 
 @unique
 class ExitCode(IntEnum):
@@ -30,7 +32,7 @@ class ExitCode(IntEnum):
 
 def fail(message: str, code: ExitCode) -> NoReturn:
     """Print `message` on standard error and exit with `code`."""
-    print(message, file=sys.stderr)
+    echo(message, err=True)
     sys.exit(code)
 
 

@@ -14,12 +14,13 @@ from typing import Annotated
 
 import typer
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
 from prober import __version__
+from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, EndpointOptions, Url, WorkloadOptions, expand_options, quantity, share
+from prober.cli.output import echo
 from prober.cli.report import result_of
 from prober.cli.session import Session
 from prober.cli.target import check_writable, target, workload
@@ -100,7 +101,7 @@ def gate(
     if as_json:
         document = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
         document |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
-        print(json.dumps(document))
+        echo(json.dumps(document))
     else:
         _draw(verdict, remarks)
     sys.exit(EXIT[verdict.state])
@@ -109,10 +110,9 @@ def gate(
 def _announce(least: int, most: int, rate_per_s: float) -> None:
     """Print on standard error how long the gate may take."""
     fewest_s, most_s = (f"{count / rate_per_s:,.0f} s" for count in (least, most))
-    print(
+    echo(
         f"at least {least:,} requests to be ready ({fewest_s}), at most {most:,} ({most_s})",
-        file=sys.stderr,
-        flush=True,
+        err=True,
     )
 
 
@@ -231,7 +231,7 @@ async def _fed(
 
 
 def _draw(verdict: Verdict, remarks: Sequence[str]) -> None:
-    console, table = Console(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
+    console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
     console.print(f"[bold {COLOUR[verdict.state]}]{verdict.state}[/]  {verdict.requests} requests")
     console.print(verdict.why, markup=False)
     for column in ("question", "answer", "bad", "of", "share", "allowed", "error at most"):

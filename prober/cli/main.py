@@ -7,6 +7,7 @@ from functools import wraps
 from importlib import import_module
 
 from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.output import echo, log_to_stderr
 
 COMMANDS = {
     "run": "probe the configured targets and export what users experience to Prometheus",
@@ -32,17 +33,19 @@ def main() -> None:
     if name == "--version":
         from prober import __version__
 
-        print(f"prober, version {__version__}")
+        echo(f"prober, version {__version__}")
         return
     if name not in COMMANDS:
-        print("Usage: prober COMMAND [OPTIONS]\n\nCommands (prober COMMAND --help says more):")
+        echo("Usage: prober COMMAND [OPTIONS]\n\nCommands (prober COMMAND --help says more):")
         for command, text in COMMANDS.items():
-            print(f"  {command:12}{text}")
+            echo(f"  {command:12}{text}")
         if name not in ("--help", "-h", "help"):
             fail(f"\nprober: no command {name!r}", ExitCode.WRONG_CALL)
         return
     if name == "run":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the daemon handles it: by default it ends the process
+    else:
+        log_to_stderr()
     import typer
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

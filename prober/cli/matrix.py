@@ -15,13 +15,14 @@ from typing import Annotated, Any
 
 import typer
 import uvloop
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from prober import __version__
+from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, EndpointOptions, Url, expand_options
+from prober.cli.output import echo
 from prober.cli.sending import Sending, Watched
 from prober.cli.target import check_writable, only_load, target
 from prober.config.load import ConfigError
@@ -98,7 +99,7 @@ def matrix(
     if output is not None:
         output.write_text(to_json(result), encoding="utf-8")
     if as_json:
-        print(json.dumps(_object(rows, verdicts, result)))
+        echo(json.dumps(_object(rows, verdicts, result)))
     else:
         _draw(rows, verdicts, result)
     sys.exit(EXIT[overall(verdicts)])
@@ -202,7 +203,7 @@ async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -
 
 def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True, highlight=False, soft_wrap=True))
+    return Progress(*columns, console=Terminal(stderr=True, highlight=False, soft_wrap=True))
 
 
 def _verdicts(rows: Sequence[Row], measured: Measured) -> list[Verdict]:
@@ -284,7 +285,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
 
 def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> None:
     """Print a line for each row, then the reason of each verdict."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     width = max(len(text) for row in rows for text in (row.name, loop(row)))
     head = f"{'row':{width}}  {'sent as':{width}}  {'verdict':15}"
     console.print(f"{head}{'ok':>7}{'sent':>7}{'TTFT p50':>11}{'p99':>11}{'TPOT p50':>11}", markup=False)

@@ -13,6 +13,7 @@ import typer
 import uvloop
 
 from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.output import echo
 from prober.config.units import duration, rate
 from prober.mock.delays import parse_delay
 from prober.mock.engine import Behaviour
@@ -131,7 +132,7 @@ async def _serve(settings: Settings, host: str, port: int, tls: ssl.SSLContext |
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with running(settings, port, host=host, tls=tls) as address:
-        print(f"serving {settings.model!r} on {address}/v1", flush=True)
+        echo(f"serving {settings.model!r} on {address}/v1")
         gc.collect()
         gc.freeze()  # a collection during a stream would add a delay
         gc.set_threshold(50_000, 20, 20)

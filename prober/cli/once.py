@@ -6,11 +6,12 @@ import sys
 from random import Random
 
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
+from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import AsJson, BuiltIn, EndpointOptions, Url, WorkloadOptions, expand_options
+from prober.cli.output import echo
 from prober.cli.target import target
 from prober.cli.target import workload as workload_of
 from prober.config.load import ConfigError
@@ -40,7 +41,7 @@ def once(
     if result is None:
         fail("prober once: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)
     if as_json:
-        print(json.dumps(ProbeAnswer.model_validate(result).model_dump()))
+        echo(json.dumps(ProbeAnswer.model_validate(result).model_dump()))
     else:
         _draw(result)
     sys.exit(ExitCode.OK if result.outcome is Outcome.OK else ExitCode.FAILED)
@@ -60,12 +61,14 @@ async def _send(spec: TargetSpec) -> ProbeResult | None:
 
 
 def _draw(result: ProbeResult) -> None:
-    console, timeline = Console(highlight=False), result.timeline
+    console, timeline = Terminal(highlight=False, soft_wrap=True), result.timeline
     good = result.outcome is Outcome.OK
     who = f"  {result.model}" if result.model else ""
     who += f"  ({result.engine})" if result.engine else ""
     console.print(f"[bold {'green' if good else 'red'}]{result.outcome.value}[/]", end="")
     console.print(who, markup=False)
+    if timeline.answered_model not in ("", result.model):
+        console.print(f"the answer names the model {timeline.answered_model}", markup=False)
     if result.detail:
         console.print(result.detail, markup=False)
     for line in render_timeline(timeline):

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, quantity
+from prober.cli.output import echo
 from prober.cli.report import results_of
 from prober.config.units import percent, rate
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
@@ -78,7 +79,7 @@ def plan(
         answers = [size(offer.result, demand, offer.gpus, offer.price) for offer in offers]
     if as_json:
         rows = [{"gpu": offer.name, **asdict(answer)} for offer, answer in zip(offers, answers, strict=True)]
-        print(json.dumps({"demand": asdict(demand), "plans": rows}))
+        echo(json.dumps({"demand": asdict(demand), "plans": rows}))
     else:
         _draw(demand, offers, answers)
     sys.exit(ExitCode.OK if any(isinstance(answer, Size) for answer in answers) else ExitCode.FAILED)
@@ -106,7 +107,7 @@ def _per_sweep(option: str, values: list[T] | None, count: int) -> Sequence[T | 
 
 
 def _draw(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) -> None:
-    console, table = Console(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
+    console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
     sized = [(offer, answer) for offer, answer in zip(offers, answers, strict=True) if isinstance(answer, Size)]
     table.add_column("GPU")
     for offer, _ in sized:

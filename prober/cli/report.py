@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.output import echo
 from prober.features.experiments.report import comparison_report
 from prober.features.experiments.report.csv_export import requests as request_rows
 from prober.features.experiments.report.csv_export import stages as stage_rows
@@ -61,12 +62,12 @@ def report(
     }
     if requests:
         for path in [path for path, result in zip(files, results, strict=True) if not result.requests]:
-            print(f"{path}: {NO_REQUESTS}", file=sys.stderr)
+            echo(f"{path}: {NO_REQUESTS}", err=True)
         if not any(result.requests for result in results):
             sys.exit(ExitCode.FAILED)
     text = write[form]()
     if output is None:
-        print(text, end="")
+        echo(text, end="")
         return
     try:
         output.write_text(text, encoding="utf-8")

@@ -9,6 +9,7 @@ import yaml
 
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import ConfigFile
+from prober.cli.output import echo
 from prober.config.load import ConfigError
 from prober.daemon.rules import as_operator, groups
 from prober.exposition.alerting import RuleOptions
@@ -68,7 +69,7 @@ def rules(
     document = as_operator(rule_groups) if form is Format.OPERATOR else {"groups": rule_groups}
     text = HEAD + as_yaml(document)
     if output is None:
-        print(text, end="")
+        echo(text, end="")
     elif not compare:
         output.write_text(text, encoding="utf-8")
     elif not output.exists() or output.read_text(encoding="utf-8") != text:

@@ -16,6 +16,7 @@ from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import ConfigFile
 from prober.config.load import ConfigError
 from prober.config.units import duration
+from prober.measure.printable import printable
 from prober.probing.shard import Shard
 
 T = TypeVar("T")
@@ -159,7 +160,9 @@ def _checked(flag: str, value: Callable[[], T]) -> T:
         fail(f"prober: {flag}: {problem}", ExitCode.WRONG_CALL)
 
 
-class _Line(logging.Formatter):
+class LogLine(logging.Formatter):
+    """One record as one line, with nothing in it that controls a terminal."""
+
     def __init__(self, kind: Format) -> None:
         super().__init__()
         self._kind = kind
@@ -169,6 +172,7 @@ class _Line(logging.Formatter):
         message = record.getMessage()
         if record.exc_info:
             message += "\n" + self.formatException(record.exc_info)
+        message = printable(message)
         if self._kind is Format.JSON:
             return json.dumps({"time": at, "level": record.levelname.lower(), "logger": record.name, "msg": message})
         return f"time={at} level={record.levelname.lower()} msg={json.dumps(message, ensure_ascii=False)}"
@@ -176,6 +180,6 @@ class _Line(logging.Formatter):
 
 def _log_to_stderr(level: Level, kind: Format) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Line(kind))
+    handler.setFormatter(LogLine(kind))
     logging.basicConfig(level=level.upper().replace("WARN", "WARNING"), handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -68,7 +68,7 @@ class Session:
         identity, info = self.target.identity, self._signals.info if self._signals else None
         description = Described(url=self.spec.url, model=self.spec.model, engine=self.spec.engine, api=self.spec.api)
         if identity is not None:
-            description = replace(description, model=identity.model, engine=identity.dialect.name)
+            description = replace(description, model=identity.name, engine=identity.dialect.name)
         if info is not None:
             description = replace(description, engine=info.engine, engine_version=info.version, flags=dict(info.flags))
         return description

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 import uvloop
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import (
     AsJson,
@@ -29,6 +29,7 @@ from prober.cli.options import (
     expand_options,
     quantity,
 )
+from prober.cli.output import echo
 from prober.cli.target import only_load, target
 from prober.cli.target import workload as workload_of
 from prober.config.load import ConfigError
@@ -118,7 +119,7 @@ def sweep(
             path = path.with_stem(f"{path.stem}-{number}") if len(ended) > 1 else path
             path.write_text(to_json(result), encoding="utf-8")
         if as_json:
-            print(to_json(result))
+            echo(to_json(result))
         else:
             _draw(result)
     if len(ended) > 1 and not as_json:
@@ -138,7 +139,7 @@ async def _repeated(
             TextColumn("{task.description}"),
             BarColumn(),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
+            console=Terminal(stderr=True),
             disable=quiet,
         ) as progress:
             for number in range(times):
@@ -195,7 +196,7 @@ def _description(action: Action) -> str:
 
 def _draw(result: Result) -> None:
     """Print the stages and the capacities."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     console.print(
         f"{'stage':16}{'there/s':>8}{'sent':>6}{'ok':>6}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
     )
@@ -226,6 +227,6 @@ def _spread(ended: Sequence[Finished]) -> None:
     knees = [least.estimate for run in ended if (least := run.binding) is not None and least.estimate is not None]
     if len(knees) > 1:
         mean = fmean(knees)
-        print(
+        echo(
             f"{len(knees)} of {len(ended)} runs found a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it"
         )

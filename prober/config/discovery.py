@@ -24,7 +24,7 @@ from pydantic import (
 from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present, require
 from prober.config.problems import no_such
 from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
-from prober.config.server import Auth, TlsSpec, expand_field, server_tls
+from prober.config.server import Auth, TlsSpec, expand_field, server_auth, server_tls
 from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
 
@@ -87,7 +87,9 @@ class HttpSpec(Block):
         repr=False,
     )
     interval: Annotated[Duration, at_least(5.0)] = Field(60.0, description="time between requests")
-    auth: Auth | None = Field(None, description="bearer token, for this server only")
+    auth: Annotated[Auth, AfterValidator(server_auth)] | None = Field(
+        None, description="bearer token, for this server only"
+    )
     tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="settings for https")
 
     @model_validator(mode="after")
@@ -158,7 +160,9 @@ class KubernetesSpec(Block):
     port_annotation: str | None = Field(None, description="annotation of a pod that names its port; overrides `port`")
     unready: bool = Field(False, description="include objects that are not ready")
     api_server: str | None = Field(None, description="URL; absent: that of the cluster in which the prober runs")
-    auth: Auth | None = Field(None, description="with api_server; otherwise the pod's service account is used")
+    auth: Annotated[Auth, AfterValidator(server_auth)] | None = Field(
+        None, description="with api_server; otherwise the pod's service account is used"
+    )
     ca_file: str | None = Field(None, description="with api_server: the certificate authority to trust")
 
     @field_validator("api_server")

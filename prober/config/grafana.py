@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from prober.config.fields import Block, Duration, mistake, require
-from prober.config.server import Auth, TlsSpec, server_tls
+from prober.config.server import Auth, TlsSpec, server_auth, server_tls
 
 
 def url_problem(url: str) -> str:
@@ -36,7 +36,7 @@ class GrafanaSpec(Block):
     """Grafana for dashboards and annotations. url: without a slash at its end."""
 
     url: Annotated[str, AfterValidator(_base_url)] = Field(description="base URL, with its path prefix")
-    auth: Auth = Field(description="token of a service account")
+    auth: Annotated[Auth, AfterValidator(server_auth)] = Field(description="token of a service account")
     tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="settings for https")
     folder: Annotated[str, Field(min_length=1, max_length=200)] = Field(
         "LLM SLO prober", description="title or uid of the dashboards' folder; created if it is missing"

@@ -17,7 +17,7 @@ TYPES = {
     "string_type": "text; write it in quotes",
     "tuple_type": "a list; write it as [a, b]",
 }
-SECRET_KEYS = {"auth", "headers", "proxy_url", "url", "bearer_token_file"}  # their values are never shown
+SECRET_KEYS = {"auth", "headers", "proxy_url", "url", "bearer_token_file", "key_file"}  # their values are never shown
 
 
 @dataclass(slots=True)

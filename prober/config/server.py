@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, model_validator
@@ -16,8 +16,46 @@ OWN_HEADERS = re.compile(
 )
 
 
+_API_VERSION = re.compile(r"api-version=[A-Za-z0-9._-]+")
+
+
 class Auth(Block):
-    bearer_token_file: str = Field(description="file with the token; read again when it changes")
+    """A secret in a file: a bearer token, or a key in a header of its own."""
+
+    bearer_token_file: str | None = Field(None, description="file with the token; read again when it changes")
+    header: str | None = Field(
+        None, description="targets only: header that carries the key of `key_file`, such as api-key or x-api-key"
+    )
+    key_file: str | None = Field(
+        None, description="targets only: file with the key, instead of a bearer token; read again when it changes"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.header is None and self.key_file is None:
+            if self.bearer_token_file is None:
+                raise mistake("needed, but not given", "bearer_token_file")
+        elif self.bearer_token_file is not None:
+            raise mistake("is one of two ways; remove it, or header and key_file", "bearer_token_file")
+        elif self.header is None or self.key_file is None:
+            raise mistake("needs header and key_file together; add the other one")
+        elif problem := header_problem(self.header, "", auth_header=""):
+            raise mistake(problem, "header")
+        return self
+
+    @property
+    def secret_key(self) -> Literal["bearer_token_file", "key_file"]:
+        """Key of the setting that names the file."""
+        return "bearer_token_file" if self.bearer_token_file is not None else "key_file"
+
+    @property
+    def secret_file(self) -> str:
+        """Path of the file."""
+        return self.bearer_token_file or self.key_file or ""
+
+    def credential(self, secret: str) -> tuple[str, str]:
+        """Name and value of the request header."""
+        return (self.header, secret) if self.header is not None else ("Authorization", f"Bearer {secret}")
 
 
 class TlsSpec(Block):
@@ -47,6 +85,13 @@ def server_tls(tls: TlsSpec | None) -> TlsSpec | None:
     return tls
 
 
+def server_auth(auth: Auth) -> Auth:
+    """Authentication at a server that is no target. Raises a mistake for settings of targets only."""
+    if auth.header is not None:
+        raise mistake("is for targets only; use bearer_token_file", "header")
+    return auth
+
+
 def environment(info: ValidationInfo) -> Mapping[str, str] | None:
     """Environment of the file that is validated; None in code."""
     return info.context.environment if info.context else None
@@ -73,9 +118,9 @@ def expand_proxy(text: str, info: ValidationInfo) -> str:
     return url
 
 
-def header_problem(name: str, value: str, *, has_token: bool) -> str:
-    """Error in a header; empty if it is valid. has_token: the prober sends a bearer token."""
-    if OWN_HEADERS.fullmatch(name.lower()) or (name.lower() == "authorization" and has_token):
+def header_problem(name: str, value: str, *, auth_header: str) -> str:
+    """Error in a header; empty if it is valid. auth_header: the header that `auth` sets, empty without one."""
+    if OWN_HEADERS.fullmatch(name.lower()) or name.lower() == auth_header.lower() != "":
         return "is set by the prober itself; remove it"
     if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name) or not name.isascii():
         return f"{name!r} is not a header name"
@@ -85,7 +130,10 @@ def header_problem(name: str, value: str, *, has_token: bool) -> str:
 
 
 def base_url(text: str) -> str:
-    """URL without a slash at its end; without a path, with /v1. Raises a mistake."""
+    """URL without a slash at the end of its path; without a path, with /v1. Raises a mistake.
+
+    `?api-version=…` stays: Azure wants it with every request, and it is no secret. Other parameters may be, and are refused.
+    """
     try:
         parts = urlsplit(text)
         _ = parts.port
@@ -96,7 +144,8 @@ def base_url(text: str) -> str:
         raise mistake(f"{mask_secrets(text)!r} is not an http or https URL; write http://host:port")
     if parts.username or parts.password:
         raise mistake("has credentials in it, which end up in logs; use auth.bearer_token_file")
-    if parts.query or parts.fragment:
+    if (parts.query and not _API_VERSION.fullmatch(parts.query)) or parts.fragment:
         raise mistake("has a query or fragment; give the base address only")
-    base = text.rstrip("/")
-    return base if parts.path.strip("/") else f"{base}/v1"
+    base, question, query = text.partition("?")
+    path = base.rstrip("/") if parts.path.strip("/") else f"{base.rstrip('/')}/v1"
+    return f"{path}{question if query else ''}{query}"

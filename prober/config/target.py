@@ -212,7 +212,7 @@ class Template(Overridable):
     engine: Annotated[Auto, AfterValidator(_engine)] = Field(
         None, description="name of the engine; auto: from /v1/models"
     )
-    auth: Auth | None = Field(None, description="bearer token")
+    auth: Auth | None = Field(None, description="bearer token, or a key in a header of its own")
     headers: dict[str, str] = Field(
         default_factory=dict,
         description="headers of every request; values may contain `${NAME}` of the environment",
@@ -248,6 +248,8 @@ class Template(Overridable):
     @field_validator("headers")
     @classmethod
     def _check_headers(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        auth: Auth | None = info.data.get("auth")
+        auth_header = auth.credential("")[0] if auth is not None else ""
         expanded: dict[str, str] = {}
         with Mistakes() as mistakes:
             for name, text in headers.items():
@@ -256,7 +258,7 @@ class Template(Overridable):
                 except ValueError as unset:
                     mistakes.add(name, str(unset))
                     continue
-                if problem := header_problem(name, value, has_token=info.data.get("auth") is not None):
+                if problem := header_problem(name, value, auth_header=auth_header):
                     mistakes.add(name, problem)
         return expanded
 
@@ -317,7 +319,9 @@ class Template(Overridable):
 class TargetSpec(Template):
     """A target. url: base URL without a slash at its end; name, model, engine: None if the daemon detects them."""
 
-    url: Annotated[str, AfterValidator(base_url)] = Field(description="base URL; without a path, /v1 is added")
+    url: Annotated[str, AfterValidator(base_url)] = Field(
+        description="base URL; without a path, /v1 is added; `?api-version=…` is sent with every request"
+    )
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
         description="label `target`; absent: POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model of the server",

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
+from prober.measure.payload import shortened
+
 S = TypeVar("S", bound="Source")
 
 
@@ -39,7 +41,7 @@ class EngineHistogram:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Identity of an engine.
+    """Identity of an engine. What the engine chose is made one printable line, and cut.
 
     flags: settings from info series, by the engine's own names; values that differ between ranks are joined by `|`
     """
@@ -48,6 +50,11 @@ class EngineInfo:
     version: str | None = None
     model: str | None = None
     flags: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, text in (("version", self.version), ("model", self.model)):
+            object.__setattr__(self, name, shortened(text) if text is not None else None)
+        object.__setattr__(self, "flags", {name: shortened(text) for name, text in self.flags.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from prober.measure import finish_reason
+from prober.measure.printable import one_line
 from prober.measure.quality import Expectation, answer_problem
 
 
@@ -51,10 +52,13 @@ BAD = frozenset(Outcome) - NEUTRAL - ANSWERED
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome and, unless it is `ok`, one sentence with the evidence."""
+    """An outcome and, unless it is `ok`, the evidence. It may have words of the server, so it is made one printable line."""
 
     outcome: Outcome
     detail: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", one_line(self.detail))
 
 
 @dataclass(frozen=True, slots=True)

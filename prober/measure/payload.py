@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from prober.measure.printable import one_line
+
 MAX_COUNTED_TOKENS = 1_000_000_000  # per answer; a larger number is ignored
 MAX_SERVER_TEXT_CHARS = 300  # of an error message or a finish reason
 MAX_ERROR_DEPTH = 4  # of objects that wrap the object with the message
@@ -75,7 +77,8 @@ def text_of(value: object) -> str:
 
 
 def shortened(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
-    """The text, cut to `limit` characters."""
+    """The text on one line, fit to be shown, cut to `limit` characters."""
+    text = one_line(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

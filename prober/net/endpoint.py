@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from prober import __version__
-from prober.config.server import TlsSpec
+from prober.config.server import Auth, TlsSpec
 from prober.config.target import TargetSpec
 from prober.net.certificates import BadCertificate, ClientTls, client_tls
 from prober.net.redaction import Redactor, basic
@@ -21,6 +21,8 @@ class BadEndpoint(ValueError):
 class Endpoint:
     """The server of a target.
 
+    query: sent with every request, with its question mark; "" without one.
+    auth: how the secret is sent; None without one.
     trust: TLS settings, None for http.
     server_name: expected name in the certificate.
     proxy: (host, port) of a forward proxy.
@@ -35,6 +37,8 @@ class Endpoint:
     server_name: str = ""
     proxy: tuple[str, int] | None = None
     proxy_authorization: str = ""
+    query: str = ""
+    auth: Auth | None = None
     secret: Secret | None = None
     allow_link_local: bool = False
     redactor: Redactor = field(default_factory=Redactor)
@@ -51,11 +55,15 @@ class Endpoint:
         return self.trust.context() if self.trust else None
 
     def token(self) -> str | None:
-        """Current bearer token, None without one. It is registered for redaction."""
+        """Current token or key, None without one. It is registered for redaction."""
         token = self.secret.read() if self.secret else None
         if token is not None:
             self.redactor.add_rotating(token)
         return token
+
+    def credential(self, token: str | None) -> dict[str, str]:
+        """The header that carries the token or key; empty without one."""
+        return dict((self.auth.credential(token),)) if self.auth is not None and token is not None else {}
 
     def head(
         self,
@@ -69,10 +77,10 @@ class Endpoint:
     ) -> bytes:
         """Request line and headers, with `headers` that those of the target replace. Every request uses a new connection that is
         closed afterwards."""
-        target = path
+        target = path + self.query
         extra = ""
         if self.proxy and self.scheme == "http":
-            target = f"http://{self.authority}{path}"
+            target = f"http://{self.authority}{target}"
             extra = self.proxy_authorization
         lines = [
             f"{method} {target} HTTP/1.1",
@@ -85,11 +93,10 @@ class Endpoint:
         ]
         if method == "POST":
             lines += ["Content-Type: application/json", f"Content-Length: {length}"]
-        if token is not None:
-            lines.append(f"Authorization: Bearer {token}")
-        configured = {name.lower() for name, _ in self.headers}
+        own = (*self.credential(token).items(), *self.headers)
+        configured = {name.lower() for name, _ in own}
         lines += [f"{name}: {value}" for name, value in headers if name.lower() not in configured]
-        lines += [f"{name}: {value}" for name, value in self.headers]
+        lines += [f"{name}: {value}" for name, value in own]
         return ("\r\n".join(lines) + f"\r\n{extra}\r\n").encode()
 
 
@@ -123,7 +130,9 @@ def endpoint(spec: TargetSpec) -> Endpoint:
         (spec.tls.server_name if spec.tls else None) or parts.hostname or "",
         proxy,
         authorization,
-        Secret(spec.auth.bearer_token_file) if spec.auth else None,
+        f"?{parts.query}" if parts.query else "",
+        spec.auth,
+        Secret(spec.auth.secret_file, key=f"auth.{spec.auth.secret_key}") if spec.auth else None,
         spec.allow_link_local,
         redactor,
     )

@@ -9,6 +9,7 @@ from prober.measure.api import APIS
 from prober.measure.chat import Dialect
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.payload import error_message
+from prober.measure.printable import printable
 from prober.measure.recording import Recording
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import SILENT_STATES
@@ -176,7 +177,6 @@ class Flight:
 
     async def _work(self) -> Verdict:
         target = self._target
-        spec = target.spec
         identity = self._identity = target.probed_identity
         if identity is None:
             assert target.unidentified is not None, "the target was not looked up"
@@ -316,7 +316,7 @@ class Flight:
             outcome=verdict.outcome,
             detail=target.endpoint.redactor.redact(verdict.detail),
             timeline=timeline,
-            model=identity.model if identity else "",
+            model=identity.name if identity else "",
             engine=identity.dialect.name if identity else "",
             requested_prompt_tokens=draw.prompt_tokens,
             requested_output_tokens=draw.output_tokens,
@@ -324,7 +324,7 @@ class Flight:
             cached=ok
             and not draw.warm
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
-            text=target.endpoint.redactor.redact(self._recording.text),
+            text=printable(target.endpoint.redactor.redact(self._recording.text)),
             golden=draw.expectation.kind if draw.expectation else None,
             rate_limit=left,
             retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),

@@ -15,7 +15,7 @@ from prober.config.target import TargetSpec
 from prober.measure.chat import Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
-from prober.measure.payload import error_message
+from prober.measure.payload import error_message, shortened
 from prober.measure.target_state import SILENT_STATES, TargetState
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
 from prober.net.clock import Clock
@@ -52,11 +52,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a target: the model's id, the engine's dialect, and the base path of its API."""
+    """Identity of a target: the model's id as requests need it, the engine's dialect, and the base path of its API."""
 
     model: str
     dialect: Dialect
     base_path: str
+
+    @property
+    def name(self) -> str:
+        """The model's id as it is shown and compared."""
+        return shortened(self.model)
 
 
 class Keeps(Protocol):
@@ -433,6 +438,6 @@ class Target:
         dialect = DIALECTS.get(self.spec.engine or "") or detect(first.get("owned_by"), answer.headers)
         model_id = self.spec.model
         if model_id is None and len(listed) > 1 and not all(model.get("parent") for model in models[1:]):
-            names = ", ".join(listed[:10])
+            names = ", ".join(map(shortened, listed[:10]))
             return Verdict(Outcome.REJECTED, f"serves {len(listed)} models; set `model` to one of {names}")
         return Identity(model_id or listed[0], dialect, path)

@@ -175,7 +175,7 @@ class TargetRunner:
         is_fault: an exception inside the prober ended the probe, which says nothing of how late the prober is
         """
         identity = self.target.identity
-        name = self.target.spec.name or (identity.model if identity else result.model) or self.name or UNNAMED
+        name = self.target.spec.name or (identity.name if identity else result.model) or self.name or UNNAMED
         if self._context.names.is_taken(name, self.target.spec.key):
             name = self.target.spec.key
         self._take_name(name)

@@ -61,6 +61,7 @@ class Secret:
 
     path: str
     problem: str = ""
+    key: str = "auth.bearer_token_file"  # of the configuration, for `problem`
     _stamp: Stamp | None = None
     _value: str | None = field(default=None, repr=False)
 
@@ -76,9 +77,7 @@ class Secret:
             except OSError as problem:
                 consequence = "the last token stays in use" if self._value else "requests cannot be sent without it"
                 why = problem.strerror or problem
-                self.problem = (
-                    f"auth.bearer_token_file {self.path}: {why}; write the token there or fix the path: {consequence}"
-                )
+                self.problem = f"{self.key} {self.path}: {why}; write the token there or fix the path: {consequence}"
             except ValueError as problem:
-                self.problem = f"auth.bearer_token_file {self.path}: {problem}"
+                self.problem = f"{self.key} {self.path}: {problem}"
         return self._value

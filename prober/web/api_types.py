@@ -146,14 +146,16 @@ def _capacity(capacity: Capacities | None) -> str | None:
 
 
 class TargetAnswer(Answer):
-    """A target. paused: when it was paused; capacity: result of the last sweep with a capacity, in words.
+    """A target. other_model: the model that its answers name, several joined by `|`; empty if it is `model`.
 
+    paused: when it was paused; capacity: result of the last sweep with a capacity, in words.
     starting: null unless the state is `starting` because it refuses connections
     """
 
     name: str
     url: str
     model: str
+    other_model: str
     engine: str
     state: str
     starting: StartingAnswer | None
@@ -212,7 +214,10 @@ class StampsAnswer(Answer):
 
 
 class ProbeAnswer(Answer):
-    """A probe. on_request: it was sent on request, and counts in no SLI."""
+    """A probe. on_request: it was sent on request, and counts in no SLI.
+
+    answered_model: the model that the answer names; empty if it names none
+    """
 
     target: str
     workload: str
@@ -224,6 +229,7 @@ class ProbeAnswer(Answer):
     cached: bool
     on_request: bool
     model: str
+    answered_model: str = _at("timeline", "answered_model")
     engine: str
     asked: Annotated[AskedAnswer, BeforeValidator(_requested_tokens)] = _at("requested_tokens")
     usage: UsageAnswer | None = _at("timeline", "usage")

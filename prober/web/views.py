@@ -13,6 +13,7 @@ from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.diagnosis.monitor import TargetDiagnosis
 from prober.features.drift.monitor import TargetDrift
+from prober.features.engines.monitor import TargetEngine
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
 from prober.features.slo.monitor import TargetSlos
@@ -146,13 +147,14 @@ class Views:
         now_ns = self._fleet.context.clock.now_ns()
         start = runner.starting_since_and_until_unix_s()
         history, drift, diagnosis = runner.find(TargetHistory), runner.find(TargetDrift), runner.find(TargetDiagnosis)
-        sweeps = runner.find(TargetSweeps)
+        sweeps, observed_engine = runner.find(TargetSweeps), runner.find(TargetEngine)
         return TargetView(
             key=runner.name or spec.key,
             name=name,
             url=spec.url,
-            model=identity.model if identity else spec.model or "",
+            model=identity.name if identity else spec.model or "",
             engine=identity.dialect.name if identity else spec.engine or "",
+            other_model=observed_engine.other_model if observed_engine else "",
             state=target.state,
             paused_unix_s=target.paused_unix_s,
             outcomes=dict(history.outcomes.most_common()) if history else {},
@@ -204,6 +206,7 @@ def _matches(filter_text: str, view: TargetView, fact: Concern) -> bool:
     words_ = (
         view.name,
         view.model,
+        view.other_model,
         view.engine,
         view.state,
         fact.text,

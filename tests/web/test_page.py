@@ -12,12 +12,13 @@ import pytest
 
 from prober.features.experiments.report.plots import curves
 from prober.measure.outcome import NEUTRAL, Outcome
+from prober.measure.printable import printable
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity, Evidence
 from prober.web.page import drawings, layout
 from prober.web.page.environment import TEMPLATES, pieces
-from prober.web.page.filters import cut, printable
+from prober.web.page.filters import cut
 from prober.web.page.view import AT_ONCE, RECENT, Room, TargetView, concern
 from tests.results.samples import sweep
 from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, hostile, hundred, page_of, probe, slow, target, unconfigured
@@ -478,6 +479,18 @@ def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> N
     assert concern(view).kind == "unknown"
     assert text in Read(html([view])).text
     assert text in Read(html([target(), view])).text
+
+
+def test_another_model_than_the_requested_one_is_shown() -> None:
+    """On the card, on the target's page, and at the probe whose answer names it."""
+    one = target()
+    assert "name" not in "".join(re.findall(r'<p class="model">(.*?)</p>', html([one])))
+    drawn = replace(one.probes[0], timeline=replace(one.probes[0].timeline, answered_model="small-<b>"))
+    view = replace(one, other_model="small|tiny", probes=[drawn])
+    assert "answers name small|tiny" in Read(html([replace(target(), key="u"), view])).text
+    page = Read(html([view])).text
+    assert "answers name small|tiny" in page
+    assert "; the answer names small-<b>" in page
 
 
 @pytest.mark.parametrize("text", ["prober.yaml: targets[0].ulr: unknown key", HOSTILE, LONG])

@@ -1,4 +1,5 @@
-"""Reads the metrics page of each target's engine while the target is probed, and exports its signals as series."""
+"""Reads the metrics page of each target's engine while the target is probed, exports its signals as series, and follows the model
+that its answers name."""
 
 import asyncio
 import json
@@ -8,11 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from prober.config.target import TargetSpec
 from prober.exposition.families import Registry
 from prober.features.engines import series
+from prober.features.engines.answering_model import AnsweringModel
 from prober.features.engines.continuity import Continuity, EngineIdentity
 from prober.features.engines.page_reader import PageReader
-from prober.measure.engine_signals import EngineChange, PageReading
+from prober.measure.engine_signals import EngineChange, EngineInfo, PageReading
 from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
+from prober.measure.result import ProbeResult
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 
@@ -34,6 +37,7 @@ _HISTOGRAMS = (
     (series.ENGINE_ITL, "itl_seconds"),
     (series.ENGINE_QUEUE, "queue_seconds"),
 )
+_ANSWERED_MODEL = "answered_model"  # among the saved facts
 log = logging.getLogger(__name__)
 
 
@@ -50,10 +54,12 @@ class EngineMonitor:
         key = observed.target.spec.key
         before = self._targets.get(key)
         if before is None:
-            continuity = Continuity(EngineIdentity(json.loads(self._saved.pop(key, b"{}"))))
+            facts = json.loads(self._saved.pop(key, b"{}"))
+            answering = AnsweringModel(facts.pop(_ANSWERED_MODEL, ""))
+            continuity = Continuity(EngineIdentity(facts))
         else:
-            continuity = before.continuity
-        observer = self._targets[key] = TargetEngine(self, observed, continuity)
+            continuity, answering = before.continuity, before.answering
+        observer = self._targets[key] = TargetEngine(self, observed, continuity, answering)
         return observer
 
     def forget(self, target: "TargetEngine") -> None:
@@ -64,19 +70,31 @@ class EngineMonitor:
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(key of the target, facts of its engine), to recognise changes across restarts of the prober."""
         for key, target in list(self._targets.items()):
-            if target.continuity.identity.facts:
-                yield key, json.dumps(target.continuity.identity.facts).encode()
+            answered = {_ANSWERED_MODEL: target.answering.model} if target.answering.model else {}
+            if facts := target.continuity.identity.facts | answered:
+                yield key, json.dumps(facts).encode()
 
 
 class TargetEngine(TargetObserver):
     """Engine of one target. Signals that its page lacks have no series."""
 
-    def __init__(self, monitor: EngineMonitor, observed: ObservedTarget, continuity: Continuity) -> None:
-        self.key, self.continuity = observed.target.spec.key, continuity
+    def __init__(
+        self, monitor: EngineMonitor, observed: ObservedTarget, continuity: Continuity, answering: AnsweringModel
+    ) -> None:
+        self.key, self.continuity, self.answering = observed.target.spec.key, continuity, answering
         self._monitor, self._registry = monitor, monitor.registry
         self._observed, self._name, self._spec = observed, observed.name, observed.target.spec
         self._reading: asyncio.Task[None] | None = None
+        self._page_info: EngineInfo | None = None
+        self._requested_model = self._engine = ""  # of the last answer that named a model
+        self._changed_to = ""  # model of the last change
         self._declare()
+
+    @property
+    def other_model(self) -> str:
+        """The model that answers name, or several of them, if it is not the one that is asked for; else ""."""
+        answered = self.answering.text
+        return answered if self._requested_model not in ("", answered) else ""
 
     def configured(self) -> None:
         before, self._spec = self._spec, self._observed.target.spec
@@ -84,6 +102,9 @@ class TargetEngine(TargetObserver):
             self.continuity = Continuity(self.continuity.identity, self.continuity.epoch + 1)
             self._observed.page_changed()
             self._observed.page_read(None)
+        if (before.url, before.model) != (self._spec.url, self._spec.model):
+            self.answering = AnsweringModel()
+            self._show_info()
         self._declare()
 
     def started(self) -> None:
@@ -119,11 +140,22 @@ class TargetEngine(TargetObserver):
             else:
                 child = registry.histogram(declared, histogram.bounds, name)
                 child.take_over(histogram.counts, histogram.sum or 0.0)
-        info = signals.info if signals else None
-        labels = (name, info.engine, info.version or "", info.model or "") if info else None
-        registry.keep(series.ENGINE_INFO, {labels} if labels else (), name)
-        if labels:
-            registry.show(series.ENGINE_INFO, 1.0, *labels)
+        self._page_info = signals.info if signals else None
+        self._show_info()
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        answered, sent_ns = result.timeline.answered_model, result.timeline.sent_ns
+        if not answered or sent_ns is None:
+            return
+        is_first, before = not self.answering.model, (self._requested_model, self._engine, self.answering.text)
+        self._requested_model, self._engine = result.model, result.engine
+        change = self.answering.take(answered, sent_ns / 1e9)
+        if change is not None and change.new != self._changed_to:  # else the page has told it
+            self._observed.engine_changed(change)
+        if is_first and answered != result.model:
+            self._record(f"answers name the model {answered}, asked for is {result.model}")
+        if before != (self._requested_model, self._engine, self.answering.text):
+            self._show_info()
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         if devices and driver:
@@ -133,15 +165,31 @@ class TargetEngine(TargetObserver):
     def engine_changed(self, change: EngineChange) -> None:
         kind = change.kind if change.kind in series.ENGINE_CHANGE_KINDS else "flags"
         self._registry.value(series.ENGINE_CHANGES, self._name, kind).inc()
-        log.info("target=%s engine: %s", self._name, change.text())
+        self._record(change.text())
+        if kind == "model":
+            self._changed_to = change.new
+
+    def _record(self, text: str) -> None:
+        log.info("target=%s engine: %s", self._name, text)
         unix_s = self._observed.target.clock.unix_s()
-        self._monitor.events.append(TargetEvent(unix_s, self._name, "engine", change.text()))
+        self._monitor.events.append(TargetEvent(unix_s, self._name, "engine", text))
+
+    def _show_info(self) -> None:
+        """Export the identity: that of the page, with the model that answers name if it is not the one asked for."""
+        info, answered = self._page_info, self.answering.text
+        if info is None and answered:
+            info = EngineInfo(self._engine, model=answered)
+        model = self.other_model or (info.model if info else None) or ""
+        labels = (self._name, info.engine, info.version or "", model) if info else None
+        self._registry.keep(series.ENGINE_INFO, {labels} if labels else (), self._name)
+        if labels:
+            self._registry.show(series.ENGINE_INFO, 1.0, *labels)
 
     def _declare(self) -> None:
         if self._spec.metrics is not None:
             self._registry.value(series.ENGINE_UP, self._name)
-            for kind in series.ENGINE_CHANGE_KINDS:
-                self._registry.value(series.ENGINE_CHANGES, self._name, kind)
+        for kind in series.ENGINE_CHANGE_KINDS if self._spec.metrics is not None else ("model",):
+            self._registry.value(series.ENGINE_CHANGES, self._name, kind)
 
 
 def _is_same_page(before: TargetSpec, after: TargetSpec) -> bool:

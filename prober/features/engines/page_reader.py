@@ -20,6 +20,7 @@ from prober.features.engines.continuity import Continuity
 from prober.features.engines.page_reading import facts, in_slices, needed_metrics, recognise
 from prober.measure.engine_signals import EngineChange, EngineSignals, EngineTable, PageReading
 from prober.measure.engines import TABLES, tables
+from prober.measure.printable import one_line
 from prober.net.clock import Clock
 from prober.net.scrape import Fetched, UnreadablePage, fetch
 from prober.probing.page_source import PageListener
@@ -186,8 +187,8 @@ class PageReader:
     async def _get(self, url: str) -> Fetched:
         endpoint = self._target.endpoint
         headers = dict(endpoint.headers) if urlsplit(url).hostname == endpoint.host.lower() else {}
-        if self._is_target(url) and (token := endpoint.token()):
-            headers["Authorization"] = f"Bearer {token}"  # for the target's own server only
+        if self._is_target(url):
+            headers |= endpoint.credential(endpoint.token())  # for the target's own server only
         timeout_s = min(4.0, self._spec.interval)
         return await fetch(
             url,
@@ -213,7 +214,7 @@ class PageReader:
 
     def _log_once(self, text: str) -> None:
         """Log a message once."""
-        text = self._target.endpoint.redactor.redact(text)
+        text = one_line(self._target.endpoint.redactor.redact(text))
         if text not in self._logged:
             self._logged.add(text)
             log.warning("target=%s %s", self._name(), text)

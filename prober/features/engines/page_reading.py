@@ -22,6 +22,7 @@ from prober.measure.engine_signals import (
     Source,
     SumSource,
 )
+from prober.measure.payload import shortened
 
 MAX_DIGITS = 18  # of a number in a version or label; int() is slow for longer ones and refuses 4,300
 
@@ -157,7 +158,7 @@ def facts(table: EngineTable, answers: Mapping[str, object]) -> dict[str, str]:
         for step in fact.json_path:
             value = _item(value, step)
         if isinstance(value, str | int | float) and value != "":
-            values.setdefault(fact.name, str(value))
+            values.setdefault(fact.name, shortened(str(value)))
     return values
 
 
@@ -298,7 +299,7 @@ class _View:
         for metric in needed_metrics((self._table,)) & self._samples.keys():
             for sample in self._samples[metric]:
                 if id(sample.labels) not in by_mapping:
-                    named = {sample.labels[label] for label in labels if label in sample.labels}
+                    named = {shortened(sample.labels[label]) for label in labels if label in sample.labels}
                     by_mapping[id(sample.labels)] = named
                     self._models |= named
         folded = {at: {name.casefold() for name in named} for at, named in by_mapping.items()}

@@ -4,7 +4,12 @@ from prober.exposition.families import AnySeries, Series, counter, gauge, histog
 
 ENGINE_UP = gauge("llmslo_engine_up", "1 while the engine's metrics page can be read.", "target")
 ENGINE_INFO = gauge(
-    "llmslo_engine_info", "1; identity that the engine reports.", "target", "engine", "version", "model"
+    "llmslo_engine_info",
+    "1; identity of the engine, as its page reports it, and the model that its answers name.",
+    "target",
+    "engine",
+    "version",
+    "model",
 )
 ENGINE_CONTEXT = gauge("llmslo_engine_context_tokens", "Maximum tokens of prompt and answer together.", "target")
 ENGINE_RUNNING = gauge("llmslo_engine_requests_running", "Requests in the running batch.", "target")

@@ -12,7 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.ext import Extension
 from markupsafe import Markup
 
-from prober.web.page.filters import FILTERS, printable
+from prober.measure.printable import printable
+from prober.web.page.filters import FILTERS
 
 CONSTANTS = {
     "max_mistakes": 20,  # of a configuration, that are listed

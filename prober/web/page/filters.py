@@ -27,15 +27,6 @@ SLO_STATES: dict[State, tuple[Kind, str]] = {
     "no_data": ("unknown", "no data"),
 }
 
-# Control characters (but tab and line feed), halves of characters, and what changes the writing direction of the text behind it.
-_UNPRINTABLE = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160), *range(55296, 57344)), "�")
-_UNPRINTABLE |= dict.fromkeys((1564, 8206, 8207, *range(8234, 8239), *range(8294, 8298)), "�")
-
-
-def printable(text: str) -> str:
-    """The text with characters that cannot or must not be shown replaced by U+FFFD."""
-    return text if text.isprintable() else text.translate(_UNPRINTABLE)
-
 
 def cut(text: str, limit: int = MAX_TEXT_CHARS) -> str:
     """At most `limit` characters, then an ellipsis."""

@@ -108,6 +108,7 @@ class TargetView:
     """A target.
 
     key: its address on the page and in the API, known before its name is
+    other_model: the model that answers name, several joined by `|`; empty if it is `model`
     quantiles: by (workload, signal), in seconds
     paused_unix_s: when it was paused; None if it is not
     probes: the last RECENT, latest first
@@ -122,6 +123,7 @@ class TargetView:
     model: str
     engine: str
     state: TargetState
+    other_model: str = ""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     standings: Sequence[SloStatus] = ()
     quantiles: Mapping[tuple[str, str], Sequence[Quantile]] = field(default_factory=dict)

@@ -28,7 +28,7 @@ class Http:
 
     def __init__(self, spec: HttpSpec, label_names: Collection[str], discovered: DiscoveredTargets) -> None:
         self._spec, self._label_names, self._discovered = spec, label_names, discovered
-        self._token = Secret(spec.auth.bearer_token_file) if spec.auth else None
+        self._token = Secret(spec.auth.secret_file) if spec.auth else None
         self._rng = Random()
         self._where, self._redactor = mask_secrets(spec.url), Redactor()
         self._redactor.add_url(spec.url)

@@ -66,9 +66,7 @@ class Kubernetes:
         try:
             if spec.api_server is None:
                 return Api.in_cluster()
-            return Api(
-                spec.api_server, token_file=spec.auth.bearer_token_file if spec.auth else None, ca_file=spec.ca_file
-            )
+            return Api(spec.api_server, token_file=spec.auth.secret_file if spec.auth else None, ca_file=spec.ca_file)
         except (Unreachable, ValueError) as problem:
             self._discovered.failed("", f"kubernetes: {problem}")
             return None

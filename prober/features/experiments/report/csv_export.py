@@ -4,8 +4,11 @@ import csv
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from prober.measure.printable import printable
 from prober.results.result import Result
 from prober.results.result_file import statistics
+
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠")  # also in their full width
 
 
 class _Lines(list[str]):
@@ -74,5 +77,8 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """Value that no spreadsheet runs as a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+    """Printable value that no spreadsheet runs as a formula."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(FORMULA_SIGNS) else text

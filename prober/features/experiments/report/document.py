@@ -1,11 +1,13 @@
 """Document of sections with tables, notes and figures, written as Markdown or as one HTML file that loads nothing."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
 from prober.features.experiments.report.svg_chart import STYLE
+from prober.measure.printable import printable
 
 Kind = Literal["", "good", "bad", "few", "unknown"]
 _STYLE = """
@@ -33,6 +35,9 @@ figure { margin: 0 } figcaption { font-size: .92em; margin-top: .3rem } figcapti
   border-radius: 2px; margin-right: .35em; background: var(--colour) }
 @media print { figure, tr { break-inside: avoid } }
 """
+# Characters that begin markup: of CommonMark, of GitHub's tables and strikethrough, and of what it makes a link without any.
+_MARKUP = re.compile(r"[\\`*\[\]<|~&@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
+_BLOCK_MARK = re.compile(r"^(\d*)(>|[.)#+-](?=[#+-]*(?: |$)))")  # at the beginning: headings, lists, lines, quotations
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -96,13 +101,13 @@ def as_markdown(title: str, sections: Sequence[Section]) -> str:
         blocks = [_markdown(block) for block in section.blocks if not isinstance(block, Figure)]
         if blocks:
             parts += [f"## {_plain(section.title)}\n", *blocks]
-    return "\n".join(parts)
+    return printable("\n".join(parts))
 
 
 def as_html(title: str, sections: Sequence[Section]) -> str:
     """A single file, with its style and its charts in it. Its policy forbids a browser to load anything."""
     body = "".join(_section(section) for section in sections if section.blocks)
-    return (
+    return printable(
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
@@ -173,8 +178,6 @@ def _md(value: Cell | str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text without markup. Texts come from targets and files."""
-    escaped = text.replace("\\", "\\\\").replace("\n", " ")
-    for sign in "|<*`[":
-        escaped = escaped.replace(sign, f"\\{sign}")
-    return escaped
+    """Text without markup, links and character references. Texts come from targets and files."""
+    escaped = _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
+    return _BLOCK_MARK.sub(r"\1\\\2", escaped)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prober.measure.event import TargetEvent
+from prober.measure.printable import one_line
 
 if TYPE_CHECKING:
     from prober.features.grafana.client.server import Server
@@ -27,9 +28,12 @@ def mark_of(event: TargetEvent, began_unix_s: float | None = None) -> Mark:
     """Annotation of an event. began_unix_s: start of a span that ends with the event. The text is HTML."""
     end_ms = round(event.unix_s * 1e3)
     time_ms = end_ms if began_unix_s is None else round(began_unix_s * 1e3)
-    text = html.escape(f"{event.target}: {event.text}", quote=False)
+    text = html.escape(one_line(f"{event.target}: {event.text}"), quote=False)
     return Mark(
-        time_ms, None if began_unix_s is None else end_ms, (TAG, event.target[:_MAX_TAG_CHARS], event.kind), text
+        time_ms,
+        None if began_unix_s is None else end_ms,
+        (TAG, one_line(event.target)[:_MAX_TAG_CHARS], event.kind),
+        text,
     )
 
 

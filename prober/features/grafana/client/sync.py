@@ -77,7 +77,7 @@ def sync(request: SyncRequest, dashboards: Callable[[], Iterable[Json]]) -> Sync
     from prober.storage.watched_file import Secret
 
     spec = request.spec
-    secret = Secret(spec.auth.bearer_token_file)
+    secret = Secret(spec.auth.secret_file)
     token = secret.read()
     tasks = [name for name, due in (("dashboards", request.dashboards), ("annotations", bool(request.marks))) if due]
     if token is None:

@@ -1,0 +1,21 @@
+"""Text of servers and files, made fit for people: no character of it can control a terminal, hide, or change the text around it."""
+
+import re
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# Control characters but tab and line feed; soft hyphen; zero-width, directional and other format characters; separators of lines and
+# paragraphs; halves of characters; interlinear annotation; tags. The few visible format characters of scripts are left.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+
+
+def printable(text: str) -> str:
+    """The text with characters that cannot or must not be shown replaced by U+FFFD. Lines and tabs stay."""
+    return text if text.isprintable() else _HIDDEN.sub(REPLACEMENT, text)
+
+
+def one_line(text: str) -> str:
+    """The printable text on one line, for names and messages. Equal texts stay equal."""
+    return text if text.isprintable() else " ".join(printable(text).split())

@@ -1,0 +1,118 @@
+"""The model that answers name, as a machine: answer in, change out."""
+
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+
+from prober.features.engines.answering_model import ALONE_S, MAX_CHANGES, MAX_NAMES, SETTLING_ANSWERS, AnsweringModel
+
+STEP_S = 5.0
+
+
+def changes(machine: AnsweringModel, models: Iterable[str], begin_s: float = 0.0, step_s: float = STEP_S) -> list[str]:
+    """Texts of the changes after answers in this order."""
+    taken = [machine.take(model, begin_s + step_s * index) for index, model in enumerate(models)]
+    return [change.text() for change in taken if change is not None]
+
+
+def test_the_first_model_is_no_change() -> None:
+    """Nor is it one each time it answers."""
+    machine = AnsweringModel()
+    assert changes(machine, "A" * 100) == []
+    assert machine.text == "A"
+
+
+def test_another_model_is_a_change_when_it_has_settled() -> None:
+    """After a few answers in a row."""
+    machine = AnsweringModel()
+    assert changes(machine, "AAA" + "B" * (SETTLING_ANSWERS - 1)) == []
+    assert changes(machine, "B" * 20, 100) == ["model was A, is B"]
+    assert machine.text == "B"
+
+
+def test_a_change_back_is_a_change() -> None:
+    """Each settled change is one of its own."""
+    assert changes(AnsweringModel(), "AAABBBBAAAA") == ["model was A, is B", "model was B, is A"]
+
+
+@pytest.mark.parametrize("models", ["AB" * 500, "AAAAB" * 200, "A" + "AB" * 500, "AABB" * 250, "ABC" * 300])
+def test_models_in_turn_are_one_change(models: str) -> None:
+    """A gateway that balances or falls back does not fill the event log."""
+    machine = AnsweringModel()
+    assert changes(machine, models) in (["model was A, is A|B"], ["model was A, is A|B|C"])
+
+
+def test_a_single_fallback_is_told() -> None:
+    """A model that answered once in between is one of several."""
+    machine = AnsweringModel()
+    assert changes(machine, "AAAAAABAAAAAA") == ["model was A, is A|B"]
+
+
+def test_frequent_changes_are_models_in_turn() -> None:
+    """Each model stays long enough to settle, but not long."""
+    found = changes(AnsweringModel(), "AAAAAABBBBBB" * 50)
+    assert len(found) == MAX_CHANGES + 1
+    assert found[-1].endswith("|A")
+
+
+def test_models_in_turn_end_when_one_has_been_alone() -> None:
+    """The one that stays is the model from then on."""
+    machine = AnsweringModel()
+    changes(machine, "ABABA")
+    answers = round(ALONE_S / STEP_S)
+    assert changes(machine, "B" * (answers - 1), 100) == []
+    assert changes(machine, "B" * 10, 100 + ALONE_S) == ["model was A|B, is B"]
+    assert machine.text == machine.model == "B"
+
+
+def test_rare_answers_do_not_end_it_at_once() -> None:
+    """Two answers a long time apart are few."""
+    machine = AnsweringModel()
+    changes(machine, "ABAB")
+    assert changes(machine, "AA", 1e4, ALONE_S) == []
+
+
+def test_names_that_a_server_makes_up_are_bounded() -> None:
+    """A name per answer: one change, and a text that stops to grow."""
+    machine = AnsweringModel()
+    texts: set[str] = set()
+    told = 0
+    for index in range(10_000):
+        told += machine.take(f"model-{index}", STEP_S * index) is not None
+        texts.add(machine.text)
+    assert told == 1
+    assert machine.text == "model-0|model-1|model-2|model-3|…"
+    assert len(texts) <= MAX_NAMES + 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_changes_are_bounded_whatever_answers(seed: int) -> None:
+    """In any hour there are few, for random runs of random models."""
+    rng = Random(seed)
+    machine = AnsweringModel()
+    told_s: list[float] = []
+    at_s = 0.0
+    for _ in range(3000):
+        model = f"m{rng.randrange(3)}"
+        for _ in range(rng.choice((1, 2, 3, 5, 20, 1000))):
+            at_s += STEP_S
+            if machine.take(model, at_s) is not None:
+                told_s.append(at_s)
+    assert told_s
+    for begin_s in told_s:
+        assert sum(begin_s <= at < begin_s + ALONE_S for at in told_s) <= MAX_CHANGES + 2
+
+
+def test_a_long_answer_of_the_model_before_changes_nothing() -> None:
+    """It was sent before the change, and ended after it."""
+    machine = AnsweringModel()
+    assert changes(machine, "AAA") == []
+    assert machine.take("B", 100) is None
+    assert machine.take("A", 99) is None
+    assert changes(machine, "BB", 105) == ["model was A, is B"]
+
+
+def test_a_saved_model_is_known_after_a_restart() -> None:
+    """A change while the prober was off is seen."""
+    assert changes(AnsweringModel("A"), "BBB") == ["model was A, is B"]

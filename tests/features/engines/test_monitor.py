@@ -1,0 +1,174 @@
+"""What the engine monitor shows of the model that answers name: series, events, and what is saved."""
+
+import json
+
+from prober.config.serving import MetricsSpec
+from prober.config.target import TargetSpec
+from prober.daemon.registry import registry as new_registry
+from prober.exposition.families import Registry
+from prober.features.engines import series
+from prober.features.engines.monitor import EngineMonitor, TargetEngine
+from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.probing.event_log import EventLog
+from prober.probing.observer import ObservedTarget
+from tests.observed import observed, reconfigured
+
+NO_PAGE = TargetSpec(url="http://gateway", model="large", metrics=None)
+
+
+class Gateway:
+    """Targets behind one gateway, and what is shown of them."""
+
+    def __init__(self, saved: dict[str, bytes] | None = None) -> None:
+        self.registry: Registry = new_registry()
+        self.events = EventLog()
+        self.monitor = EngineMonitor(self.registry, self.events, saved or {})
+
+    def target(self, name: str = "t", spec: TargetSpec = NO_PAGE) -> ObservedTarget:
+        return observed(spec, self.monitor, name=name)
+
+    def info(self, name: str = "t") -> list[tuple[str, ...]]:
+        return [labels[1:] for labels in self.registry.family(series.ENGINE_INFO).of(name)]
+
+    def texts(self, name: str = "t") -> list[str]:
+        return [event.text for event in reversed(self.events.latest(name))]
+
+    def model_changes(self, name: str = "t") -> float:
+        return self.registry.value(series.ENGINE_CHANGES, name, "model").value
+
+
+def answer(target: ObservedTarget, *models: str, requested: str = "large") -> None:
+    """Probes that end with answers of these models."""
+    for model in models:
+        clock = target.target.clock
+        clock.ns += 5 * 10**9  # type: ignore[attr-defined]
+        timeline = Timeline(clock.now_ns(), sent_ns=clock.now_ns(), answered_model=model)
+        target.probe_ended(
+            ProbeResult(target.name, "probe", "id", 0.0, Outcome.OK, "", timeline, model=requested, engine="openai")
+        )
+
+
+def page(model: str) -> PageReading:
+    return PageReading(0, 0, EngineSignals(EngineInfo("vllm", "0.9", model)))
+
+
+def found(target: ObservedTarget) -> TargetEngine:
+    engine = target.find(TargetEngine)
+    assert engine is not None
+    return engine
+
+
+def test_the_requested_model_is_shown_without_an_event() -> None:
+    """Also where the engine has no page."""
+    gateway = Gateway()
+    target = gateway.target()
+    assert gateway.info() == []
+    answer(target, "large", "large")
+    assert gateway.info() == [("openai", "", "large")]
+    assert gateway.texts() == []
+    assert found(target).other_model == ""
+
+
+def test_answers_that_name_no_model_show_none() -> None:
+    """Nothing is made up."""
+    gateway = Gateway()
+    target = gateway.target()
+    answer(target, "", "", "")
+    assert (gateway.info(), gateway.texts(), found(target).other_model) == ([], [], "")
+
+
+def test_an_alias_is_told_once_and_is_no_change() -> None:
+    """A dated version that answers for a name stands in the series and in one event."""
+    gateway = Gateway()
+    target = gateway.target()
+    answer(target, *["large-2024-08-06"] * 50)
+    assert gateway.info() == [("openai", "", "large-2024-08-06")]
+    assert gateway.texts() == ["answers name the model large-2024-08-06, asked for is large"]
+    assert gateway.model_changes() == 0
+    assert found(target).other_model == "large-2024-08-06"
+
+
+def test_another_model_is_an_event_and_counts_and_its_neighbour_is_unaffected() -> None:
+    """A gateway that falls back; a target beside it answers as before."""
+    gateway = Gateway()
+    target, neighbour = gateway.target(), gateway.target("n", NO_PAGE.model_copy(update={"name": "n"}))
+    answer(target, *["large"] * 5, *["small"] * 5)
+    answer(neighbour, *["large"] * 10)
+    assert gateway.texts() == ["model was large, is small"]
+    assert gateway.info() == [("openai", "", "small")]
+    assert gateway.model_changes() == 1
+    assert (gateway.texts("n"), gateway.info("n"), gateway.model_changes("n")) == ([], [("openai", "", "large")], 0)
+
+
+def test_models_in_turn_are_one_event_and_one_series() -> None:
+    """However often they alternate, and whatever they are called."""
+    gateway = Gateway()
+    target = gateway.target()
+    answer(target, *["large", "small"] * 500)
+    assert gateway.texts() == ["model was large, is large|small"]
+    assert gateway.info() == [("openai", "", "large|small")]
+    answer(target, *(f"made-up-{index}" for index in range(500)))
+    assert len(gateway.events.latest()) == 1
+    assert gateway.info() == [("openai", "", "large|small|made-up-0|made-up-1|…")]
+
+
+def test_the_page_stays_the_identity_while_answers_name_the_requested_model() -> None:
+    """Its model may be a path; another answering model takes its place."""
+    gateway = Gateway()
+    target = gateway.target(spec=NO_PAGE.model_copy(update={"metrics": MetricsSpec()}))
+    target.page_read(page("/models/large"))
+    answer(target, "large")
+    assert gateway.info() == [("vllm", "0.9", "/models/large")]
+    answer(target, *["small"] * 3)
+    assert gateway.info() == [("vllm", "0.9", "small")]
+
+
+def test_a_change_that_the_page_has_told_is_not_told_again() -> None:
+    """The engine was restarted with another model: its page is read before three answers have ended."""
+    gateway = Gateway()
+    target = gateway.target()
+    answer(target, "large")
+    target.engine_changed(EngineChange("model", "large", "small"))
+    answer(target, *["small"] * 5, requested="small")
+    assert gateway.texts() == ["model was large, is small"]
+    assert gateway.info() == [("openai", "", "small")]
+
+
+def test_another_requested_model_begins_anew() -> None:
+    """What a person changes in the configuration is no change of the engine."""
+    gateway = Gateway()
+    target = gateway.target()
+    answer(target, "large", "large")
+    reconfigured(target, NO_PAGE.model_copy(update={"model": "small"}))
+    assert gateway.info() == []
+    answer(target, *["small"] * 5, requested="small")
+    assert gateway.texts() == []
+    assert gateway.info() == [("openai", "", "small")]
+
+
+def test_the_model_survives_a_restart_of_the_prober() -> None:
+    """A standing alias is not told again, a change meanwhile is."""
+    gateway = Gateway()
+    answer(gateway.target(), "large-2024")
+    saved = dict(gateway.monitor.states())
+    assert json.loads(next(iter(saved.values()))) == {"answered_model": "large-2024"}
+    later = Gateway(saved)
+    answer(later.target(), "large-2024", "large-2024")
+    assert later.texts() == []
+    later = Gateway(saved)
+    answer(later.target(), *["large-2025"] * 3)
+    assert later.texts() == ["model was large-2024, is large-2025"]
+
+
+def test_a_removed_target_has_no_series() -> None:
+    """Nor is anything of it saved."""
+    gateway = Gateway()
+    target = gateway.target()
+    answer(target, "small")
+    target.removed()
+    gateway.registry.remove("t")
+    assert gateway.info() == []
+    assert list(gateway.monitor.states()) == []

@@ -1,0 +1,202 @@
+"""An API like Azure's on a real socket: a deployment's path, `api-version` in every request, and a key in a header of its own."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from prober.config.load import ConfigError, load
+from prober.config.target import TargetSpec
+from prober.measure.engines import DIALECTS
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.net.clock import Clock
+from prober.probing.probe import run_probe
+from prober.probing.target import Target
+from prober.workload.workloads import RequestGenerator
+
+KEY = "k3y-of-the-deployment"
+PATH = "/openai/deployments/large"
+QUERY = "?api-version=2024-10-21"
+CHUNKS = (
+    '{"choices":[],"model":"","prompt_filter_results":[{"prompt_index":0}]}',
+    '{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"model":"large-2024-08-06"}',
+    '{"choices":[{"index":0,"delta":{"content":"hi"}}],"model":"large-2024-08-06"}',
+    '{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"model":"large-2024-08-06"}',
+    '{"choices":[],"model":"large-2024-08-06","usage":{"prompt_tokens":9,"completion_tokens":1}}',
+    "[DONE]",
+)
+
+
+@dataclass
+class Api:
+    """A server that answers a deployment's path with the right version and key only. requests: (request line, headers)."""
+
+    header: str = "api-key"
+    key: str = KEY
+    requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:] if line)}
+        self.requests.append((lines[0], headers))
+        if lines[0] != f"POST {PATH}/chat/completions{QUERY} HTTP/1.1":
+            status, kind, body = "404 Resource Not Found", "application/json", '{"error":{"message":"not found"}}'
+        elif headers.get(self.header) != self.key:
+            message = f"bad key {headers.get(self.header)}"
+            status, kind, body = "401 Unauthorized", "application/json", f'{{"error":{{"message":"{message}"}}}}'
+        else:
+            await reader.readexactly(int(headers["content-length"]))
+            status, kind, body = "200 OK", "text/event-stream", "".join(f"data: {chunk}\n\n" for chunk in CHUNKS)
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def listening(api: Api) -> AsyncIterator[str]:
+    server = await asyncio.start_server(api.serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+def spec(target: str) -> TargetSpec:
+    text = f"targets: [{{name: t, connect_lead: 50ms, max_send_lag: 5s, metrics: {{url: none}}, {target}}}]"
+    return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
+
+
+async def probed(found: TargetSpec) -> ProbeResult:
+    clock = Clock()
+    target = Target(found, clock)
+    try:
+        result = await run_probe(
+            target, RequestGenerator(found.probes[0].workload, Random(1)), clock.now_ns() + 10_000_000
+        )
+    finally:
+        clock.close()
+    assert result is not None
+    return result
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text(f"{KEY}\n")
+    return path
+
+
+async def test_a_deployment_is_probed_by_path_version_and_key(key_file: Path) -> None:
+    """Every request has the version and the key; the list of models, which answers 404, is not needed."""
+    api = Api()
+    async with listening(api) as server:
+        auth = f"auth: {{header: api-key, key_file: {key_file}}}"
+        result = await probed(spec(f"url: '{server}{PATH}/{QUERY}', model: large, {auth}"))
+    assert result.outcome is Outcome.OK, result.detail
+    assert (result.model, result.timeline.answered_model) == ("large", "large-2024-08-06")
+    assert f"POST {PATH}/chat/completions{QUERY} HTTP/1.1" in [line for line, _ in api.requests]
+    assert all(line.endswith(f"{QUERY} HTTP/1.1") for line, _ in api.requests)
+    assert all(headers["api-key"] == KEY and "authorization" not in headers for _, headers in api.requests)
+
+
+async def test_a_key_in_another_header_is_sent_there_only(key_file: Path) -> None:
+    """As APIs like Anthropic's want it."""
+    api = Api(header="x-api-key")
+    async with listening(api) as server:
+        auth = f"auth: {{header: X-Api-Key, key_file: {key_file}}}"
+        result = await probed(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
+    assert result.outcome is Outcome.OK, result.detail
+    assert all("authorization" not in headers for _, headers in api.requests)
+
+
+async def test_a_bearer_token_stays_the_default(key_file: Path) -> None:
+    """Without `header` the secret is a bearer token."""
+    api = Api(header="authorization", key=f"Bearer {KEY}")
+    async with listening(api) as server:
+        auth = f"auth: {{bearer_token_file: {key_file}}}"
+        result = await probed(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
+    assert result.outcome is Outcome.OK, result.detail
+
+
+async def test_a_key_that_is_sent_back_is_redacted(key_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a bearer token is."""
+    api = Api(key="another")
+    with caplog.at_level(logging.DEBUG):
+        async with listening(api) as server:
+            auth = f"auth: {{header: api-key, key_file: {key_file}}}"
+            result = await probed(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
+    assert result.outcome is Outcome.REJECTED
+    assert "bad key …" in result.detail
+    assert KEY not in caplog.text + repr(result)
+
+
+async def test_a_missing_key_file_is_named() -> None:
+    """By the key of the configuration that names it; nothing is sent."""
+    api = Api()
+    async with listening(api) as server:
+        result = await probed(
+            spec(f"url: '{server}{PATH}{QUERY}', model: large, auth: {{header: api-key, key_file: /no/key}}")
+        )
+    assert result.outcome is Outcome.REJECTED
+    assert "auth.key_file /no/key" in result.detail
+    assert not [line for line, _ in api.requests if line.startswith("POST")]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("auth: {header: api-key}", "auth: needs header and key_file together; add the other one"),
+        ("auth: {key_file: k}", "auth: needs header and key_file together; add the other one"),
+        (
+            "auth: {header: api-key, key_file: k, bearer_token_file: t}",
+            "auth.bearer_token_file: is one of two ways; remove it, or header and key_file",
+        ),
+        ("auth: {}", "auth.bearer_token_file: needed, but not given"),
+        ("auth: {header: 'api key', key_file: k}", "auth.header: 'api key' is not a header name"),
+        ("auth: {header: Host, key_file: k}", "auth.header: is set by the prober itself; remove it"),
+        (
+            "auth: {header: api-key, key_file: k}, headers: {Api-Key: v}",
+            "headers.Api-Key: is set by the prober itself; remove it",
+        ),
+    ],
+)
+def test_a_mistake_is_named(target: str, message: str) -> None:
+    """By its key, with what to write."""
+    with pytest.raises(ConfigError) as problem:
+        spec(f"url: http://h, {target}")
+    assert str(problem.value) == f"c: targets[0].{message}"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h/p?key=1", "http://h/p?api-version=1&key=2", "http://h/p?api-version=1 2", "http://h/p?a#b"]
+)
+def test_other_queries_are_refused(url: str) -> None:
+    """They may hold secrets, and an address is shown."""
+    with pytest.raises(ConfigError, match="has a query or fragment"):
+        spec(f"url: '{url}'")
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("https://h?api-version=1", "https://h/v1?api-version=1"),
+        ("https://h/?api-version=1", "https://h/v1?api-version=1"),
+        ("https://h/a/b/?api-version=2024-10-01-preview", "https://h/a/b?api-version=2024-10-01-preview"),
+    ],
+)
+def test_the_version_follows_the_path(url: str, base: str) -> None:
+    """It is a part of the address, so that two versions are two addresses."""
+    assert spec(f"url: '{url}'").url == base
+
+
+def test_a_key_in_a_header_is_for_targets_only() -> None:
+    """Grafana and discovery take bearer tokens."""
+    text = "grafana: {url: http://g, auth: {header: a, key_file: k}}\ntargets: [{url: http://h}]"
+    with pytest.raises(ConfigError, match=r"grafana\.auth\.header: is for targets only; use bearer_token_file"):
+        load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)

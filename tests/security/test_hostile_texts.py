@@ -1,0 +1,338 @@
+"""A server that puts hostile characters wherever it may choose a text, and everything that people read of it."""
+
+import csv
+import io
+import json
+import logging
+import re
+import subprocess
+import sys
+import threading
+import unicodedata
+import urllib.parse
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+from prometheus_client.parser import text_string_to_metric_families
+from rich.table import Table
+
+from prober.cli.console import Terminal
+from prober.cli.run import Format, LogLine
+from prober.features.grafana.client.marks import mark_of
+from prober.measure.event import TargetEvent
+from tests.processes import Daemon, get, until
+
+FORGED = "FORGED=1"
+HOSTILE = (
+    f"=1+1\x1b[31mred\x1b]0;title\x07\n{FORGED}\r\n{FORGED}\x9b2J\u202elive\u2066\u200b\u200d\u2028{FORGED}\ufeff"
+    "<script>alert(1)</script><b>b</b>[l](http://evil.example)![i](//evil.example/i.png)https://evil.example www.evil.example "
+    "a@evil.example &lt;i&gt; &#x202e; | c | `x` *x* _x_ ~~x~~ [bold]r[/] {{ 7*7 }} ${jndi:x} \"q\\ 'q'"
+)
+HEADER = "\x9b31m\u00adred<script>|`"  # what a header of HTTP can carry
+NAMES = ("names", "failing", "in_stream", "finish", "no_http", "several", "plain", "html", "redirect")
+
+
+class Server(ThreadingHTTPServer):
+    """The first part of a path says how it answers."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def url(self, mode: str) -> str:
+        """Base URL."""
+        return f"http://127.0.0.1:{self.server_address[1]}/{mode}/v1"
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        mode, path = self._mode(), self.path.rsplit("/", 1)[-1]
+        if path == "models":
+            ids = [HOSTILE, f"{HOSTILE}2"] if mode == "several" else [HOSTILE]
+            self._answer(200, json.dumps({"data": [{"id": name, "owned_by": "vllm"} for name in ids]}))
+        elif path == "version":
+            self._answer(200, json.dumps({"version": HOSTILE}))
+        elif path == "metrics":
+            self._answer(200, page(), "text/plain; version=0.0.4")
+        else:
+            self._answer(404, "")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        match self._mode():
+            case "failing":
+                self._answer(500, json.dumps({"error": {"message": HOSTILE, "type": HOSTILE}}))
+            case "no_http":
+                self.wfile.write(f"{HOSTILE}\r\n\r\n".encode())
+                self.close_connection = True
+            case "plain":
+                self._answer(200, HOSTILE, "text/plain")
+            case "html":
+                self._answer(503, HOSTILE, "text/html")
+            case "redirect":
+                self._answer(302, HOSTILE)
+            case mode:
+                self._answer(200, "".join(stream(mode)), "text/event-stream")
+
+    def _mode(self) -> str:
+        return self.path.split("/")[1]
+
+    def _answer(self, status: int, body: str, kind: str = "application/json") -> None:
+        data = body.encode()
+        self.send_response(status, HEADER)
+        for name in ("Server", "Location", "Retry-After", "X-RateLimit-Remaining-Requests"):
+            self.send_header(name, HEADER)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def stream(mode: str) -> Iterator[str]:
+    """Events of an answer of 16 to 48 tokens."""
+    for _ in range(16):
+        yield event({"model": f"{HOSTILE}!", "choices": [{"delta": {"content": HOSTILE}}]})
+    if mode == "in_stream":
+        yield event({"error": {"message": HOSTILE, "code": HOSTILE}})
+    finish = HOSTILE if mode == "finish" else "length"
+    usage = {"prompt_tokens": 50, "completion_tokens": 48}
+    yield event({"choices": [{"delta": {}, "finish_reason": finish}], "usage": usage})
+    yield "data: [DONE]\n\n"
+
+
+def event(document: object) -> str:
+    return f"data: {json.dumps(document)}\n\n"
+
+
+def page() -> str:
+    """A metrics page of vLLM whose labels are hostile, with a line that cannot be read."""
+    text = HOSTILE.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    labels = f'{{model_name="{text}",engine="0"}}'
+    config = f'vllm:cache_config_info{{block_size="{text}",cache_dtype="{text}",engine="0"}} 1'
+    return f"vllm:num_requests_running{labels} 0\nvllm:num_requests_waiting{labels} 0\n{config}\n{text} {{broken\n"
+
+
+def assert_shown(text: str, where: str) -> None:
+    """No character that controls or hides."""
+    bad = {sign for sign in text if sign not in "\n\t" and unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    assert not bad, (where, bad)
+
+
+def assert_harmless(text: str, where: str) -> None:
+    """Nor a line of the server's making."""
+    assert_shown(text, where)
+    assert not re.search(rf"^\W*{FORGED}", text, re.MULTILINE), where
+
+
+class Tags(HTMLParser):
+    """Tags of a page, and what they lead to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.addresses: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src")]
+        if tag == "script":
+            assert "alert" not in str(attrs)
+
+    def handle_data(self, data: str) -> None:
+        assert self.lasttag != "script" or "alert(1)" not in data
+
+
+def assert_inert(html: str, where: str) -> None:
+    """Nothing of the server has become markup."""
+    assert_shown(html, where)
+    read = Tags(html)
+    assert not read.tags & {"img", "iframe", "i"} or where.startswith("/"), where
+    assert not [address for address in read.addresses if "evil" in urllib.parse.unquote(address).split("?")[0]], where
+    assert "<script>alert" not in html, where
+    assert "<b>b</b>" not in html, where
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as serving:
+        yield serving
+
+
+def prober(*words: object) -> str:
+    """Standard output and error of a command."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "prober", *map(str, words)], capture_output=True, timeout=120, check=False
+    )
+    return ended.stdout.decode() + ended.stderr.decode()
+
+
+@pytest.mark.parametrize("mode", NAMES)
+def test_a_probe_on_a_terminal(server: Server, mode: str) -> None:
+    """Whatever ends it."""
+    text = prober("once", server.url(mode))
+    assert_harmless(text, mode)
+    assert text.startswith("ok ") == (mode == "names"), text
+
+
+def test_a_probe_as_json(server: Server) -> None:
+    """It is valid, and its names and messages are one line."""
+    answer = json.loads(prober("once", server.url("names"), "--json"))
+    assert_shown(" ".join(str(value) for value in answer.values()), "names")
+    assert "\n" not in answer["detail"] + answer["model"] + answer["answered_model"]
+    assert answer["answered_model"] == answer["model"] + "!"
+
+
+def test_commands_and_their_files(server: Server, tmp_path: Path) -> None:
+    """Sweep, gate, compare, matrix and diagnose; their reports as Markdown, HTML and CSV."""
+    rows = tmp_path / "rows.yaml"
+    rows.write_text(
+        "rows: [{name: a, prompt_tokens: 20, output_tokens: 48, rate: 20/s, requests: 20, accept: ['ttft<5s:50%']}]"
+    )
+    names, failing = server.url("names"), server.url("in_stream")
+    fixed = ("--prompt-tokens", 20, "--output-tokens", 48)
+    calls = (
+        ("sweep", names, "--max-time", "3s", "--step", "1s", "--sustain", "0s", "--warm-up", 2, "--output", "sweep.json",
+         "--max-rate", "2/s", *fixed),
+        ("sweep", failing, "--max-time", "3s", "--step", "1s", "--sustain", "0s", "--warm-up", 2, *fixed),
+        ("gate", names, "--slo", "ttft<5s:50%", "--rate", "50/s", "--max-requests", 40, "--save", "gate.json", *fixed),
+        ("gate", failing, "--slo", "ttft<5s:50%", "--rate", "50/s", "--max-requests", 40, "--save", "bad.json", *fixed),
+        ("compare", names, failing, "--rounds", 6, "--requests", 2, "--rate", "50/s", "--cool-down", "0s", *fixed),
+        ("compare", "gate.json", "bad.json"),
+        ("matrix", names, "--file", rows, "--output", "matrix.json"),
+        ("matrix", server.url("several"), "--file", rows),
+        ("diagnose", names, "--ttft", "1ms"),
+        ("report", "gate.json", "bad.json"),
+        ("report", "gate.json", "bad.json", "--format", "html"),
+        ("report", "gate.json", "bad.json", "--format", "csv", "--requests"),
+    )  # fmt: skip
+    for name, *words in calls:
+        paths = [tmp_path / str(word) if str(word).endswith(".json") else word for word in words]
+        text = prober(name, *paths)
+        assert_harmless(text, f"{name} {words}")
+        assert "Traceback" not in text, text
+    files = [
+        path for path in (tmp_path / f"{name}.json" for name in ("sweep", "gate", "bad", "matrix")) if path.exists()
+    ]
+    assert len(files) == 4, files
+    for path in files:
+        json.loads(path.read_text())
+        assert_reports(path)
+
+
+def assert_reports(path: Path) -> None:
+    """The reports of a result file: nothing in them is markup, a link or a formula."""
+    markdown = path.with_suffix(".md")
+    assert prober("report", path, "--output", markdown) == ""
+    text = markdown.read_text()
+    assert "evil" in text, "the hostile model stands in the report"
+    assert_harmless(text, str(markdown))
+    assert not re.search(r"(?<!\\)://evil", text)
+    assert "www.evil" not in text, "GitHub makes links of plain addresses"
+    for renderer in (
+        MarkdownIt("commonmark").enable(["table", "strikethrough"]),
+        MarkdownIt("gfm-like", {"linkify": False}),
+    ):
+        rendered = renderer.render(text)
+        read = Tags(rendered)
+        assert not read.tags & {"script", "b", "i", "img", "a", "s", "del"}, rendered
+        assert not re.search("[\u202a-\u202e]", rendered)
+    html = path.with_suffix(".html")
+    prober("report", path, "--format", "html", "--output", html)
+    assert_inert(html.read_text(), str(html))
+    for flags in ((), ("--requests",)):
+        table = path.with_suffix(".csv")
+        prober("report", path, "--format", "csv", "--output", table, *flags)
+        assert_harmless(table.read_text(), str(table))
+        for row in csv.reader(io.StringIO(table.read_text())):
+            for cell in row:
+                assert not re.match(r"[=+@\t]|-(?![\d.]+$)", cell), cell
+
+
+def test_everything_that_a_daemon_says(server: Server, tmp_path: Path) -> None:
+    """Log, page, API and series, while a neighbour goes by its own name."""
+    targets: list[dict[str, object]] = [{"name": mode, "url": server.url(mode)} for mode in NAMES[1:]]
+    targets.append({"url": server.url("names")})  # its name is the model's
+    config = {
+        "defaults": {"rate": "5/s", "arrivals": "constant", "warmup": 0, "connect_lead": "50ms", "max_send_lag": "5s"},
+        "targets": targets,
+    }
+    with Daemon(
+        tmp_path, yaml.safe_dump(config), "--log.level", "debug", "--storage.path", tmp_path / "store"
+    ) as daemon:
+        until(lambda: daemon.value("llmslo_engine_info"), "an identity")
+        until(
+            lambda: all(
+                json.loads(get(f"{daemon.url}/api/v1/probes?limit=500&target={mode}"))["data"] for mode in NAMES[1:]
+            ),
+            "probes of all targets",
+        )
+        until(lambda: "answers name the model" in get(f"{daemon.url}/api/v1/events"), "an event")
+        listed = json.loads(get(f"{daemon.url}/api/v1/targets"))["data"]
+        for path in ("/", *(f"/?target={urllib.parse.quote(target['name'])}" for target in listed)):
+            assert_inert(get(daemon.url + path), path)
+        assert {"red" in target["name"] for target in listed} == {True, False}
+        for path in ("targets", "probes?limit=500", "events", "sweeps"):
+            text = get(f"{daemon.url}/api/v1/{path}")
+            assert_shown(text, path)
+            json.loads(text)
+        metrics = get(f"{daemon.url}/metrics")
+        assert_harmless(metrics, "metrics")
+        families = list(text_string_to_metric_families(metrics))
+        labels = {value for family in families for sample in family.samples for value in sample.labels.values()}
+        assert any("evil" in value for value in labels)
+        assert max(map(len, labels)) <= 300
+        daemon.stop()
+    log = (tmp_path / "log").read_text()
+    assert "evil" in log
+    for line in log.splitlines():
+        assert_harmless(line, line)
+        assert re.fullmatch(r'time=\S+ level=\w+ msg="(?:\\.|[^"\\])*"', line), line
+    assert not {line for line in log.split("\n") if line and not line.startswith("time=")}
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_a_log_record_is_one_line(kind: Format) -> None:
+    """With the trace of an exception too, in both formats."""
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 1, "target=%s", (HOSTILE,), sys.exc_info())
+    line = LogLine(kind).format(record)
+    assert_harmless(line, line)
+    assert "\n" not in line
+    assert "ValueError" in (json.loads(line)["msg"] if kind is Format.JSON else line)
+
+
+def test_an_annotation_is_text() -> None:
+    """Grafana shows its text as HTML."""
+    mark = mark_of(TargetEvent(0.0, HOSTILE, "engine", HOSTILE))
+    assert_inert(mark.text, "annotation")
+    assert_shown(" ".join(mark.tags), "tags")
+
+
+def test_texts_of_a_terminal_are_printable_in_every_part() -> None:
+    """Printed words, cells and headings of tables."""
+    terminal = Terminal(file=io.StringIO(), width=4_000)
+    table = Table(HOSTILE)
+    table.add_row(HOSTILE)
+    terminal.print(table)
+    terminal.print(HOSTILE, markup=False)
+    assert isinstance(terminal.file, io.StringIO)
+    assert_shown(terminal.file.getvalue(), "terminal")
