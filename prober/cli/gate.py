@@ -143,7 +143,9 @@ def _references(
     remarks: list[str] = []
     for latency, q in COMPARED:
         if latency == "tpot" and all(row.tpot_s is None for row in rows):
-            remarks.append("the baseline has no TPOT (no usage was told), so it is not compared")
+            remarks.append(
+                "the baseline has no TPOT (no usage, or content that arrived at once), so it is not compared"
+            )
             continue
         references.append(reference(rows, latency, q, material))
     return references, remarks

@@ -82,7 +82,7 @@ def _draw(result: ProbeResult) -> None:
     if timeline.first_answer_ns != timeline.first_ns:
         rows.append(("TTFT answer", format_duration(timeline.ttft_answer_s)))
     gaps = sorted(timeline.chunk_gaps_s)
-    rows += [("TPOT", format_duration(timeline.tpot_s))] if timeline.content_ns else []
+    rows += [("TPOT", timeline.why_no_tpot or format_duration(timeline.tpot_s))] if timeline.content_ns else []
     rows += [("E2E", format_duration(timeline.e2e_s))] if timeline.e2e_s is not None else []
     if gaps:
         low, median, high = map(format_duration, (gaps[0], gaps[len(gaps) // 2], gaps[-1]))

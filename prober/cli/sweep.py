@@ -47,7 +47,7 @@ from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.target import Target
 from prober.results.capacity import words
-from prober.results.result import Result
+from prober.results.result import CONTENT_AT_ONCE, Result
 from prober.results.result_file import to_json
 
 EXIT = {
@@ -214,6 +214,8 @@ def _draw(result: Result) -> None:
         cells = "".join(f"{mark:>10}" for mark in marks)
         console.print(f"{stage.name:16}{demand:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}", markup=False)
     console.print("* of too few requests to judge by", markup=False)
+    if result.content_came_at_once:
+        console.print(f"{CONTENT_AT_ONCE}.", markup=False)
     for interference in result.interference or ():
         console.print(f"There was {interference}.", markup=False)
     if result.interference is None:

@@ -46,6 +46,7 @@ from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint, endpoint
+from prober.probing.buffering import BufferingMonitor
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory
@@ -215,6 +216,7 @@ class App:
         # Features that observe targets, in the order of their calls: a new feature is one line here.
         features = (
             ProbeRecorder(self._families),
+            BufferingMonitor(self._families, events),
             SloMonitor(self._families),
             BudgetMonitor(self._families),
             ProbeHistory(self._options.history_limit),

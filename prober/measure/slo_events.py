@@ -1,8 +1,8 @@
 """SLO events: how many events, and how many bad ones, a probe contributes to an objective.
 
 `success`, `ttft`, `e2e`: one event per probe; a bad outcome is a bad event.
-`tpot`: one event if the answer has two tokens or more.
-`itl`: one event per gap, plus one bad event if the stream died after its first token.
+`tpot`: one event if it was measured, see `Timeline.tpot_s`.
+`itl`: one event per ITL, of the first tokens up to the number requested, plus one bad event if the stream died after its first token.
 `quality`: one event per golden prompt.
 
 Neutral outcomes contribute nothing. A success during warm-up, or whose cold prompt was in the prefix cache, contributes to
@@ -43,7 +43,7 @@ def count_events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
 
 
 def max_events_per_probe(slo: Slo, output_tokens: int) -> int:
-    """Upper bound of the events, and of the bad events, of one probe that requests `output_tokens`."""
+    """Upper bound of the events, and of the bad events, of one probe that requests `output_tokens`, however long its answer is."""
     return max(1, output_tokens) if slo.signal == "itl" else 1
 
 
@@ -53,7 +53,7 @@ def mean_events_per_probe(slo: Slo, output_tokens: float) -> float:
 
 
 def _itl_events(slo: Slo, result: ProbeResult, *, failed: bool) -> tuple[int, int]:
-    gaps = result.timeline.itls_s
+    gaps = result.timeline.itls_s[: max_events_per_probe(slo, result.requested_output_tokens) - 1]
     died = failed and result.timeline.first_ns is not None
     assert slo.threshold_s is not None
     return len(gaps) + died, sum(gap > slo.threshold_s for gap in gaps) + died

@@ -1,7 +1,7 @@
 """Timeline of one probe: turns timestamped bytes into TTFT, TPOT, ITL and E2E.
 
 All timestamps are nanoseconds of one monotonic clock; durations are seconds. A quantity that was not measured is None and never
-estimated: without usage there is no TPOT, without a stream no TTFT.
+estimated: without usage there is no TPOT, without a stream no TTFT, and without gaps neither ITL nor TPOT.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from prober.measure import chat
+from prober.measure.finish_reason import LENGTH
+from prober.measure.flushes import flush_starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +78,63 @@ class Timeline:
         return [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
 
     @property
+    def flush_sizes(self) -> list[int]:
+        """Content chunks in each flush, shape (flushes,)."""
+        starts = flush_starts(self.content_ns)
+        return [end - start for start, end in pairwise((*starts, len(self.content_ns)))]
+
+    @property
     def itls_s(self) -> list[float]:
-        """Inter-token latencies, shape (chunks − 1,): the gap before a chunk ÷ the tokens in it, if known, else the gap."""
-        gaps = self.chunk_gaps_s
-        if self.content_tokens is None:
+        """Inter-token latencies, shape (flushes − 1,): the gap before a flush ÷ the tokens in it, if known, else the gap."""
+        stamps, tokens, starts = self.content_ns, self.content_tokens, flush_starts(self.content_ns)
+        gaps = [(stamps[b] - stamps[a]) / 1e9 for a, b in pairwise(starts)]
+        if tokens is None:
             return gaps
-        return [gap / max(1, n) for gap, n in zip(gaps, self.content_tokens[1:], strict=True)]
+        later_flushes = pairwise((*starts[1:], len(stamps)))
+        return [gap / max(1, sum(tokens[a:b])) for gap, (a, b) in zip(gaps, later_flushes, strict=True)]
 
     @property
     def tpot_s(self) -> float | None:
-        """(last content − first content) ÷ (n − tokens of the first chunk), where n is the server's `completion_tokens`."""
-        n = self.usage.completion_tokens if self.usage else None
-        if n is None or len(self.content_ns) < 2:
+        """(last content − first content) ÷ (n − tokens of the first flush), where n is the server's `completion_tokens`.
+
+        None if the tokens of the first flush are not known, see `_first_flush_tokens`.
+        """
+        n, starts = self._completion_tokens, flush_starts(self.content_ns)
+        if n is None or len(starts) < 2:
             return None
-        after_first = n - (max(1, self.content_tokens[0]) if self.content_tokens else 1)
-        return (self.content_ns[-1] - self.content_ns[0]) / 1e9 / after_first if after_first > 0 else None
+        first = self._first_flush_tokens(n, starts[1])
+        if first is None or first >= n:
+            return None
+        return (self.content_ns[-1] - self.content_ns[0]) / 1e9 / (n - first)
+
+    @property
+    def why_no_tpot(self) -> str:
+        """Why content has no TPOT; "" if it has, or if there is no content. Where all of it came at once, there is no ITL either."""
+        n, starts = self._completion_tokens, flush_starts(self.content_ns)
+        if not starts or self.tpot_s is not None:
+            return ""
+        if n is not None and n < 2:
+            return "the answer has fewer than two tokens"
+        if len(starts) < 2:
+            return "not measurable here: all content arrived at once, so its TTFT is the time of the whole answer"
+        if n is None:
+            return "the server sent no usage"
+        return "not measurable here: the tokens after the first flush are not known"
+
+    @property
+    def _completion_tokens(self) -> int | None:
+        return self.usage.completion_tokens if self.usage else None
+
+    def _first_flush_tokens(self, n: int, chunks: int) -> int | None:
+        """Tokens in the first flush, which has this many chunks; n: tokens of the answer. None if they are not known.
+
+        Without usage in each chunk, a first chunk that came alone is one token, since a prefill makes one. Several chunks are their
+        number of tokens only if every chunk of the answer must be one token: each has at least one, and there are n of them, or
+        n − 1 beside the stop token, which has no content.
+        """
+        if self.content_tokens is not None:
+            return max(1, sum(self.content_tokens[:chunks]))
+        without_content = n - len(self.content_ns)
+        has_stop_token = self.finish_reason is not None and self.finish_reason not in LENGTH
+        is_known = without_content == 0 or (without_content == 1 and has_stop_token)
+        return chunks if chunks == 1 or is_known else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from prober.exposition.dashboards.panels import Column, Panel, Query, heatmap, now, row, series, stat, table
+from prober.exposition.dashboards.panels import Column, Panel, Query, heatmap, now, row, series, stat, states, table
 from prober.exposition.dashboards.queries import (
     MIN_P99_SAMPLES,
     PROBES,
@@ -27,6 +27,7 @@ from prober.exposition.dashboards.style import (
     dashed,
     dotted,
     fixed_color,
+    index_mapping,
     named,
     on_the_right,
 )
@@ -182,8 +183,8 @@ def _ttft_of_answer() -> Panel:
 
 
 def network() -> list[Panel]:
-    """Connect phases, and TTFT by client and by engine."""
-    return [_connect_phases(), _client_and_engine()]
+    """Connect phases, TTFT by client and by engine, and whether answers arrive held back."""
+    return [_connect_phases(), _client_and_engine(), _buffered()]
 
 
 def _connect_phases() -> Panel:
@@ -214,6 +215,18 @@ def _client_and_engine() -> Panel:
             fixed_color("engine.*", ORANGE),
             named(".*p50", ("custom.lineStyle", {"fill": "dash", "dash": [4, 4]})),
         ],
+    )
+
+
+def _buffered() -> Panel:
+    return states(
+        "Streams",
+        "Whether tokens arrive one by one. Bad: buffered. Answers arrive all at once, which leaves TPOT and ITL without data, or "
+        "several tokens at a time: something between the engine and the prober, such as a gateway, holds them back.",
+        index_mapping(("one by one", GREEN), ("buffered", ORANGE)),
+        Query(gauge("llmslo_target_buffered"), "{{target}}"),
+        height=4,
+        empty="too few answers to tell",
     )
 
 

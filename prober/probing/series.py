@@ -15,6 +15,11 @@ CACHED = counter(
 USAGE_MISSING = counter("llmslo_usage_missing_total", "Successful probes without token counts by the server.", *_PROBE)
 COLD_START = gauge("llmslo_cold_start_ttft_seconds", "TTFT of the latest first success on a cold engine.", *_PROBE)
 STATE = gauge("llmslo_target_state", "1 for the state the target is in.", "target", "state")
+BUFFERED = gauge(
+    "llmslo_target_buffered",
+    "1 if most of the last answers arrived all at once or several tokens at a time, 0 if few did.",
+    "target",
+)
 STARTING_UNTIL = gauge(
     "llmslo_target_starting_until_timestamp_seconds",
     "When refused connections begin to count as failures; only while the target refuses them and has never answered.",

@@ -16,6 +16,11 @@ NO_REQUESTS = (
     "holds the figures of its stages and none of its requests, as the daemon keeps a sweep; the file of "
     "`prober sweep --output` has them"
 )
+OURS = "llm-slo-prober "  # start of `Result.tool` of the prober's own results
+CONTENT_AT_ONCE = (
+    "All content of each answer arrived at once: TPOT and ITL are not measurable here, "
+    "and TTFT is the time of the whole answer"
+)
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 OPEN_LOOP = ("poisson", "constant", "gamma", "trace")
 
@@ -301,3 +306,14 @@ class Result:
     decision: Decision | None = None
     differs: tuple[str, ...] = ()
     requests: tuple[Request, ...] = ()
+
+    @property
+    def content_came_at_once(self) -> bool:
+        """Whether answers of two tokens or more had a TTFT and no ITL.
+
+        Only of the prober's own results: other tools may keep no ITL.
+        """
+        timed = [stage for stage in self.stages if "ttft" in stage.latencies]
+        has_gaps = any("itl" in stage.latencies for stage in timed)
+        has_tokens = any((stage.output_tokens_per_request or 0) >= 2 for stage in timed)
+        return self.tool.startswith(OURS) and has_tokens and not has_gaps

@@ -15,12 +15,11 @@ import orjson
 from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
 
 from prober.results.load_description import current_load
-from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage, Throughput
+from prober.results.result import LATENCIES, OPEN_LOOP, OURS, Request, Result, Stage, Throughput
 from prober.results.stage import samples, total
 from prober.results.strict_json import Reader, Unreadable, dumps
 
 KEY = "llm_slo_prober"
-OURS = "llm-slo-prober "
 # 1: no stage has its own load. 2: no throughput, and a rate is reported to hold without evidence.
 # 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
 FORMAT = 4

@@ -149,6 +149,7 @@ class TargetAnswer(Answer):
     """A target. other_model: the model that its answers name, several joined by `|`; empty if it is `model`.
 
     paused: when it was paused; capacity: result of the last sweep with a capacity, in words.
+    buffered: most of its last answers arrived all at once or several tokens at a time; null until enough were seen
     starting: null unless the state is `starting` because it refuses connections
     """
 
@@ -159,6 +160,7 @@ class TargetAnswer(Answer):
     engine: str
     state: str
     starting: StartingAnswer | None
+    buffered: bool | None = _at("buffering", "is_buffered")
     paused: float | None = _at("paused_unix_s")
     outcomes: dict[str, int]
     slos: list[SloAnswer] = _at("standings")
@@ -217,6 +219,7 @@ class ProbeAnswer(Answer):
     """A probe. on_request: it was sent on request, and counts in no SLI.
 
     answered_model: the model that the answer names; empty if it names none
+    why_no_tpot: why there is content and no TPOT, else empty; content that arrived at once has no ITL either
     """
 
     target: str
@@ -238,6 +241,7 @@ class ProbeAnswer(Answer):
     ttft_s: float | None = _at("timeline", "ttft_s")
     ttft_answer_s: float | None = _at("timeline", "ttft_answer_s")
     tpot_s: float | None = _at("timeline", "tpot_s")
+    why_no_tpot: str = _at("timeline", "why_no_tpot")
     e2e_s: float | None = _at("timeline", "e2e_s")
     send_lag_s: float | None = _at("timeline", "send_lag_s")
     itl_s: list[float] = _at("timeline", "itls_s")

@@ -18,7 +18,9 @@ from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
 from prober.features.slo.monitor import TargetSlos
 from prober.features.slo.status import SloStatus, slo_status
+from prober.measure.buffering import Buffering
 from prober.measure.result import ProbeResult
+from prober.probing.buffering import TargetBuffering
 from prober.probing.fleet import Fleet
 from prober.probing.history import TargetHistory
 from prober.probing.target_runner import TargetRunner
@@ -148,6 +150,7 @@ class Views:
         start = runner.starting_since_and_until_unix_s()
         history, drift, diagnosis = runner.find(TargetHistory), runner.find(TargetDrift), runner.find(TargetDiagnosis)
         sweeps, observed_engine = runner.find(TargetSweeps), runner.find(TargetEngine)
+        buffering = runner.find(TargetBuffering)
         return TargetView(
             key=runner.name or spec.key,
             name=name,
@@ -172,6 +175,7 @@ class Views:
             sweeps=sweeps.latest() if sweeps else [],
             sweepable=spec.sweep is not None,
             starting=Starting(*start) if start else None,
+            buffering=buffering.buffering if buffering else Buffering(),
         )
 
     def _slo_statuses(self, runner: TargetRunner) -> list[SloStatus]:
@@ -211,6 +215,7 @@ def _matches(filter_text: str, view: TargetView, fact: Concern) -> bool:
         view.state,
         fact.text,
         "paused" if view.paused_unix_s is not None else "",
+        "buffered" if view.buffering.is_buffered else "",
     )
     inside = " ".join(words_).lower()
     return all(word in inside for word in filter_text.lower().split())

@@ -8,7 +8,7 @@ from prober.measure.chat import Usage
 from prober.measure.objective import Signal, Slo
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
+from prober.measure.slo_events import count_events, max_events_per_probe
 from prober.measure.timeline import Timeline
 
 MS = 1_000_000
@@ -25,6 +25,7 @@ def probe(
     answer_ms: int | None = 50,
     golden: str | None = None,
     *,
+    requested: int = 16,
     warm_up: bool = False,
     cached: bool = False,
 ) -> ProbeResult:
@@ -36,7 +37,13 @@ def probe(
         content_ns=tuple(ms * MS for ms in content_ms),
         usage=Usage(10, tokens) if tokens is not None else None,
     )
-    return ProbeResult("t", "w", "id", 0.0, outcome, "", timeline, warm_up=warm_up, cached=cached, golden=golden)
+    return ProbeResult(
+        *("t", "w", "id", 0.0, outcome, "", timeline),
+        requested_output_tokens=requested,
+        warm_up=warm_up,
+        cached=cached,
+        golden=golden,
+    )
 
 
 EVENTS_OF_A_GOOD_PROBE: list[tuple[Signal, float | None, tuple[int, int]]] = [
@@ -77,6 +84,25 @@ def test_a_broken_stream_counts_its_gaps_and_one_bad_event() -> None:
     """The gaps before the break count, and the gap that never ended is bad."""
     assert count_events(judged("itl"), probe(Outcome.RESET, (50, 60, 70), tokens=None)) == (3, 1)
     assert count_events(judged("itl"), probe(Outcome.RESET, (50,), tokens=None)) == (1, 1)
+
+
+def test_a_runaway_answer_makes_no_more_itl_events_than_tokens_were_requested() -> None:
+    """An engine that ignores the requested length cannot outvote other answers: only the first gaps count."""
+    endless = tuple(range(50, 50_000, 10))
+    judged_itl = judged("itl", 9)
+    for outcome in (Outcome.OK, Outcome.TIMEOUT_TOTAL):
+        events, bad = count_events(judged_itl, probe(outcome, endless, tokens=None, requested=16))
+        assert events == bad <= max_events_per_probe(judged_itl, 16) == 16
+    assert count_events(judged_itl, probe(Outcome.TIMEOUT_TOTAL, endless, tokens=None, requested=1)) == (1, 1)
+
+
+def test_content_that_arrived_at_once_is_no_event_of_tpot_and_itl() -> None:
+    """A held-back answer has no gaps: no event, so `no data`, and never a good event of 0 ms."""
+    at_once = probe(content_ms=(200, 200, 200))
+    signals: tuple[Signal, ...] = ("tpot", "itl")
+    for signal in signals:
+        assert count_events(judged(signal), at_once) == (0, 0)
+    assert count_events(judged("e2e", 200), at_once) == (1, 0)
 
 
 @pytest.mark.parametrize("outcome", sorted(NEUTRAL))

@@ -50,6 +50,7 @@ GOOD = ProbeResult(
         content_ns=(50 * MS, 60 * MS, 70 * MS),
         usage=Usage(20, 3, 0),
     ),
+    requested_output_tokens=3,
 )
 
 

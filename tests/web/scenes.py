@@ -12,6 +12,7 @@ from prober.features.diagnosis.clues import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis, Finding, RunnerUp
 from prober.features.drift.detector import DriftVerdict, Shift
 from prober.features.slo.status import SloStatus, State
+from prober.measure.buffering import Buffering
 from prober.measure.chat import Usage
 from prober.measure.event import TargetEvent
 from prober.measure.objective import Slo
@@ -236,6 +237,18 @@ def paused() -> list[TargetView]:
     return [replace(target(), paused_unix_s=NOW - 600)]
 
 
+def buffered() -> list[TargetView]:
+    """Behind a gateway that releases all content of an answer at once."""
+    rng, buffering, probes = Random(5), Buffering(), []
+    for at in range(5, 125, 12):
+        result = probe(at, rng, ttft_ms=900.0)
+        last = result.timeline.content_ns[-1]
+        at_once = replace(result.timeline, first_ns=last, first_answer_ns=last, content_ns=(last,) * 64)
+        probes.append(replace(result, timeline=at_once))
+        buffering = buffering.after(at_once)
+    return [replace(target(), probes=probes, buffering=buffering)]
+
+
 def hostile(text: str = HOSTILE) -> list[TargetView]:
     """Every field that a configuration, an engine or an endpoint can fill holds `text`."""
     rng = Random(4)
@@ -308,6 +321,7 @@ SCENES = {
     "nothing": nothing,
     "starting": starting,
     "paused": paused,
+    "buffered": buffered,
 }
 
 

@@ -29,6 +29,17 @@ def test_a_probe_has_its_timestamps_and_latencies() -> None:
     assert answer["stamps_ns"]["connect_start"] is answer["stamps_ns"]["connect_ready"] is None
 
 
+def test_a_tpot_that_is_not_measurable_is_null_with_its_reason() -> None:
+    """Of an answer whose content arrived at once; its target is buffered, another one is not known to be."""
+    (target,) = scenes.buffered()
+    answer = json.loads(_dumped(ProbeAnswer.model_validate(target.probes[0])))
+    assert (answer["tpot_s"], answer["itl_s"]) == (None, [])
+    assert answer["why_no_tpot"].startswith("not measurable here")
+    assert json.loads(_dumped(TargetAnswer.model_validate(target)))["buffered"] is True
+    assert json.loads(_dumped(TargetAnswer.model_validate(scenes.nothing()[0])))["buffered"] is None
+    assert json.loads(_dumped(ProbeAnswer.model_validate(scenes.probe(5, Random(1)))))["why_no_tpot"] == ""
+
+
 def test_text_and_numbers_of_a_server_are_answered_as_they_are() -> None:
     """Half a character is no UTF-8, and an integer may have more than 64 bits."""
     probe = replace(scenes.probe(5, Random(1)), text="a\ud800", requested_output_tokens=2**80)

@@ -290,6 +290,14 @@ def test_the_headline_says_what_is_the_matter(scene: str, headline: str) -> None
             ],
         ),
         ("nothing", ["? no data", "no event yet", "No latency samples yet", "? learning", "No probes yet"]),
+        (
+            "buffered",
+            [
+                "state: ready, buffered",
+                "Buffered: 10 of the last 10 answers arrived all at once or in flushes of 4 chunks or more.",
+                "not measurable here: all content arrived at once, so its TTFT is the time of the whole answer",
+            ],
+        ),
         ("paused", ["‖ paused", "No probes and no sweeps start until it is resumed", "Resume"]),
     ],
 )

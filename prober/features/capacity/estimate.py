@@ -71,11 +71,16 @@ def estimate_capacity(
 
 
 def _can_be_replayed(record: Record) -> bool:
-    """A replay has no failing requests, and no background load without a page; a grid has measured each rate."""
+    """A replay has no failing requests, no background load without a page, and tokens that arrive one by one.
+
+    A grid has measured each rate.
+    """
     has_background = bool(record.readings) or record.background is not None
     has_failures = any(request.failed for request in record.requests if request.valid)
     is_grid = any(stage.phase == "grid" for stage in record.stages)
-    return has_background and not has_failures and not is_grid and not record.spoilt
+    held_back = [request.held_back for request in record.requests if request.valid and request.end_s is not None]
+    is_buffered = 2 * sum(held_back) > len(held_back)
+    return has_background and not has_failures and not is_grid and not is_buffered and not record.spoilt
 
 
 def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float) -> tuple[Capacity, Knee | None]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from prober.measure.buffering import is_held_back
 from prober.measure.objective import Slo
 from prober.measure.outcome import BAD, NEUTRAL
 from prober.measure.result import ProbeResult
@@ -23,6 +24,7 @@ class RequestRecord:
     known_s: time of the last observation
     tpot_s: as measured; None without usage
     gap_s, gap_most_s: median and largest gap between chunks
+    held_back: its tokens arrived all at once or several at a time
     valid: it characterises the target: it was not late, cut too early or rejected
     failed: it ended badly
     events: (events, bad events) by SLO; an SLO without a known event is absent
@@ -40,6 +42,7 @@ class RequestRecord:
     tpot_s: float | None = None
     gap_s: float | None = None
     gap_most_s: float | None = None
+    held_back: bool = False
     valid: bool = True
     failed: bool = False
     events: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -66,6 +69,7 @@ class RequestRecord:
         if timeline.first_ns is not None:
             self.first_s = timeline.first_ns / 1e9
         self.tpot_s = timeline.tpot_s
+        self.held_back = is_held_back(timeline) is True
         if gaps := sorted(timeline.chunk_gaps_s):
             self.gap_s, self.gap_most_s = gaps[len(gaps) // 2], gaps[-1]
         self.failed = result.outcome in BAD

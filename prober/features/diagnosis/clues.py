@@ -32,6 +32,7 @@ class WindowFeatures:
     ttft_per_prompt_token_s: see `window.per_prompt_token`. prompt_tokens: median.
     ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix.
     connect_s: median. late_ratio: share of probes that the prober sent late.
+    held_back_ratio: share of the answers that arrived all at once or several tokens at a time.
 
     From the engine's page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
@@ -56,6 +57,7 @@ class WindowFeatures:
     ttft_warm_s: float | None = None
     connect_s: float | None = None
     late_ratio: float | None = None
+    held_back_ratio: float | None = None
     running: float | None = None
     waiting: float | None = None
     kv_usage_ratio: float | None = None

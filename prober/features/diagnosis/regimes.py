@@ -187,6 +187,9 @@ DECODE_GROWTH = _largest(
 TPOT_OVER_STEP_GROWTH = Figure("TPOT growth over decode step growth", "×", _tpot_over_step_growth)
 STEP_OVER_SLO = _over_slo("decode step over the SLO threshold", ("tpot", "itl"), lambda window: window.step_s)
 LATE_RATIO = _now("probes sent too late", "ratio", lambda window: window.late_ratio)
+HELD_BACK = _now(
+    "answers that arrived all at once or several tokens at a time", "ratio", lambda window: window.held_back_ratio
+)
 SEND_LAG = _now("send lag p90", "s", lambda window: at(window.send_lag_s, 0.9))
 ENGINE_TTFT_GROWTH = _growth("engine TTFT growth", lambda window: window.engine_ttft_s)
 ENGINE_ITL_GROWTH = _growth("engine ITL growth", lambda window: window.engine_itl_s)
@@ -247,7 +250,7 @@ REGIMES: tuple[Regime, ...] = (
             (Clue(OUTSIDE, at_least=0.7), Clue(CONNECT_SHARE, at_least=MOST)),
             (Clue(LATE_RATIO, at_most=LATE),),
         ),
-        supports=(Clue(CONNECT_SHARE, at_least=MOST),),
+        supports=(Clue(CONNECT_SHARE, at_least=MOST), Clue(HELD_BACK, at_least=MOST)),
         contradicts=(
             Clue(OUTSIDE, at_most=MOST),
             Clue(ENGINE_ITL_GROWTH, at_least=GROWN),

@@ -14,6 +14,7 @@ from statistics import fmean, median
 
 from prober.features.diagnosis.clues import Figures, WindowFeatures
 from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_s, measured_to_bound_ratio
+from prober.measure.buffering import is_held_back
 from prober.measure.engine_signals import EngineHistogram, EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, Outcome
@@ -74,6 +75,7 @@ def window_features(
         ttft_warm_s=warm_s,
         connect_s=_connect_s(good),
         late_ratio=_late_ratio(probes),
+        held_back_ratio=_held_back_ratio(good),
         running=running,
         waiting=_mean(s.requests_waiting for _, s in readings),
         kv_usage_ratio=_high(s.kv_cache_usage_ratio_max for _, s in readings),
@@ -146,18 +148,17 @@ def _prompt_tokens(probe: ProbeResult) -> int:
 
 
 def _gaps(probes: Sequence[ProbeResult]) -> tuple[list[float], bool]:
-    """(ITLs of evenly spaced probes, whether chunks are single tokens and ITLs are therefore decode steps)."""
+    """(ITLs of evenly spaced probes, whether flushes are single tokens and ITLs are therefore decode steps)."""
     total = sum(max(0, len(probe.timeline.content_ns) - 1) for probe in probes)
     stride = -(-total // MAX_GAPS) or 1
     gaps: list[float] = []
-    chunks = tokens = 0
+    flushes = tokens = 0
     for probe in probes[::stride]:
         gaps += probe.timeline.itls_s
         usage = probe.timeline.usage
-        if usage and usage.completion_tokens:
-            chunks += len(probe.timeline.content_ns)
-            tokens += usage.completion_tokens
-    return gaps, 0.95 * tokens <= chunks
+        flushes += len(probe.timeline.flush_sizes)
+        tokens += max(usage.completion_tokens or 0 if usage else 0, len(probe.timeline.content_ns))
+    return gaps, 0.95 * tokens <= flushes
 
 
 def _step_s(gaps: Sequence[float]) -> float | None:
@@ -197,6 +198,11 @@ def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
 def _late_ratio(probes: Sequence[ProbeResult]) -> float | None:
     late = sum(probe.outcome is Outcome.INVALID for probe in probes)
     return late / len(probes) if len(probes) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
+
+
+def _held_back_ratio(probes: Iterable[ProbeResult]) -> float | None:
+    judged = [held_back for probe in probes if (held_back := is_held_back(probe.timeline)) is not None]
+    return fmean(judged) if len(judged) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -7,6 +7,7 @@ from prober.exposition.families import Registry
 from prober.features.slo import series
 from prober.features.slo.status import SloStatus, slo_status
 from prober.measure.objective import JudgedStream, Slo
+from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
 from prober.probing.observer import NamedSpec, TargetObserver
@@ -32,13 +33,18 @@ class SloMonitor:
 
 @dataclass(slots=True)
 class _Count:
-    """Events of one SLO in one workload since both appeared. last_ns: due time of the last probe that was an event."""
+    """Events of one SLO in one workload since both appeared.
+
+    last_ns: due time of the last probe that was an event
+    why_no_event: why the last answer was no event of TPOT or ITL, "" if it was one
+    """
 
     slo: Slo
     stream: JudgedStream
     events: int = 0
     bad: int = 0
     last_ns: int | None = None
+    why_no_event: str = ""
 
 
 class TargetSlos(TargetObserver):
@@ -73,6 +79,9 @@ class TargetSlos(TargetObserver):
             if workload != result.workload:
                 continue
             events, bad = count_events(count.slo, result)
+            if result.outcome in ANSWERED:
+                is_decode = count.slo.signal in ("tpot", "itl")
+                count.why_no_event = result.timeline.why_no_tpot if is_decode and not events else ""
             if events:
                 count.events, count.bad, count.last_ns = (
                     count.events + events,
@@ -89,7 +98,12 @@ class TargetSlos(TargetObserver):
         """The status of each SLO in each workload; now_ns: of the monotonic clock."""
         for count in self._counts.values():
             quiet_s = None if count.last_ns is None else (now_ns - count.last_ns) / 1e9
-            yield slo_status(count.slo, count.stream, count.events, count.bad, trusted=trusted, quiet_s=quiet_s)
+            yield slo_status(
+                *(count.slo, count.stream, count.events, count.bad),
+                trusted=trusted,
+                quiet_s=quiet_s,
+                why_no_event=count.why_no_event,
+            )
 
     def _declare(self, unchanged: set[tuple[str, str]]) -> None:
         """Export objective and threshold as configured, and counters; counters of changed SLOs start again at 0."""

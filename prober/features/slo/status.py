@@ -22,20 +22,30 @@ class SloStatus:
 
 
 def slo_status(
-    slo: Slo, use: JudgedStream, events: int, bad: int, *, trusted: bool, quiet_s: float | None
+    slo: Slo,
+    use: JudgedStream,
+    events: int,
+    bad: int,
+    *,
+    trusted: bool,
+    quiet_s: float | None,
+    why_no_event: str = "",
 ) -> SloStatus:
-    """Judge `bad` of `events`. quiet_s: seconds since the last event, None if unknown.
+    """Judge `bad` of `events`.
+
+    quiet_s: seconds since the last event, None if unknown
+    why_no_event: why the last answer was no event, "" if it was one or the reason is unknown
 
     An SLO can be missed before there are enough events for met: as soon as the bad ones exceed the budget of all needed events.
     """
     needed = judging_events(slo, [use])
-    why = ""
+    why, reason = "", f"; {why_no_event}" if why_no_event else ""
     if not trusted:
         why = "the prober's measurements are not reliable"
     elif events == 0:
-        why = "no event yet"
+        why = f"no event yet{reason}"
     elif quiet_s is not None and quiet_s > silence_s([use]):
-        why = f"no event for {quiet_s:.0f} s"
+        why = f"no event for {quiet_s:.0f} s{reason}"
     elif events < needed and bad <= slo.error_budget_ratio * needed:
         why = f"{events:,} of the {needed:,} events needed"
     state: State = "no_data" if why else "missed" if bad > slo.error_budget_ratio * events else "met"

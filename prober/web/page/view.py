@@ -10,6 +10,7 @@ from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.detector import DriftVerdict, Shift
 from prober.features.slo.status import SloStatus
+from prober.measure.buffering import Buffering
 from prober.measure.burn_rate_windows import promql
 from prober.measure.event import TargetEvent
 from prober.measure.objective import format_percent
@@ -115,6 +116,7 @@ class TargetView:
     sweeps: the last results, latest first
     sweepable: the configuration has a sweep for it
     starting: only while it refuses connections after the start
+    buffering: whether its answers arrive held back
     """
 
     key: str
@@ -138,6 +140,7 @@ class TargetView:
     sweeps: Sequence[Result] = ()
     sweepable: bool = False
     starting: Starting | None = None
+    buffering: Buffering = Buffering()
 
 
 @dataclass(frozen=True, slots=True)

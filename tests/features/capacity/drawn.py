@@ -150,7 +150,7 @@ def _result(name: str, at_s: float, answer: Answer) -> ProbeResult:
     timeline = Timeline(begin, sent_ns=begin)
     if answer.outcome is Outcome.OK:
         timeline = replace(timeline, first_ns=stamps[0], end_ns=stamps[-1], content_ns=stamps, usage=Usage(50, TOKENS))
-    return ProbeResult("t", "w", name, 0.0, answer.outcome, "drawn", timeline)
+    return ProbeResult("t", "w", name, 0.0, answer.outcome, "drawn", timeline, requested_output_tokens=TOKENS)
 
 
 def _cut(name: str) -> ProbeResult:

@@ -170,11 +170,13 @@ def test_a_queue_that_no_replay_shows_is_not_believed() -> None:
     assert replace(found, observed=Trouble(0, 3), predicted=Trouble(0, 0)).good
 
 
-def test_requests_that_failed_are_no_matter_of_the_model() -> None:
+def test_requests_that_failed_or_were_held_back_are_no_matter_of_the_model() -> None:
     """A replay knows none; their breaches count in the fractions."""
     seen = record("counters")
     failed = tuple(replace(each, failed=n % 20 == 5) for n, each in enumerate(seen.requests))
     assert estimate_capacity(replace(seen, requests=failed)).capacities[0].fit == "fractions"
+    held_back = tuple(replace(request, held_back=True) for request in seen.requests)
+    assert estimate_capacity(replace(seen, requests=held_back)).capacities[0].fit == "fractions"
 
 
 def test_a_prior_holds_what_a_sweep_does_not_show_and_fades() -> None:

@@ -172,6 +172,14 @@ def test_a_figure_is_listed_once(regime: str) -> None:
     assert all(finding.amount.endswith("%") for finding in diagnosis if finding.unit == "ratio")
 
 
+def test_held_back_answers_support_the_network() -> None:
+    """A gateway that begins to buffer adds to TTFT outside the engine; alone it is no cause."""
+    diagnosis = diagnosed(replace(HEALTHY, **BREACHES["network"], held_back_ratio=1.0))
+    assert diagnosis.regime == "network"
+    assert "answers that arrived all at once or several tokens at a time: 100% [supports]" in diagnosis.text()
+    assert diagnosed(replace(HEALTHY, held_back_ratio=1.0)).regime == "unknown"
+
+
 def test_a_slow_frontend_of_the_engine_is_unknown() -> None:
     """A constant delay in the engine's own TTFT is neither prefill nor queue nor network."""
     assert diagnosed(replace(HEALTHY, **SLOWER_ENGINE)).regime == "unknown"

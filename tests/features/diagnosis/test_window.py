@@ -208,3 +208,16 @@ def test_two_thousand_probes_are_fast() -> None:
     begin = time.process_time()
     window_features(probes, readings)
     assert time.process_time() - begin < 0.5
+
+
+def test_tokens_that_arrive_together_are_no_decode_step() -> None:
+    """Eight at a time: the gap of a flush is not a step, with or without usage. Held-back answers are counted."""
+    stamps = tuple((100 + 80 * (i // 8)) * MS for i in range(48))
+    for usage in (Usage(100, 48), None):
+        timeline = Timeline(0, first_ns=stamps[0], end_ns=stamps[-1], content_ns=stamps, usage=usage)
+        together = [ProbeResult("t", "w", "id", 0.0, Outcome.OK, "", timeline)] * 60
+        features = window_features(together)
+        assert (features.step_s, features.held_back_ratio) == (None, 1.0)
+    streamed = window_features([probe(tokens=48)] * 60)
+    assert streamed.step_s == pytest.approx(0.010)
+    assert streamed.held_back_ratio == 0.0

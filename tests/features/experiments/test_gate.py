@@ -29,7 +29,7 @@ def result(
     for gap in range(9):
         stamps.append(stamps[-1] + (100_000_000 if gap < slow else 10_000_000))
     timeline = Timeline(0, first_ns=stamps[0], end_ns=stamps[-1], content_ns=tuple(stamps))
-    return ProbeResult("t", "probe", "id", 0.0, outcome, "", timeline, warm_up=warm_up)
+    return ProbeResult("t", "probe", "id", 0.0, outcome, "", timeline, warm_up=warm_up, requested_output_tokens=10)
 
 
 def run(gate: Gate, draw: Callable[[int], ProbeResult | None], most: int = 2_000) -> Verdict:
@@ -149,7 +149,7 @@ def test_answers_that_stall_as_a_whole_do_not_pass_for_many_events() -> None:
             count, gap_ns = rng.randint(17, 48), 100_000_000 if rng.random() < 0.1 else 10_000_000
             stamps = tuple(10**8 + gap_ns * number for number in range(count))
             timeline = Timeline(0, first_ns=stamps[0], end_ns=stamps[-1], content_ns=stamps)
-            return ProbeResult("t", "probe", "id", 0.0, Outcome.OK, "", timeline)
+            return ProbeResult("t", "probe", "id", 0.0, Outcome.OK, "", timeline, requested_output_tokens=count)
 
         claims += run(Gate([itl], most=300), stalling).state != "not_enough_data"
     assert claims <= 5  # 4 of either kind are allowed on average

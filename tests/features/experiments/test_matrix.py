@@ -48,7 +48,7 @@ def result(ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, *, slow: int = 0,
     for gap in range(9):
         stamps.append(stamps[-1] + (100_000_000 if gap < slow else 10_000_000))
     timeline = Timeline(0, first_ns=stamps[0], end_ns=stamps[-1], content_ns=tuple(stamps))
-    return ProbeResult("t", "a", "id", 0.0, outcome, "", timeline)
+    return ProbeResult("t", "a", "id", 0.0, outcome, "", timeline, requested_output_tokens=10)
 
 
 def judged(row: Row, results: list[ProbeResult], *, loading: int = 0, interrupted: bool = False) -> Verdict:

@@ -28,7 +28,7 @@ from prober.measure.objective import Slo, format_percent
 from prober.measure.timeline_text import format_duration
 from prober.results.capacity import Capacity, binding, words
 from prober.results.conditions import contracted
-from prober.results.result import Context, Result, Use
+from prober.results.result import CONTENT_AT_ONCE, Context, Result, Use
 from prober.results.verdict import StageSlo, State, stage_slos
 
 CONTEXT_LABELS = {
@@ -139,6 +139,8 @@ def _sentences(result: Result) -> Iterator[str]:
         yield f"The SLO {first.slo} gives way first."
     if result.stop is not None:
         yield f"Why it ended: {result.stop}{f', {result.stop_detail}' if result.stop_detail else ''}."
+    if result.content_came_at_once:
+        yield f"{CONTENT_AT_ONCE}."
     if not result.slos:
         yield "There is no contract to judge it by: the result names no SLO."
 
