@@ -44,7 +44,7 @@ class Outcome(StrEnum):
 
 
 FAR_MORE = 2  # times the requested length, and an answer is far longer than that
-HTTP_NO_CONTENT = 204
+NO_CONTENT = (204, 205)  # statuses of answers without a body
 NEUTRAL = frozenset({Outcome.INVALID, Outcome.CANCELLED, Outcome.OVER_BUDGET, Outcome.REJECTED})
 ANSWERED = frozenset({Outcome.OK, Outcome.WRONG_ANSWER})
 BAD = frozenset(Outcome) - NEUTRAL - ANSWERED
@@ -144,8 +144,8 @@ def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
         return end.transport_verdict
     if verdict := _server_failure(end, expected.engine):
         return verdict
-    if end.status == HTTP_NO_CONTENT:
-        return Verdict(Outcome.EMPTY, "HTTP 204: no content")
+    if end.status in NO_CONTENT:
+        return Verdict(Outcome.EMPTY, f"HTTP {end.status}: no content")
     has_ended = end.finish_reason is not None and end.done
     if end.transport_verdict and not (
         has_ended and end.transport_verdict.outcome in (Outcome.RESET, Outcome.TRUNCATED)

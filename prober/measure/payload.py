@@ -25,7 +25,9 @@ _MESSAGES = (
     "title",
 )
 _WRAPPERS = ("error", "errors", "detail", "Error", "fault", "base_resp")
-_FAILURE_SIGNS = ("__type", "code", "error_code", "status_code", "statusCode", "status", "success")
+_CODES = ("code", "status", "status_code", "statusCode")
+_FAILED = frozenset({"error", "fail", "failed", "failure"})
+_REQUEST_IDS = frozenset({"requestId", "request_id", "RequestId", "id", "trace_id"})
 
 
 class Malformed(ValueError):
@@ -103,8 +105,8 @@ def count(table: Any, key: str) -> int | None:
 def error_of(document: Mapping[str, Any]) -> str | None:
     """The message of an error object; None if `document` is none.
 
-    An object is an error if it has an `error`, or says by its type that it is one, or has the words of one beside a code and none of
-    the content of an answer. OpenRouter puts it into the choice.
+    An object is an error if it has an `error`, says by its type that it is one, or has none of the content of an answer and tells of a
+    failure. OpenRouter puts the error into the choice.
     """
     if error := document.get("error"):
         is_flag = not isinstance(error, str | dict | list)
@@ -116,11 +118,30 @@ def error_of(document: Mapping[str, Any]) -> str | None:
         return _message(first["error"]) if isinstance(first, dict) and first.get("error") else None
     if document.get("usage"):
         return None
-    if any(document.get(key) for key in _WRAPPERS) or (
-        any(key in document for key in _MESSAGES) and any(key in document for key in _FAILURE_SIGNS)
-    ):
-        return _message(document)
-    return None
+    return _message(document) if _tells_of_failure(document) else None
+
+
+def _tells_of_failure(document: Mapping[str, Any]) -> bool:
+    """Whether an object without content wraps an error, has the words of one beside a sign of failure, or words and nothing else."""
+    base = document.get("base_resp")  # MiniMax; its code 0 is a success
+    if any(document.get(key) for key in _WRAPPERS if key != "base_resp") or count(base, "status_code"):
+        return True
+    if not any(isinstance(document.get(key), str) for key in _MESSAGES):
+        return False
+    codes = [document[key] for key in _CODES if key in document]
+    return (
+        "__type" in document
+        or bool(document.get("error_code"))
+        or document.get("success") is False
+        or any(
+            (isinstance(code, int) and code >= 400) or (isinstance(code, str) and _is_failure(code)) for code in codes
+        )
+        or set(document) <= _REQUEST_IDS.union(_MESSAGES)
+    )
+
+
+def _is_failure(code: str) -> bool:
+    return code.lower() in _FAILED or code[:1].isupper() or (code.isascii() and code.isdigit() and int(code[:9]) >= 400)
 
 
 def error_message(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:

@@ -193,11 +193,7 @@ class Recording:
                     self._stamps.append(self.last_ns or 0)
                 self._record_metadata(chunk)
                 return
-            for event in self._sse.finish():
-                if _is_done(event.data):
-                    self.ended_ns = self._fed_ns
-                elif event.data.strip() or event.name == STRAY:
-                    self._parse(self._fed_ns, event)
+            self._finish_event()
         except (LineTooLong, Malformed) as problem:
             self.malformed = str(problem)
         if self.stray_text and not self._has_event and not self.has_failed:
@@ -206,6 +202,9 @@ class Recording:
     def cut(self) -> None:
         """Process the end of a body that was cut: parse its events, and keep the words that were none."""
         self.parse_pending()
+        if not self.is_over and self.streamed:
+            with suppress(LineTooLong):
+                self._finish_event()
         if not self._has_event and self.streamed:
             self.stray_text = self.stray_text or first_line(bytes(self._body), MAX_STRAY_CHARS)
 
@@ -261,6 +260,14 @@ class Recording:
             return ""
         del self._totals[:]
         return f"the usage was refused as impossible: {claim}"
+
+    def _finish_event(self) -> None:
+        """Process the event that the end of the body leaves incomplete. Raises LineTooLong."""
+        for event in self._sse.finish():
+            if _is_done(event.data):
+                self.ended_ns = self._fed_ns
+            elif event.data.strip() or event.name == STRAY:
+                self._parse(self._fed_ns, event)
 
     def _drop_pending(self) -> None:
         self._raw.clear()
@@ -336,8 +343,8 @@ class Recording:
             self.malformed = f"{kind} and no event stream, which was asked for: {words[:MAX_STRAY_CHARS]!r}"
 
     def _parse(self, at_ns: int, event: SseEvent) -> None:
-        if self.has_failed or not event.complete:
-            return  # one that the stream was cut inside makes the outcome `truncated`, not `malformed`
+        if self.has_failed:
+            return
         payload = event.data
         if payload[:1] != b"{":
             payload = payload.strip()
@@ -345,6 +352,10 @@ class Recording:
             self.stray_text = first_line(payload, MAX_STRAY_CHARS)
             with suppress(Malformed):  # an error that the server wrote into the stream as it is
                 self.error = error_of(json_object(payload))
+            return
+        if not event.complete:  # the stream was cut inside it: `truncated` and not `malformed`, unless it is an error
+            with suppress(Malformed):
+                self.error = self.api.parse_event(event.name, payload).error
             return
         try:
             chunk = self.api.parse_event(event.name, payload)

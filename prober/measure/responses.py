@@ -59,7 +59,7 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         response = document.get("response")
         if not isinstance(response, dict):
             raise Malformed(f"`{kind}` has no `response`")
-        return _end(response, kind.partition(".")[2])
+        return _end(response, name(response.get("status")) or kind.partition(".")[2])
     if kind == "response.output_item.added":
         item = document.get("item")
         # A tool call begins with the name of the tool, which the model generates.

@@ -367,6 +367,7 @@ class Exchange(asyncio.Protocol):
                 return
             if self.broken is not None:
                 recording.cut()
+                self.end_ns = recording.ended_ns
             elif self._streaming:
                 recording.finish(self.headers.get("content-type", ""))
         self._end()

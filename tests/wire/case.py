@@ -8,7 +8,7 @@ A script is a tuple of steps, executed in order:
 - a `Mark` names the next write (or the next `Act`): the prober's times are compared with the time of that step.
 
 The verdicts were written from documents (the outcome list, WHATWG's event-stream text, RFC 9110 and 9112, the engines' own
-sources, what the OpenAI and Anthropic clients read) before the code was read. `cases_held_*.py` hold the second half.
+sources, what the OpenAI and Anthropic clients read) before the code was read.
 """
 
 from __future__ import annotations

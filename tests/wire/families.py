@@ -21,7 +21,7 @@ from tests.wire.events import (
 )
 from tests.wire.heads import CHUNKED, DATE, EVENTS, body, head, stream
 
-FAILED = "error_in_stream|malformed|truncated"
+FAILED = "error_in_stream"
 """A named failure whose outcome no document names."""
 
 SHORT = Limits(first_token=0.4, stall=0.4, total=3.0)
@@ -105,7 +105,7 @@ def refused(
     content: Any,
     words: str,
     *fields: str,
-    verdict: str = "malformed|error_in_stream",
+    verdict: str = "error_in_stream",
     why: str = "a 2xx that is no event stream: its first line is shown",
     **more: Any,
 ) -> Case:

@@ -9,11 +9,10 @@ from pathlib import Path
 from tests.wire.case import Case
 
 
-def read_cases(*, held: bool) -> tuple[Case, ...]:
-    """Cases of one half, in the order of the modules' names."""
+def read_cases() -> tuple[Case, ...]:
+    """All cases, in the order of the modules' names."""
     names = sorted(path.stem for path in Path(__file__).parent.glob("cases_*.py"))
-    modules = [name for name in names if name.startswith("cases_held_") is held]
-    return tuple(case for name in modules for case in import_module(f"tests.wire.{name}").CASES)
+    return tuple(case for name in names for case in import_module(f"tests.wire.{name}").CASES)
 
 
 def markdown(cases: Iterable[Case]) -> str:

@@ -240,9 +240,9 @@ def time_problems(case: Case, seen: Seen) -> list[str]:
     return found
 
 
-def params(*, held: bool) -> list[Any]:
-    """The cases of one half as parameters of a test."""
-    return [pytest.param(case, id=case.name) for case in read_cases(held=held)]
+def params() -> list[Any]:
+    """The cases as parameters of a test."""
+    return [pytest.param(case, id=case.name) for case in read_cases()]
 
 
 def check(case: Case, seen: dict[str, Seen | Exception]) -> None:
@@ -256,28 +256,21 @@ def check(case: Case, seen: dict[str, Seen | Exception]) -> None:
     assert not differences, f"{case.name}: {'; '.join(differences)} [{case.why}{'; arguable' if case.arguable else ''}]"
 
 
-@pytest.mark.parametrize("case", params(held=False))
+@pytest.mark.parametrize("case", params())
 def test_each_case(case: Case, seen: dict[str, Seen | Exception]) -> None:
     """Outcome, detail, counts and times are those that the documents demand."""
     check(case, seen)
 
 
-@pytest.mark.held
-@pytest.mark.parametrize("case", params(held=True))
-def test_each_held_case(case: Case, seen: dict[str, Seen | Exception]) -> None:
-    """The half of the table that was held back."""
-    check(case, seen)
-
-
 def test_the_names_of_cases_are_unique() -> None:
     """A name is a test's id and a row of the documentation."""
-    names = [case.name for case in (*read_cases(held=False), *read_cases(held=True))]
+    names = [case.name for case in read_cases()]
     assert len(names) == len(set(names)) >= 300
 
 
 def test_the_table_has_a_row_for_each_case() -> None:
     """The documentation of the verdicts is generated from the cases."""
-    cases = read_cases(held=False)
+    cases = read_cases()
     rows = markdown(cases).splitlines()
     assert len(rows) == len(cases) + 2
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
