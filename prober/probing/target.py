@@ -28,6 +28,7 @@ from prober.workload.budget import Budget, BudgetDemand
 HEALTH_EVERY_NS = 1_000_000_000
 HEALTH_TIMEOUT_S = 2.0
 MODELS_TIMEOUT_S = 10.0
+FIRST_PROBE_DELAY_S = 2.0  # by a look-up for the dialect only: after that a configured model is probed without it
 MIN_LOOK_UP_PAUSE_NS, MAX_LOOK_UP_PAUSE_NS = 10**9, 600 * 10**9  # between two look-ups beside the probes
 FAILING_AFTER = 3
 MAX_ANSWER = 4 << 20
@@ -110,7 +111,7 @@ class Target:
         self._last_outcome: Outcome | None = None
         self._was_ready = False
         self._is_doubtful = False  # the target did not tell the identity itself, or may have another one since
-        self._looked_up_ns = -MAX_LOOK_UP_PAUSE_NS
+        self._looked_up_ns: int | None = None  # end of the last look-up
         self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
         self._identifying: asyncio.Task[Verdict | None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -145,7 +146,7 @@ class Target:
 
     @property
     def probed_identity(self) -> Identity | None:
-        """Identity that a probe uses: of the last look-up, else of the configuration; None if neither names the model."""
+        """Identity for a probe: of the last look-up, else of the configuration; None if neither names the model."""
         if self.identity is not None or self.spec.model is None:
             return self.identity
         return Identity(self.spec.model, DIALECTS.get(self.spec.engine or "", GENERIC), self.endpoint.base_path)
@@ -153,10 +154,11 @@ class Target:
     async def prepare(self, due_ns: int) -> int:
         """Look the target up if no probe may leave before that, and return when the probe that was due at `due_ns` is due.
 
-        The target's health comes first while it is new, loading or draining, the list of its models if no model is known. A due
-        time that passes meanwhile moves by as long as the look-up took: that is the prober's time and not the target's.
+        The target's health comes first while it is new, loading or draining, the list of its models while no model is known. For a
+        configured model that list is asked once before the first probe, for a short time: it tells engine and path. A due time that
+        passes meanwhile moves by as long as the look-up took: that is the prober's time and not the target's.
         """
-        if not self._is_asked_first and self.probed_identity is not None:
+        if not self._is_asked_first and not self._is_looked_up_first:
             await self.awake()
             return due_ns
         if self._preparing is None or self._preparing.done():
@@ -176,8 +178,8 @@ class Target:
 
     def refresh_identity(self) -> None:
         """Look the target up beside its probes if its identity is unknown or doubtful, and a pause after the last time."""
-        is_needed = self.identity is None or self._is_doubtful
-        if is_needed and self.clock.now_ns() - self._looked_up_ns >= self._look_up_pause_ns:
+        is_needed, last_ns = self.identity is None or self._is_doubtful, self._looked_up_ns
+        if is_needed and (last_ns is None or self.clock.now_ns() - last_ns >= self._look_up_pause_ns):
             self._look_up().add_done_callback(self._log_fault)
 
     async def awake(self) -> bool:
@@ -293,17 +295,25 @@ class Target:
         """Nothing is measured of it before it was asked for its health."""
         return self.state is TargetState.PENDING or self.state in SILENT_STATES or self.starting_until_ns is not None
 
+    @property
+    def _is_looked_up_first(self) -> bool:
+        """No probe leaves before a look-up: the model is unknown, or there was none yet and the configuration leaves gaps."""
+        if self.identity is not None or self.spec.model is None:
+            return self.identity is None
+        is_complete = self.spec.engine is not None and self.endpoint.base_path.endswith("/v1")
+        return self._looked_up_ns is None and not is_complete
+
     async def _prepare(self) -> int:
         """Ask for health and models as far as no probe may leave before that, and return when that began."""
         began_ns = self.clock.now_ns()
-        if await self.awake() and self.probed_identity is None:
-            await self.identify()
+        if await self.awake() and self._is_looked_up_first:
+            await asyncio.shield(self._look_up(MODELS_TIMEOUT_S if self.spec.model is None else FIRST_PROBE_DELAY_S))
         return began_ns
 
-    def _look_up(self) -> asyncio.Task[Verdict | None]:
+    def _look_up(self, timeout_s: float = MODELS_TIMEOUT_S) -> asyncio.Task[Verdict | None]:
         """The look-up under way, or a new one."""
         if self._identifying is None or self._identifying.done():
-            self._identifying = asyncio.create_task(self._identify())
+            self._identifying = asyncio.create_task(self._identify(timeout_s))
         return self._identifying
 
     def _doubt_identity(self, *, is_new: bool) -> None:
@@ -389,10 +399,10 @@ class Target:
             self.state = TargetState.PENDING
             self.warm_up.restarted()
 
-    async def _identify(self) -> Verdict | None:
+    async def _identify(self, timeout_s: float) -> Verdict | None:
         """Look the target up, and keep what was known of it if the answers tell nothing."""
         try:
-            found = await self._ask_models()
+            found = await self._ask_models(timeout_s)
         finally:
             self._looked_up_ns = self.clock.now_ns()
         self._look_up_pause_ns = min(2 * self._look_up_pause_ns, MAX_LOOK_UP_PAUSE_NS)
@@ -405,11 +415,11 @@ class Target:
             self.unidentified = found
         return self.unidentified
 
-    async def _ask_models(self) -> Identity | Verdict | None:
+    async def _ask_models(self, timeout_s: float) -> Identity | Verdict | None:
         """Identity by the list of models, or why there is none; None: the answer is of no use, and the model is configured."""
         base, verdict = self.endpoint.base_path, None
         for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
-            answer = await self._get(f"{path}/models", MODELS_TIMEOUT_S)
+            answer = await self._get(f"{path}/models", timeout_s)
             verdict = answer.verdict or classify_status(answer.status, error_message(answer.body))
             if verdict is None:
                 try:

@@ -13,7 +13,7 @@ from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
-from prober.probing.target import MODELS_TIMEOUT_S, Identity, Target
+from prober.probing.target import FIRST_PROBE_DELAY_S, MODELS_TIMEOUT_S, Identity, Target
 from tests.probing.test_probe import HEAD, chunked, good_answer, known, resets, send, serving, spec
 from tests.virtual import make_clock
 
@@ -107,23 +107,45 @@ def ttft_s(result: ProbeResult) -> float:
 
 @pytest.mark.parametrize("page", USELESS)
 async def test_a_named_model_is_probed_whatever_the_list_of_models_answers(page: str) -> None:
-    """With that model and the plain dialect, in time from the first probe on."""
+    """With that model and the plain dialect. A page that hangs delays the first probe for a short time, and no other."""
     engine = Engine(USELESS[page])
     async with probing(engine, model="m") as target:
-        for _ in range(3):
-            assert ttft_s(await send(target)) < 0.01
+        for delay_s in (FIRST_PROBE_DELAY_S if page == "a hang" else 0.0, 0.0, 0.0):
+            due_ns = target.clock.now_ns() + 50_000_000
+            result = await send(target)
+            assert ttft_s(result) < 0.01
+            assert (result.timeline.intended_ns - due_ns) / 1e9 == pytest.approx(delay_s, abs=0.01)
         assert [request["model"] for request in engine.requests] == ["m"] * 3
         assert target.state is TargetState.READY
 
 
 @pytest.mark.parametrize("page", ["403", "a hang"])
 async def test_a_configured_engine_has_its_dialect_without_a_list_of_models(page: str) -> None:
-    """The length is forced as this engine wants it."""
+    """The length is forced as this engine wants it, and nothing is asked before the first probe."""
     engine = Engine(USELESS[page])
     async with probing(engine, model="m", engine="vllm") as target:
         result = await send(target)
         assert (result.outcome, result.model, result.engine) == (Outcome.OK, "m", "vllm")
+        assert engine.look_ups == []
         assert engine.requests[0]["ignore_eos"] is True
+
+
+async def test_the_first_probe_of_a_named_model_has_the_dialect_and_the_path_of_its_engine() -> None:
+    """A good list of models is waited for, so that an engine with ways of its own does not fail its first probe."""
+    engine = Engine(models("m"), page_delay_s=1.0)
+    async with probing(engine, model="m") as target:
+        result = await send(target)
+        assert (ttft_s(result) < 0.01, result.engine) == (True, "vllm")
+
+
+async def test_a_named_model_that_nobody_listens_for_has_the_outcome_of_its_own_probe() -> None:
+    """A look-up without a connection is no verdict; the probe connects by itself."""
+    clock, target = known("http://127.0.0.1:1", model="m")
+    target.identity = None
+    result = await send(target)
+    clock.close()
+    assert result.outcome is Outcome.CONNECT_REFUSED
+    assert "models" not in result.detail
 
 
 @pytest.mark.parametrize("page", ["500", "a hang"])
@@ -259,11 +281,14 @@ async def test_a_fault_in_a_look_up_beside_the_probes_is_logged(
 ) -> None:
     """The probe has its own result."""
 
-    async def fail() -> None:
+    async def fail(_: float) -> None:
         raise ZeroDivisionError("a fault")
 
     engine = Engine(models("m"))
     async with probing(engine, model="m") as target:
+        await send(target)
+        target._is_doubtful = True
+        await asyncio.sleep(5)
         monkeypatch.setattr(target, "_ask_models", fail)
         assert (await send(target)).outcome is Outcome.OK
     assert "ZeroDivisionError" in caplog.text

@@ -237,7 +237,6 @@ async def test_a_probe_on_request_changes_nothing_of_its_target(url: str) -> Non
                 target._was_ready,
                 target.in_flight,
                 target.identity,
-                target._is_doubtful,
             )
             return (*state, warm_up._remaining, warm_up._last_ns, tuple(warm_up._warm_ups))
 
