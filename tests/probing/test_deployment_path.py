@@ -72,12 +72,13 @@ def spec(target: str) -> TargetSpec:
     return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
 
 
-async def probed(found: TargetSpec) -> ProbeResult:
+async def probed(target_spec: TargetSpec) -> ProbeResult:
     clock = Clock()
-    target = Target(found, clock)
+    target = Target(target_spec, clock)
     try:
+        await target.identify()
         result = await run_probe(
-            target, RequestGenerator(found.probes[0].workload, Random(1)), clock.now_ns() + 10_000_000
+            target, RequestGenerator(target_spec.probes[0].workload, Random(1)), clock.now_ns() + 10_000_000
         )
     finally:
         clock.close()
@@ -100,7 +101,8 @@ async def test_a_deployment_is_probed_by_path_version_and_key(key_file: Path) ->
         result = await probed(spec(f"url: '{server}{PATH}/{QUERY}', model: large, {auth}"))
     assert result.outcome is Outcome.OK, result.detail
     assert (result.model, result.timeline.answered_model) == ("large", "large-2024-08-06")
-    assert f"POST {PATH}/chat/completions{QUERY} HTTP/1.1" in [line for line, _ in api.requests]
+    assert any(line.startswith(f"GET {PATH}/models?") for line, _ in api.requests)
+    assert api.requests[-1][0] == f"POST {PATH}/chat/completions{QUERY} HTTP/1.1"
     assert all(line.endswith(f"{QUERY} HTTP/1.1") for line, _ in api.requests)
     assert all(headers["api-key"] == KEY and "authorization" not in headers for _, headers in api.requests)
 

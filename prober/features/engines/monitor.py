@@ -153,7 +153,7 @@ class TargetEngine(TargetObserver):
         if change is not None and change.new != self._changed_to:  # else the page has told it
             self._observed.engine_changed(change)
         if is_first and answered != result.model:
-            self._record(f"answers name the model {answered}, asked for is {result.model}")
+            self._record(f"answers name the model {answered}, requested is {result.model}")
         if before != (self._requested_model, self._engine, self.answering.text):
             self._show_info()
 

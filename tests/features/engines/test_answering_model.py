@@ -51,9 +51,9 @@ def test_a_single_fallback_is_told() -> None:
 
 def test_frequent_changes_are_models_in_turn() -> None:
     """Each model stays long enough to settle, but not long."""
-    found = changes(AnsweringModel(), "AAAAAABBBBBB" * 50)
-    assert len(found) == MAX_CHANGES + 1
-    assert found[-1].endswith("|A")
+    texts = changes(AnsweringModel(), "AAAAAABBBBBB" * 50)
+    assert len(texts) == MAX_CHANGES + 1
+    assert texts[-1].endswith("|A")
 
 
 def test_models_in_turn_end_when_one_has_been_alone() -> None:
@@ -77,11 +77,11 @@ def test_names_that_a_server_makes_up_are_bounded() -> None:
     """A name per answer: one change, and a text that stops to grow."""
     machine = AnsweringModel()
     texts: set[str] = set()
-    told = 0
+    change_count = 0
     for index in range(10_000):
-        told += machine.take(f"model-{index}", STEP_S * index) is not None
+        change_count += machine.take(f"model-{index}", STEP_S * index) is not None
         texts.add(machine.text)
-    assert told == 1
+    assert change_count == 1
     assert machine.text == "model-0|model-1|model-2|model-3|…"
     assert len(texts) <= MAX_NAMES + 1
 
@@ -91,17 +91,17 @@ def test_changes_are_bounded_whatever_answers(seed: int) -> None:
     """In any hour there are few, for random runs of random models."""
     rng = Random(seed)
     machine = AnsweringModel()
-    told_s: list[float] = []
+    changed_s: list[float] = []
     at_s = 0.0
     for _ in range(3000):
         model = f"m{rng.randrange(3)}"
         for _ in range(rng.choice((1, 2, 3, 5, 20, 1000))):
             at_s += STEP_S
             if machine.take(model, at_s) is not None:
-                told_s.append(at_s)
-    assert told_s
-    for begin_s in told_s:
-        assert sum(begin_s <= at < begin_s + ALONE_S for at in told_s) <= MAX_CHANGES + 2
+                changed_s.append(at_s)
+    assert changed_s
+    for begin_s in changed_s:
+        assert sum(begin_s <= at < begin_s + ALONE_S for at in changed_s) <= MAX_CHANGES + 2
 
 
 def test_a_long_answer_of_the_model_before_changes_nothing() -> None:

@@ -55,7 +55,7 @@ def page(model: str) -> PageReading:
     return PageReading(0, 0, EngineSignals(EngineInfo("vllm", "0.9", model)))
 
 
-def found(target: ObservedTarget) -> TargetEngine:
+def engine_of(target: ObservedTarget) -> TargetEngine:
     engine = target.find(TargetEngine)
     assert engine is not None
     return engine
@@ -69,7 +69,7 @@ def test_the_requested_model_is_shown_without_an_event() -> None:
     answer(target, "large", "large")
     assert gateway.info() == [("openai", "", "large")]
     assert gateway.texts() == []
-    assert found(target).other_model == ""
+    assert engine_of(target).other_model == ""
 
 
 def test_answers_that_name_no_model_show_none() -> None:
@@ -77,7 +77,7 @@ def test_answers_that_name_no_model_show_none() -> None:
     gateway = Gateway()
     target = gateway.target()
     answer(target, "", "", "")
-    assert (gateway.info(), gateway.texts(), found(target).other_model) == ([], [], "")
+    assert (gateway.info(), gateway.texts(), engine_of(target).other_model) == ([], [], "")
 
 
 def test_an_alias_is_told_once_and_is_no_change() -> None:
@@ -86,9 +86,9 @@ def test_an_alias_is_told_once_and_is_no_change() -> None:
     target = gateway.target()
     answer(target, *["large-2024-08-06"] * 50)
     assert gateway.info() == [("openai", "", "large-2024-08-06")]
-    assert gateway.texts() == ["answers name the model large-2024-08-06, asked for is large"]
+    assert gateway.texts() == ["answers name the model large-2024-08-06, requested is large"]
     assert gateway.model_changes() == 0
-    assert found(target).other_model == "large-2024-08-06"
+    assert engine_of(target).other_model == "large-2024-08-06"
 
 
 def test_another_model_is_an_event_and_counts_and_its_neighbour_is_unaffected() -> None:
