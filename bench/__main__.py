@@ -14,6 +14,7 @@ PROGRAMS = (
     "scrape",
     "parse",
     "disturbance",
+    "buffering",
     "page",
     "simulation",
     "drift",

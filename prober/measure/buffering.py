@@ -10,26 +10,41 @@ over the last answers, and changes its mind only when most of them say otherwise
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
+from prober.measure.flushes import flush_starts
 from prober.measure.timeline import Timeline
 
 MIN_CHUNKS = 4  # in a flush. Speculative decoding may write the two or three tokens of a step as events of their own
+# A busy machine stops prober or server for up to 20 ms at a time (`bench/buffering.py`), which releases tokens together too.
+MIN_FLUSH_GAP_NS = 30_000_000
+MIN_TOKENS_AT_ONCE = (
+    12  # of an answer that came at once; an engine takes longer for them than such a stop, unless it is very fast
+)
 WINDOW = 10  # answers
 MIN_ANSWERS = 5
 BUFFERED_SHARE, STREAMED_SHARE = 0.8, 0.2  # of the held-back answers in the window; in between, the verdict stays
 
 
 def is_held_back(timeline: Timeline) -> bool | None:
-    """Whether an answer was held back: its median flush has at least MIN_CHUNKS chunks, or all of that many tokens came at once.
+    """Whether an answer was held back: all of its content came at once, or its median flush has at least MIN_CHUNKS chunks.
 
     The median, since a reader that is late now and then makes a few large flushes among many small ones. Chunks and not tokens are
-    counted: an engine that puts several tokens into a chunk holds nothing back. None if the answer is too short to tell.
+    counted: an engine that puts several tokens into a chunk holds nothing back. None if a busy machine may have done it: few tokens
+    at once, or flushes that follow each other faster than MIN_FLUSH_GAP_NS.
     """
-    sizes = sorted(timeline.flush_sizes)
-    tokens = (timeline.usage.completion_tokens if timeline.usage else None) or 0
-    if max(len(timeline.content_ns), tokens) < MIN_CHUNKS or not sizes:
+    stamps = timeline.content_ns
+    starts = flush_starts(stamps)
+    if not starts:
         return None
-    return len(sizes) == 1 or sizes[len(sizes) // 2] >= MIN_CHUNKS
+    if len(starts) == 1:
+        tokens = (timeline.usage.completion_tokens if timeline.usage else None) or 0
+        return True if max(len(stamps), tokens) >= MIN_TOKENS_AT_ONCE else None
+    sizes = sorted(timeline.flush_sizes)
+    if sizes[len(sizes) // 2] < MIN_CHUNKS:
+        return False
+    gaps_ns = sorted(stamps[b] - stamps[a] for a, b in pairwise(starts))
+    return True if gaps_ns[len(gaps_ns) // 2] >= MIN_FLUSH_GAP_NS else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ transferred, and nothing about the engine.
 from collections.abc import Sequence
 from itertools import pairwise
 
-# Content closer than this belongs to one flush. Streams of 3,300 tokens/s stay above it in 9 of 10 gaps; the events of a held-back
-# answer that a relay writes one by one stay below it on average (`bench/buffering.py`).
+# Content closer than this belongs to one flush. On a quiet machine a stream of 3,300 tokens/s stays above it in 9 of 10 gaps; the
+# events of a held-back answer that a relay writes one by one stay below it in 9 of 10 gaps (`bench/buffering.py`).
 FLUSH_GAP_NS = 250_000
 
 

@@ -34,7 +34,7 @@ TTFT_ANSWER = histogram(
     *_PROBE,
 )
 TPOT = histogram("llmslo_tpot_seconds", "Time per output token after the first, one a probe.", *_PROBE)
-ITL = histogram("llmslo_itl_seconds", "Inter-token latency, one a content chunk after the first.", *_PROBE)
+ITL = histogram("llmslo_itl_seconds", "Inter-token latency, one a flush of content after the first.", *_PROBE)
 CHUNK_GAP = histogram("llmslo_chunk_gap_seconds", "Raw gap between content chunks.", *_PROBE)
 E2E = histogram("llmslo_e2e_seconds", "End of the answer minus intended time.", *_PROBE)
 CONNECT = histogram("llmslo_connect_seconds", "Set-up of a probe's fresh connection by phase.", "target", "phase")

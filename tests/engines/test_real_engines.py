@@ -191,7 +191,7 @@ def test_vllm_gives_the_length_asked_for_and_usage_tells_it(vllm: Server, saw: S
     assert result["usage"]["prompt_tokens"] >= 256
     assert result["finish_reason"] == "length"
     assert result["content_chunks"] <= 128
-    assert len(result["itl_s"]) == len(result["chunk_gaps_s"]) == result["content_chunks"] - 1
+    assert 0 < len(result["itl_s"]) <= len(result["chunk_gaps_s"]) == result["content_chunks"] - 1
     assert 0 < result["ttft_s"] < result["e2e_s"]
 
 

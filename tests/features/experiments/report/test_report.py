@@ -17,6 +17,7 @@ from prober.features.experiments.report import csv_export, plots
 from prober.features.experiments.report.report import html, markdown
 from prober.results.capacity import Capacity
 from prober.results.result import Load, Result, Stage, Target, Use
+from prober.results.stage import stage_of_requests
 from prober.statistics.quantiles import Quantile
 from tests.results.samples import sweep
 
@@ -433,3 +434,20 @@ def test_csv_has_a_row_a_request() -> None:
     assert rows[0]["start_time"] == "0.0"
     assert len(rows[0]["itls"].split()) == 7
     assert csv_export.requests([BARE]) == "\n"
+
+
+def test_a_result_whose_content_came_at_once_says_so() -> None:
+    """TPOT and ITL are absent and not 0, with the reason; other tools may keep no gaps, which says nothing."""
+    seen = sweep()
+    rows = [replace(row, itls_s=(), tpot_s=None) for row in seen.requests]
+    stages = [
+        stage_of_requests(
+            stage.name, stage.rate_per_s, [row for row in rows if row.stage == index], begin_s=0.0, sending_s=1.0
+        )
+        for index, stage in enumerate(seen.stages)
+    ]
+    at_once = replace(seen, tool="llm-slo-prober 1.0", stages=tuple(stages), requests=tuple(rows))
+    sentence = "All content of each answer arrived at once: TPOT and ITL are not measurable here"
+    assert sentence in markdown([at_once])
+    assert "| TPOT |" not in markdown([at_once])
+    assert sentence not in markdown([replace(at_once, tool="vllm bench serve")]) + markdown([seen])
