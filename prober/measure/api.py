@@ -18,7 +18,7 @@ class Api:
     request_body: arguments as in `chat.request_body`
     parse_event: event name and data to a chunk; raises Malformed
     parse_answer: body of an answer that is not streamed to a chunk; raises Malformed
-    end_marks: bytes without which no event ends the answer; generated text may contain them too
+    urgent_marks: bytes that every event has which ends the answer or is an error; generated text may contain them too
     has_end_event: an event of its own ends the answer, whether or not the engine sends `[DONE]`
     can_force_length: engines that can be forced to a length can be so with this API
     headers: names and values that every request needs
@@ -29,7 +29,7 @@ class Api:
     request_body: Callable[..., bytes]
     parse_event: Callable[[bytes, bytes], Chunk]
     parse_answer: Callable[[bytes], Chunk]
-    end_marks: tuple[bytes, ...] = (DONE,)
+    urgent_marks: tuple[bytes, ...] = (DONE, b"error")
     has_end_event: bool = False
     can_force_length: bool = False
     headers: tuple[tuple[str, str], ...] = ()
@@ -57,7 +57,7 @@ RESPONSES = Api(
     responses.request_body,
     responses.parse_event,
     responses.parse_answer,
-    (DONE, *(kind.encode() for kind in sorted(responses.ENDS))),
+    urgent_marks=(DONE, b"error", *(kind.encode() for kind in sorted(responses.ENDS))),
     has_end_event=True,
 )
 MESSAGES = Api(
@@ -66,7 +66,7 @@ MESSAGES = Api(
     messages.request_body,
     messages.parse_event,
     messages.parse_answer,
-    (DONE, b"message_stop"),
+    urgent_marks=(DONE, b"error", b"message_stop"),
     has_end_event=True,
     headers=messages.HEADERS,
 )

@@ -51,9 +51,9 @@ class Usage(NamedTuple):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
 
-    def over(self, earlier: "Usage | None") -> "Usage":
+    def over(self, earlier: "Usage") -> "Usage":
         """These counts, with those of an earlier report of the same answer where they say nothing."""
-        if earlier is None:
+        if not any(new is None and old is not None for new, old in zip(self, earlier, strict=True)):
             return self
         return Usage(*(old if new is None else new for new, old in zip(self, earlier, strict=True)))
 
@@ -154,8 +154,8 @@ def parse_chunk(payload: bytes) -> Chunk:
     usage = _usage(document)
     if not choices:
         return Chunk(usage=usage, model=name(document.get("model")))
-    choice = _first_choice(choices)
-    if choice is None:
+    choice = choices[0] if type(choices) is list and len(choices) == 1 else _first_choice(choices)
+    if not isinstance(choice, dict):
         raise Malformed("`choices` is not a list of objects")
     delta = choice.get("delta")
     if delta is None:
@@ -165,17 +165,10 @@ def parse_chunk(payload: bytes) -> Chunk:
     if choice.get("error"):
         return Chunk(error=error_of(document))
     answer, reasoning = _content(delta)
-    index = choice.get("index")
-    return Chunk(
-        bool(answer or reasoning),
-        answer != "",
-        answer or reasoning,
-        _finish_reason(choice),
-        usage,
-        None,
-        name(document.get("model")),
-        index if type(index) is int else 0,
-    )
+    text, index = answer or reasoning, choice.get("index")
+    finish_reason = _finish_reason(choice) if choice.get("finish_reason") else None
+    model = name(document.get("model"))
+    return Chunk(text != "", answer != "", text, finish_reason, usage, None, model, index if type(index) is int else 0)
 
 
 def parse_answer(payload: bytes) -> Chunk:

@@ -86,7 +86,9 @@ def shortened(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
 
 def name(value: object) -> str:
     """A name that a server gave, "" if it is no text."""
-    return shortened(value) if isinstance(value, str) else ""
+    if type(value) is not str:
+        return ""
+    return value if len(value) <= MAX_SERVER_TEXT_CHARS and value.isprintable() else shortened(value)
 
 
 def joined_surrogates(text: str) -> str:

@@ -36,6 +36,7 @@ USAGE_SLACK, FREE_COMPLETION_TOKENS, FREE_PROMPT_TOKENS = 2, 64, 1 << 16
 MAX_CHARACTER_BYTES = 4
 GZIP = b"\x1f\x8b"
 NOTHING = chat.Chunk()
+NO_DETAILS = (None, None)
 
 
 @dataclass(slots=True)
@@ -86,6 +87,14 @@ class Recording:
     _has_event: bool = False
     _choice: int | None = None
     _fed_ns: int = 0
+    _max_lines: int = 0
+    _max_pieces: int = 0
+    _max_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self._max_lines = FREE_LINES + LINES_PER_TOKEN * self.tokens
+        self._max_pieces = FREE_PIECES + PIECES_PER_TOKEN * self.tokens
+        self._max_bytes = FREE_BYTES + BYTES_PER_TOKEN * self.tokens
 
     @property
     def done(self) -> bool:
@@ -119,7 +128,7 @@ class Recording:
 
     def feed(self, at_ns: int, data: bytes) -> bool:
         """Add a piece of the body that arrived at `at_ns`. Returns True once the answer has ended; later data is ignored."""
-        if self.is_over:
+        if self.ended_ns is not None or self.error is not None or self.malformed is not None:
             return True
         self._fed_ns = at_ns
         if not self.streamed:
@@ -127,31 +136,24 @@ class Recording:
             self.last_ns = at_ns
             return False
         self._pieces += 1
-        self._lines += max(data.count(b"\n"), data.count(b"\r"))
         self._bytes += len(data)
-        if (
-            self._bytes > FREE_BYTES + BYTES_PER_TOKEN * self.tokens
-            or self._lines > FREE_LINES + LINES_PER_TOKEN * self.tokens
-            or self._pieces > FREE_PIECES + PIECES_PER_TOKEN * self.tokens
-        ):
-            self._drop_pending()
-            self.malformed = (
-                f"too many events: {self._bytes} bytes, {self._lines} lines in {self._pieces} pieces for an answer of "
-                f"{self.tokens} tokens"
-            )
+        self._lines += data.count(b"\n") or data.count(b"\r")
+        if self._bytes > self._max_bytes or self._lines > self._max_lines or self._pieces > self._max_pieces:
+            self._give_up()
             return True
         self._raw.append((at_ns, data))
         self._pending_bytes += len(data)
         window = self._tail + data
-        self._tail = window[-MAX_MARK_BYTES:]
-        if not self._has_event and len(self._body) < MAX_KEPT_BODY_BYTES:
-            self._body += data
-        if not self._has_event or b"error" in window or any(mark in window for mark in self.api.end_marks):
-            self.has_urgent_work = True
-            self.work()
-            return self.is_over
-        self.has_urgent_work = self.has_urgent_work or self._pending_bytes > MAX_UNPARSED_BYTES
-        return False
+        self._tail = data[-MAX_MARK_BYTES:] if len(data) >= MAX_MARK_BYTES else window[-MAX_MARK_BYTES:]
+        if not self._has_event:
+            if len(self._body) < MAX_KEPT_BODY_BYTES:
+                self._body += data
+        elif not self._is_urgent(window):
+            self.has_urgent_work = self.has_urgent_work or self._pending_bytes > MAX_UNPARSED_BYTES
+            return False
+        self.has_urgent_work = True
+        self.work()
+        return self.is_over
 
     def work(self) -> None:
         """Do a bounded part of what cannot wait: split pieces that may hold the end, and parse what may be an error."""
@@ -261,6 +263,12 @@ class Recording:
         del self._totals[:]
         return f"the usage was refused as impossible: {claim}"
 
+    def _is_urgent(self, data: bytes) -> bool:
+        for mark in self.api.urgent_marks:  # noqa: SIM110 - runs for every chunk, and `any` is slower
+            if mark in data:
+                return True
+        return False
+
     def _finish_event(self) -> None:
         """Process the event that the end of the body leaves incomplete. Raises LineTooLong."""
         for event in self._sse.finish():
@@ -269,11 +277,13 @@ class Recording:
             elif event.data.strip() or event.name == STRAY:
                 self._parse(self._fed_ns, event)
 
-    def _drop_pending(self) -> None:
+    def _give_up(self) -> None:
         self._raw.clear()
         self._events.clear()
         self._pending_bytes = 0
         self.has_urgent_work = False
+        size = f"{self._bytes} bytes, {self._lines} lines in {self._pieces} pieces"
+        self.malformed = f"too many events: {size} for an answer of {self.tokens} tokens"
 
     def _decode(self, max_bytes: int) -> None:
         """Split up to `max_bytes` of the raw pieces into events, and look for the end of the answer.
@@ -294,15 +304,7 @@ class Recording:
             except LineTooLong as problem:
                 events, too_long = problem.events, str(problem)
             for event in events:
-                self._has_event = self._has_event or (bool(event.data) and event.name != STRAY)
-                if _is_done(event.data):
-                    self._end(at_ns)
-                    return
-                if not event.data.strip() and event.name not in (b"error", STRAY):
-                    continue  # a heartbeat
-                self._events.append((at_ns, event))
-                self._pending_bytes += len(event.data)
-                if self._ends_answer(event):
+                if self._take_event(at_ns, event):
                     self._end(at_ns)
                     return
             if too_long:
@@ -316,6 +318,20 @@ class Recording:
         elif self._has_event and self._body:
             self._body.clear()
 
+    def _take_event(self, at_ns: int, event: SseEvent) -> bool:
+        """Queue an event for parsing. Returns True if it ends the answer."""
+        data = event.data
+        if data[:1] != b"{":
+            if _is_done(data):
+                self._has_event = True
+                return True
+            if not data.strip() and event.name not in (b"error", STRAY):
+                return False  # a heartbeat
+        self._has_event = self._has_event or event.name != STRAY
+        self._events.append((at_ns, event))
+        self._pending_bytes += len(data)
+        return self.api.has_end_event and self._ends_answer(event)
+
     def _end(self, at_ns: int) -> None:
         self.ended_ns = at_ns
         self._raw.clear()
@@ -324,9 +340,7 @@ class Recording:
 
     def _ends_answer(self, event: SseEvent) -> bool:
         """Whether the event is the last one of its API; only one that contains a mark is parsed for this."""
-        if not self.api.has_end_event or not any(
-            mark in event.data or mark in event.name for mark in self.api.end_marks
-        ):
+        if not self._is_urgent(event.data) and not self._is_urgent(event.name):
             return False
         try:
             return self.api.parse_event(event.name, event.data).is_end
@@ -343,12 +357,12 @@ class Recording:
             self.malformed = f"{kind} and no event stream, which was asked for: {words[:MAX_STRAY_CHARS]!r}"
 
     def _parse(self, at_ns: int, event: SseEvent) -> None:
-        if self.has_failed:
+        if self.error is not None or self.malformed is not None:
             return
         payload = event.data
         if payload[:1] != b"{":
             payload = payload.strip()
-        if event.name == STRAY:
+        if event.name and event.name == STRAY:
             self.stray_text = first_line(payload, MAX_STRAY_CHARS)
             with suppress(Malformed):  # an error that the server wrote into the stream as it is
                 self.error = error_of(json_object(payload))
@@ -367,7 +381,13 @@ class Recording:
             if chunk.has_content:
                 self._record_content(at_ns, chunk)
             self._record_metadata(chunk)
-            if chunk == NOTHING and not self.stray_text and not self.api.has_end_event and b'"choices"' not in payload:
+            if (
+                not chunk.has_content
+                and chunk == NOTHING
+                and not self.stray_text
+                and not self.api.has_end_event
+                and b'"choices"' not in payload
+            ):
                 self.stray_text = first_line(payload, MAX_STRAY_CHARS)
         except Malformed as problem:
             self.malformed = str(problem)
@@ -389,8 +409,10 @@ class Recording:
     def _record_metadata(self, chunk: chat.Chunk) -> None:
         if chunk.error is not None:
             self.error = chunk.error
-        if chunk.usage is not None:
-            self.usage = chunk.usage.over(self.usage)
+        if (usage := chunk.usage) is not None:
+            before = self.usage
+            has_same_fields = before is None or (None not in usage[:2] and before[2:] == NO_DETAILS)
+            self.usage = usage if before is None or has_same_fields else usage.over(before)
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
         if chunk.model and not self.answered_model:

@@ -10,7 +10,7 @@ import pytest
 from prober.config.target import Timeouts
 from prober.measure import chat
 from prober.measure.outcome import ExpectedAnswer, Outcome, Verdict, classify
-from prober.measure.recording import Recording
+from prober.measure.recording import MAX_CHUNKS, Recording
 from prober.measure.timeline import Timeline
 from prober.net import exchange as module
 from prober.net import turns
@@ -80,9 +80,17 @@ PING = b": keep-alive\n\n"
 class Answer:
     """An exchange whose request has left, and what is sent to it."""
 
-    def __init__(self, now: Now, framing: str = "chunked", limits: Timeouts = LIMITS, *, streamed: bool = True) -> None:
+    def __init__(
+        self,
+        now: Now,
+        framing: str = "chunked",
+        limits: Timeouts = LIMITS,
+        *,
+        streamed: bool = True,
+        tokens: int = MAX_CHUNKS,
+    ) -> None:
         self.now, self.begin_ns, self.framing = now, now.ns, framing
-        self.recording = Recording(streamed=streamed)
+        self.recording = Recording(streamed=streamed, tokens=tokens)
         self.exchange = Exchange(self.recording, cast(Clock, now))
         self.wire = Wire()
         self.exchange.connection_made(self.wire)
@@ -287,8 +295,7 @@ async def test_arrivals_keep_their_order_behind_a_flood(now: Now) -> None:
 )
 async def test_a_flood_is_malformed(now: Now, flood: bytes, tokens: int) -> None:
     """Too many lines, pieces or bytes for the requested length, or a line that is too long; little of it is kept."""
-    answer = Answer(now, "no length").head()
-    answer.recording.tokens = tokens
+    answer = Answer(now, "no length", tokens=tokens).head()
     for at in range(0, len(flood), 1 << 18):
         answer.exchange.data_received(flood[at : at + (1 << 18)])
     verdict = await answer.verdict()
