@@ -190,7 +190,7 @@ def _tell(ports: Mapping[str, int], trouble_s: float, alerts: str | None) -> Non
         engines=", ".join(f"{name} :{ports[name]}" for name in ENGINES),
     )
     after = f"{trouble_s:g} s" if trouble_s < 120 else f"{trouble_s / 60:g} minutes"
-    echo(addresses + STORY.format(after=after, slower=SLOWDOWN_RATIO, lag=MAX_SEND_LAG_MS))
+    echo(addresses + STORY.format(after=after, slower=SLOWDOWN_RATIO, lag=MAX_SEND_LAG_MS), flush=True)
 
 
 @contextmanager

@@ -132,7 +132,7 @@ async def _serve(settings: Settings, host: str, port: int, tls: ssl.SSLContext |
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with running(settings, port, host=host, tls=tls) as address:
-        echo(f"serving {settings.model!r} on {address}/v1")
+        echo(f"serving {settings.model!r} on {address}/v1", flush=True)
         gc.collect()
         gc.freeze()  # a collection during a stream would add a delay
         gc.set_threshold(50_000, 20, 20)

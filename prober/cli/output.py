@@ -9,9 +9,9 @@ import sys
 from prober.measure.printable import printable
 
 
-def echo(text: object = "", *, end: str = "\n", err: bool = False) -> None:
-    """Print on standard output, or with `err` on standard error, at once."""
-    print(printable(str(text)), end=end, file=sys.stderr if err else sys.stdout, flush=True)
+def echo(text: object = "", *, end: str = "\n", err: bool = False, flush: bool = False) -> None:
+    """Print on standard output, or with `err` on standard error. flush: before the command goes on, for a reader of a pipe."""
+    print(printable(str(text)), end=end, file=sys.stderr if err else sys.stdout, flush=flush)
 
 
 class PrintableFormatter(logging.Formatter):
