@@ -6,8 +6,7 @@ from functools import partial
 
 from prober.measure import chat, messages, responses
 from prober.measure.chat import Chunk
-
-DONE = b"[DONE]"
+from prober.measure.sse import DONE
 
 
 @dataclass(frozen=True, slots=True)

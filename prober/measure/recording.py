@@ -8,10 +8,10 @@ from itertools import islice
 from operator import sub
 
 from prober.measure import chat
-from prober.measure.api import CHAT, DONE, Api
+from prober.measure.api import CHAT, Api
 from prober.measure.outcome import ObservedEnd, Verdict
 from prober.measure.payload import Malformed, error_of, first_line, joined_surrogates, json_object
-from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent
+from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
 from prober.measure.timeline import Timeline
 
 MAX_CHUNKS = 100_000
@@ -20,7 +20,6 @@ MAX_ANSWER_CHARS = 1 << 19
 MAX_UNPARSED_BYTES = 64 << 10
 MAX_KEPT_BODY_BYTES = 64 << 10
 MAX_STRAY_CHARS = 200
-MAX_DONE_BYTES = 64  # of event data in which `[DONE]` is looked for, white space before it included
 MAX_MARK_BYTES = 32
 # Bounds of one step, so that no timestamp of another answer waits for long: each is some 0.1 to 0.5 ms of work.
 DECODED_BYTES = 16 << 10
@@ -272,7 +271,7 @@ class Recording:
     def _finish_event(self) -> None:
         """Process the event that the end of the body leaves incomplete. Raises LineTooLong."""
         for event in self._sse.finish():
-            if _is_done(event.data):
+            if is_done(event.data):
                 self.ended_ns = self._fed_ns
             elif event.data.strip() or event.name == STRAY:
                 self._parse(self._fed_ns, event)
@@ -286,12 +285,7 @@ class Recording:
         self.malformed = f"too many events: {size} for an answer of {self.tokens} tokens"
 
     def _decode(self, max_bytes: int) -> None:
-        """Split up to `max_bytes` of the raw pieces into events, and look for the end of the answer.
-
-        `[DONE]` counts as soon as its line ends, without the blank line that completes the event: no further data line can turn the
-        event into a chunk, and some servers omit the blank line and keep the connection open.
-        """
-        at_ns = 0
+        """Split up to `max_bytes` of the raw pieces into events, and look for the end of the answer."""
         while self._raw and max_bytes > 0 and self.ended_ns is None:
             at_ns, piece = self._raw.popleft()
             if len(piece) > max_bytes:
@@ -313,16 +307,14 @@ class Recording:
                 if not self.has_failed:
                     self.malformed = too_long
                 return
-        if len(pending := self._sse.pending) == 1 and _is_done(pending[0]):
-            self._end(at_ns)
-        elif self._has_event and self._body:
+        if self._has_event and self._body:
             self._body.clear()
 
     def _take_event(self, at_ns: int, event: SseEvent) -> bool:
         """Queue an event for parsing. Returns True if it ends the answer."""
         data = event.data
         if data[:1] != b"{":
-            if _is_done(data):
+            if is_done(data):
                 self._has_event = True
                 return True
             if not data.strip() and event.name not in (b"error", STRAY):
@@ -427,8 +419,3 @@ class Recording:
         if self.keep_answer and chunk.is_answer and self._answer_chars < MAX_ANSWER_CHARS:
             self._answers.append(text)
             self._answer_chars += len(text)
-
-
-def _is_done(data: bytes) -> bool:
-    """Whether the data of an event is `[DONE]`; OpenAI's SDKs ignore what follows it."""
-    return data[:MAX_DONE_BYTES].lstrip().startswith(DONE)

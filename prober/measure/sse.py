@@ -3,15 +3,24 @@
 Lines end with LF, CR or CRLF, also mixed. A leading byte-order mark is dropped. The space after `data:` is optional. Several
 `data:` lines are joined with LF. Comments are counted and dropped. A line or an event is limited to `max_line_bytes`.
 
-Two things are not in the standard. `error: {...}` is an event named error: llama.cpp sent its errors so. And the first line that is no
-field is an event of the name STRAY, because servers write their last words into a stream without the syntax of one.
+Three things are not in the standard. `[DONE]` is an event as soon as its line ends, without the blank line: no further data line can
+turn it into something else, and some servers omit the blank line and keep the connection open. `error: {...}` is an event named
+error: llama.cpp sent its errors so. And the first line that is no field is an event of the name STRAY, because servers write their
+last words into a stream without the syntax of one.
 """
 
 from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
+DONE = b"[DONE]"
+MAX_DONE_BYTES = 64  # of data in which `[DONE]` is looked for, white space before it included
 MAX_STRAY_BYTES = 4096
 STRAY = b"\0stray"  # a name that no line can give
+
+
+def is_done(data: bytes) -> bool:
+    """Whether the data of an event is `[DONE]`; OpenAI's SDKs ignore what follows it."""
+    return data[:MAX_DONE_BYTES].lstrip().startswith(DONE)
 
 
 class SseEvent(NamedTuple):
@@ -106,11 +115,6 @@ class SseDecoder:
         self._idle = not (self._partial_line or self._data or self._name or self._skip_lf)
         return events
 
-    @property
-    def pending(self) -> list[bytes]:
-        """Data lines of the event that is not complete yet."""
-        return self._data
-
     def finish(self) -> list[SseEvent]:
         """Ends the body. Returns the pending event, marked incomplete, or nothing. Raises LineTooLong."""
         events: list[SseEvent] = []
@@ -128,7 +132,11 @@ class SseDecoder:
             if self._data_bytes > self._max_line_bytes:
                 raise LineTooLong(f"an event of more than {self._max_line_bytes} bytes", events)
         if line.startswith(b"data:"):
-            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            data = line[6:] if line[5:6] == b" " else line[5:]
+            if data[:1] != b"{" and not self._data and is_done(data):
+                events.append(SseEvent(self._name, data))
+            else:
+                self._data.append(data)
             return
         field, _, value = line.partition(b":")
         if not field:
