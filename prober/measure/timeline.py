@@ -90,6 +90,8 @@ class Timeline:
         gaps = [(stamps[b] - stamps[a]) / 1e9 for a, b in pairwise(starts)]
         if tokens is None:
             return gaps
+        if len(starts) == len(stamps):  # the usual case: every chunk came alone
+            return [gap / max(1, n) for gap, n in zip(gaps, tokens[1:], strict=True)]
         later_flushes = pairwise((*starts[1:], len(stamps)))
         return [gap / max(1, sum(tokens[a:b])) for gap, (a, b) in zip(gaps, later_flushes, strict=True)]
 

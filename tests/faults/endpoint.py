@@ -23,10 +23,11 @@ def event(delta: dict[str, Any], finish: str | None = None, usage: dict[str, int
 
 
 async def well(writer: Writer, tokens: int) -> None:
-    """An answer with the requested number of tokens."""
+    """An answer with the requested number of tokens, one after the other."""
     writer.write(HEAD)
     for _ in range(tokens):
         writer.write(event({"content": "a "}))
+        await asyncio.sleep(0.002)
     usage = {"prompt_tokens": 20, "completion_tokens": tokens, "total_tokens": 20 + tokens}
     writer.write(event({}, "length", usage) + b"data: [DONE]\n\n")
     await writer.drain()

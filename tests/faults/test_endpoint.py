@@ -1,7 +1,6 @@
 """Endpoints that fail: one daemon meets all of them, one after another."""
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +50,10 @@ def test_each_has_its_name_makes_no_sample_and_leaves_nothing_open(
 def of_good_answers_only(seen_since: Seen) -> bool:
     """A page is written in pieces, so a probe that ends meanwhile may be in a part of it; one sample too many stays."""
     ok = seen_since.outcomes["ok"]
-    return seen_since.samples == Counter({"ttft": ok, "e2e": ok, "itl": 3 * ok})
+    samples = seen_since.samples
+    return (
+        samples["ttft"] == samples["e2e"] == ok and 0 < samples["itl"] <= 3 * ok
+    )  # a busy machine may join two tokens
 
 
 def test_an_endpoint_that_is_gone_is_refused_and_found_again(daemon: Daemon, endpoint: Endpoint) -> None:
