@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from prober.measure import chat, messages, responses
-from prober.measure.chat import Chunk
+from prober.measure.chat import Chunk, Dialect, Request
 from prober.measure.sse import DONE
 
 
@@ -14,7 +14,6 @@ class Api:
     """One API.
 
     path: below the base path
-    request_body: arguments as in `chat.request_body`
     parse_event: event name and data to a chunk; raises Malformed
     parse_answer: body of an answer that is not streamed to a chunk; raises Malformed
     urgent_marks: bytes that every event has which ends the answer or is an error; generated text may contain them too
@@ -25,7 +24,7 @@ class Api:
 
     name: str
     path: str
-    request_body: Callable[..., bytes]
+    request_body: Callable[[Dialect, Request], bytes]
     parse_event: Callable[[bytes, bytes], Chunk]
     parse_answer: Callable[[bytes], Chunk]
     urgent_marks: tuple[bytes, ...] = (DONE, b"error")

@@ -81,42 +81,47 @@ class Chunk(NamedTuple):
     is_end: bool = False
 
 
-def request_body(
-    dialect: Dialect,
-    *,
-    is_chat: bool,
-    model: str,
-    messages: Sequence[tuple[str, str]],
-    max_tokens: int,
-    stream: bool,
-    sampling: Mapping[str, Any],
-    salt: str | None,
-    user: str,
-    force_length: bool = True,
-) -> bytes:
-    """Returns the JSON body of one probe request.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request for an answer.
 
+    messages: (role, content) of each
     salt: unique text that keeps the prompt out of the prefix cache; None allows the prefix cache
-    force_length: force the answer to exactly `max_tokens` where the engine supports it; otherwise `max_tokens` is a limit
+    is_length_forced: force the answer to exactly `max_tokens` where API and engine support it; otherwise `max_tokens` is a limit
+    """
+
+    model: str
+    messages: Sequence[tuple[str, str]]
+    max_tokens: int
+    stream: bool
+    sampling: Mapping[str, Any]
+    salt: str | None
+    user: str
+    is_length_forced: bool = True
+
+
+def request_body(dialect: Dialect, request: Request, *, is_chat: bool) -> bytes:
+    """Returns the JSON body of a request.
 
     A `seed` is never sent: with a temperature and a long prompt it has crashed a real engine.
     """
-    body: dict[str, Any] = {"model": model, **sampling, "max_tokens": max_tokens, "stream": stream}
+    max_tokens, stream = request.max_tokens, request.stream
+    body: dict[str, Any] = {"model": request.model, **request.sampling, "max_tokens": max_tokens, "stream": stream}
     if is_chat:
-        body["messages"] = [{"role": role, "content": content} for role, content in messages]
+        body["messages"] = [{"role": role, "content": content} for role, content in request.messages]
     else:
-        body["prompt"] = "\n".join(content for _, content in messages)
+        body["prompt"] = "\n".join(content for _, content in request.messages)
     if stream and dialect.stream_options:
         body["stream_options"] = {"include_usage": True}
         if dialect.continuous_usage:
             body["stream_options"]["continuous_usage_stats"] = True
     if dialect.user:
-        body["user"] = user
-    for key, value in dialect.force_length.items() if force_length else ():
+        body["user"] = request.user
+    for key, value in dialect.force_length.items() if request.is_length_forced else ():
         body[key] = max_tokens if value == Dialect.TOKENS else value
-    if salt is not None:
+    if request.salt is not None:
         for key, value in dialect.cache_bypass.items():
-            body[key] = salt if value == Dialect.SALT else value
+            body[key] = request.salt if value == Dialect.SALT else value
     return orjson.dumps(body)
 
 

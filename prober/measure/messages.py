@@ -4,50 +4,46 @@ An answer ends with `message_stop`. Source: Anthropic's API reference, "Streamin
 here, and lengths are limits.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from prober.measure.chat import Chunk, Dialect, Usage
-from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, name, shortened, text_of
+from prober.measure.chat import Chunk, Dialect, Request, Usage
+from prober.measure.payload import (
+    Malformed,
+    count,
+    error_of,
+    event_type,
+    excerpt,
+    json_object,
+    name,
+    shortened,
+    text_of,
+)
 
 HEADERS = (("anthropic-version", "2023-06-01"),)
 
 
-def request_body(
-    dialect: Dialect,
-    *,
-    model: str,
-    messages: Sequence[tuple[str, str]],
-    max_tokens: int,
-    stream: bool,
-    sampling: Mapping[str, Any],
-    salt: str | None,
-    user: str,
-    force_length: bool = True,
-) -> bytes:
-    """Returns the JSON body of one probe request; arguments as in `chat.request_body`. System messages go to their own field."""
+def request_body(dialect: Dialect, request: Request) -> bytes:
+    """Returns the JSON body of a request. System messages go to their own field."""
     body: dict[str, Any] = {
-        "model": model,
-        **sampling,
-        "messages": [{"role": role, "content": content} for role, content in messages if role != "system"],
-        "max_tokens": max_tokens,
-        "stream": stream,
+        "model": request.model,
+        **request.sampling,
+        "messages": [{"role": role, "content": content} for role, content in request.messages if role != "system"],
+        "max_tokens": request.max_tokens,
+        "stream": request.stream,
     }
-    if system := "\n".join(content for role, content in messages if role == "system"):
+    if system := "\n".join(content for role, content in request.messages if role == "system"):
         body["system"] = system
     if dialect.user:
-        body["metadata"] = {"user_id": user}
+        body["metadata"] = {"user_id": request.user}
     return orjson.dumps(body)
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:
     """Parses one event of a stream. Raises Malformed. The type in the data counts, else the event's name."""
     document = json_object(payload)
-    kind = document.get("type")
-    if not isinstance(kind, str):
-        kind = event_name.decode("utf-8", "replace")
+    kind = event_type(document, event_name)
     match kind:
         case "content_block_delta":
             return _content(document.get("delta"))

@@ -91,6 +91,12 @@ def name(value: object) -> str:
     return value if len(value) <= MAX_SERVER_TEXT_CHARS and value.isprintable() else shortened(value)
 
 
+def event_type(document: Mapping[str, Any], event_name: bytes) -> str:
+    """Type of an event whose data are `document`, else its name."""
+    kind = document.get("type")
+    return kind if isinstance(kind, str) else event_name.decode("utf-8", "replace")
+
+
 def joined_surrogates(text: str) -> str:
     """The text with halves of surrogate pairs joined, and those without the other half replaced."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -4,51 +4,47 @@ An answer ends with `response.completed`, `response.incomplete` or `response.fai
 events". Engines offer no field that forces a length here, and lengths are limits.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from prober.measure.chat import Chunk, Dialect, Usage
-from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, name, shortened, text_of
+from prober.measure.chat import Chunk, Dialect, Request, Usage
+from prober.measure.payload import (
+    Malformed,
+    count,
+    error_of,
+    event_type,
+    excerpt,
+    json_object,
+    name,
+    shortened,
+    text_of,
+)
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 
 
-def request_body(
-    dialect: Dialect,
-    *,
-    model: str,
-    messages: Sequence[tuple[str, str]],
-    max_tokens: int,
-    stream: bool,
-    sampling: Mapping[str, Any],
-    salt: str | None,
-    user: str,
-    force_length: bool = True,
-) -> bytes:
-    """Returns the JSON body of one probe request; arguments as in `chat.request_body`. Nothing is stored by the server."""
+def request_body(dialect: Dialect, request: Request) -> bytes:
+    """Returns the JSON body of a request. Nothing is stored by the server."""
     body: dict[str, Any] = {
-        "model": model,
-        **sampling,
-        "input": [{"role": role, "content": content} for role, content in messages],
-        "max_output_tokens": max_tokens,
-        "stream": stream,
+        "model": request.model,
+        **request.sampling,
+        "input": [{"role": role, "content": content} for role, content in request.messages],
+        "max_output_tokens": request.max_tokens,
+        "stream": request.stream,
         "store": False,
     }
     if dialect.user:
-        body["user"] = user
-    if salt is not None and (name := _salt_field(dialect)):
-        body[name] = salt
+        body["user"] = request.user
+    if request.salt is not None and (name := _salt_field(dialect)):
+        body[name] = request.salt
     return orjson.dumps(body)
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:
     """Parses one event of a stream. Raises Malformed. The type in the data counts, as in OpenAI's SDKs, else the event's name."""
     document = json_object(payload)
-    kind = document.get("type")
-    if not isinstance(kind, str):
-        kind = event_name.decode("utf-8", "replace")
+    kind = event_type(document, event_name)
     if kind.endswith(".delta"):
         delta = document.get("delta")
         text = delta if isinstance(delta, str) else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from prober.measure.api import APIS
-from prober.measure.chat import Dialect
+from prober.measure.chat import Dialect, Request
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.payload import error_message
 from prober.measure.printable import printable
@@ -238,17 +238,17 @@ class Flight:
 
     def _body(self, identity: Identity) -> bytes:
         draw, spec = self._draw, self._target.spec
-        return self._api.request_body(
-            identity.dialect,
-            model=identity.model,
-            messages=draw.messages,
-            max_tokens=draw.output_tokens,
-            stream=spec.stream,
-            sampling=draw.sampling,
+        request = Request(
+            identity.model,
+            draw.messages,
+            draw.output_tokens,
+            spec.stream,
+            draw.sampling,
             salt=None if draw.warm else self._id,
             user="llm-slo-prober",
-            force_length=draw.expectation is None,
+            is_length_forced=draw.expectation is None,
         )
+        return self._api.request_body(identity.dialect, request)
 
     def _judge(self, identity: Identity) -> Verdict:
         exchange, spec = self._exchange, self._target.spec

@@ -6,24 +6,15 @@ from typing import Any
 
 import pytest
 
-from prober.measure.chat import Dialect, Usage, parse_answer, parse_chunk, request_body
+from prober.measure.api import MESSAGES, RESPONSES
+from prober.measure.chat import Dialect, Request, Usage, parse_answer, parse_chunk, request_body
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.payload import Malformed, error_message
 
 
 def body(dialect: Dialect, salt: str | None = "n") -> dict[str, Any]:
-    raw = request_body(
-        dialect,
-        is_chat=True,
-        model="m",
-        messages=(("user", "hi"),),
-        max_tokens=9,
-        stream=True,
-        sampling={"temperature": 0},
-        salt=salt,
-        user="u",
-    )
-    document: dict[str, Any] = json.loads(raw)
+    request = Request("m", (("user", "hi"),), 9, stream=True, sampling={"temperature": 0}, salt=salt, user="u")
+    document: dict[str, Any] = json.loads(request_body(dialect, request, is_chat=True))
     return document
 
 
@@ -203,18 +194,9 @@ def test_any_error_body_gives_a_short_message(payload: bytes) -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 def test_a_request_without_stream_has_no_stream_options(name: str) -> None:
     """With `stream: false` there are no stream options; completions get one prompt; sampling cannot override either."""
-    raw = request_body(
-        DIALECTS[name],
-        is_chat=False,
-        model="m",
-        messages=(("system", "a"), ("user", "b")),
-        max_tokens=9,
-        stream=False,
-        sampling={"max_tokens": 1, "stream": True},
-        salt=None,
-        user="u",
-    )
-    document = json.loads(raw)
+    sampling = {"max_tokens": 1, "stream": True}
+    request = Request("m", (("system", "a"), ("user", "b")), 9, stream=False, sampling=sampling, salt=None, user="u")
+    document = json.loads(request_body(DIALECTS[name], request, is_chat=False))
     assert document["prompt"] == "a\nb"
     assert (document["max_tokens"], document["stream"]) == (9, False)
     assert not {"messages", "stream_options"} & set(document)
@@ -263,3 +245,23 @@ def test_finish_reasons_and_errors_are_shortened() -> None:
         )
         == 300
     )
+
+
+def test_bodies_of_the_other_apis() -> None:
+    """The Responses API limits `max_output_tokens` and stores nothing, the Messages API has system messages apart."""
+    messages = (("system", "a"), ("user", "b"))
+    request = Request("m", messages, 9, stream=True, sampling={"temperature": 0}, salt="n", user="u")
+    shared = {"model": "m", "temperature": 0, "stream": True}
+    assert json.loads(RESPONSES.request_body(DIALECTS["vllm"], request)) == shared | {
+        "input": [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}],
+        "max_output_tokens": 9,
+        "store": False,
+        "user": "u",
+        "cache_salt": "n",
+    }
+    assert json.loads(MESSAGES.request_body(DIALECTS["vllm"], request)) == shared | {
+        "messages": [{"role": "user", "content": "b"}],
+        "system": "a",
+        "max_tokens": 9,
+        "metadata": {"user_id": "u"},
+    }
