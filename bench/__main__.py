@@ -14,6 +14,7 @@ PROGRAMS = (
     "scrape",
     "parse",
     "disturbance",
+    "neighbour",
     "buffering",
     "page",
     "simulation",
