@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
     is_answer: the content is not reasoning
     text: generated text of any kind, "" if none
     error: message of an error object, None if none
-    model: id of the model that generates the answer, "" if not reported
+    model: id of the model that generates the answer, as the server wrote it, "" if not reported
     choice: index of the choice that the chunk belongs to
     is_end: the API ends its answers with this event
     """
@@ -172,7 +172,8 @@ def parse_chunk(payload: bytes) -> Chunk:
     answer, reasoning = _content(delta)
     text, index = answer or reasoning, choice.get("index")
     finish_reason = _finish_reason(choice) if choice.get("finish_reason") else None
-    model = name(document.get("model"))
+    model = document.get("model")
+    model = model if type(model) is str else ""
     return Chunk(text != "", answer != "", text, finish_reason, usage, None, model, index if type(index) is int else 0)
 
 

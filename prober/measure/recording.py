@@ -10,7 +10,7 @@ from operator import sub
 from prober.measure import chat
 from prober.measure.api import CHAT, Api
 from prober.measure.outcome import ObservedEnd, Verdict
-from prober.measure.payload import Malformed, error_of, first_line, joined_surrogates, json_object
+from prober.measure.payload import Malformed, error_of, first_line, joined_surrogates, json_object, name
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
 from prober.measure.timeline import Timeline
 
@@ -169,17 +169,20 @@ class Recording:
         )
 
     def parse_pending(self, max_events: int | None = None) -> bool:
-        """Parse up to `max_events` of the unparsed events, all by default. Returns True if some remain."""
-        if max_events is None:
-            while self._raw:
-                self._decode(DECODED_BYTES)
-        elif not self._events and self._raw:
-            self._decode(SPLIT_BYTES)
-        events = self._events
-        for _ in range(len(events) if max_events is None else min(max_events, len(events))):
+        """Parse up to `max_events` of the events received so far, all by default. Returns True if some remain."""
+        events, parsed = self._events, 0
+        while max_events is None or parsed < max_events:
+            if not events:
+                if not self._raw:
+                    return False
+                self._decode(SPLIT_BYTES)
+                if not events and max_events is not None:
+                    break  # nothing but comments, or a part of an event
+                continue
             at_ns, event = events.popleft()
             self._pending_bytes -= len(event.data)
             self._parse(at_ns, event)
+            parsed += 1
         return bool(events or self._raw)
 
     def finish(self, content_type: str = "") -> None:
@@ -408,7 +411,7 @@ class Recording:
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
         if chunk.model and not self.answered_model:
-            self.answered_model = chunk.model
+            self.answered_model = name(chunk.model)
         text = chunk.text
         if not text:
             return

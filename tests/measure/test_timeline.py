@@ -256,3 +256,12 @@ def test_done_is_detected_at_the_end_of_its_line(parts: list[bytes], cuts: list[
         assert recording.feed(2, b"data: [DONE]") is False
         assert recording.feed(3, b"\n") is True
     assert recording.content_chunks == 0
+
+
+def test_content_behind_a_role_chunk_is_parsed_with_it() -> None:
+    """A sweep asks for the first content every tenth of a second: what was received by then counts, whatever came before it."""
+    recording = Recording()
+    recording.feed(1, chunk({"role": "assistant", "content": ""}))
+    recording.feed(2, chunk({"content": "a"}))
+    recording.parse_pending(4)
+    assert recording.first_ns == 2
