@@ -12,7 +12,6 @@ over the last answers, and changes its mind only when most of them say otherwise
 from dataclasses import dataclass
 from itertools import pairwise
 
-from prober.measure.flushes import flush_starts
 from prober.measure.timeline import Timeline
 
 MIN_CHUNKS = 4  # in a flush. Speculative decoding may write the two or three tokens of a step as events of their own
@@ -34,7 +33,7 @@ def is_held_back(timeline: Timeline) -> bool | None:
     at once, or flushes that follow each other faster than MIN_FLUSH_GAP_NS.
     """
     stamps = timeline.content_ns
-    starts = flush_starts(stamps)
+    starts = timeline.flush_starts
     if not starts:
         return None
     if len(starts) == 1:

@@ -53,8 +53,8 @@ class Usage(NamedTuple):
 
     def over(self, earlier: "Usage") -> "Usage":
         """These counts, with those of an earlier report of the same answer where they say nothing."""
-        if not any(new is None and old is not None for new, old in zip(self, earlier, strict=True)):
-            return self
+        if earlier[2] is None and earlier[3] is None and self[0] is not None and self[1] is not None:
+            return self  # as usual: every report has the same counts
         return Usage(*(old if new is None else new for new, old in zip(self, earlier, strict=True)))
 
 

@@ -26,16 +26,14 @@ DECODED_BYTES = 16 << 10
 SPLIT_BYTES = 2 << 10
 PARSED_EVENTS = 8
 LOOKED_AHEAD = 64
-# What an answer may come in. An engine sends a chunk a token at most, of three lines; comments, empty events and other kinds are
-# beside them. Byte by byte a chunk has some 300 pieces. A flood is given up at these bounds.
-LINES_PER_TOKEN, FREE_LINES = 24, 6_000
-PIECES_PER_TOKEN, FREE_PIECES = 400, 20_000
-BYTES_PER_TOKEN, FREE_BYTES = 16 << 10, 1 << 20
+# The work that an answer may cost: one for each byte, more for each line and each piece, which take about as long as so many bytes. An
+# engine sends a chunk of some 300 bytes and three lines a token; byte by byte that is 13,000. A flood is given up at this bound.
+LINE_WORK, PIECE_WORK = 200, 40
+WORK_PER_TOKEN, FREE_WORK = 16 << 10, 1 << 20
 USAGE_SLACK, FREE_COMPLETION_TOKENS, FREE_PROMPT_TOKENS = 2, 64, 1 << 16
 MAX_CHARACTER_BYTES = 4
 GZIP = b"\x1f\x8b"
 NOTHING = chat.Chunk()
-NO_DETAILS = (None, None)
 
 
 @dataclass(slots=True)
@@ -46,7 +44,7 @@ class Recording:
     and `finish` once the body has ended. `feed` detects the end of the answer immediately; all other fields reflect the parsed events
     only.
 
-    tokens: requested length of the answer, which bounds how many lines and pieces it may come in
+    tokens: requested length of the answer, which bounds the work that it may cost
     keep_answer: collect the text without reasoning in `answer`
     ended_ns: arrival of the event that ended the answer; None without one
     stray_text: first words of the server that are no part of an answer: a line that is no event, or an unknown object; "" if none
@@ -79,21 +77,15 @@ class Recording:
     _raw: deque[tuple[int, bytes]] = field(default_factory=deque)  # not split into events yet
     _events: deque[tuple[int, SseEvent]] = field(default_factory=deque)  # not parsed yet
     _pending_bytes: int = 0
-    _lines: int = 0
-    _pieces: int = 0
-    _bytes: int = 0
+    _work: int = 0
     _tail: bytes = b""  # of the piece before, in case a mark lies across two pieces
     _has_event: bool = False
     _choice: int | None = None
     _fed_ns: int = 0
-    _max_lines: int = 0
-    _max_pieces: int = 0
-    _max_bytes: int = 0
+    _max_work: int = 0
 
     def __post_init__(self) -> None:
-        self._max_lines = FREE_LINES + LINES_PER_TOKEN * self.tokens
-        self._max_pieces = FREE_PIECES + PIECES_PER_TOKEN * self.tokens
-        self._max_bytes = FREE_BYTES + BYTES_PER_TOKEN * self.tokens
+        self._max_work = FREE_WORK + WORK_PER_TOKEN * self.tokens
 
     @property
     def done(self) -> bool:
@@ -134,21 +126,21 @@ class Recording:
             self._body += data
             self.last_ns = at_ns
             return False
-        self._pieces += 1
-        self._bytes += len(data)
-        self._lines += data.count(b"\n") or data.count(b"\r")
-        if self._bytes > self._max_bytes or self._lines > self._max_lines or self._pieces > self._max_pieces:
+        size = len(data)
+        self._work += size + LINE_WORK * (data.count(b"\n") or data.count(b"\r")) + PIECE_WORK
+        if self._work > self._max_work:
             self._give_up()
             return True
         self._raw.append((at_ns, data))
-        self._pending_bytes += len(data)
-        window = self._tail + data
-        self._tail = data[-MAX_MARK_BYTES:] if len(data) >= MAX_MARK_BYTES else window[-MAX_MARK_BYTES:]
+        self._pending_bytes += size
+        window = self._tail + data if self._tail else data
+        self._tail = b"" if data[-1:] == b"\n" else window[-MAX_MARK_BYTES:]  # no mark has a line break
         if not self._has_event:
             if len(self._body) < MAX_KEPT_BODY_BYTES:
                 self._body += data
         elif not self._is_urgent(window):
-            self.has_urgent_work = self.has_urgent_work or self._pending_bytes > MAX_UNPARSED_BYTES
+            if self._pending_bytes > MAX_UNPARSED_BYTES:
+                self.has_urgent_work = True
             return False
         self.has_urgent_work = True
         self.work()
@@ -284,8 +276,7 @@ class Recording:
         self._events.clear()
         self._pending_bytes = 0
         self.has_urgent_work = False
-        size = f"{self._bytes} bytes, {self._lines} lines in {self._pieces} pieces"
-        self.malformed = f"too many events: {size} for an answer of {self.tokens} tokens"
+        self.malformed = f"too many events or bytes for an answer of {self.tokens} tokens"
 
     def _decode(self, max_bytes: int) -> None:
         """Split up to `max_bytes` of the raw pieces into events, and look for the end of the answer."""
@@ -300,8 +291,12 @@ class Recording:
                 events, too_long = self._sse.feed(piece), None
             except LineTooLong as problem:
                 events, too_long = problem.events, str(problem)
+            is_usual = self._has_event and not self.api.has_end_event
             for event in events:
-                if self._take_event(at_ns, event):
+                if is_usual and event.data[:1] == b"{":
+                    self._events.append((at_ns, event))
+                    self._pending_bytes += len(event.data)
+                elif self._take_event(at_ns, event):
                     self._end(at_ns)
                     return
             if too_long:
@@ -406,8 +401,7 @@ class Recording:
             self.error = chunk.error
         if (usage := chunk.usage) is not None:
             before = self.usage
-            has_same_fields = before is None or (None not in usage[:2] and before[2:] == NO_DETAILS)
-            self.usage = usage if before is None or has_same_fields else usage.over(before)
+            self.usage = usage if before is None else usage.over(before)
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
         if chunk.model and not self.answered_model:

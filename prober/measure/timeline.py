@@ -4,8 +4,9 @@ All timestamps are nanoseconds of one monotonic clock; durations are seconds. A 
 estimated: without usage there is no TPOT, without a stream no TTFT, and without gaps neither ITL nor TPOT.
 """
 
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from prober.measure import chat
@@ -48,6 +49,17 @@ class Timeline:
     usage: chat.Usage | None = None
     finish_reason: str | None = None
     answered_model: str = ""
+    _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def flush_starts(self) -> Sequence[int]:
+        """Indices of the first chunk of each flush, shape (flushes,). Computed once, since every signal of decoding needs them."""
+        if self._flush_starts is None:
+            starts = flush_starts(self.content_ns)
+            is_every_chunk = len(starts) == len(self.content_ns)  # as usual; a range takes no memory
+            object.__setattr__(self, "_flush_starts", range(len(starts)) if is_every_chunk else array("I", starts))
+        assert self._flush_starts is not None
+        return self._flush_starts
 
     @property
     def send_lag_s(self) -> float | None:
@@ -80,13 +92,13 @@ class Timeline:
     @property
     def flush_sizes(self) -> list[int]:
         """Content chunks in each flush, shape (flushes,)."""
-        starts = flush_starts(self.content_ns)
+        starts = self.flush_starts
         return [end - start for start, end in pairwise((*starts, len(self.content_ns)))]
 
     @property
     def itls_s(self) -> list[float]:
         """Inter-token latencies, shape (flushes − 1,): the gap before a flush ÷ the tokens in it, if known, else the gap."""
-        stamps, tokens, starts = self.content_ns, self.content_tokens, flush_starts(self.content_ns)
+        stamps, tokens, starts = self.content_ns, self.content_tokens, self.flush_starts
         gaps = [(stamps[b] - stamps[a]) / 1e9 for a, b in pairwise(starts)]
         if tokens is None:
             return gaps
@@ -101,7 +113,7 @@ class Timeline:
 
         None if the tokens of the first flush are not known, see `_first_flush_tokens`.
         """
-        n, starts = self._completion_tokens, flush_starts(self.content_ns)
+        n, starts = self._completion_tokens, self.flush_starts
         if n is None or len(starts) < 2:
             return None
         first = self._first_flush_tokens(n, starts[1])
@@ -112,7 +124,7 @@ class Timeline:
     @property
     def why_no_tpot(self) -> str:
         """Why content has no TPOT; "" if it has, or if there is no content. Where all of it came at once, there is no ITL either."""
-        n, starts = self._completion_tokens, flush_starts(self.content_ns)
+        n, starts = self._completion_tokens, self.flush_starts
         if not starts or self.tpot_s is not None:
             return ""
         if n is not None and n < 2:

@@ -156,8 +156,17 @@ class Exchange(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        at_ns = self.now_ns()
         self._received += len(data)
-        self._arrive(self.now_ns(), data)
+        if self._has_turn or at_ns > self._check_ns or len(data) > MAX_STEP_BYTES:
+            self._arrive(at_ns, data)
+            return
+        try:
+            self._read(at_ns, data)
+        except Exception as problem:
+            self._unread(problem)
+        if self.recording is not None and self.recording.has_urgent_work:
+            self._take_turns()
 
     def eof_received(self) -> bool:
         return False
@@ -180,7 +189,10 @@ class Exchange(asyncio.Protocol):
             if self._inbox_bytes > MAX_INBOX_BYTES and not self._is_paused and self.transport is not None:
                 self._is_paused = True
                 self.transport.pause_reading()
-        if not self._has_turn:
+        self._take_turns()
+
+    def _take_turns(self) -> None:
+        if not self._has_turn and not self.ended.done():
             self._has_turn = True
             self._turns.add(self._turn)
 
@@ -197,18 +209,23 @@ class Exchange(asyncio.Protocol):
         """Do a small part of the work. Returns True while some is left."""
         try:
             self._work()
-        except httptools.HttpParserUpgrade:
-            self._break(Outcome.MALFORMED, "the server switched protocols")
-        except httptools.HttpParserCallbackError as problem:
-            self._fail(problem)
-        except httptools.HttpParserError as problem:
-            self._break(Outcome.MALFORMED, f"not HTTP ({problem}): {self._handled[:60]!r}")
         except Exception as problem:
-            self._fail(problem)
+            self._unread(problem)
         if self.ended.done():
             self._inbox.clear()
             return False
         return self._is_closing or bool(self._inbox) or (self.recording is not None and self.recording.has_urgent_work)
+
+    def _unread(self, problem: Exception) -> None:
+        """Received bytes could not be read: they are no HTTP, or this code has failed."""
+        if isinstance(problem, httptools.HttpParserUpgrade):
+            self._break(Outcome.MALFORMED, "the server switched protocols")
+        elif isinstance(problem, httptools.HttpParserError) and not isinstance(
+            problem, httptools.HttpParserCallbackError
+        ):
+            self._break(Outcome.MALFORMED, f"not HTTP ({problem}): {self._handled[:60]!r}")
+        else:
+            self._fail(problem)
 
     def _work(self) -> None:
         recording = self.recording
@@ -356,9 +373,7 @@ class Exchange(asyncio.Protocol):
         self._parser = None
         self._is_closing = True
         self._finish()
-        if not self.ended.done() and not self._has_turn:
-            self._has_turn = True
-            self._turns.add(self._turn)
+        self._take_turns()
 
     def _finish(self) -> None:
         recording = self.recording
