@@ -48,11 +48,11 @@ def fuzz(streams: int, seed: int, processes: int, failures: Path) -> dict[str, A
 
 def guided(seconds: int, folder: Path) -> None:
     """Search by coverage, from the streams that engines send; libFuzzer ends the process."""
-    from prober.measure import chat, outcome, quality, sse, timeline
+    from prober.measure import chat, outcome, payload, quality, recording, sse, timeline
 
     atheris: Any = importlib.import_module("atheris")
 
-    for module in (sse, chat, timeline, outcome, quality):
+    for module in (sse, payload, chat, recording, timeline, outcome, quality):
         for name, value in vars(module).items():
             _instrument(atheris.instrument_func, module, name, value)
     corpus = folder / "corpus"
