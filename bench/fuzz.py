@@ -57,8 +57,8 @@ def guided(seconds: int, folder: Path) -> None:
             _instrument(atheris.instrument_func, module, name, value)
     corpus = folder / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
-    for payload in EVENTS:
-        body = b"\x03\x41data: " + payload + b"\n\ndata: [DONE]\n\n"
+    for event in EVENTS:
+        body = b"\x03\x41data: " + event + b"\n\ndata: [DONE]\n\n"
         (corpus / hashlib.sha256(body).hexdigest()[:16]).write_bytes(body)
 
     def one(data: bytes) -> None:
