@@ -164,7 +164,7 @@ class Exchange(asyncio.Protocol):
         try:
             self._read(at_ns, data)
         except Exception as problem:
-            self._unread(problem)
+            self._reading_failed(problem)
         if self.recording is not None and self.recording.has_urgent_work:
             self._take_turns()
 
@@ -180,6 +180,8 @@ class Exchange(asyncio.Protocol):
 
     def _arrive(self, at_ns: int, item: bytes | Lost) -> None:
         """Handle an arrival, at once if it is small and nothing waits before it. Empty bytes are a timer."""
+        if self.ended.done():
+            return  # while the connection is left for the server to close
         self._inbox.append((at_ns, item))
         if not self._has_turn and (isinstance(item, Lost) or len(item) <= MAX_STEP_BYTES):
             if not self._step():
@@ -210,14 +212,14 @@ class Exchange(asyncio.Protocol):
         try:
             self._work()
         except Exception as problem:
-            self._unread(problem)
+            self._reading_failed(problem)
         if self.ended.done():
             self._inbox.clear()
             return False
         return self._is_closing or bool(self._inbox) or (self.recording is not None and self.recording.has_urgent_work)
 
-    def _unread(self, problem: Exception) -> None:
-        """Received bytes could not be read: they are no HTTP, or this code has failed."""
+    def _reading_failed(self, problem: Exception) -> None:
+        """End the exchange: the received bytes are no HTTP, or this code has failed."""
         if isinstance(problem, httptools.HttpParserUpgrade):
             self._break(Outcome.MALFORMED, "the server switched protocols")
         elif isinstance(problem, httptools.HttpParserError) and not isinstance(
@@ -228,6 +230,7 @@ class Exchange(asyncio.Protocol):
             self._fail(problem)
 
     def _work(self) -> None:
+        """One step: the end of the answer, urgent work of the recording, or the next arrival, in this order."""
         recording = self.recording
         if self.ended.done():
             return
@@ -235,7 +238,7 @@ class Exchange(asyncio.Protocol):
             self._finish()
         elif recording is not None and recording.has_urgent_work:
             recording.work()
-            self._heed(recording)
+            self._end_if_over(recording)
         elif self._inbox:
             at_ns, item = self._inbox[0]
             if at_ns > self._check_ns or not item:
@@ -254,12 +257,13 @@ class Exchange(asyncio.Protocol):
             else:
                 self._read(at_ns, item)
 
-    def _heed(self, recording: Recording) -> None:
+    def _end_if_over(self, recording: Recording) -> None:
         """End the answer if its recording says so."""
         if recording.is_over:
             self._complete(recording.ended_ns)
 
     def _read(self, at_ns: int, data: bytes) -> None:
+        """Parse bytes as HTTP; the body goes to the recording."""
         if self._parser is None or not data:
             return
         self._arrived_ns, self._handled = at_ns, data
@@ -284,7 +288,7 @@ class Exchange(asyncio.Protocol):
             self._complete()  # without a length the body ends with the connection
 
     def _is_readable(self) -> bool:
-        """Whether the server has sent something, or closed, that the loop has not read yet. Unknown with TLS, whose own data come."""
+        """Whether data or the end of the connection wait in the socket. With TLS always False: those may be data of TLS itself."""
         assert self.transport is not None
         socket = self.transport.get_extra_info("socket")
         if socket is None or self.transport.get_extra_info("ssl_object") is not None:
@@ -330,7 +334,7 @@ class Exchange(asyncio.Protocol):
                 if len(self.body) < MAX_ERROR_BYTES or self.recording is None:
                     self.body += data
             elif self.recording is not None and self.recording.feed(self._arrived_ns, data):
-                self._heed(self.recording)
+                self._end_if_over(self.recording)
         except Exception as problem:
             self._fail(problem)
 

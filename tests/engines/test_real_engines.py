@@ -168,16 +168,29 @@ def begin_long_answer(engine: Server) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("api", ["responses", "messages"])
-def test_vllm_serves_the_other_apis(vllm: Server, saw: Saw, api: str) -> None:
-    """Without a field that forces the length, with the same outcome, usage and timestamps as the chat API."""
-    result = once(vllm, "--api", api, *LENGTHS)
-    saw(**in_short(result))
+def check_unforced_answer(result: Json) -> None:
+    """An answer of an API without a field that forces the length: the same outcome, usage and timestamps as of the chat API."""
     assert result["outcome"] == "ok"
     assert 0 < result["usage"]["completion_tokens"] <= result["asked"]["output_tokens"] == 128
     assert result["usage"]["prompt_tokens"] >= 256
     assert result["finish_reason"] in {"max_output_tokens", "max_tokens", "completed", "end_turn"}
     assert 0 < result["ttft_s"] < result["e2e_s"]
+
+
+@pytest.mark.parametrize("api", ["responses", "messages"])
+def test_vllm_serves_the_other_apis(vllm: Server, saw: Saw, api: str) -> None:
+    """OpenAI's Responses API and Anthropic's Messages API."""
+    result = once(vllm, "--api", api, *LENGTHS)
+    saw(**in_short(result))
+    check_unforced_answer(result)
+
+
+@pytest.mark.parametrize("api", ["responses", "messages"])
+def test_llama_cpp_serves_the_other_apis(llama: Server, saw: Saw, api: str) -> None:
+    """OpenAI's Responses API and Anthropic's Messages API."""
+    result = once(llama, "--api", api, *LENGTHS)
+    saw(**in_short(result))
+    check_unforced_answer(result)
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])

@@ -7,6 +7,22 @@ from aiohttp.test_utils import TestServer
 from prober.net.kubernetes import Api, KubernetesApiError
 
 
+async def refused_pause_s(headers: dict[str, str], text: str) -> float:
+    """The pause that the client reads from a refusal."""
+
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=429, text=text, headers=headers)
+
+    app = web.Application()
+    app.router.add_get("/api", refuse)
+    async with TestServer(app) as server:
+        api = Api(str(server.make_url("")))
+        with pytest.raises(KubernetesApiError) as raised:
+            await api.get("/api")
+        await api.close()
+    return raised.value.retry_after_s
+
+
 @pytest.mark.parametrize(
     ("header", "details", "retry_after_s"),
     [
@@ -25,33 +41,11 @@ async def test_only_a_time_of_at_most_a_year_is_a_retry_after(
     header: str, details: int | None, retry_after_s: float
 ) -> None:
     """Seconds or a date in the header, seconds in the Status object."""
-
-    async def refuse(_: web.Request) -> web.Response:
-        status = "{}" if details is None else f'{{"details": {{"retryAfterSeconds": {details}}}}}'
-        return web.Response(status=429, text=status, headers={"Retry-After": header} if header else {})
-
-    app = web.Application()
-    app.router.add_get("/api", refuse)
-    async with TestServer(app) as server:
-        api = Api(str(server.make_url("")))
-        with pytest.raises(KubernetesApiError) as raised:
-            await api.get("/api")
-        await api.close()
-    assert raised.value.retry_after_s == retry_after_s
+    text = "{}" if details is None else f'{{"details": {{"retryAfterSeconds": {details}}}}}'
+    assert await refused_pause_s({"Retry-After": header} if header else {}, text) == retry_after_s
 
 
-async def test_a_date_is_a_retry_after_by_the_server_s_clock() -> None:
-    """Which may be wrong by years."""
-
-    async def refuse(_: web.Request) -> web.Response:
-        dates = {"Retry-After": "Fri, 07 Jan 2000 00:00:09 GMT", "Date": "Fri, 07 Jan 2000 00:00:00 GMT"}
-        return web.Response(status=429, text="{}", headers=dates)
-
-    app = web.Application()
-    app.router.add_get("/api", refuse)
-    async with TestServer(app) as server:
-        api = Api(str(server.make_url("")))
-        with pytest.raises(KubernetesApiError) as raised:
-            await api.get("/api")
-        await api.close()
-    assert raised.value.retry_after_s == 9.0
+async def test_a_date_is_a_retry_after_by_the_clock_of_the_server() -> None:
+    """That clock may be wrong by years."""
+    dates = {"Retry-After": "Fri, 07 Jan 2000 00:00:09 GMT", "Date": "Fri, 07 Jan 2000 00:00:00 GMT"}
+    assert await refused_pause_s(dates, "{}") == 9.0

@@ -37,6 +37,9 @@ async def test_a_sweep_finds_the_knee_and_a_restart_restores_it(tmp_path: Path) 
                 await until(lambda sweeps=sweeps: stage.ended() == sweeps and stage.is_swept(), 120)  # type: ignore[misc]
                 if stage.value("llmslo_sweeps_total", "found"):
                     break
+                assert stage.sweeps.results("t")[0].capacities[0].verdict == "not_enough_data", (
+                    "a claim without evidence"
+                )
             assert stage.value("llmslo_sweeps_total", "found") == 1
             lower, estimate, upper = (
                 stage.value("llmslo_capacity_requests_per_second", "quick", bound)
