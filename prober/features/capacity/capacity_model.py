@@ -1,24 +1,28 @@
 """Knee of an engine model by simulation: the rate at which the share of bad events equals the error budget."""
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, inf, isfinite, log, sqrt
+from math import ceil, exp, inf, isfinite, log, sqrt
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from prober.features.capacity.observations import Array, view
 from prober.features.capacity.replay import Background, RequestLengths
 from prober.measure.objective import Slo
-from prober.simulation.engine import Engine
-from prober.simulation.parameters import Parameters
-from prober.simulation.request import Request, Truth
+from prober.simulation.serving import NO_LIMIT, Course, Service, Stream, serve
 
 # Requests per simulation: to bracket the knee, to measure it, to compare it with those of other models.
-BRACKET_REQUESTS, MEASURE_REQUESTS, COMPARE_REQUESTS = 2_000, 9_000, 4_000
+BRACKET_REQUESTS, MEASURE_REQUESTS, COMPARE_REQUESTS = 4_000, 30_000, 12_000
 # Offsets of the measurements in log rate, in units of 1 / slope (at most 1 / MIN_OFFSET_SLOPE).
 OFFSETS, MIN_OFFSET_SLOPE = (0.5, -0.6, 0.9, -0.3, 0.6, 0.1), 2.0
 MAX_EXTRA_MEASUREMENTS = 3  # if too few points are near the knee
 MAX_BACKGROUND_RATIO = 4  # background requests per request of the sweep, at most
-SETTLE_RATIO = 0.05  # of the requests are ignored: the engine starts empty
+SETTLE_RATIO = 0.05  # of the requests are ignored: the service starts empty
+OVERLOAD_RATIO = 0.25  # of the sweep's requests: a queue that only grows
 NEAR, FAR, FAR_WEIGHT = (
     1.6,
     3.0,
@@ -67,14 +71,14 @@ class Knee:
 
 @dataclass(frozen=True, slots=True)
 class CapacityModel:
-    """Engine model under the load of a sweep and its background.
+    """Fitted service under the load of a sweep and its background.
 
-    front_s: latency in front of the engine
+    front_s: latency in front of it
     lengths: prompt and output tokens of the sweep's requests
     effort: 1 gives the accuracy of docs/measurements.md; less is faster and less accurate
     """
 
-    parameters: Parameters
+    service: Service
     front_s: float
     lengths: Sequence[RequestLengths]
     background: Background
@@ -85,61 +89,62 @@ class CapacityModel:
 
         With the same generator state the requests differ only in their times.
         """
-        engine = Engine(self.parameters, Random(0))
-        truths: list[Truth] = []
-        stream = self._requests(total_per_s, requests, rng)
-        settled = round(SETTLE_RATIO * len(stream))
-        for number, request in enumerate(stream):
-            truth = engine.submit(request)
-            if number >= settled and not request.background:
-                truths.append(truth)
-            if number % 1_000 == 999 and engine.waiting > requests / 4:
-                break  # overload: the queue only grows
-        engine.advance(engine.at_s + max((slo.threshold_s or 0.0) for slo in slos))
-        return [self._share(slo, truths, engine.at_s) for slo in slos]
+        stream, is_own = self._requests(total_per_s, requests, rng)
+        limits_s = {slo.threshold_s or 0.0 for slo in slos if slo.signal == "itl"} or {NO_LIMIT}
+        shares: dict[Slo, float] = {}
+        for limit_s in limits_s:
+            longest_s = max((slo.threshold_s or 0.0) for slo in slos)
+            until_s = stream.at_s[-1] + longest_s
+            course = serve(
+                self.service, stream, until_s, array("d"), limit_s=limit_s, max_waiting=OVERLOAD_RATIO * requests
+            )
+            judged = np.flatnonzero(is_own[: course.served])
+            judged = judged[judged >= round(SETTLE_RATIO * len(is_own))]
+            now_s = until_s if course.served == len(is_own) else stream.at_s[course.served - 1]
+            for slo in slos:
+                if slo.signal != "itl" or slo.threshold_s == limit_s:
+                    events, bad = self._events(slo, stream, course, judged, now_s)
+                    shares[slo] = max(0.5, bad) / max(1.0, events)
+        return [shares[slo] for slo in slos]
 
-    def _requests(self, total_per_s: float, requests: int, rng: Random) -> list[Request]:
+    def _requests(self, total_per_s: float, requests: int, rng: Random) -> tuple[Stream, NDArray[np.bool_]]:
         """Poisson stream with exact means: its rate, background share and mean lengths equal those of the model.
 
         Random variation of these means would dominate the noise of the share: 1% in the rate changes it by a sixth on a steep
-        engine.
+        service. Also returns which requests are the sweep's.
         """
+        generator = np.random.default_rng(rng.getrandbits(64))
         per_s = self.background.per_s if self.background.lengths else 0.0
         background = min(MAX_BACKGROUND_RATIO * requests, round(requests * per_s / max(1e-9, total_per_s - per_s)))
-        is_background = [True] * background + [False] * requests
-        rng.shuffle(is_background)
-        own_lengths = _balanced_sample(self.lengths, requests, rng)
-        background_lengths = _balanced_sample(self.background.lengths, background, rng)
-        gaps = [rng.expovariate(1.0) for _ in is_background]
-        unit_s = len(gaps) / total_per_s / sum(gaps)
-        max_tokens = self.parameters.kv_blocks * self.parameters.block_tokens
-        stream, at_s = [], 0.0
-        for from_background, gap in zip(is_background, gaps, strict=True):
-            at_s += gap * unit_s
-            prompt, output = (background_lengths if from_background else own_lengths).pop()
-            if prompt + output <= max_tokens:  # the engine refuses a longer request
-                stream.append(Request(at_s, prompt, output, (), from_background))
-        return stream
+        is_own = generator.permutation(np.arange(background + requests) >= background)
+        lengths = np.empty((len(is_own), 2))
+        lengths[is_own] = _balanced_sample(self.lengths, requests, generator)
+        lengths[~is_own] = _balanced_sample(self.background.lengths, background, generator)
+        gaps = generator.exponential(size=len(is_own))
+        at_s = np.cumsum(gaps) * (len(gaps) / total_per_s / gaps.sum())
+        fits = lengths.sum(axis=1) <= self.service.kv_tokens  # the engine refuses a longer request
+        at, prompts, outputs = (array("d", column[fits].tobytes()) for column in (at_s, lengths[:, 0], lengths[:, 1]))
+        return Stream(at, prompts, outputs, with_gaps=bytes(len(at))), is_own[fits]
 
-    def _share(self, slo: Slo, truths: Sequence[Truth], now_s: float) -> float:
-        counts = [self._events(slo, truth, now_s) for truth in truths]
-        return max(0.5, sum(bad for _, bad in counts)) / max(1, sum(events for events, _ in counts))
-
-    def _events(self, slo: Slo, truth: Truth, now_s: float) -> tuple[int, int]:
-        """(events, bad events) of a request; none if its outcome is not known yet."""
+    def _events(
+        self, slo: Slo, stream: Stream, course: Course, judged: NDArray[np.intp], now_s: float
+    ) -> tuple[float, float]:
+        """(events, bad events) of requests; none of those whose outcome is not known yet."""
         limit_s = slo.threshold_s or 0.0
-        age_s = now_s - truth.request.arrival_s
+        at_s, first_s, end_s, outputs = (
+            view(values)[judged] for values in (stream.at_s, course.first_s, course.end_s, stream.outputs)
+        )
         if slo.signal in ("ttft", "e2e"):
-            last_s = truth.first_token_s if slo.signal == "ttft" else truth.end_s
-            if last_s is None:
-                return (1, 1) if age_s > limit_s else (0, 0)
-            return 1, int(last_s - truth.request.arrival_s + self.front_s > limit_s)
-        if truth.end_s is None or truth.tokens < 2:
-            return 0, 0
+            last_s = first_s if slo.signal == "ttft" else end_s
+            is_known = (last_s >= 0) | (now_s - at_s > limit_s)
+            is_bad = is_known & ((last_s < 0) | (last_s - at_s + self.front_s > limit_s))
+            return float(is_known.sum()), float(is_bad.sum())
+        has_ended = (end_s >= 0) & (outputs >= 2)
         if slo.signal == "tpot":
-            return 1, int((truth.tpot_s or 0.0) > limit_s)
-        bad = sum(n for n, first_s, slope_s in truth.runs if first_s + slope_s * (n - 1) / 2 > limit_s)
-        return truth.tokens - 1, bad
+            tpot_s = (end_s - first_s) / np.maximum(1.0, outputs - 1)
+            return float(has_ended.sum()), float((has_ended & (tpot_s > limit_s)).sum())
+        gaps = np.ceil((outputs - 1) / self.service.tokens_per_step)
+        return float(gaps[has_ended].sum()), float(view(course.slow)[judged][has_ended].sum())
 
     def knee(self, slo: Slo, near_per_s: float, rng: Random) -> Knee | None:
         """Bisect from `near_per_s`, then fit a straight line to the logarithms of longer runs around the knee.
@@ -183,12 +188,11 @@ class CapacityModel:
         return [log(share / other_share) / knee.slope for other_share in shares]
 
 
-def _balanced_sample(lengths: Sequence[RequestLengths], count: int, rng: Random) -> list[RequestLengths]:
-    """`count` lengths, each drawn equally often."""
-    sample: list[RequestLengths] = []
-    while lengths and len(sample) < count:
-        sample += rng.sample(lengths, min(len(lengths), count - len(sample)))
-    return sample
+def _balanced_sample(lengths: Sequence[RequestLengths], count: int, generator: np.random.Generator) -> Array:
+    """`count` lengths, each drawn equally often, shape (count, 2)."""
+    rounds = ceil(count / len(lengths)) if lengths else 0
+    places = [generator.permutation(len(lengths)) for _ in range(rounds)]
+    return np.array(lengths, dtype=np.float64)[np.concatenate(places)[:count]] if places else np.empty((0, 2))
 
 
 def _bracket(

@@ -5,7 +5,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from prober.features.capacity.replay import Background
-from prober.simulation.parameters import Parameters
+from prober.simulation.serving import Service
 
 MAX_TTFT_ERROR = 0.2  # median |log(observed ÷ replayed)| of a fit that is used
 MIN_QUEUE = 4  # fewer waiting requests can be an accident of one step
@@ -14,13 +14,14 @@ DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Engine of earlier sweeps, whose uncertainty grows with age.
+    """Service of earlier sweeps, whose uncertainty grows with age.
 
-    front_s: latency in front of the engine
+    front_s: latency in front of it
     spread: standard deviation of each log parameter when new; spread_per_day: added for each day of age
     """
 
-    parameters: Parameters
+    service: Service
+    structure: str
     front_s: float
     age_s: float
     spread: float = 0.1
@@ -41,10 +42,11 @@ class Trouble(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A fitted engine.
+    """A fitted service.
 
-    front_s: latency in front of the engine (network, gateway)
-    repeats: engines that fit the same record under random weights (bootstrap)
+    structure: name of its structure, of `structures.STRUCTURES`
+    front_s: latency in front of it (network, gateway)
+    repeats: services that fit the same record under random weights (bootstrap)
     error: median of |log(TTFT observed ÷ replayed)|
     predicted, observed: trouble in the replay and in the record
     slots_seen: the record shows the limit of running sequences
@@ -52,9 +54,10 @@ class Fit:
     drawn: the background's arrival times are drawn at random, because the record has no individual ones
     """
 
-    parameters: Parameters
+    service: Service
+    structure: str
     front_s: float
-    repeats: tuple[tuple[Parameters, float], ...]
+    repeats: tuple[tuple[Service, float], ...]
     error: float
     predicted: Trouble
     observed: Trouble

@@ -115,12 +115,12 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
 
 def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float) -> tuple[Capacity | None, Knee | None]:
     """Capacity by the model, and the model's knee; None without a knee, and no capacity if it is too far beyond the rates."""
-    model = CapacityModel(fitted.parameters, fitted.front_s, _lengths(record), fitted.background, effort)
+    model = CapacityModel(fitted.service, fitted.front_s, _lengths(record), fitted.background, effort)
     highest_per_s = _highest_per_s(record)
     knee = model.knee(slo, highest_per_s, rng)
     if knee is None or (not record.reached and knee.rate_per_s > highest_per_s * MAX_EXTRAPOLATION):
         return None, knee
-    repeats = [replace(model, parameters=parameters, front_s=front_s) for parameters, front_s in fitted.repeats]
+    repeats = [replace(model, service=service, front_s=front_s) for service, front_s in fitted.repeats]
     half_width = Z * _model_error(record, fitted, knee, model.knee_shifts(repeats, slo, knee, rng))
     capacity = Capacity(
         slo.name,

@@ -1,10 +1,9 @@
-"""Difference between a sweep's record and its replay, as a function of the parameters of the simulated engine.
+"""Difference between a sweep's record and its replay, as a function of the costs of a service of one structure.
 
-A parameter vector has shape (6,) and holds the logarithms of PARAMETERS. A residual is the difference of an observation from its
+A parameter vector has shape (8,) and holds the logarithms of PARAMETERS. A residual is the difference of an observation from its
 replayed value in units of the spread of its kind; the cost is Huber's, plus that of the distance from the prior.
 
-The replays take more than nine tenths of a fit's CPU time, and a replay is sequential: arrays serve everything around it, and a
-`Point` keeps a replay's values so that a change of scale needs no second one.
+A `Point` keeps a replay's values so that a change of scale needs no second one.
 """
 
 from collections.abc import Sequence
@@ -14,15 +13,17 @@ from math import exp, log
 import numpy as np
 
 from prober.features.capacity.engine_fit import Prior
-from prober.features.capacity.observations import KINDS, TTFT, Array, neighbours, observations
-from prober.features.capacity.replay import Scene, beginning, min_kv_blocks, replay
+from prober.features.capacity.observations import KINDS, TTFT, Array, Observations, neighbours
+from prober.features.capacity.replay import Scene, beginning
+from prober.features.capacity.structures import Structure
 from prober.features.capacity.sweep_record import Record
-from prober.simulation.parameters import Parameters
+from prober.simulation.serving import NO_LIMIT, Service
 
-PARAMETERS = ("step_s", "sequence_s", "prefill_token_s", "kv_token_s", "max_batched_tokens", "front_s")
-BUDGET = PARAMETERS.index("max_batched_tokens")
-PRIOR_SPREADS = np.array((2.0, 1.2, 2.0, 1.2, 1.0, 1.5))  # of log parameters, before any sweep
-DERIVATIVE_STEPS = (0.04, 0.3, 0.04, 0.3, 0.15, 0.3)  # of log parameters
+COSTS = ("step_s", "sequence_s", "prefill_token_s", "kv_token_s", "budget", "front_base_s", "front_token_s")
+PARAMETERS = (*COSTS, "front_s")
+BUDGET, FRONT = COSTS.index("budget"), COSTS.index("front_base_s")
+PRIOR_SPREADS = np.array((2.0, 1.2, 2.0, 1.2, 1.0, 1.5, 1.5, 1.5))  # of log parameters, before any sweep
+DERIVATIVE_STEPS = (0.04, 0.3, 0.04, 0.3, 0.15, 0.1, 0.1, 0.3)  # of log parameters
 # Spread below which no observation is trusted: engines do not repeat themselves, and phases of steps are unknown. By KINDS.
 MIN_SCALES = np.array((0.03, 0.01, 0.01, 0.05, 0.15, 0.15))
 MAX_SCALE = 1.0
@@ -31,9 +32,7 @@ KIND_WEIGHTS = np.array((0.3, 1.0, 1.0, 0.5, 0.3, 0.3))  # by KINDS
 GROUP_SIZE, GROUP_WEIGHT = 8, 1.0
 HUBER = 1.5  # residual from which the cost is linear
 MEDIAN_TO_SIGMA = 1.48  # of a normal distribution's absolute deviations
-BLOCK_TOKENS = 16
 UNLIMITED_SLOTS = 2_048  # limit of running sequences where the record shows none
-UNLIMITED_KV_BLOCKS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +50,22 @@ class Objective:
     observed: observations in use
     """
 
-    def __init__(self, record: Record, scene: Scene, prior: Prior | None) -> None:
+    def __init__(
+        self, record: Record, items: Observations, scene: Scene, structure: Structure, prior: Prior | None
+    ) -> None:
+        self.structure = structure
         self.slots = UNLIMITED_SLOTS
         self.center, self.spread = _initial_vector(record), PRIOR_SPREADS
         if prior is not None:
+            service = prior.service._asdict()
+            known = [service[name] for name in COSTS] + [prior.front_s]
             self.center = np.array(
-                [log(getattr(prior.parameters, name)) for name in PARAMETERS[:-1]] + [log(prior.front_s)]
+                [log(value) if value > 0 else rough for value, rough in zip(known, self.center, strict=True)]
             )
             self.spread = np.minimum(prior.deviation, PRIOR_SPREADS)
         self.scene = scene
-        self._kv_blocks = max(_kv_blocks(record), min_kv_blocks(scene, BLOCK_TOKENS))
-        self._all = observations(record)
+        self._kv_tokens = _kv_tokens(record) / structure.replicas
+        self._all = items
         self.reset_scales(0.2)
         self.restrict(1.0)
 
@@ -82,25 +86,17 @@ class Objective:
 
     def evaluate(self, vector: Array) -> Point:
         """Replay the scene with these parameters."""
-        parameters, front_s = self.engine(vector)
-        requests, pages = replay(parameters, self._scene)
-        return Point(vector, self.observed.replayed(requests, pages, front_s))
+        service, front_s = self.service(vector)
+        return Point(vector, self.observed.replayed(self._scene.replayed(service), self._scene, front_s))
 
-    def engine(self, vector: Array) -> tuple[Parameters, float]:
-        """Engine of a parameter vector, and the latency in front of it in seconds."""
-        step_s, sequence_s, prefill_s, kv_s, budget, front_s = (exp(min(20.0, value)) for value in vector.tolist())
-        max_tokens = max(16, round(budget))
-        parameters = Parameters(
-            step_s=step_s,
-            sequence_s=sequence_s,
-            prefill_token_s=prefill_s,
-            kv_token_s=kv_s,
-            max_batched_tokens=max_tokens,
-            max_sequences=min(self.slots, max_tokens),
-            kv_blocks=self._kv_blocks,
-            block_tokens=BLOCK_TOKENS,
-        )
-        return parameters, front_s
+    def service(self, vector: Array) -> tuple[Service, float]:
+        """Service of a parameter vector, and the latency in front of it in seconds."""
+        *costs, front_s = (exp(min(20.0, value)) for value in vector.tolist())
+        step_s, sequence_s, prefill_token_s, kv_token_s = costs[:BUDGET]
+        budget = max(16.0, round(costs[BUDGET]))
+        slots = min(self.slots, budget) if self.structure.mixed else self.slots
+        service = Service(step_s, sequence_s, prefill_token_s, kv_token_s, budget, slots, self._kv_tokens)
+        return self.structure.applied(service, *costs[FRONT:]), front_s
 
     def residuals(self, point: Point) -> Array:
         """Residuals of observations, then of groups of neighbours. 0 where the replay has no value."""
@@ -142,10 +138,13 @@ class Objective:
         return float(errors[len(errors) // 2])
 
     def jacobian(self, point: Point) -> Array:
-        """Derivatives of the replayed values in units of spread by the log parameters, shape (residuals, 6); one replay each."""
+        """Derivatives of the replayed values in units of spread by the log parameters, shape (residuals, 8); one replay each."""
         residuals = self.residuals(point)
         columns = []
         for number, size in enumerate(DERIVATIVE_STEPS):
+            if number in (FRONT, FRONT + 1) and not self.structure.has_front:
+                columns.append(np.zeros_like(residuals))
+                continue
             vector = point.vector.copy()
             vector[number] += size
             columns.append((residuals - self.residuals(self.evaluate(vector))) / size)
@@ -174,12 +173,16 @@ def _initial_vector(record: Record) -> Array:
         for ttft_s, request in zip(ttfts_s, valid, strict=True)
     )
     prefill_s = prefills_s[len(prefills_s) // 4]
-    return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, 2_048, step_s * 0.1))
+    # A front is busy for half of the time at the highest rate; a third of that time goes by prompt length.
+    front_s = 0.5 / max([stage.total_per_s for stage in record.stages], default=1.0)
+    prompt_tokens = max(1.0, sum(request.prompt_tokens for request in valid) / max(1, len(valid)))
+    front = (front_s * 0.67, front_s * 0.33 / prompt_tokens)
+    return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, 2_048, *front, step_s * 0.1))
 
 
-def _kv_blocks(record: Record) -> int:
-    """KV blocks as the page shows them; without it practically unlimited."""
+def _kv_tokens(record: Record) -> float:
+    """Size of the KV cache as the page shows it; without it unlimited."""
     capacities: Sequence[float] = [
         signals.kv_cache_capacity_tokens for _, signals in record.readings if signals.kv_cache_capacity_tokens
     ]
-    return round(capacities[-1] / BLOCK_TOKENS) if capacities else UNLIMITED_KV_BLOCKS
+    return capacities[-1] if capacities else NO_LIMIT

@@ -18,11 +18,12 @@ import numpy as np
 
 from prober.features.capacity.engine_fit import Fit, Prior, Trouble
 from prober.features.capacity.fit_objective import BUDGET, PRIOR_SPREADS, UNLIMITED_SLOTS, Objective, Point
-from prober.features.capacity.observations import Array
-from prober.features.capacity.replay import Background, Scene, background, build_scene, replay
+from prober.features.capacity.observations import Array, observations, ttfts_s
+from prober.features.capacity.replay import Background, Scene, background, build_scene
 from prober.features.capacity.request_record import RequestRecord
+from prober.features.capacity.structures import STRUCTURES
 from prober.features.capacity.sweep_record import Record
-from prober.simulation.parameters import Parameters
+from prober.simulation.serving import Service
 
 MIN_ANSWERS = 20
 BEFORE_S = 10.0  # of background load before the sweep is replayed
@@ -42,8 +43,9 @@ MAX_KV_USAGE, MIN_FULL_READINGS = (
 )  # above that usage the cache limits the batch; readings that show a limit of sequences
 DAMPING, MAX_DAMPING_STEPS = 0.1, 3
 WALK_STEPS, RESCALE_EVERY = 200, 40
-WALK_SIZES = (0.03, 0.5, 0.08, 0.5, 0.05, 0.3)  # of log parameters
+WALK_SIZES = (0.03, 0.5, 0.08, 0.5, 0.05, 0.1, 0.1, 0.3)  # of log parameters
 REDRAWS = 8  # of background arrivals, if the first ones cause no breach or queue
+CLUSTER = 3.0  # observations that err together
 BLOCK_S = 4.0  # observations that are closer are not independent and share one random weight
 
 
@@ -54,18 +56,23 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
         return None
     load = background(record, rng)
     recent = _recent(record)
-    objective = Objective(recent, build_scene(recent, load, rng), prior)
-    point = _walk(objective, _search(objective, recent), rng)
+    scene, items = build_scene(recent, load, rng), observations(recent)
+    fitted = []
+    for structure in STRUCTURES:
+        objective = Objective(recent, items, scene, structure, prior)
+        fitted.append((objective, _walk(objective, _search(objective, recent), rng)))
+    objective, point = _best(fitted)
     jacobian = objective.jacobian(point)
-    parameters, front_s = objective.engine(point.vector)
+    service, front_s = objective.service(point.vector)
     is_drawn = recent.background is None and load.per_s > 0
     threshold_s = _threshold_s(recent)
     return Fit(
-        parameters,
+        service,
+        objective.structure.name,
         front_s,
-        tuple(objective.engine(_reweighted(objective, point, jacobian, rng)) for _ in range(repeats)),
+        tuple(objective.service(_reweighted(objective, point, jacobian, rng)) for _ in range(repeats)),
         objective.ttft_error(point),
-        _predicted_trouble(recent, objective.scene, load if is_drawn else None, (parameters, front_s), rng),
+        _predicted_trouble(recent, objective.scene, load if is_drawn else None, (service, front_s), rng),
         _observed_trouble(recent, threshold_s),
         objective.slots < UNLIMITED_SLOTS,
         load,
@@ -80,6 +87,21 @@ def _recent(record: Record) -> Record:
     if individual is not None:
         individual = tuple(request for request in individual if request.arrival_s >= from_s)
     return replace(record, readings=tuple(row for row in record.readings if row[0] >= from_s), background=individual)
+
+
+def _best(fitted: Sequence[tuple[Objective, Point]]) -> tuple[Objective, Point]:
+    """The structure of least cost and penalty, all by the spreads of the one that is left.
+
+    A spread of its own would let a structure that explains nothing call everything noise.
+    """
+    best = fitted[0]
+    for _ in range(3):
+        scales = best[0].scales
+        for objective, _ in fitted:
+            objective.scales = scales.copy()
+        best = min(fitted, key=lambda pair: pair[0].cost(pair[1]) / CLUSTER + pair[0].structure.penalty)
+        best[0].rescale(best[1])
+    return best
 
 
 def _search(objective: Objective, record: Record) -> Point:
@@ -225,7 +247,7 @@ def _observed_trouble(record: Record, threshold_s: float) -> Trouble:
 
 
 def _predicted_trouble(
-    record: Record, scene: Scene, drawn: Background | None, engine: tuple[Parameters, float], rng: Random
+    record: Record, scene: Scene, drawn: Background | None, engine: tuple[Service, float], rng: Random
 ) -> Trouble:
     """Trouble in a replay of `scene`. drawn: background whose arrival times are random, None if they are known.
 
@@ -242,15 +264,16 @@ def _predicted_trouble(
     )
 
 
-def _replayed_trouble(record: Record, scene: Scene, engine: tuple[Parameters, float], threshold_s: float) -> Trouble:
-    parameters, front_s = engine
-    requests, pages = replay(parameters, scene)
+def _replayed_trouble(record: Record, scene: Scene, engine: tuple[Service, float], threshold_s: float) -> Trouble:
+    service, front_s = engine
+    course = scene.replayed(service)
+    ttfts = (ttfts_s(course, scene) + front_s).tolist()
     breaches = sum(
-        replayed.ttft_s is None or replayed.ttft_s + front_s > threshold_s
-        for replayed, request in zip(requests, record.requests, strict=True)
+        not ttft_s <= threshold_s
+        for ttft_s, request in zip(ttfts, record.requests, strict=True)
         if _is_judged(request, threshold_s)
     )
-    return Trouble(breaches, max((page.waiting for page in pages), default=0))
+    return Trouble(breaches, int(max(course.waiting, default=0)))
 
 
 def _is_judged(request: RequestRecord, threshold_s: float) -> bool:

@@ -1,6 +1,6 @@
 """Observations of a sweep's record, and the same quantities of a replay, as arrays."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, log, sqrt
 from typing import Any
@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prober.features.capacity.replay import ReplayedPage, ReplayedRequest
+from prober.features.capacity.replay import Scene
 from prober.features.capacity.sweep_record import Record
+from prober.simulation.serving import Course, Doubles
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 MIN_READING_GAP_S = 0.4  # closer readings of the page count as one
-# Kinds of observations: the fields of ReplayedRequest, then those of ReplayedPage.
+# Kinds of observations: of requests, then of the page.
 KINDS = ("ttft", "tpot", "gap", "max_gap", "running", "waiting")
 TTFT, TPOT, GAP, MAX_GAP, RUNNING, WAITING = range(len(KINDS))
 
@@ -45,21 +46,45 @@ class Observations:
         """The observations for which `mask`, of shape (n,), is true."""
         return Observations(*(getattr(self, name)[mask] for name in self.__slots__))
 
-    def replayed(self, requests: Sequence[ReplayedRequest], pages: Sequence[ReplayedPage], front_s: float) -> Array:
+    def replayed(self, course: Course, scene: Scene, front_s: float) -> Array:
         """The same quantities in a replay, shape (n,); NaN where the replay ends before.
 
-        front_s: latency in front of the engine.
+        front_s: latency in front of the service.
         """
         values = np.full(len(self.kind), np.nan)
         of_request = self.kind < RUNNING
-        seconds = np.array(requests, dtype=np.float64)[self.index[of_request], self.kind[of_request]]
-        seconds += np.where(self.kind[of_request] == TTFT, front_s, 0.0)
-        values[of_request] = np.log(np.where(seconds > 0, seconds, np.nan))
-        of_page = ~of_request & (self.index < len(pages))
-        if pages:
-            counts = np.array(pages, dtype=np.float64)[self.index[of_page], self.kind[of_page] - RUNNING]
-            values[of_page] = np.sqrt(counts + 0.5)
+        index, kind = self.index[of_request], self.kind[of_request]
+        known = index < len(scene.own)
+        seconds = np.full(len(index), np.nan)
+        seconds[known] = _latencies_s(course, scene, front_s)[kind[known], index[known]]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values[of_request] = np.log(np.where(seconds > 0, seconds, np.nan))
+        of_page = ~of_request & (self.index < len(scene.readings_s))
+        pages = np.stack((view(course.running), view(course.waiting)))
+        values[of_page] = np.sqrt(pages[self.kind[of_page] - RUNNING, self.index[of_page]] + 0.5)
         return values
+
+
+def ttfts_s(course: Course, scene: Scene) -> Array:
+    """TTFTs of the record's requests in a replay, shape (requests,); NaN where the replay ends before."""
+    own = np.array(scene.own, dtype=np.intp)
+    first_s = view(course.first_s)[own]
+    return np.where(first_s >= 0, first_s - view(scene.stream.at_s)[own], np.nan)
+
+
+def _latencies_s(course: Course, scene: Scene, front_s: float) -> Array:
+    """Latencies of the record's requests by kind, shape (4, requests)."""
+    own = np.array(scene.own, dtype=np.intp)
+    first_s, end_s, outputs = view(course.first_s)[own], view(course.end_s)[own], view(scene.stream.outputs)[own]
+    has_ended = (end_s >= 0) & (outputs > 1)
+    tpot_s = np.where(has_ended, (end_s - first_s) / np.maximum(1.0, outputs - 1), np.nan)
+    gaps_s = [np.where(has_ended, view(values)[own], np.nan) for values in (course.gap_s, course.max_gap_s)]
+    return np.stack((ttfts_s(course, scene) + front_s, tpot_s, *gaps_s))
+
+
+def view(values: Doubles) -> Array:
+    """The same memory as an array."""
+    return np.frombuffer(values, dtype=np.float64) if len(values) else np.empty(0)
 
 
 def observations(record: Record) -> Observations:

@@ -1,19 +1,18 @@
-"""Replay of a sweep's record through a simulated engine with given parameters."""
+"""The stream of a sweep's record as the model of a service gets it, for a replay with given costs and structure."""
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
 from prober.features.capacity.sweep_record import Record, other_counts
 from prober.measure.engine_signals import EngineHistogram
-from prober.simulation.engine import Engine
-from prober.simulation.parameters import Parameters
-from prober.simulation.request import Request, Run, Truth
+from prober.simulation.serving import Course, Doubles, Service, Stream, serve
 
 MAX_REQUESTS_WITH_GAPS = 150  # requests of a replay whose gaps are computed
 LEAD_S = 10.0  # of background load before the first observation: the engine was not empty
@@ -43,36 +42,22 @@ class Background:
 class Scene:
     """Input of a replay. Times are seconds from its begin, LEAD_S before the record's.
 
-    requests: of the sweep and the background, by arrival
-    own: for each request its index in the record; -1 for the background
+    stream: requests of the sweep and the background, by arrival
+    own: for each request of the record its place in the stream; those of a partial replay that are not in it have none
     readings_s: times of the page readings
     until_s: end of the replay
     from_s: begin of the replay on the record's clock
-    with_gaps: indices in the record of requests whose gaps are computed, which costs time
     """
 
-    requests: tuple[Request, ...]
+    stream: Stream
     own: tuple[int, ...]
-    readings_s: tuple[float, ...]
+    readings_s: Doubles
     until_s: float
     from_s: float
-    with_gaps: frozenset[int]
 
-
-class ReplayedRequest(NamedTuple):
-    """Latencies of a request in a replay; None if the replay ends before."""
-
-    ttft_s: float | None
-    tpot_s: float | None
-    gap_s: float | None
-    max_gap_s: float | None
-
-
-class ReplayedPage(NamedTuple):
-    """Values of the engine's page in a replay."""
-
-    running: int
-    waiting: int
+    def replayed(self, service: Service) -> Course:
+        """The course of the stream."""
+        return serve(service, self.stream, self.until_s, self.readings_s)
 
 
 def background(record: Record, rng: Random) -> Background:
@@ -142,80 +127,32 @@ def build_scene(record: Record, load: Background, rng: Random) -> Scene:
         while (at_s := at_s + rng.expovariate(load.per_s)) < 0:
             rows.append((at_s, *rng.choice(load.lengths), -1))
     rows.sort()
-    stride = ceil(len(record.requests) / MAX_REQUESTS_WITH_GAPS)
+    stride = max(1, ceil(len(record.requests) / MAX_REQUESTS_WITH_GAPS))
+    places = sorted(range(len(rows)), key=lambda place: rows[place][3])[-len(record.requests) :]
     return Scene(
-        tuple(Request(at_s + LEAD_S, prompt, output, (), own < 0) for at_s, prompt, output, own in rows),
-        tuple(own for *_, own in rows),
-        tuple(at_s - from_s + LEAD_S for at_s, _ in record.readings),
+        Stream(
+            array("d", [at_s + LEAD_S for at_s, *_ in rows]),
+            array("d", [prompt for _, prompt, *_ in rows]),
+            array("d", [output for *_, output, _ in rows]),
+            bytes(own >= 0 and own % stride == 0 for *_, own in rows),
+        ),
+        tuple(places),
+        array("d", [at_s - from_s + LEAD_S for at_s, _ in record.readings]),
         record.until_s - from_s + LEAD_S,
         from_s - LEAD_S,
-        frozenset(range(0, len(record.requests), max(1, stride))),
     )
 
 
 def beginning(scene: Scene, last_s: float, until_s: float) -> Scene:
     """Part of a scene: requests up to `last_s`, replayed up to `until_s` (seconds since the record's begin)."""
-    count = sum(request.arrival_s <= last_s + LEAD_S for request in scene.requests)
+    count = sum(at_s <= last_s + LEAD_S for at_s in scene.stream.at_s)
     return replace(
         scene,
-        requests=scene.requests[:count],
-        own=scene.own[:count],
-        readings_s=tuple(reading_s for reading_s in scene.readings_s if reading_s <= until_s + LEAD_S),
+        stream=Stream(*(column[:count] for column in scene.stream)),  # type: ignore[arg-type]
+        own=tuple(place for place in scene.own if place < count),
+        readings_s=array("d", [reading_s for reading_s in scene.readings_s if reading_s <= until_s + LEAD_S]),
         until_s=until_s + LEAD_S + GRACE_S,
     )
-
-
-def min_kv_blocks(scene: Scene, block_tokens: int) -> int:
-    """KV blocks of the longest request, for which the engine has room."""
-    longest = max(request.prompt_tokens + request.output_tokens for request in scene.requests)
-    return ceil(longest / block_tokens) + 1
-
-
-def replay(parameters: Parameters, scene: Scene) -> tuple[list[ReplayedRequest], list[ReplayedPage]]:
-    """Results of the sweep's requests and page readings. Takes about 40 µs per request."""
-    engine = Engine(parameters, Random(0))
-    truths: list[Truth] = []
-    pages: list[ReplayedPage] = []
-    due = iter((*scene.readings_s, inf))
-    reading_s = next(due)
-    for request, own in zip(scene.requests, scene.own, strict=True):
-        while reading_s <= request.arrival_s:
-            pages.append(_page(engine, reading_s))
-            reading_s = next(due)
-        truth = engine.submit(request)
-        if own >= 0:
-            truths.append(truth)
-    while reading_s <= scene.until_s:
-        pages.append(_page(engine, reading_s))
-        reading_s = next(due)
-    engine.advance(scene.until_s + 1e-9)
-    return [_replayed(truth, with_gaps=index in scene.with_gaps) for index, truth in enumerate(truths)], pages
-
-
-def _page(engine: Engine, at_s: float) -> ReplayedPage:
-    engine.advance(at_s)
-    return ReplayedPage(engine.running, engine.waiting)
-
-
-def _replayed(truth: Truth, *, with_gaps: bool) -> ReplayedRequest:
-    if truth.end_s is None or truth.first_token_s is None or truth.tokens < 2:
-        return ReplayedRequest(truth.ttft_s, None, None, None)
-    tpot_s = (truth.end_s - truth.first_token_s) / (truth.tokens - 1)
-    if not with_gaps:
-        return ReplayedRequest(truth.ttft_s, tpot_s, None, None)
-    max_gap_s = max(first_s + max(0.0, slope_s * (n - 1)) for n, first_s, slope_s in truth.runs)
-    return ReplayedRequest(truth.ttft_s, tpot_s, _median_gap_s(truth.runs), max_gap_s)
-
-
-def _median_gap_s(runs: Sequence[Run]) -> float:
-    """Mean gap of the run that contains the median gap."""
-    means = sorted((first_s + slope_s * (n - 1) / 2, n) for n, first_s, slope_s in runs)
-    remaining = sum(n for _, n in means) / 2
-    for mean_s, n in means:
-        remaining -= n
-        if remaining <= 0:
-            return mean_s
-    return means[-1][0]
 
 
 def _background_times_s(record: Record, rng: Random) -> Iterator[float]:

@@ -117,7 +117,7 @@ class SweepJob:
         prior = None
         if sweeps.model is not None:
             fitted_unix_s, fit = sweeps.model
-            prior = Prior(fit.parameters, fit.front_s, age_s=started_unix_s - fitted_unix_s)
+            prior = Prior(fit.service, fit.structure, fit.front_s, age_s=started_unix_s - fitted_unix_s)
 
         def on_action(action: Action) -> None:
             self._series.rate(action.rate_per_s if isinstance(action, Run) else 0.0)

@@ -14,13 +14,15 @@ from prober.features.capacity.capacity_model import CapacityModel
 from prober.features.capacity.engine_fit import Fit, Prior, Trouble
 from prober.features.capacity.estimate import CapacityEstimate, estimate_capacity
 from prober.features.capacity.fitting import fit
-from prober.features.capacity.replay import Background, RequestLengths, background, build_scene, replay
+from prober.features.capacity.observations import ttfts_s
+from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
 from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import Record, Stage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.simulation.parameters import Parameters
+from prober.simulation.serving import Service
 from prober.workload.shapes import Lognormal
 from tests.features.capacity.simulated_sweep import Driver, SimulatedTarget, Telemetry, Workload
 
@@ -34,6 +36,7 @@ WORLD = SimulatedTarget(
     0.6,
     2.0,
 )
+SERVICE = Service(0.02, 1e-4, 100e-6, 65e-9, 1_024, 20, 32_000)  # the engine of WORLD
 KNEE = 8.96  # of 60,000 requests, as bench.worlds has it
 
 
@@ -92,23 +95,25 @@ def test_a_replay_with_the_true_engine_shows_what_was_seen() -> None:
     """TTFTs and TPOTs of a sweep, from its record and the engine's parameters, to within a step."""
     seen = record("arrivals")
     others = background(seen, Random(1))
-    shown, looks = replay(WORLD.parameters, build_scene(seen, others, Random(1)))
-    pairs = [(a.ttft_s, b.ttft_s) for a, b in zip(seen.requests, shown, strict=True) if a.ttft_s and b.ttft_s]
-    assert len(pairs) > 50
-    off = sorted(abs(a - b) for a, b in pairs)
-    assert off[len(off) // 2] < 0.005
-    assert len(looks) == len(seen.readings)
-    assert max(look.running for look in looks) <= 20
+    scene = build_scene(seen, others, Random(1))
+    course = scene.replayed(SERVICE)
+    pairs = zip(seen.requests, ttfts_s(course, scene), strict=True)
+    errors_s = sorted(abs(request.ttft_s - replayed_s) for request, replayed_s in pairs if request.ttft_s)
+    assert len(errors_s) > 50
+    assert errors_s[len(errors_s) // 2] < 0.005
+    assert len(course.running) == len(seen.readings)
+    assert max(course.running) <= 20
 
 
 def test_the_fit_finds_the_engine() -> None:
     """What a step costs to a few percent, and its limit of sequences where it bit."""
     found = fitted()
     assert found.good
-    assert abs(log(found.parameters.step_s / 0.02)) < 0.05
-    assert abs(log(found.parameters.prefill_token_s / 100e-6)) < 0.15
-    assert abs(found.parameters.max_sequences - 20) <= 1
-    assert found.parameters.kv_blocks == 2_000
+    assert found.structure == "chunked prefill"
+    assert abs(log(found.service.step_s / 0.02)) < 0.05
+    assert abs(log(found.service.prefill_token_s / 100e-6)) < 0.15
+    assert abs(found.service.slots - 20) <= 1
+    assert found.service.kv_tokens == 32_000
 
 
 def test_counters_tell_the_background() -> None:
@@ -183,12 +188,12 @@ def test_a_prior_holds_what_a_sweep_does_not_show_and_fades() -> None:
     """What a prompt token costs, told wrongly: seconds of a sweep believe a fresh prior more than one of a month ago."""
     seen = record("arrivals")
     few = replace(seen, requests=seen.requests[:24], readings=seen.readings[:60])
-    told = replace(WORLD.parameters, prefill_token_s=WORLD.parameters.prefill_token_s * 2)
+    told = SERVICE._replace(prefill_token_s=SERVICE.prefill_token_s * 2)
     off = []
     for age_s in (0.0, 30 * 86_400.0):
-        found = fit(few, Random(1), Prior(told, 0.0005, age_s), repeats=0)
+        found = fit(few, Random(1), Prior(told, "chunked prefill", 0.0005, age_s), repeats=0)
         assert found is not None
-        off.append(abs(log(found.parameters.prefill_token_s / told.prefill_token_s)))
+        off.append(abs(log(found.service.prefill_token_s / told.prefill_token_s)))
     assert off[0] < off[1]
 
 
@@ -213,7 +218,9 @@ def test_an_slo_that_fails_at_the_lowest_rate_is_said_to() -> None:
 
 def test_the_forecast_counts_events_by_their_slo() -> None:
     """An idle engine misses no TPOT that is above its step, all that are below; ITL by gaps, E2E by the end."""
-    ahead = CapacityModel(Parameters(step_s=0.02), 0.0, [RequestLengths(100, 20)], Background(0.0, (), known=True))
+    ahead = CapacityModel(
+        Service(0.02, 20e-6, 100e-6, 65e-9), 0.0, [RequestLengths(100, 20)], Background(0.0, (), known=True)
+    )
     limits = {"tpot": 0.02, "itl": 0.02, "e2e": 0.42}
     for signal, limit_s in limits.items():
         slos = [Slo("x", signal, limit_s * times, Decimal("0.99"), 3_600.0) for times in (0.9, 1.5)]  # type: ignore[arg-type]
@@ -225,7 +232,11 @@ def test_the_forecast_counts_events_by_their_slo() -> None:
 def test_a_target_without_a_knee_has_none() -> None:
     """A threshold that no rate keeps."""
     ahead = CapacityModel(
-        Parameters(step_s=0.02), 0.0, [RequestLengths(100, 20)], Background(0.0, (), known=True), effort=0.05
+        Service(0.02, 20e-6, 100e-6, 65e-9),
+        0.0,
+        [RequestLengths(100, 20)],
+        Background(0.0, (), known=True),
+        effort=0.05,
     )
     assert ahead.knee(replace(TTFT, threshold_s=0.001), 5.0, Random(1)) is None
 

@@ -1,0 +1,347 @@
+/* The loop of `serving.Replica`, compiled. The same operations in the same order as in serving.py, so that both give the same
+ * numbers to the last bit (tests/simulation/test_serving.py): change both. Build with -ffp-contract=off. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {  /* in the order of `serving.Service` */
+    double step_s, sequence_s, prefill_token_s, kv_token_s;
+    double budget, slots, kv_tokens;
+    double tokens_per_step;
+    double mixed, split, padded, overlapped, shortest_first;
+    double replicas, least_busy;
+    double front_base_s, front_token_s;
+} Service;
+
+typedef struct { double rounds, first_s, slope_s; } Run;  /* steps that differ by the growing context only */
+
+typedef struct {
+    const Service *service;
+    const double *prompts, *outputs;
+    const uint8_t *with_gaps;
+    double *first_s, *end_s, *gap_s, *max_gap_s, *slow;
+    double *due, *left, *done, *joined, *finish, *slow_at_join;
+    int64_t *mark;
+    int64_t *queue, *batch, batch_size;
+    int64_t head, tail, partial;
+    double limit_s, clock, begun_s, stalled_s, rounds, offsets, used, next_finish, slow_rounds;
+    int64_t decoding;
+    Run *log;
+    int64_t log_size, log_room;
+    int64_t *completed;
+} Replica;
+
+#define UNSET (-1.0)
+#define BLOCK_SLACK 7.0
+
+static double context(const Replica *r) {
+    return r->decoding * r->rounds * r->service->tokens_per_step + r->offsets;
+}
+
+static void find_next_finish(Replica *r) {
+    r->next_finish = INFINITY;
+    for (int64_t k = 0; k < r->batch_size; k++) {
+        int64_t i = r->batch[k];
+        if (r->joined[i] >= 0 && r->finish[i] < r->next_finish) r->next_finish = r->finish[i];
+    }
+}
+
+static double tokens_of(const Replica *r, int64_t i) {
+    if (r->joined[i] < 0) return r->done[i];
+    double tokens = r->done[i] + (r->rounds - r->joined[i]) * r->service->tokens_per_step;
+    return tokens < r->outputs[i] ? tokens : r->outputs[i];
+}
+
+static int compare_runs(const void *a, const void *b) {
+    const Run *x = a, *y = b;
+    double mean_x = x->first_s + x->slope_s * (x->rounds - 1) / 2, mean_y = y->first_s + y->slope_s * (y->rounds - 1) / 2;
+    return (mean_x > mean_y) - (mean_x < mean_y);
+}
+
+static void record_gaps(Replica *r, int64_t i) {
+    int64_t n = r->log_size - r->mark[i];
+    if (n <= 0) return;
+    Run *runs = r->log + r->mark[i];
+    double total = 0, most = 0;
+    for (int64_t k = 0; k < n; k++) {
+        double last = runs[k].first_s + fmax(0.0, runs[k].slope_s * (runs[k].rounds - 1));
+        if (last > most) most = last;
+        total += runs[k].rounds;
+    }
+    Run *sorted = malloc(n * sizeof(Run));
+    memcpy(sorted, runs, n * sizeof(Run));
+    qsort(sorted, n, sizeof(Run), compare_runs);
+    double remaining = total / 2, median = 0;
+    for (int64_t k = 0; k < n; k++) {
+        median = sorted[k].first_s + sorted[k].slope_s * (sorted[k].rounds - 1) / 2;
+        remaining -= sorted[k].rounds;
+        if (remaining <= 0) break;
+    }
+    free(sorted);
+    r->gap_s[i] = median;
+    if (most > r->max_gap_s[i]) r->max_gap_s[i] = most;
+}
+
+static void leave_decoding(Replica *r, int64_t i) {
+    r->slow[i] += r->slow_rounds - r->slow_at_join[i];
+    r->offsets -= r->prompts[i] + r->done[i] - r->joined[i] * r->service->tokens_per_step;
+    r->decoding--;
+    if (r->with_gaps[i]) record_gaps(r, i);
+}
+
+static void remove_from_batch(Replica *r, int64_t i) {
+    int64_t k = r->batch_size - 1;
+    while (r->batch[k] != i) k--;
+    memmove(r->batch + k, r->batch + k + 1, (r->batch_size - k - 1) * sizeof(int64_t));
+    r->batch_size--;
+}
+
+static double held(const Replica *r, int64_t i) {
+    return r->joined[i] < 0 ? r->prompts[i] + r->done[i] + BLOCK_SLACK
+                            : r->prompts[i] + r->done[i] + (r->rounds - r->joined[i]) * r->service->tokens_per_step + BLOCK_SLACK;
+}
+
+static void preempt(Replica *r) {
+    int64_t i = r->batch[r->batch_size - 1];
+    r->used -= held(r, i);
+    if (r->joined[i] >= 0) {
+        leave_decoding(r, i);
+        r->done[i] = tokens_of(r, i);
+        r->joined[i] = UNSET;
+    } else {
+        r->partial = -1;
+    }
+    r->batch_size--;
+    r->queue[--r->head] = i;
+}
+
+static void complete(Replica *r, int64_t i, double at_s) {
+    r->used -= held(r, i);
+    r->end_s[i] = at_s;
+    remove_from_batch(r, i);
+    (*r->completed)++;
+}
+
+static void pick(Replica *r) {
+    if (!r->service->shortest_first) return;
+    int64_t best = r->head;
+    for (int64_t k = r->head + 1; k < r->tail; k++)
+        if (r->prompts[r->queue[k]] < r->prompts[r->queue[best]]) best = k;
+    int64_t i = r->queue[best];
+    memmove(r->queue + r->head + 1, r->queue + r->head, (best - r->head) * sizeof(int64_t));
+    r->queue[r->head] = i;
+}
+
+static void append_run(Replica *r, double rounds, double first_s, double slope_s) {
+    if (first_s + slope_s * (rounds - 1) / 2 > r->limit_s) r->slow_rounds += rounds;
+    if (r->log_size == r->log_room) {
+        r->log_room *= 2;
+        r->log = realloc(r->log, r->log_room * sizeof(Run));
+    }
+    r->log[r->log_size++] = (Run){rounds, first_s, slope_s};
+}
+
+/* Runs one step, or several equal ones, that begin before to_s. Returns 0 if nothing can run. */
+static int step(Replica *r, double to_s, int64_t *ready) {
+    const Service *s = r->service;
+    double growth = r->decoding * s->tokens_per_step;
+    int preempted = 0;
+    while (r->decoding && r->used + growth > s->kv_tokens && r->batch_size > 1) {
+        preempt(r);
+        preempted = 1;
+        growth = r->decoding * s->tokens_per_step;
+    }
+    if (preempted) find_next_finish(r);
+    double spent = 0;
+    int64_t count = 0, deferred = 0;
+    if (r->partial >= 0 || (!preempted && r->head < r->tail)) {
+        double left = s->budget - (s->mixed ? (double)r->decoding : 0.0);
+        while (left > 0) {
+            if (r->partial < 0) {
+                if (preempted || r->head == r->tail || r->batch_size >= s->slots) break;
+                pick(r);
+                int64_t i = r->queue[r->head];
+                if (s->overlapped && r->batch_size && r->due[i] > r->begun_s) {
+                    deferred = 1;
+                    break;
+                }
+                double need = r->prompts[i] + r->done[i];
+                if (r->used + need + BLOCK_SLACK > s->kv_tokens && r->batch_size) break;
+                if (!s->split && spent > 0 && need > left) break;
+                r->head++;
+                r->used += need + BLOCK_SLACK;
+                r->left[i] = need;
+                r->joined[i] = UNSET;
+                r->batch[r->batch_size++] = i;
+                r->partial = i;
+            }
+            int64_t i = r->partial;
+            double piece = s->split && r->left[i] > left ? left : r->left[i];
+            r->left[i] -= piece;
+            left -= piece;
+            spent += piece;
+            if (r->left[i] > 0) break;
+            ready[count++] = i;
+            r->partial = -1;
+        }
+    }
+    int decodes = r->decoding && (s->mixed || !spent);
+    if (!spent && !decodes) return 0;
+    double first_s = s->step_s + s->prefill_token_s * spent, slope_s = 0, n = 1;
+    if (decodes) {
+        double width = r->decoding;
+        if (s->padded) {
+            width = 1;
+            while (width < r->decoding) width *= 2;
+        }
+        first_s += s->sequence_s * width + s->kv_token_s * context(r);
+        if (!spent) {
+            slope_s = s->kv_token_s * r->decoding * s->tokens_per_step;
+            n = deferred ? 1 : r->next_finish - r->rounds;
+            if (growth > 0) n = fmin(n, fmax(1.0, floor((s->kv_tokens - r->used) / growth)));
+            double span_s = to_s - r->clock, half_s = first_s - slope_s / 2;
+            if (n * (half_s + slope_s / 2 * n) > span_s)
+                n = fmin(n, ceil(2 * span_s / (half_s + sqrt(half_s * half_s + 2 * slope_s * span_s))));
+            n = fmax(1.0, n);
+        }
+    }
+    r->begun_s = r->clock + (n - 1) * first_s + slope_s * (n - 1) * (n - 2) / 2;
+    r->clock += n * first_s + slope_s * n * (n - 1) / 2;
+    if (decodes) {
+        r->rounds += n;
+        r->used += growth * n;
+        if (r->stalled_s > 0) {
+            append_run(r, 1, r->stalled_s + first_s, 0);
+            if (n > 1) append_run(r, n - 1, first_s + slope_s, slope_s);
+            r->stalled_s = 0;
+        } else {
+            append_run(r, n, first_s, slope_s);
+        }
+        if (r->next_finish <= r->rounds) {
+            for (int64_t k = 0; k < r->batch_size;) {
+                int64_t i = r->batch[k];
+                if (r->joined[i] >= 0 && r->finish[i] <= r->rounds) {
+                    leave_decoding(r, i);
+                    complete(r, i, r->clock);
+                } else {
+                    k++;
+                }
+            }
+            find_next_finish(r);
+        }
+    } else if (r->decoding) {
+        r->stalled_s += first_s;
+    }
+    for (int64_t k = 0; k < count; k++) {
+        int64_t i = ready[k];
+        if (r->first_s[i] < 0) r->first_s[i] = r->clock;
+        r->done[i] += 1;
+        r->used += 1;
+        if (r->done[i] >= r->outputs[i]) {
+            complete(r, i, r->clock);
+            continue;
+        }
+        r->joined[i] = r->rounds;
+        r->finish[i] = r->rounds + ceil((r->outputs[i] - r->done[i]) / s->tokens_per_step);
+        r->offsets += r->prompts[i] + r->done[i] - r->rounds * s->tokens_per_step;
+        r->decoding++;
+        r->mark[i] = r->log_size;
+        r->slow_at_join[i] = r->slow_rounds;
+        if (r->finish[i] < r->next_finish) r->next_finish = r->finish[i];
+    }
+    return 1;
+}
+
+static void advance(Replica *r, double to_s, int64_t *ready) {
+    while (r->clock < to_s) {
+        if (!r->batch_size && r->head == r->tail) {
+            r->clock = to_s;
+            return;
+        }
+        if (!step(r, to_s, ready)) {
+            r->clock = to_s;
+            return;
+        }
+    }
+}
+
+/* Returns the number of requests that were served before more than max_waiting waited. Outputs are -1 where there is nothing. */
+int64_t serve(const Service *service, int64_t count, const double *at_s, const double *prompts, const double *outputs,
+              const uint8_t *with_gaps, double until_s, double limit_s, double max_waiting, int64_t readings,
+              const double *readings_s, double *first_s, double *end_s, double *gap_s, double *max_gap_s, double *slow,
+              double *running, double *waiting) {
+    int64_t replicas = (int64_t)service->replicas, completed = 0;
+    double *state = malloc(6 * count * sizeof(double) + 8);
+    int64_t *mark = malloc(count * sizeof(int64_t) + 8), *ready = malloc(count * sizeof(int64_t) + 8);
+    Replica *all = calloc(replicas, sizeof(Replica));
+    for (int64_t i = 0; i < count; i++) {
+        first_s[i] = end_s[i] = gap_s[i] = max_gap_s[i] = UNSET;
+        slow[i] = 0;
+        state[count + i] = 0;          /* done */
+        state[2 * count + i] = UNSET;  /* joined */
+    }
+    for (int64_t k = 0; k < replicas; k++) {
+        Replica *r = all + k;
+        r->service = service;
+        r->prompts = prompts, r->outputs = outputs, r->with_gaps = with_gaps;
+        r->first_s = first_s, r->end_s = end_s, r->gap_s = gap_s, r->max_gap_s = max_gap_s, r->slow = slow;
+        r->left = state, r->done = state + count, r->joined = state + 2 * count, r->finish = state + 3 * count;
+        r->slow_at_join = state + 4 * count, r->due = state + 5 * count;
+        r->mark = mark;
+        r->queue = malloc((2 * count + 2) * sizeof(int64_t));
+        r->batch = malloc((count + 1) * sizeof(int64_t));
+        r->head = r->tail = count;
+        r->partial = -1;
+        r->limit_s = limit_s;
+        r->begun_s = UNSET;
+        r->next_finish = INFINITY;
+        r->log_room = 1024;
+        r->log = malloc(r->log_room * sizeof(Run));
+        r->completed = &completed;
+    }
+    double front_s = 0;
+    int64_t page = 0, next = 0, served = count;
+    for (int64_t i = 0; i <= count; i++) {
+        double due_s = until_s;
+        if (i < count) {
+            front_s = fmax(front_s, at_s[i]) + service->front_base_s + service->front_token_s * prompts[i];
+            due_s = front_s;
+        }
+        while (page < readings && readings_s[page] <= due_s) {
+            running[page] = waiting[page] = 0;
+            for (int64_t k = 0; k < replicas; k++) {
+                advance(all + k, readings_s[page], ready);
+                running[page] += all[k].batch_size;
+                waiting[page] += all[k].tail - all[k].head;
+            }
+            page++;
+        }
+        if (i == count || due_s > until_s) break;
+        Replica *chosen = all + next;
+        if (service->least_busy) {
+            for (int64_t k = 0; k < replicas; k++) {
+                Replica *r = all + (next + k) % replicas;
+                advance(r, due_s, ready);
+                if (r->batch_size + r->tail - r->head < chosen->batch_size + chosen->tail - chosen->head) chosen = r;
+            }
+        } else {
+            advance(chosen, due_s, ready);
+        }
+        next = (next + 1) % replicas;
+        chosen->due[i] = due_s;
+        chosen->queue[chosen->tail++] = i;
+        if (chosen->tail - chosen->head > max_waiting) {
+            served = i + 1;
+            until_s = due_s;
+            break;
+        }
+    }
+    for (int64_t k = 0; k < replicas; k++) {
+        advance(all + k, until_s, ready);
+        free(all[k].queue), free(all[k].batch), free(all[k].log);
+    }
+    free(state), free(mark), free(ready), free(all);
+    return served;
+}

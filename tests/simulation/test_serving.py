@@ -1,0 +1,128 @@
+"""The model of a service: laws that hold for each structure, and that the compiled loop gives the numbers of the one in Python."""
+
+from array import array
+from operator import sub
+from random import Random
+
+import pytest
+
+from prober.simulation.engine import Engine
+from prober.simulation.parameters import Parameters
+from prober.simulation.request import Request
+from prober.simulation.serving import Course, Service, Stream, is_compiled, serve
+
+BASE = Service(0.01, 50e-6, 100e-6, 1e-7, budget=512, slots=32)
+STRUCTURES = {
+    "chunked": BASE,
+    "full cache": BASE._replace(kv_tokens=6_000.0),
+    "few slots": BASE._replace(slots=4),
+    "whole prompts": BASE._replace(mixed=0, split=0),
+    "prompts apart": BASE._replace(mixed=0),
+    "speculative": BASE._replace(tokens_per_step=2.3),
+    "speculative, full cache": BASE._replace(tokens_per_step=2.3, kv_tokens=5_000.0),
+    "padded": BASE._replace(padded=1),
+    "overlapped": BASE._replace(overlapped=1),
+    "shortest first": BASE._replace(shortest_first=1, slots=3),
+    "three in turn": BASE._replace(replicas=3, slots=4),
+    "two, least busy": BASE._replace(replicas=2, least_busy=1, slots=6),
+    "serial front": BASE._replace(front_base_s=0.02, front_token_s=20e-6),
+}
+
+
+def stream(seed: int, count: int = 300, per_s: float = 8.0) -> Stream:
+    rng = Random(seed)
+    at_s, now = array("d"), 0.0
+    for _ in range(count):
+        now += rng.expovariate(per_s)
+        at_s.append(now)
+    prompts = array("d", [float(rng.randint(1, 1_500)) for _ in at_s])
+    outputs = array("d", [float(rng.choice((1, 2, rng.randint(3, 120)))) for _ in at_s])
+    return Stream(at_s, prompts, outputs, bytes(rng.random() < 0.5 for _ in at_s))
+
+
+def course(service: Service, of: Stream, until_s: float = 1e4, **settings: object) -> Course:
+    readings_s = array("d", [0.5 * n for n in range(1, 60)])
+    return serve(service, of, until_s, readings_s, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not is_compiled(), reason="the compiled loop was not built: there is no C compiler")
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_compiled_loop_gives_the_same_numbers_to_the_last_bit(structure: str, seed: int) -> None:
+    service, of = STRUCTURES[structure], stream(seed)
+    for settings in ({}, {"limit_s": 0.02}, {"max_waiting": 5.0}):
+        assert course(service, of, **settings) == course(service, of, compiled=False, **settings)
+    assert course(service, of, 12.3) == course(service, of, 12.3, compiled=False)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_all_requests_end_and_their_times_are_in_order(structure: str) -> None:
+    service, of = STRUCTURES[structure], stream(7)
+    done = course(service, of)
+    assert done.served == len(of.at_s)
+    for i, (at_s, first_s, end_s) in enumerate(zip(of.at_s, done.first_s, done.end_s, strict=True)):
+        alone_s = service.step_s + service.prefill_token_s * of.prompts[i]
+        assert first_s >= at_s + alone_s - 1e-9
+        assert end_s >= first_s - 1e-9
+        if of.with_gaps[i] and of.outputs[i] > 1:
+            assert 0 < done.gap_s[i] <= done.max_gap_s[i]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_engine_is_the_simulated_engine(seed: int) -> None:
+    parameters = Parameters(0.01, 50e-6, 100e-6, 1e-7, max_batched_tokens=512, max_sequences=32)
+    of, engine = stream(seed), Engine(parameters, Random(0))
+    truths = [
+        engine.submit(Request(at_s, int(prompt), int(output)))
+        for at_s, prompt, output in zip(of.at_s, of.prompts, of.outputs, strict=True)
+    ]
+    engine.advance(1e4)
+    done = course(BASE, of)
+    assert list(done.first_s) == pytest.approx([truth.first_token_s for truth in truths], rel=1e-9)
+    assert list(done.end_s) == pytest.approx([truth.end_s for truth in truths], rel=1e-9)
+
+
+def test_a_full_cache_is_about_that_of_the_simulated_engine() -> None:
+    """It counts blocks, this one tokens: the mean wait differs by little, and does not drift away."""
+    parameters = Parameters(0.01, 50e-6, 100e-6, 1e-7, max_batched_tokens=512, max_sequences=32, kv_blocks=200)
+    of, engine = stream(5, 3_000, per_s=6.0), Engine(parameters, Random(0))
+    truths = [
+        engine.submit(Request(at_s, int(prompt), int(output)))
+        for at_s, prompt, output in zip(of.at_s, of.prompts, of.outputs, strict=True)
+    ]
+    engine.advance(1e4)
+    done = course(BASE._replace(kv_tokens=3_200.0), of)
+    mean_s = sum(map(sub, done.first_s, of.at_s)) / 3_000
+    assert sum(truth.preemptions for truth in truths) >= 20
+    assert mean_s == pytest.approx(sum(truth.ttft_s or 0.0 for truth in truths) / 3_000, rel=0.1)
+
+
+def test_a_front_is_a_queue_with_one_server() -> None:
+    of = stream(1)
+    fast = BASE._replace(step_s=1e-9, sequence_s=0.0, prefill_token_s=0.0, kv_token_s=0.0, front_base_s=0.1)
+    free_s = 0.0
+    for at_s, first_s in zip(of.at_s, course(fast, of).first_s, strict=True):
+        free_s = max(free_s, at_s) + 0.1
+        assert first_s == pytest.approx(free_s, abs=1e-6)
+
+
+def test_engines_in_turn_are_engines_of_their_own() -> None:
+    of, service = stream(2), BASE._replace(slots=4)
+    together = course(service._replace(replicas=3), of)
+    for k in range(3):
+        alone = course(service, Stream(*(column[k::3] for column in of)))  # type: ignore[arg-type]
+        assert together.first_s[k::3] == alone.first_s
+
+
+def test_gaps_above_the_limit_are_counted() -> None:
+    of = stream(3, 40)
+    done = course(BASE, of, limit_s=0.0)
+    assert list(done.slow) == [output - 1 for output in of.outputs]
+    assert not any(course(BASE, of, limit_s=100.0).slow)
+
+
+def test_a_queue_beyond_the_limit_ends_the_run() -> None:
+    of = stream(4, 500, per_s=200.0)
+    done = course(BASE, of, max_waiting=50.0)
+    assert done.served < 500
+    assert course(BASE, of).served == 500
