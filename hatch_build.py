@@ -33,12 +33,12 @@ class CompiledLoop(BuildHookInterface):  # type: ignore[misc]
         built = folder / "_serving.so"
         built.unlink(missing_ok=True)
         if compiler is None:
-            print("no C compiler: estimates of sweeps will take longer", file=sys.stderr)
+            self.app.display_warning("no C compiler: estimates of sweeps will take longer")
             return
         command = [*compiler, *FLAGS, "-o", str(built), str(folder / "serving.c"), "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            print(f"estimates of sweeps will take longer: {done.stderr.strip()}", file=sys.stderr)
+            self.app.display_warning(f"estimates of sweeps will take longer: {done.stderr.strip()}")
             return
         build_data["artifacts"].append(f"{FOLDER}/_serving.so")
         build_data["pure_python"] = False

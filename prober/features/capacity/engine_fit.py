@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from prober.features.capacity.replay import Background
 from prober.simulation.serving import Service
 
-MAX_TTFT_ERROR = 0.2  # median |log(observed ÷ replayed)| of a fit that is used
+# Median |log(observed ÷ replayed)| of a fit that is used alone, and of one that is used beside the fractions of bad events.
+MAX_TTFT_ERROR, MAX_POOR_TTFT_ERROR = 0.2, 0.35
 MIN_QUEUE = 4  # fewer waiting requests can be an accident of one step
 DAY_S = 86_400
 
@@ -40,6 +41,17 @@ class Trouble(NamedTuple):
     waiting: int
 
 
+class Rival(NamedTuple):
+    """A service of another structure that explains the record nearly as well. weight: of its likelihood; the fit's own is 1"""
+
+    service: Service
+    front_s: float
+    weight: float
+
+
+Quality = Literal["good", "poor", "unusable"]
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """A fitted service.
@@ -47,6 +59,7 @@ class Fit:
     structure: name of its structure, of `structures.STRUCTURES`
     front_s: latency in front of it (network, gateway)
     repeats: services that fit the same record under random weights (bootstrap)
+    rivals: other structures
     error: median of |log(TTFT observed ÷ replayed)|
     predicted, observed: trouble in the replay and in the record
     slots_seen: the record shows the limit of running sequences
@@ -58,6 +71,7 @@ class Fit:
     structure: str
     front_s: float
     repeats: tuple[tuple[Service, float], ...]
+    rivals: tuple[Rival, ...]
     error: float
     predicted: Trouble
     observed: Trouble
@@ -66,8 +80,9 @@ class Fit:
     drawn: bool = False
 
     @property
-    def good(self) -> bool:
-        """The replay agrees with the record well enough to be used for rates that were not tried.
+    def quality(self) -> Quality:
+        """Whether the replay agrees with the record well enough to be used for rates that were not tried: alone, beside
+        fractions, or not.
 
         Two or more breaches, or a queue, that the replay does not show have a cause that the model does not know.
         """
@@ -75,4 +90,6 @@ class Fit:
         queue_explained = self.observed.waiting < MIN_QUEUE or 4 * self.predicted.waiting >= self.observed.waiting
         max_excess = (4 if self.drawn else 1) * (3 + 3 * sqrt(self.observed.breaches + 1))
         no_excess = self.predicted.breaches - self.observed.breaches <= max_excess
-        return self.error < MAX_TTFT_ERROR and breaches_explained and queue_explained and no_excess
+        if not (breaches_explained and queue_explained and no_excess) or self.error >= MAX_POOR_TTFT_ERROR:
+            return "unusable"
+        return "good" if self.error < MAX_TTFT_ERROR else "poor"

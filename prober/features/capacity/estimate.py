@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import exp, hypot, log, sqrt
+from operator import mul
 from random import Random
 
 from prober.features.capacity.capacity_model import CapacityModel, Knee
@@ -25,6 +26,7 @@ CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard erro
 # Standard errors of log K that a record cannot show, by what is known of the background: individual requests, counters, nothing.
 # Calibrated by `python -m bench.knee`.
 ERROR_INDIVIDUAL, ERROR_COUNTERS, ERROR_UNKNOWN = 0.02, 0.045, 0.10
+ERROR_POOR = 0.1  # additional, of a replay that agrees poorly with the record
 ERROR_OF_SLOPE = 0.4  # additional, divided by the local slope: an error of the share moves a flat knee far
 MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
 # Additional if sending ended before the target's limit: a limit may be near and unseen, more likely for a more distant knee.
@@ -64,7 +66,7 @@ def estimate_capacity(
     """
     rng = Random(seed)
     model = fit(record, rng, prior) if _can_be_replayed(record) else None
-    if model is not None and not model.good:
+    if model is not None and model.quality == "unusable":
         model = None
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
     return CapacityEstimate(tuple(capacity for capacity, _ in results), model, tuple(knee for _, knee in results))
@@ -108,7 +110,8 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
         if modelled is not None:
             # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
             is_steep = model_knee is not None and model_knee.slope >= MIN_STEEP_SLOPE
-            by_fractions = _by_fractions(record, slo, by_stage) if is_steep else None
+            is_held_against = is_steep or model.quality == "poor"
+            by_fractions = _by_fractions(record, slo, by_stage) if is_held_against else None
             return modelled if by_fractions is None else agreed(modelled, by_fractions), model_knee
     return _by_fractions(record, slo, by_stage) or _by_events(slo, levels, len(judged)), None
 
@@ -121,7 +124,9 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
     if knee is None or (not record.reached and knee.rate_per_s > highest_per_s * MAX_EXTRAPOLATION):
         return None, knee
     repeats = [replace(model, service=service, front_s=front_s) for service, front_s in fitted.repeats]
-    half_width = Z * _model_error(record, fitted, knee, model.knee_shifts(repeats, slo, knee, rng))
+    rivals = [replace(model, service=rival.service, front_s=rival.front_s) for rival in fitted.rivals]
+    shifts = model.knee_shifts([*repeats, *rivals], slo, knee, rng)
+    half_width = Z * _model_error(record, fitted, knee, shifts[: len(repeats)], shifts[len(repeats) :])
     capacity = Capacity(
         slo.name,
         "found",
@@ -136,9 +141,13 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
     return capacity, knee
 
 
-def _model_error(record: Record, fitted: Fit, knee: Knee, shifts: Sequence[float]) -> float:
-    """Standard error of log K from bootstrap weights, simulation noise, and errors that neither shows."""
-    bootstrap = sqrt(sum(min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts) / max(1, len(shifts)))
+def _model_error(record: Record, fitted: Fit, knee: Knee, shifts: Sequence[float], of_rivals: Sequence[float]) -> float:
+    """Standard error of log K from bootstrap weights, other structures, simulation noise, and errors that none of them shows."""
+    squares = [min(MAX_SHIFT, abs(shift)) ** 2 for shift in (*shifts, *of_rivals)]
+    bootstrap = sqrt(sum(squares[: len(shifts)]) / max(1, len(shifts)))
+    weights = [rival.weight for rival in fitted.rivals]
+    structure = sqrt(sum(map(mul, weights, squares[len(shifts) :])) / (1 + sum(weights)))
+    poor = ERROR_POOR if fitted.quality == "poor" else 0.0
     unseen = ERROR_COUNTERS if fitted.background.known else ERROR_UNKNOWN
     if record.background is not None:
         unseen = ERROR_INDIVIDUAL
@@ -151,7 +160,7 @@ def _model_error(record: Record, fitted: Fit, knee: Knee, shifts: Sequence[float
     if background_per_s > 0:
         count = background_per_s * (record.until_s - record.from_s)
         sampling = min(1.0, background_per_s / knee.rate_per_s) * sqrt(2 / max(1.0, count))
-    return hypot(bootstrap, knee.error, unseen, ERROR_OF_SLOPE / knee.slope, not_reached, sampling)
+    return hypot(bootstrap, structure, poor, knee.error, unseen, ERROR_OF_SLOPE / knee.slope, not_reached, sampling)
 
 
 def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> Capacity | None:

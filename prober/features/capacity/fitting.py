@@ -16,7 +16,7 @@ from random import Random
 
 import numpy as np
 
-from prober.features.capacity.engine_fit import Fit, Prior, Trouble
+from prober.features.capacity.engine_fit import Fit, Prior, Rival, Trouble
 from prober.features.capacity.fit_objective import BUDGET, PRIOR_SPREADS, UNLIMITED_SLOTS, Objective, Point
 from prober.features.capacity.observations import Array, observations, ttfts_s
 from prober.features.capacity.replay import Background, Scene, background, build_scene
@@ -45,7 +45,9 @@ DAMPING, MAX_DAMPING_STEPS = 0.1, 3
 WALK_STEPS, RESCALE_EVERY = 200, 40
 WALK_SIZES = (0.03, 0.5, 0.08, 0.5, 0.05, 0.1, 0.1, 0.3)  # of log parameters
 REDRAWS = 8  # of background arrivals, if the first ones cause no breach or queue
-CLUSTER = 3.0  # observations that err together
+CLUSTER = 10.0  # observations that err together
+RANKINGS = 3
+MIN_WEIGHT = 0.02  # of a rival
 BLOCK_S = 4.0  # observations that are closer are not independent and share one random weight
 
 
@@ -61,7 +63,9 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
     for structure in STRUCTURES:
         objective = Objective(recent, items, scene, structure, prior)
         fitted.append((objective, _walk(objective, _search(objective, recent), rng)))
-    objective, point = _best(fitted)
+    (objective, point), *others = _ranked(fitted)
+    least = _score(objective, point)
+    rivals = tuple(Rival(*other.service(at.vector), exp(least - _score(other, at))) for other, at in others)
     jacobian = objective.jacobian(point)
     service, front_s = objective.service(point.vector)
     is_drawn = recent.background is None and load.per_s > 0
@@ -71,6 +75,7 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
         objective.structure.name,
         front_s,
         tuple(objective.service(_reweighted(objective, point, jacobian, rng)) for _ in range(repeats)),
+        tuple(rival for rival in rivals if rival.weight > MIN_WEIGHT),
         objective.ttft_error(point),
         _predicted_trouble(recent, objective.scene, load if is_drawn else None, (service, front_s), rng),
         _observed_trouble(recent, threshold_s),
@@ -89,19 +94,23 @@ def _recent(record: Record) -> Record:
     return replace(record, readings=tuple(row for row in record.readings if row[0] >= from_s), background=individual)
 
 
-def _best(fitted: Sequence[tuple[Objective, Point]]) -> tuple[Objective, Point]:
-    """The structure of least cost and penalty, all by the spreads of the one that is left.
-
-    A spread of its own would let a structure that explains nothing call everything noise.
+def _ranked(fitted: Sequence[tuple[Objective, Point]]) -> list[tuple[Objective, Point]]:
+    """The structures, best first, all by the spreads of the best: with spreads of its own, one that explains nothing would call
+    everything noise.
     """
-    best = fitted[0]
-    for _ in range(3):
-        scales = best[0].scales
-        for objective, _ in fitted:
-            objective.scales = scales.copy()
-        best = min(fitted, key=lambda pair: pair[0].cost(pair[1]) / CLUSTER + pair[0].structure.penalty)
-        best[0].rescale(best[1])
-    return best
+    ranked = list(fitted)
+    for _ in range(RANKINGS):
+        best, point = ranked[0]
+        best.rescale(point)
+        for objective, _ in ranked:
+            objective.scales = best.scales.copy()
+        ranked.sort(key=lambda pair: _score(*pair))
+    return ranked
+
+
+def _score(objective: Objective, point: Point) -> float:
+    """About −log likelihood of a fit, with the penalty of its structure."""
+    return objective.cost(point) / CLUSTER + objective.structure.penalty
 
 
 def _search(objective: Objective, record: Record) -> Point:

@@ -76,8 +76,11 @@ def background(record: Record, rng: Random) -> Background:
         [signals.output_tokens for _, signals in record.readings], [request.output_tokens for request in ended], rng
     )
     prompt_mean, output_mean = _mean_lengths(record)
-    if rate_per_s <= 0 or prompt_mean <= 0 or output_mean <= 0:
+    if rate_per_s <= 0:
         return Background(0.0, (), known=True)
+    if prompt_mean <= 0 or output_mean <= 0:  # a page without tokens: requests like the sweep's
+        lengths = tuple(RequestLengths(request.prompt_tokens, request.output_tokens) for request in record.requests)
+        return Background(rate_per_s, lengths, known=True)
     prompts = prompts or _lognormal_sample(prompt_mean, rng)
     outputs = outputs or _lognormal_sample(output_mean, rng)
     return Background(rate_per_s, tuple(map(RequestLengths, prompts, outputs)), known=True)

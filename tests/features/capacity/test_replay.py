@@ -108,7 +108,7 @@ def test_a_replay_with_the_true_engine_shows_what_was_seen() -> None:
 def test_the_fit_finds_the_engine() -> None:
     """What a step costs to a few percent, and its limit of sequences where it bit."""
     found = fitted()
-    assert found.good
+    assert found.quality == "good"
     assert found.structure == "chunked prefill"
     assert abs(log(found.service.step_s / 0.02)) < 0.05
     assert abs(log(found.service.prefill_token_s / 100e-6)) < 0.15
@@ -170,9 +170,9 @@ def test_a_poor_fit_falls_back_to_fractions() -> None:
 def test_a_queue_that_no_replay_shows_is_not_believed() -> None:
     """An engine that stalls is not one whose knee is there."""
     found = fitted()
-    assert replace(found, observed=Trouble(0, 10), predicted=Trouble(0, 3)).good
-    assert not replace(found, observed=Trouble(0, 10), predicted=Trouble(0, 2)).good
-    assert replace(found, observed=Trouble(0, 3), predicted=Trouble(0, 0)).good
+    assert replace(found, observed=Trouble(0, 10), predicted=Trouble(0, 3)).quality == "good"
+    assert replace(found, observed=Trouble(0, 10), predicted=Trouble(0, 2)).quality == "unusable"
+    assert replace(found, observed=Trouble(0, 3), predicted=Trouble(0, 0)).quality == "good"
 
 
 def test_requests_that_failed_or_were_held_back_are_no_matter_of_the_model() -> None:
