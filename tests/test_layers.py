@@ -57,7 +57,7 @@ PURE_MODULES = {
             "request_record",
             "series",
         ),
-        *("stage_evidence", "stop_conditions", "structures", "sweep", "sweep_plan", "sweep_progress", "sweep_record"),
+        *("stage_evidence", "stop_conditions", "structures", "tail", "sweep", "sweep_plan", "sweep_progress", "sweep_record"),
     },
     "features.replicas": {"dashboard", "lease_machine", "series"},
     "features.grafana": {"dashboard", "series"},

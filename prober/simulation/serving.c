@@ -7,10 +7,10 @@
 #include <string.h>
 
 typedef struct {  /* in the order of `serving.Service` */
-    double step_s, sequence_s, prefill_token_s, kv_token_s;
+    double step_s, sequence_s, prefill_token_s, kv_token_s, attention_s;
     double budget, slots, kv_tokens;
     double tokens_per_step;
-    double mixed, split, padded, overlapped, shortest_first;
+    double mixed, split, padded, overlapped, overlaid, shortest_first;
     double replicas, least_busy;
     double front_base_s, front_token_s;
 } Service;
@@ -154,7 +154,7 @@ static int step(Replica *r, double to_s, int64_t *ready) {
         growth = r->decoding * s->tokens_per_step;
     }
     if (preempted) find_next_finish(r);
-    double spent = 0;
+    double spent = 0, attended = 0;
     int64_t count = 0, deferred = 0;
     if (r->partial >= 0 || (!preempted && r->head < r->tail)) {
         double left = s->budget - (s->mixed ? (double)r->decoding : 0.0);
@@ -179,6 +179,7 @@ static int step(Replica *r, double to_s, int64_t *ready) {
             }
             int64_t i = r->partial;
             double piece = s->split && r->left[i] > left ? left : r->left[i];
+            attended += piece * (r->prompts[i] + r->done[i] - r->left[i] + piece / 2);
             r->left[i] -= piece;
             left -= piece;
             spent += piece;
@@ -189,16 +190,20 @@ static int step(Replica *r, double to_s, int64_t *ready) {
     }
     int decodes = r->decoding && (s->mixed || !spent);
     if (!spent && !decodes) return 0;
-    double first_s = s->step_s + s->prefill_token_s * spent, slope_s = 0, n = 1;
+    double memory_s = s->step_s, work_s = s->prefill_token_s * spent + s->attention_s * attended, slope_s = 0, n = 1;
     if (decodes) {
         double width = r->decoding;
         if (s->padded) {
             width = 1;
             while (width < r->decoding) width *= 2;
         }
-        first_s += s->sequence_s * width + s->kv_token_s * context(r);
+        work_s += s->sequence_s * width;
+        memory_s += s->kv_token_s * context(r);
+    }
+    double first_s = s->overlaid ? fmax(memory_s, work_s) : memory_s + work_s;
+    if (decodes) {
         if (!spent) {
-            slope_s = s->kv_token_s * r->decoding * s->tokens_per_step;
+            if (!s->overlaid || memory_s >= work_s) slope_s = s->kv_token_s * r->decoding * s->tokens_per_step;
             n = deferred ? 1 : r->next_finish - r->rounds;
             if (growth > 0) n = fmin(n, fmax(1.0, floor((s->kv_tokens - r->used) / growth)));
             double span_s = to_s - r->clock, half_s = first_s - slope_s / 2;

@@ -25,12 +25,14 @@ class Service(NamedTuple):
     """Structure and costs of a service. The flags are 0 or 1.
 
     step_s, sequence_s, prefill_token_s, kv_token_s: cost of a step, per decoding sequence, prompt token and token of context
+    attention_s: per prompt token and token before it
     budget: tokens of a step; slots: running sequences; kv_tokens: KV cache; each of one engine
     tokens_per_step: tokens of a sequence that a step generates (speculative decoding)
     mixed: prompts are computed in steps that also decode; else decodes wait while there are prompts
     split: prompts are computed in pieces of the budget; else whole
     padded: the batch is padded to a power of two
     overlapped: a step is planned while the one before runs, so a new request waits for one more
+    overlaid: reading (step, context) and computing (prompts, sequences) take place at the same time; else one after the other
     shortest_first: the shortest prompt that waits is served first; else the first
     replicas: number of engines behind one address; least_busy: the one with the fewest requests is chosen, else one after the other
     front_base_s, front_token_s: of one request and prompt token in a front that takes one request at a time
@@ -40,6 +42,7 @@ class Service(NamedTuple):
     sequence_s: float
     prefill_token_s: float
     kv_token_s: float
+    attention_s: float = 0.0
     budget: float = 2_048
     slots: float = 2_048
     kv_tokens: float = NO_LIMIT
@@ -48,6 +51,7 @@ class Service(NamedTuple):
     split: float = 1
     padded: float = 0
     overlapped: float = 0
+    overlaid: float = 0
     shortest_first: float = 0
     replicas: float = 1
     least_busy: float = 0
@@ -264,22 +268,21 @@ class _Replica:
             growth = self.decoding * service.tokens_per_step
         if preempted:
             self._find_next_finish()
-        ready, spent, deferred = self._prefill(preempted=preempted)
+        ready, spent, attended, deferred = self._prefill(preempted=preempted)
         decodes = self.decoding and (service.mixed or not spent)
         if not spent and not decodes:
             return False
-        first_s, slope_s, n = service.step_s + service.prefill_token_s * spent, 0.0, 1.0
+        memory_s, work_s = service.step_s, service.prefill_token_s * spent + service.attention_s * attended
+        slope_s, n = 0.0, 1.0
         if decodes:
-            width = self.decoding
-            if service.padded:
-                width = 1
-                while width < self.decoding:
-                    width *= 2
+            work_s += service.sequence_s * self._width()
             context = self.decoding * self.rounds * service.tokens_per_step + self.offsets
-            first_s += service.sequence_s * width + service.kv_token_s * context
-            if not spent:
+            memory_s += service.kv_token_s * context
+        first_s = max(memory_s, work_s) if service.overlaid else memory_s + work_s
+        if decodes and not spent:
+            if not service.overlaid or memory_s >= work_s:
                 slope_s = service.kv_token_s * self.decoding * service.tokens_per_step
-                n = self._equal_steps(to_s, first_s, slope_s, growth, deferred=deferred)
+            n = self._equal_steps(to_s, first_s, slope_s, growth, deferred=deferred)
         self.begun_s = self.clock + (n - 1) * first_s + slope_s * (n - 1) * (n - 2) / 2
         self.clock += n * first_s + slope_s * n * (n - 1) / 2
         if decodes:
@@ -290,13 +293,21 @@ class _Replica:
             self._first_token(i)
         return True
 
-    def _prefill(self, *, preempted: bool) -> tuple[list[int], float, bool]:
-        """Admit requests and compute prompts; returns those that are complete, the number of tokens, and whether one is deferred."""
+    def _width(self) -> int:
+        """Sequences of a step, with padding."""
+        width = 1 if self.service.padded else self.decoding
+        while width < self.decoding:
+            width *= 2
+        return width
+
+    def _prefill(self, *, preempted: bool) -> tuple[list[int], float, float, bool]:
+        """Admit requests and compute prompts; returns those that are complete, the number of tokens, their
+        attention, and whether one is deferred."""
         service, requests = self.service, self.requests
         ready: list[int] = []
-        spent, deferred = 0.0, False
+        spent, attended, deferred = 0.0, 0.0, False
         if self.partial < 0 and (preempted or not self.queue):
-            return ready, spent, deferred
+            return ready, spent, attended, deferred
         left = service.budget - (self.decoding if service.mixed else 0.0)
         while left > 0:
             if self.partial < 0:
@@ -321,6 +332,7 @@ class _Replica:
                 self.partial = i
             i = self.partial
             piece = left if service.split and requests.left[i] > left else requests.left[i]
+            attended += piece * (requests.prompts[i] + requests.done[i] - requests.left[i] + piece / 2)
             requests.left[i] -= piece
             left -= piece
             spent += piece
@@ -328,7 +340,7 @@ class _Replica:
                 break
             ready.append(i)
             self.partial = -1
-        return ready, spent, deferred
+        return ready, spent, attended, deferred
 
     def _first_token(self, i: int) -> None:
         """The prompt of a request is computed, and its next token with it: it decodes from now on."""

@@ -181,10 +181,14 @@ class CapacityModel:
             excess(knee.rate_per_s, measure_requests)
         return _root(points) or knee
 
-    def knee_shifts(self, models: Sequence["CapacityModel"], slo: Slo, knee: Knee, rng: Random) -> list[float]:
-        """Log shift of the knee of each of `models`, from shares at this model's knee with common random numbers."""
+    def knee_shifts(
+        self, cases: Sequence[tuple["CapacityModel", Slo]], slo: Slo, knee: Knee, rng: Random
+    ) -> list[float]:
+        """Log shift of the knee of each case, from shares at this model's knee with common random numbers."""
         seed, requests = rng.getrandbits(64), round(COMPARE_REQUESTS * self.effort)
-        share, *shares = (model.shares([slo], knee.rate_per_s, requests, Random(seed))[0] for model in (self, *models))
+        share, *shares = (
+            model.shares([of], knee.rate_per_s, requests, Random(seed))[0] for model, of in ((self, slo), *cases)
+        )
         return [log(share / other_share) / knee.slope for other_share in shares]
 
 

@@ -1,15 +1,15 @@
 """Result of a fit, and what earlier sweeps tell the next one. Without arrays: the daemon keeps these values."""
 
 from dataclasses import dataclass
-from math import sqrt
 from typing import Literal, NamedTuple
 
 from prober.features.capacity.replay import Background
 from prober.simulation.serving import Service
 
-# Median |log(observed ÷ replayed)| of a fit that is used alone, and of one that is used beside the fractions of bad events.
-MAX_TTFT_ERROR, MAX_POOR_TTFT_ERROR = 0.2, 0.35
-MIN_QUEUE = 4  # fewer waiting requests can be an accident of one step
+# Median |log(observed ÷ replayed)| of a fit that is used alone, and of one that is used beside the fractions of bad events; the
+# same for the mismatch of the tail.
+MAX_TTFT_ERROR, MAX_POOR_TTFT_ERROR = 0.25, 0.6
+MAX_MISMATCH, MAX_POOR_MISMATCH = 3.0, 6.0
 DAY_S = 86_400
 
 
@@ -34,11 +34,16 @@ class Prior:
         return self.spread + self.spread_per_day * self.age_s / DAY_S
 
 
-class Trouble(NamedTuple):
-    """Signs of overload: number of TTFTs above the threshold, and most requests that waited in the engine at once."""
+class Tail(NamedTuple):
+    """Tail of a record's TTFTs beside that of its replay.
 
-    breaches: int
-    waiting: int
+    log_factor: log of the factor on replayed TTFTs; error: its standard error
+    mismatch: largest difference of the counts above a level in a part of the record, in standard deviations, after the factor
+    """
+
+    log_factor: float
+    error: float
+    mismatch: float
 
 
 class Rival(NamedTuple):
@@ -61,7 +66,7 @@ class Fit:
     repeats: services that fit the same record under random weights (bootstrap)
     rivals: other structures
     error: median of |log(TTFT observed ÷ replayed)|
-    predicted, observed: trouble in the replay and in the record
+    tail: of the record beside that of the replay; None without an objective for TTFT
     slots_seen: the record shows the limit of running sequences
     background: background load of the replay
     drawn: the background's arrival times are drawn at random, because the record has no individual ones
@@ -73,8 +78,7 @@ class Fit:
     repeats: tuple[tuple[Service, float], ...]
     rivals: tuple[Rival, ...]
     error: float
-    predicted: Trouble
-    observed: Trouble
+    tail: Tail | None
     slots_seen: bool
     background: Background
     drawn: bool = False
@@ -83,13 +87,8 @@ class Fit:
     def quality(self) -> Quality:
         """Whether the replay agrees with the record well enough to be used for rates that were not tried: alone, beside
         fractions, or not.
-
-        Two or more breaches, or a queue, that the replay does not show have a cause that the model does not know.
         """
-        breaches_explained = self.observed.breaches < 2 or self.predicted.breaches > 0
-        queue_explained = self.observed.waiting < MIN_QUEUE or 4 * self.predicted.waiting >= self.observed.waiting
-        max_excess = (4 if self.drawn else 1) * (3 + 3 * sqrt(self.observed.breaches + 1))
-        no_excess = self.predicted.breaches - self.observed.breaches <= max_excess
-        if not (breaches_explained and queue_explained and no_excess) or self.error >= MAX_POOR_TTFT_ERROR:
+        mismatch = self.tail.mismatch if self.tail is not None else 0.0
+        if self.error >= MAX_POOR_TTFT_ERROR or mismatch >= MAX_POOR_MISMATCH:
             return "unusable"
-        return "good" if self.error < MAX_TTFT_ERROR else "poor"
+        return "good" if self.error < MAX_TTFT_ERROR and mismatch < MAX_MISMATCH else "poor"

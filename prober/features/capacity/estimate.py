@@ -120,13 +120,19 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
     """Capacity by the model, and the model's knee; None without a knee, and no capacity if it is too far beyond the rates."""
     model = CapacityModel(fitted.service, fitted.front_s, _lengths(record), fitted.background, effort)
     highest_per_s = _highest_per_s(record)
+    tail = fitted.tail if slo.signal == "ttft" else None
+    slo, exact = _calibrated(slo, tail.log_factor if tail else 0.0), slo
     knee = model.knee(slo, highest_per_s, rng)
     if knee is None or (not record.reached and knee.rate_per_s > highest_per_s * MAX_EXTRAPOLATION):
         return None, knee
     repeats = [replace(model, service=service, front_s=front_s) for service, front_s in fitted.repeats]
     rivals = [replace(model, service=rival.service, front_s=rival.front_s) for rival in fitted.rivals]
-    shifts = model.knee_shifts([*repeats, *rivals], slo, knee, rng)
-    half_width = Z * _model_error(record, fitted, knee, shifts[: len(repeats)], shifts[len(repeats) :])
+    cases = [(other, slo) for other in (*repeats, *rivals)]
+    cases += [(model, _calibrated(exact, tail.log_factor + sign * tail.error)) for sign in (-1, 1)] if tail else []
+    shifts = model.knee_shifts(cases, slo, knee, rng)
+    of_tail = sum(map(abs, shifts[len(repeats) + len(rivals) :])) / 2
+    shifts = shifts[: len(repeats) + len(rivals)]
+    half_width = Z * hypot(of_tail, _model_error(record, fitted, knee, shifts[: len(repeats)], shifts[len(repeats) :]))
     capacity = Capacity(
         slo.name,
         "found",
@@ -139,6 +145,11 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
         "model",
     )
     return capacity, knee
+
+
+def _calibrated(slo: Slo, log_factor: float) -> Slo:
+    """The objective for replayed TTFTs that are too small by this factor."""
+    return slo if slo.threshold_s is None else replace(slo, threshold_s=slo.threshold_s / exp(log_factor))
 
 
 def _model_error(record: Record, fitted: Fit, knee: Knee, shifts: Sequence[float], of_rivals: Sequence[float]) -> float:

@@ -1,6 +1,6 @@
 """Difference between a sweep's record and its replay, as a function of the costs of a service of one structure.
 
-A parameter vector has shape (8,) and holds the logarithms of PARAMETERS. A residual is the difference of an observation from its
+A parameter vector has shape (9,) and holds the logarithms of PARAMETERS. A residual is the difference of an observation from its
 replayed value in units of the spread of its kind; the cost is Huber's, plus that of the distance from the prior.
 
 A `Point` keeps a replay's values so that a change of scale needs no second one.
@@ -19,11 +19,20 @@ from prober.features.capacity.structures import Structure
 from prober.features.capacity.sweep_record import Record
 from prober.simulation.serving import NO_LIMIT, Service
 
-COSTS = ("step_s", "sequence_s", "prefill_token_s", "kv_token_s", "budget", "front_base_s", "front_token_s")
+COSTS = (
+    "step_s",
+    "sequence_s",
+    "prefill_token_s",
+    "kv_token_s",
+    "attention_s",
+    "budget",
+    "front_base_s",
+    "front_token_s",
+)
 PARAMETERS = (*COSTS, "front_s")
 BUDGET, FRONT = COSTS.index("budget"), COSTS.index("front_base_s")
-PRIOR_SPREADS = np.array((2.0, 1.2, 2.0, 1.2, 1.0, 1.5, 1.5, 1.5))  # of log parameters, before any sweep
-DERIVATIVE_STEPS = (0.04, 0.3, 0.04, 0.3, 0.15, 0.1, 0.1, 0.3)  # of log parameters
+PRIOR_SPREADS = np.array((2.0, 1.2, 2.0, 1.2, 1.5, 1.0, 1.5, 1.5, 1.5))  # of log parameters, before any sweep
+DERIVATIVE_STEPS = (0.04, 0.3, 0.04, 0.3, 0.3, 0.15, 0.1, 0.1, 0.3)  # of log parameters
 # Spread below which no observation is trusted: engines do not repeat themselves, and phases of steps are unknown. By KINDS.
 MIN_SCALES = np.array((0.03, 0.01, 0.01, 0.05, 0.15, 0.15))
 MAX_SCALE = 1.0
@@ -32,6 +41,7 @@ KIND_WEIGHTS = np.array((0.3, 1.0, 1.0, 0.5, 0.3, 0.3))  # by KINDS
 GROUP_SIZE, GROUP_WEIGHT = 8, 1.0
 HUBER = 1.5  # residual from which the cost is linear
 MEDIAN_TO_SIGMA = 1.48  # of a normal distribution's absolute deviations
+USUAL_BUDGETS = (256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)  # defaults of engines, which a fit does not move
 UNLIMITED_SLOTS = 2_048  # limit of running sequences where the record shows none
 
 
@@ -92,10 +102,11 @@ class Objective:
     def service(self, vector: Array) -> tuple[Service, float]:
         """Service of a parameter vector, and the latency in front of it in seconds."""
         *costs, front_s = (exp(min(20.0, value)) for value in vector.tolist())
-        step_s, sequence_s, prefill_token_s, kv_token_s = costs[:BUDGET]
+        step_s, sequence_s, prefill_token_s, kv_token_s, attention_s = costs[:BUDGET]
         budget = max(16.0, round(costs[BUDGET]))
-        slots = min(self.slots, budget) if self.structure.mixed else self.slots
-        service = Service(step_s, sequence_s, prefill_token_s, kv_token_s, budget, slots, self._kv_tokens)
+        slots = max(1.0, self.slots // self.structure.replicas)
+        slots = min(slots, budget) if self.structure.mixed else slots
+        service = Service(step_s, sequence_s, prefill_token_s, kv_token_s, attention_s, budget, slots, self._kv_tokens)
         return self.structure.applied(service, *costs[FRONT:]), front_s
 
     def residuals(self, point: Point) -> Array:
@@ -138,11 +149,12 @@ class Objective:
         return float(errors[len(errors) // 2])
 
     def jacobian(self, point: Point) -> Array:
-        """Derivatives of the replayed values in units of spread by the log parameters, shape (residuals, 8); one replay each."""
+        """Derivatives of the replayed values in units of spread by the log parameters, shape (residuals, 9); one replay each."""
         residuals = self.residuals(point)
         columns = []
         for number, size in enumerate(DERIVATIVE_STEPS):
-            if number in (FRONT, FRONT + 1) and not self.structure.has_front:
+            is_unused = number in (FRONT, FRONT + 1) and not self.structure.has_front
+            if is_unused or (number == BUDGET and is_usual(point.vector[BUDGET])):
                 columns.append(np.zeros_like(residuals))
                 continue
             vector = point.vector.copy()
@@ -158,8 +170,16 @@ class Objective:
         normal = weighted.T @ jacobian + np.diag(self.spread**-2)
         normal[np.diag_indices_from(normal)] *= 1 + damping
         gradient = weighted.T @ residuals + (self.center - point.vector) / self.spread**2
-        moved: Array = point.vector + np.clip(np.linalg.solve(normal, gradient), -1.0, 1.0)
+        step = np.clip(np.linalg.solve(normal, gradient), -1.0, 1.0)
+        if is_usual(point.vector[BUDGET]):
+            step[BUDGET] = 0.0
+        moved: Array = point.vector + step
         return moved
+
+
+def is_usual(log_budget: float) -> bool:
+    """Whether a token budget is one of USUAL_BUDGETS."""
+    return round(exp(log_budget)) in USUAL_BUDGETS
 
 
 def _initial_vector(record: Record) -> Array:
@@ -177,7 +197,9 @@ def _initial_vector(record: Record) -> Array:
     front_s = 0.5 / max([stage.total_per_s for stage in record.stages], default=1.0)
     prompt_tokens = max(1.0, sum(request.prompt_tokens for request in valid) / max(1, len(valid)))
     front = (front_s * 0.67, front_s * 0.33 / prompt_tokens)
-    return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, 2_048, *front, step_s * 0.1))
+    # Attention to a prompt of 200,000 tokens costs as much as its other work.
+    attention_s = prefill_s / 100_000
+    return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, attention_s, 2_048, *front, step_s * 0.1))
 
 
 def _kv_tokens(record: Record) -> float:

@@ -3,7 +3,7 @@
 Robust least squares on logarithms (Levenberg–Marquardt, derivatives by replay). The fit starts with the beginning of the record,
 while the engine is nearly idle, and then uses more and more of it: the state of a busy engine depends on every earlier step, so
 the replay of a slightly wrong engine is soon out of step, and no derivative leads back. The token budget and the limit of running
-sequences are not smooth and are scanned. A random walk ends the fit. Seconds of CPU; pure.
+sequences are not smooth and are scanned. An evolution strategy ends the fit. Seconds of CPU; pure.
 
 `scipy.optimize.least_squares` instead of `_descend` gives the same accuracy (docs/measurements.md#sweeps) for 9% more CPU, and
 scipy adds 114 MB to the image; scans and bootstrap need the step of `Objective.gauss_newton` anyway.
@@ -11,18 +11,27 @@ scipy adds 114 MB to the image; scans and bootstrap need the step of `Objective.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, inf, log
+from math import exp, inf, log, sqrt
 from random import Random
 
 import numpy as np
 
-from prober.features.capacity.engine_fit import Fit, Prior, Rival, Trouble
-from prober.features.capacity.fit_objective import BUDGET, PRIOR_SPREADS, UNLIMITED_SLOTS, Objective, Point
+from prober.features.capacity.engine_fit import Fit, Prior, Rival, Tail
+from prober.features.capacity.fit_objective import (
+    BUDGET,
+    PRIOR_SPREADS,
+    UNLIMITED_SLOTS,
+    USUAL_BUDGETS,
+    Objective,
+    Point,
+    is_usual,
+)
 from prober.features.capacity.observations import Array, observations, ttfts_s
 from prober.features.capacity.replay import Background, Scene, background, build_scene
 from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.structures import STRUCTURES
-from prober.features.capacity.sweep_record import Record
+from prober.features.capacity.sweep_record import UNJUDGED, Record
+from prober.features.capacity.tail import calibrate
 from prober.simulation.serving import Service
 
 MIN_ANSWERS = 20
@@ -31,10 +40,11 @@ SHARES = (0.35, 0.7, 1.0)  # of the record, one after the other
 INITIAL_BUDGETS = (2_048, 512)  # tokens per step; the cost has more than one minimum
 # Token budgets to scan for each of SHARES, as multiples of the best one so far.
 BUDGET_FACTORS = (
-    tuple(exp(0.12 * n) for n in range(-13, 14)),
+    tuple(exp(0.15 * n) for n in range(-8, 9)),
     tuple(exp(0.02 * n) for n in range(-6, 7)),
     tuple(exp(0.004 * n) for n in range(-5, 6)),
 )
+USUAL_ADVANTAGE = 10.0  # in cost
 # Limits of running sequences to try, as multiples of the most that ran.
 SLOT_FACTORS = (1, 1.03, 1.07, 1.12, 1.2, 1.3, 1.45, 1.6, 1.8, 2, 2.5)
 MAX_KV_USAGE, MIN_FULL_READINGS = (
@@ -42,9 +52,11 @@ MAX_KV_USAGE, MIN_FULL_READINGS = (
     3,
 )  # above that usage the cache limits the batch; readings that show a limit of sequences
 DAMPING, MAX_DAMPING_STEPS = 0.1, 3
-WALK_STEPS, RESCALE_EVERY = 200, 40
-WALK_SIZES = (0.03, 0.5, 0.08, 0.5, 0.05, 0.1, 0.1, 0.3)  # of log parameters
-REDRAWS = 8  # of background arrivals, if the first ones cause no breach or queue
+EVOLUTIONS = ((5, 15), (2, 60))  # number of the best structures, and generations of each
+RESCALE_EVERY = 10
+MIN_ROOT = 1e-9  # of a covariance, below which nothing moves
+MOVE_SIZES = (0.03, 0.3, 0.08, 0.3, 0.5, 0.05, 0.1, 0.1, 0.3)  # of log parameters
+REDRAWS = 8  # of background arrivals
 CLUSTER = 10.0  # observations that err together
 RANKINGS = 3
 MIN_WEIGHT = 0.02  # of a rival
@@ -62,14 +74,18 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
     fitted = []
     for structure in STRUCTURES:
         objective = Objective(recent, items, scene, structure, prior)
-        fitted.append((objective, _walk(objective, _search(objective, recent), rng)))
+        fitted.append((objective, _search(objective, recent)))
+    for count, generations in EVOLUTIONS:
+        ranked = _ranked(fitted)
+        fitted = [
+            (objective, _evolve(objective, point, rng, generations)) for objective, point in ranked[:count]
+        ] + ranked[count:]
     (objective, point), *others = _ranked(fitted)
     least = _score(objective, point)
     rivals = tuple(Rival(*other.service(at.vector), exp(least - _score(other, at))) for other, at in others)
     jacobian = objective.jacobian(point)
     service, front_s = objective.service(point.vector)
     is_drawn = recent.background is None and load.per_s > 0
-    threshold_s = _threshold_s(recent)
     return Fit(
         service,
         objective.structure.name,
@@ -77,8 +93,7 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
         tuple(objective.service(_reweighted(objective, point, jacobian, rng)) for _ in range(repeats)),
         tuple(rival for rival in rivals if rival.weight > MIN_WEIGHT),
         objective.ttft_error(point),
-        _predicted_trouble(recent, objective.scene, load if is_drawn else None, (service, front_s), rng),
-        _observed_trouble(recent, threshold_s),
+        _tail(recent, objective.scene, load if is_drawn else None, (service, front_s), rng),
         objective.slots < UNLIMITED_SLOTS,
         load,
         is_drawn,
@@ -164,38 +179,64 @@ def _scan_budgets(objective: Objective, point: Point, factors: Sequence[float]) 
     objective.rescale(point)
     jacobian = objective.jacobian(point)
     jacobian[:, BUDGET] = 0.0
-    best, lowest = point, objective.cost(point)
-    for factor in factors:
+    best, lowest = point, objective.cost(point) - (USUAL_ADVANTAGE if is_usual(point.vector[BUDGET]) else 0.0)
+    for log_budget in (*(point.vector[BUDGET] + log(factor) for factor in factors), *map(log, USUAL_BUDGETS)):
         vector = point.vector.copy()
-        vector[BUDGET] += log(factor)
+        vector[BUDGET] = log_budget
         shifted = objective.evaluate(vector)
         vector = objective.gauss_newton(shifted, jacobian, DAMPING)
-        vector[BUDGET] = shifted.vector[BUDGET]
+        vector[BUDGET] = log_budget
+        advantage = USUAL_ADVANTAGE if is_usual(log_budget) else 0.0
         for candidate in (shifted, objective.evaluate(vector)):
-            cost = objective.cost(candidate)
+            cost = objective.cost(candidate) - advantage
             if cost < lowest:
                 best, lowest = candidate, cost
     return best
 
 
-def _walk(objective: Objective, point: Point, rng: Random) -> Point:
-    """Random walk that keeps improvements; its step size aims at one in five (Rechenberg's rule)."""
-    objective.rescale(point)
-    cost, size = objective.cost(point), 0.3
-    for number in range(WALK_STEPS):
-        if number % RESCALE_EVERY == RESCALE_EVERY - 1:
-            objective.rescale(point)
-            cost = objective.cost(point)
-        step = size * exp(rng.gauss(0, 1))
-        moves = [step * scale * rng.gauss(0, 1) * (rng.random() < 0.5) for scale in WALK_SIZES]
-        candidate = objective.evaluate(point.vector + np.array(moves))
-        candidate_cost = objective.cost(candidate)
-        if candidate_cost < cost:
-            point, cost, size = candidate, candidate_cost, size * 1.5
-        else:
-            size *= 0.9
-        size = max(0.02, size)
-    return point
+def _evolve(objective: Objective, point: Point, rng: Random, generations: int) -> Point:
+    """Best of a (μ/μ_w, λ)-CMA evolution strategy from `point` (Hansen, "The CMA evolution strategy: a tutorial", 2016).
+
+    A replay jumps wherever a step takes one request more, so a cost near its least value has no useful derivative.
+    """
+    generator = np.random.default_rng(rng.getrandbits(64))
+    size = len(point.vector)
+    population = 4 + int(3 * log(size))
+    weights = log((population + 1) / 2) - np.log(np.arange(1, population // 2 + 1))
+    weights /= weights.sum()
+    effective = 1 / float(weights @ weights)
+    c_path = (4 + effective / size) / (size + 4 + 2 * effective / size)
+    c_step = (effective + 2) / (size + effective + 5)
+    c_one = 2 / ((size + 1.3) ** 2 + effective)
+    c_mean = min(1 - c_one, 2 * (effective - 2 + 1 / effective) / ((size + 2) ** 2 + effective))
+    d_step = 1 + c_step
+    expected = sqrt(size) * (1 - 1 / (4 * size) + 1 / (21 * size * size))
+    sizes = np.array(MOVE_SIZES)
+    if is_usual(point.vector[BUDGET]):
+        sizes[BUDGET] = 0.0
+    mean, covariance, step = point.vector.copy(), np.diag(sizes**2), 0.5
+    path, step_path = np.zeros(size), np.zeros(size)
+    best = point
+    for number in range(generations):
+        if number % RESCALE_EVERY == 0:
+            objective.rescale(best)
+        values, axes = np.linalg.eigh(covariance)
+        roots = np.sqrt(np.maximum(values, 0.0))
+        moves = generator.standard_normal((population, size)) * roots @ axes.T
+        candidates = [objective.evaluate(mean + step * move) for move in moves]
+        order = np.argsort([objective.cost(candidate) for candidate in candidates])[: len(weights)]
+        best = min(best, candidates[order[0]], key=objective.cost)
+        shift = weights @ moves[order]
+        mean += step * shift
+        step_path = (1 - c_step) * step_path + sqrt(c_step * (2 - c_step) * effective) * (
+            axes @ ((axes.T @ shift) / np.where(roots > MIN_ROOT, roots, inf))
+        )
+        length = float(np.linalg.norm(step_path))
+        path = (1 - c_path) * path + sqrt(c_path * (2 - c_path) * effective) * shift
+        rank_mean = (moves[order].T * weights) @ moves[order]
+        covariance = (1 - c_one - c_mean) * covariance + c_one * np.outer(path, path) + c_mean * rank_mean
+        step *= exp(min(1.0, (c_step / d_step) * (length / expected - 1)))
+    return min(best, objective.evaluate(mean), key=objective.cost)
 
 
 def _reweighted(objective: Objective, point: Point, jacobian: Array, rng: Random) -> Array:
@@ -246,45 +287,30 @@ def _threshold_s(record: Record) -> float:
     return min((slo.threshold_s for slo in record.slos if slo.signal == "ttft" and slo.threshold_s), default=inf)
 
 
-def _observed_trouble(record: Record, threshold_s: float) -> Trouble:
-    breaches = sum(
-        request.ttft_s is None or request.ttft_s > threshold_s
-        for request in record.requests
-        if _is_judged(request, threshold_s)
-    )
-    return Trouble(breaches, max((int(signals.requests_waiting or 0) for _, signals in record.readings), default=0))
+def _tail(
+    record: Record, scene: Scene, drawn: Background | None, fitted: tuple[Service, float], rng: Random
+) -> Tail | None:
+    """The tail beside that of replays; None without an objective for TTFT.
 
-
-def _predicted_trouble(
-    record: Record, scene: Scene, drawn: Background | None, engine: tuple[Service, float], rng: Random
-) -> Trouble:
-    """Trouble in a replay of `scene`. drawn: background whose arrival times are random, None if they are known.
-
-    Other random arrival times may cause the breaches or the queue that the first ones do not: their maximum counts.
+    drawn: background whose arrival times are random, of which one draw says little; None if they are known
     """
     threshold_s = _threshold_s(record)
-    predicted = _replayed_trouble(record, scene, engine, threshold_s)
-    if drawn is None or all(predicted):
-        return predicted
-    redrawn = [_replayed_trouble(record, build_scene(record, drawn, rng), engine, threshold_s) for _ in range(REDRAWS)]
-    return Trouble(
-        predicted.breaches or max(trouble.breaches for trouble in redrawn),
-        predicted.waiting or max(trouble.waiting for trouble in redrawn),
+    places = [place for place, request in enumerate(record.requests) if _is_judged(record, request)]
+    if threshold_s == inf or not places:
+        return None
+    service, front_s = fitted
+    scenes = [scene]
+    if drawn is not None:
+        scenes += [build_scene(record, drawn, rng) for _ in range(REDRAWS)]
+    replayed = [(ttfts_s(of.replayed(service), of) + front_s)[places] / threshold_s for of in scenes]
+    requests = [record.requests[place] for place in places]
+    return calibrate(
+        np.array([request.ttft_s or request.known_s - request.at_s for request in requests]) / threshold_s,
+        np.array([request.first_s is None for request in requests]),
+        [np.where(np.isnan(ratios), inf, ratios) for ratios in replayed],
     )
 
 
-def _replayed_trouble(record: Record, scene: Scene, engine: tuple[Service, float], threshold_s: float) -> Trouble:
-    service, front_s = engine
-    course = scene.replayed(service)
-    ttfts = (ttfts_s(course, scene) + front_s).tolist()
-    breaches = sum(
-        not ttft_s <= threshold_s
-        for ttft_s, request in zip(ttfts, record.requests, strict=True)
-        if _is_judged(request, threshold_s)
-    )
-    return Trouble(breaches, int(max(course.waiting, default=0)))
-
-
-def _is_judged(request: RequestRecord, threshold_s: float) -> bool:
-    """It is known whether the request's TTFT is above the threshold."""
-    return request.valid and (request.first_s is not None or request.known_s - request.at_s > threshold_s)
+def _is_judged(record: Record, request: RequestRecord) -> bool:
+    is_in_rest = bool(record.stages) and record.stages[request.stage].phase in UNJUDGED
+    return request.valid and not request.failed and not is_in_rest

@@ -41,6 +41,7 @@ STRUCTURES = (
     CHUNKED,
     Structure("whole prompts before decodes", {"mixed": 0, "split": 0}, penalty=2),
     Structure("prompts before decodes", {"mixed": 0}, penalty=2),
+    Structure("reading beside computing", {"overlaid": 1}, penalty=2),
     Structure("padded batches", {"padded": 1}, penalty=2),
     Structure("steps planned ahead", {"overlapped": 1}, penalty=2),
     Structure("shortest prompt first", {"shortest_first": 1}, penalty=2),

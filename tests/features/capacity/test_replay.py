@@ -36,7 +36,7 @@ WORLD = SimulatedTarget(
     0.6,
     2.0,
 )
-SERVICE = Service(0.02, 1e-4, 100e-6, 65e-9, 1_024, 20, 32_000)  # the engine of WORLD
+SERVICE = Service(0.02, 1e-4, 100e-6, 65e-9, budget=1_024, slots=20, kv_tokens=32_000)  # the engine of WORLD
 KNEE = 8.96  # of 60,000 requests, as bench.worlds has it
 
 
