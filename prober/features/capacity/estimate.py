@@ -27,7 +27,7 @@ CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard erro
 # Calibrated by `python -m bench.knee`.
 ERROR_INDIVIDUAL, ERROR_COUNTERS, ERROR_UNKNOWN = 0.02, 0.045, 0.10
 ERROR_POOR = 0.1  # additional, of a replay that agrees poorly with the record
-ERROR_OF_SLOPE = 0.4  # additional, divided by the local slope: an error of the share moves a flat knee far
+ERROR_OF_SLOPE = 0.6  # additional, divided by the local slope: an error of the share moves a flat knee far
 MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
 # Additional if sending ended before the target's limit: a limit may be near and unseen, more likely for a more distant knee.
 ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE = 0.08, 0.25
@@ -73,16 +73,15 @@ def estimate_capacity(
 
 
 def _can_be_replayed(record: Record) -> bool:
-    """A replay has no failing requests, no background load without a page, and tokens that arrive one by one.
+    """A replay has no failing requests, and tokens that arrive one by one.
 
     A grid has measured each rate.
     """
-    has_background = bool(record.readings) or record.background is not None
     has_failures = any(request.failed for request in record.requests if request.valid)
     is_grid = any(stage.phase == "grid" for stage in record.stages)
     held_back = [request.held_back for request in record.requests if request.valid and request.end_s is not None]
     is_buffered = 2 * sum(held_back) > len(held_back)
-    return has_background and not has_failures and not is_grid and not is_buffered and not record.spoilt
+    return not has_failures and not is_grid and not is_buffered and not record.spoilt
 
 
 def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float) -> tuple[Capacity, Knee | None]:
@@ -133,13 +132,19 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
     of_tail = sum(map(abs, shifts[len(repeats) + len(rivals) :])) / 2
     shifts = shifts[: len(repeats) + len(rivals)]
     half_width = Z * hypot(of_tail, _model_error(record, fitted, knee, shifts[: len(repeats)], shifts[len(repeats) :]))
+    # Load that nobody shows is not part of the rates: the capacity is what can be added to it.
+    unseen_per_s = 0.0 if fitted.background.known else fitted.background.per_s
+    per_s = knee.rate_per_s - unseen_per_s
+    if per_s <= 0:
+        return None, knee
+    half_width *= knee.rate_per_s / per_s
     capacity = Capacity(
         slo.name,
         "found",
-        knee.rate_per_s * exp(-half_width),
-        knee.rate_per_s,
-        knee.rate_per_s * exp(half_width),
-        _mean_tokens(record) * knee.rate_per_s,
+        per_s * exp(-half_width),
+        per_s,
+        per_s * exp(half_width),
+        _mean_tokens(record) * per_s,
         CONFIDENCE,
         sum(request.valid for request in record.requests),
         "model",

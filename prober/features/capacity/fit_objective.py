@@ -56,12 +56,13 @@ class Point:
 class Objective:
     """Residuals and cost of parameter vectors on the beginning of a record, up to all of it.
 
+    scenes: several if the background's arrivals are drawn, because one draw is no more like the record than another
     slots: limit of running sequences, which is not part of the vector; a change makes earlier points invalid
     observed: observations in use
     """
 
     def __init__(
-        self, record: Record, items: Observations, scene: Scene, structure: Structure, prior: Prior | None
+        self, record: Record, items: Observations, scenes: Sequence[Scene], structure: Structure, prior: Prior | None
     ) -> None:
         self.structure = structure
         self.slots = UNLIMITED_SLOTS
@@ -73,7 +74,7 @@ class Objective:
                 [log(value) if value > 0 else rough for value, rough in zip(known, self.center, strict=True)]
             )
             self.spread = np.minimum(prior.deviation, PRIOR_SPREADS)
-        self.scene = scene
+        self.scenes = scenes
         self._kv_tokens = _kv_tokens(record) / structure.replicas
         self._all = items
         self.reset_scales(0.2)
@@ -83,8 +84,9 @@ class Objective:
         """Use the observations and the part of the scene up to that share of the observations, by the time they were known."""
         known_s = np.sort(self._all.known_s)[round(share * (len(self._all.known_s) - 1))]
         self.observed = self._all.select(self._all.known_s <= known_s)
-        self._scene = (
-            self.scene if share == 1 else beginning(self.scene, float(self.observed.at_s.max()), float(known_s))
+        last_s = float(self.observed.at_s.max())
+        self._scenes = (
+            self.scenes if share == 1 else [beginning(scene, last_s, float(known_s)) for scene in self.scenes]
         )
         groups = neighbours(self.observed, GROUP_SIZE)
         self._grouped = np.concatenate(groups) if groups else np.array([], dtype=np.intp)
@@ -95,9 +97,10 @@ class Objective:
         self.residual_at_s = np.concatenate((self.observed.at_s, self.observed.at_s[first_of_group]))
 
     def evaluate(self, vector: Array) -> Point:
-        """Replay the scene with these parameters."""
+        """Replay the scenes with these parameters. The values of more than one are averaged."""
         service, front_s = self.service(vector)
-        return Point(vector, self.observed.replayed(self._scene.replayed(service), self._scene, front_s))
+        replayed = [self.observed.replayed(scene.replayed(service), scene, front_s) for scene in self._scenes]
+        return Point(vector, replayed[0] if len(replayed) == 1 else _mean(replayed))
 
     def service(self, vector: Array) -> tuple[Service, float]:
         """Service of a parameter vector, and the latency in front of it in seconds."""
@@ -180,6 +183,16 @@ class Objective:
 def is_usual(log_budget: float) -> bool:
     """Whether a token budget is one of USUAL_BUDGETS."""
     return round(exp(log_budget)) in USUAL_BUDGETS
+
+
+def _mean(values: Sequence[Array]) -> Array:
+    """Mean over replays, shape (n,); NaN where most of them have none."""
+    stack = np.stack(values)
+    known = ~np.isnan(stack)
+    count = known.sum(axis=0)
+    mean: Array = np.where(known, stack, 0.0).sum(axis=0) / np.maximum(1, count)
+    mean[2 * count < len(values)] = np.nan
+    return mean
 
 
 def _initial_vector(record: Record) -> Array:

@@ -26,10 +26,10 @@ from prober.features.capacity.fit_objective import (
     Point,
     is_usual,
 )
-from prober.features.capacity.observations import Array, observations, ttfts_s
+from prober.features.capacity.observations import Array, Observations, observations, ttfts_s
 from prober.features.capacity.replay import Background, Scene, background, build_scene
 from prober.features.capacity.request_record import RequestRecord
-from prober.features.capacity.structures import STRUCTURES
+from prober.features.capacity.structures import CHUNKED, STRUCTURES
 from prober.features.capacity.sweep_record import UNJUDGED, Record
 from prober.features.capacity.tail import calibrate
 from prober.simulation.serving import Service
@@ -56,7 +56,8 @@ EVOLUTIONS = ((5, 15), (2, 60))  # number of the best structures, and generation
 RESCALE_EVERY = 10
 MIN_ROOT = 1e-9  # of a covariance, below which nothing moves
 MOVE_SIZES = (0.03, 0.3, 0.08, 0.3, 0.5, 0.05, 0.1, 0.1, 0.3)  # of log parameters
-REDRAWS = 8  # of background arrivals
+UNSEEN_RATIOS = (0.0, 0.1, 0.25, 0.5)  # of the highest rate: background that no page shows
+DRAWS, REDRAWS = 2, 10  # of background arrivals: for the fit, and for the tail
 CLUSTER = 10.0  # observations that err together
 RANKINGS = 3
 MIN_WEIGHT = 0.02  # of a rival
@@ -68,13 +69,17 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
     answers = sum(request.valid and request.first_s is not None and request.stage > 0 for request in record.requests)
     if answers < MIN_ANSWERS:
         return None
-    load = background(record, rng)
     recent = _recent(record)
-    scene, items = build_scene(recent, load, rng), observations(recent)
-    fitted = []
+    items = observations(recent)
+    load = background(record, rng) if record.other_per_s is not None else _unseen_background(recent, items, rng)
+    is_drawn = recent.background is None and load.per_s > 0
+    scenes = _scenes(recent, load, rng)
+    plain = Objective(recent, items, scenes, CHUNKED, prior)
+    fitted = [(plain, _search(plain, recent))]
     for structure in STRUCTURES:
-        objective = Objective(recent, items, scene, structure, prior)
-        fitted.append((objective, _search(objective, recent)))
+        if structure is not CHUNKED:
+            objective = Objective(recent, items, scenes, structure, prior)
+            fitted.append((objective, _refine(objective, recent, fitted[0][1].vector)))
     for count, generations in EVOLUTIONS:
         ranked = _ranked(fitted)
         fitted = [
@@ -85,7 +90,6 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
     rivals = tuple(Rival(*other.service(at.vector), exp(least - _score(other, at))) for other, at in others)
     jacobian = objective.jacobian(point)
     service, front_s = objective.service(point.vector)
-    is_drawn = recent.background is None and load.per_s > 0
     return Fit(
         service,
         objective.structure.name,
@@ -93,11 +97,29 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
         tuple(objective.service(_reweighted(objective, point, jacobian, rng)) for _ in range(repeats)),
         tuple(rival for rival in rivals if rival.weight > MIN_WEIGHT),
         objective.ttft_error(point),
-        _tail(recent, objective.scene, load if is_drawn else None, (service, front_s), rng),
+        _tail(recent, scenes, load if is_drawn else None, (service, front_s), rng),
         objective.slots < UNLIMITED_SLOTS,
         load,
         is_drawn,
     )
+
+
+def _scenes(record: Record, load: Background, rng: Random) -> list[Scene]:
+    is_drawn = record.background is None and load.per_s > 0
+    return [build_scene(record, load, rng) for _ in range(DRAWS if is_drawn else 1)]
+
+
+def _unseen_background(record: Record, items: Observations, rng: Random) -> Background:
+    """Background of the rate with which the plainest structure explains the record best."""
+    highest_per_s = max((stage.rate_per_s for stage in record.stages), default=1.0)
+    best = inf, background(record, rng)
+    for ratio in UNSEEN_RATIOS:
+        load = background(record, rng, ratio * highest_per_s)
+        objective = Objective(record, items, _scenes(record, load, rng), CHUNKED, None)
+        point = _search(objective, record)
+        objective.reset_scales(0.2)
+        best = min(best, (objective.cost(point), load), key=lambda pair: pair[0])
+    return best[1]
 
 
 def _recent(record: Record) -> Record:
@@ -138,6 +160,13 @@ def _search(objective: Objective, record: Record) -> Point:
         point = _scan_budgets(objective, objective.evaluate(point.vector), factors)
         point = _descend(objective, point, 3)
     return point
+
+
+def _refine(objective: Objective, record: Record, vector: Array) -> Point:
+    """Least cost near the costs of another structure on all of the record."""
+    objective.slots = _slots(objective, record, vector)
+    point = _descend(objective, objective.evaluate(vector), 1)
+    return _descend(objective, _scan_budgets(objective, point, BUDGET_FACTORS[1]), 2)
 
 
 def _start(objective: Objective) -> Point:
@@ -288,7 +317,7 @@ def _threshold_s(record: Record) -> float:
 
 
 def _tail(
-    record: Record, scene: Scene, drawn: Background | None, fitted: tuple[Service, float], rng: Random
+    record: Record, scenes: Sequence[Scene], drawn: Background | None, fitted: tuple[Service, float], rng: Random
 ) -> Tail | None:
     """The tail beside that of replays; None without an objective for TTFT.
 
@@ -299,9 +328,8 @@ def _tail(
     if threshold_s == inf or not places:
         return None
     service, front_s = fitted
-    scenes = [scene]
     if drawn is not None:
-        scenes += [build_scene(record, drawn, rng) for _ in range(REDRAWS)]
+        scenes = [build_scene(record, drawn, rng) for _ in range(REDRAWS)]
     replayed = [(ttfts_s(of.replayed(service), of) + front_s)[places] / threshold_s for of in scenes]
     requests = [record.requests[place] for place in places]
     return calibrate(

@@ -60,11 +60,14 @@ class Scene:
         return serve(service, self.stream, self.until_s, self.readings_s)
 
 
-def background(record: Record, rng: Random) -> Background:
-    """Background of a record: from individual requests, else from the page's counters and histograms; else unknown."""
+def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Background:
+    """Background of a record: from individual requests, else from the page's counters and histograms.
+
+    unseen_per_s: its rate where neither shows it, with requests like the sweep's
+    """
     rate_per_s = record.other_per_s
     if rate_per_s is None:
-        return Background(0.0, (), known=False)
+        return Background(unseen_per_s, _own_lengths(record) if unseen_per_s else (), known=False)
     if record.background is not None:
         lengths = tuple(RequestLengths(request.prompt_tokens, request.output_tokens) for request in record.background)
         return Background(rate_per_s, lengths, known=True)
@@ -79,11 +82,14 @@ def background(record: Record, rng: Random) -> Background:
     if rate_per_s <= 0:
         return Background(0.0, (), known=True)
     if prompt_mean <= 0 or output_mean <= 0:  # a page without tokens: requests like the sweep's
-        lengths = tuple(RequestLengths(request.prompt_tokens, request.output_tokens) for request in record.requests)
-        return Background(rate_per_s, lengths, known=True)
+        return Background(rate_per_s, _own_lengths(record), known=True)
     prompts = prompts or _lognormal_sample(prompt_mean, rng)
     outputs = outputs or _lognormal_sample(output_mean, rng)
     return Background(rate_per_s, tuple(map(RequestLengths, prompts, outputs)), known=True)
+
+
+def _own_lengths(record: Record) -> tuple[RequestLengths, ...]:
+    return tuple(RequestLengths(request.prompt_tokens, request.output_tokens) for request in record.requests)
 
 
 def _histogram_sample(histograms: Sequence[EngineHistogram | None], own: Sequence[int], rng: Random) -> list[int]:
@@ -126,8 +132,8 @@ def build_scene(record: Record, load: Background, rng: Random) -> Scene:
     elif load.lengths:
         rows += [(at_s, *rng.choice(load.lengths), -1) for at_s in _background_times_s(record, rng)]
     if load.lengths:
-        at_s = -LEAD_S
-        while (at_s := at_s + rng.expovariate(load.per_s)) < 0:
+        at_s, until_s = -LEAD_S, 0.0 if load.known else record.until_s - from_s
+        while (at_s := at_s + rng.expovariate(load.per_s)) < until_s:
             rows.append((at_s, *rng.choice(load.lengths), -1))
     rows.sort()
     stride = max(1, ceil(len(record.requests) / MAX_REQUESTS_WITH_GAPS))

@@ -7,11 +7,12 @@ from functools import cache
 from math import log
 from random import Random
 
+import numpy as np
 import pytest
 
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import CapacityModel
-from prober.features.capacity.engine_fit import Fit, Prior, Trouble
+from prober.features.capacity.engine_fit import Fit, Prior, Tail
 from prober.features.capacity.estimate import CapacityEstimate, estimate_capacity
 from prober.features.capacity.fitting import fit
 from prober.features.capacity.observations import ttfts_s
@@ -19,6 +20,7 @@ from prober.features.capacity.replay import Background, RequestLengths, backgrou
 from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import Record, Stage
+from prober.features.capacity.tail import calibrate
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.simulation.parameters import Parameters
@@ -142,10 +144,10 @@ def test_the_estimate_is_near_the_truth_and_its_interval_holds_it(telemetry: Tel
     assert found.samples < 500
 
 
-def test_without_a_page_fractions_say_it_with_a_wide_interval() -> None:
+def test_without_a_page_the_interval_is_wide() -> None:
     """Of the load added: nobody tells what else was there."""
     (found,) = estimate_capacity(record("none")).capacities
-    assert (found.verdict, found.fit) == ("found", "fractions")
+    assert found.verdict == "found"
     assert found.lower is not None
     assert found.upper is not None
     assert found.lower < KNEE - 2.0 < found.upper
@@ -167,12 +169,27 @@ def test_a_poor_fit_falls_back_to_fractions() -> None:
     assert found.capacities[0].fit == "fractions"
 
 
-def test_a_queue_that_no_replay_shows_is_not_believed() -> None:
-    """An engine that stalls is not one whose knee is there."""
+def test_a_tail_that_no_replay_shows_is_not_believed() -> None:
+    """A fit that is right about the typical request says nothing of a knee if the slow ones come otherwise."""
     found = fitted()
-    assert replace(found, observed=Trouble(0, 10), predicted=Trouble(0, 3)).quality == "good"
-    assert replace(found, observed=Trouble(0, 10), predicted=Trouble(0, 2)).quality == "unusable"
-    assert replace(found, observed=Trouble(0, 3), predicted=Trouble(0, 0)).quality == "good"
+    assert found.tail is not None
+    assert replace(found, tail=Tail(0.0, 0.1, 2.0)).quality == "good"
+    assert replace(found, tail=Tail(0.0, 0.1, 4.0)).quality == "poor"
+    assert replace(found, tail=Tail(0.0, 0.1, 7.0)).quality == "unusable"
+    assert replace(found, error=0.3).quality == "poor"
+
+
+def test_the_tail_is_calibrated_by_counts() -> None:
+    """Replayed TTFTs that are half as long, in another order, give the factor 2; the same ones give none."""
+    rng = np.random.default_rng(1)
+    ratios = 0.2 * rng.lognormal(0, 0.8, 400)
+    bounds = np.zeros(400, dtype=bool)
+    same, half = (calibrate(ratios, bounds, [factor * rng.permutation(ratios)]) for factor in (1.0, 0.5))
+    assert abs(same.log_factor) < 0.05
+    assert half.log_factor == pytest.approx(log(2), abs=0.1)
+    assert same.mismatch < 3
+    late = np.where(np.arange(400) < 270, 0.1, 0.9)
+    assert calibrate(late, bounds, [rng.permutation(late)]).mismatch > 5, "slow at another time"
 
 
 def test_requests_that_failed_or_were_held_back_are_no_matter_of_the_model() -> None:
