@@ -78,7 +78,7 @@ def slots(rng: Random, structure: Structure) -> Structure:
 def preempting(rng: Random, structure: Structure) -> Structure:
     """Memory for a few requests only, so that sequences are preempted and computed again."""
     return replace(
-        structure, kv_tokens=rng.randrange(10_000, 24_000), kv_watermark=rng.choice((0.0, 0.01)), max_batch=256
+        structure, kv_tokens=rng.randrange(16_000, 40_000), kv_watermark=rng.choice((0.0, 0.01)), max_batch=256
     )
 
 

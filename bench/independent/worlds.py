@@ -3,12 +3,13 @@
     python -m bench.independent.worlds [--traces FOLDER] [--seeds N] [--only KIND] [--minutes M]
 
 computes the worlds that `worlds.json` lacks. The knee is the total rate at which 1% of the requests of the sweep's shape miss the
-threshold in the long run while the background stays as it is, truth by simulations with common random numbers.
+threshold in the long run while the background stays as it is, found by simulations with common random numbers.
 """
 
 import argparse
 import json
 import math
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, astuple, dataclass, replace
@@ -28,13 +29,14 @@ from bench.independent.workloads import TRACES, Mode, Workload, generator
 RECORD = Path(__file__).with_name("worlds.json")
 ALLOWED = 0.01  # share of requests that may miss the threshold
 SPREAD = 0.03  # distance of the rates beside the knee
-REPLICATE, MAX_REPLICATES, MAX_ERROR = 100_000, 40, 0.006
+REPLICATE, REPLICATES, MAX_ERROR = 50_000, (3, 20), 0.007
 CURVE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
-CURVE_REQUESTS = 60_000
+CURVE_REQUESTS, CURVE_REQUESTS_ABOVE = 40_000, 10_000  # up to 1.1 × the knee, and above
 WARM_UP = 0.02  # share of a simulation's first requests that are not counted
 VOID = "autoscaled"
 FLAT = 1.25
-MIN_SLOPE = 1.8
+MIN_SLOPE = 2.2
+KNEES_PER_S = (1.0, 40.0)  # a scene with another knee is replaced by that of the seed + 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +123,28 @@ class World:
         return [math.log(ratio) for ratio, _ in self.curve], list(np.log(shares))
 
 
+def machine_for(source: str, structure: Structure) -> Structure:
+    """The structure, on a machine for long contexts where the median prompt has 7,000 tokens."""
+    if source != "mooncake":
+        return structure
+    return replace(
+        structure,
+        prompt_s=structure.prompt_s / 10,
+        attention_s=structure.attention_s / 30,
+        context_s=structure.context_s / 5,
+        kv_tokens=structure.kv_tokens * 8,
+        step_tokens=structure.step_tokens * 4,
+        prefix_block=512 if structure.prefix_block else 0,
+        front_token_s=structure.front_token_s / 8,
+        transfer_token_s=structure.transfer_token_s / 8,
+    )
+
+
 def draw_scene(kind: str, seed: int, source: str = "generated") -> Scene:
     """The scene of a seed. source: of the lengths, `generated` or a name of `TRACES`."""
     rng = Random(f"scene {kind} {source} {seed}")
-    structure = draw_structure(kind, seed if source == "generated" else seed + 1_000 * (1 + list(TRACES).index(source)))
-    if source == "mooncake":  # prompts of 7,000 tokens in the middle: a machine made for them
-        structure = replace(
-            structure,
-            prompt_s=structure.prompt_s / 10,
-            attention_s=structure.attention_s / 30,
-            context_s=structure.context_s / 5,
-            kv_tokens=structure.kv_tokens * 8,
-            step_tokens=structure.step_tokens * 4,
-            prefix_block=512 if structure.prefix_block else 0,
-            front_token_s=structure.front_token_s / 8,
-            transfer_token_s=structure.transfer_token_s / 8,
-        )
+    offset = 0 if source == "generated" else 1_000 * (1 + list(TRACES).index(source))
+    structure = machine_for(source, draw_structure(kind, seed + offset))
     max_prompt, max_output = min(128_000, structure.kv_tokens // 3), min(2_000, structure.kv_tokens // 8)
     shapes = ("lognormal", "bimodal", "very long prompts")
     own = _workload(rng, rng.choice(shapes[:2]), max_prompt, max_output, source, structure)
@@ -215,34 +223,38 @@ def compute(scene: Scene, traces: Path | None) -> World:
         threshold *= 1.3
     threshold = _rounded(threshold, 2)
     while (truth := _knee(simulation, threshold)) is None:  # the share hardly depends on the rate there
-        threshold = _rounded(1.25 * threshold, 2)
+        threshold = _rounded(1.4 * threshold, 2)
     knee, error, slope = truth
+    if math.isinf(error):
+        return World(scene, threshold, 0.0, knee, error, slope, curve=())
     background = _rounded(scene.background_share * knee, 5)
-    curve = tuple(
-        (
-            ratio,
-            ALLOWED
-            if ratio == 1
-            else _rounded(simulation.share(ratio * knee, background, threshold, CURVE_REQUESTS, 3), 3),
-        )
-        for ratio in CURVE
-    )
+    shares = [ALLOWED] * len(CURVE)
+    for i, ratio in enumerate(CURVE):
+        if ratio != 1:
+            count = CURVE_REQUESTS if ratio <= 1.1 else CURVE_REQUESTS_ABOVE
+            shares[i] = _rounded(simulation.share(ratio * knee, background, threshold, count, 3), 3)
+    curve = tuple(zip(CURVE, shares, strict=True))
     return World(scene, threshold, background, _rounded(knee, 5), _rounded(error, 2), _rounded(slope, 3), curve)
 
 
 def _knee(simulation: Simulation, threshold_s: float) -> tuple[float, float, float] | None:
-    """Knee, its relative standard error (jackknife over replicates), and the local slope; None below `MIN_SLOPE`."""
+    """Knee, its relative standard error (jackknife over replicates), and the local slope.
+
+    None for a slope below `MIN_SLOPE`; the error is infinite outside of `KNEES_PER_S`.
+    """
     low, count = 0.02, 2_000
     while simulation.share_mixed(low * 1.5, threshold_s, count, 10) < ALLOWED:
         low *= 1.5
     high = low * 1.5
-    for count in (4_000, 10_000, 20_000, 40_000, 40_000, 40_000):
+    for count in (4_000, 10_000, 20_000, 20_000, 20_000):
         middle = math.sqrt(low * high)
         if simulation.share_mixed(middle, threshold_s, count, 11) < ALLOWED:
             low, high = middle, max(high, middle * 1.02)
         else:
             low, high = min(low, middle / 1.02), middle
     knee = math.sqrt(low * high)
+    if not KNEES_PER_S[0] <= knee <= KNEES_PER_S[1]:
+        return knee, math.inf, math.inf
     rows: list[list[float]] = []
     while True:
         rates = [knee * (1 - SPREAD), knee, knee * (1 + SPREAD)]
@@ -253,11 +265,11 @@ def _knee(simulation: Simulation, threshold_s: float) -> tuple[float, float, flo
             continue
         if slope < MIN_SLOPE:
             return None
-        if len(rows) < 3:
+        if len(rows) < REPLICATES[0]:
             continue
         others = [math.log(_root(rates, np.mean(rows[:i] + rows[i + 1 :], axis=0))[0]) for i in range(len(rows))]
         error = math.sqrt((len(rows) - 1) * float(np.var(others)))
-        if error < MAX_ERROR or len(rows) >= MAX_REPLICATES:
+        if error < MAX_ERROR or len(rows) >= REPLICATES[1]:
             return root, error, slope
 
 
@@ -312,13 +324,19 @@ def _line(world: World) -> dict[str, Any]:
     }
 
 
+def _recorded() -> list[dict[str, Any]]:
+    return json.loads(RECORD.read_text())["worlds"] if RECORD.exists() else []
+
+
 def write(lines: list[dict[str, Any]]) -> None:
     """Write the record, a world a line."""
     order = [*KINDS]
     lines = sorted(lines, key=lambda line: (order.index(line["kind"]), line["source"], line["seed"]))
     head = json.dumps({name: source for name, (_, source) in TRACES.items()})
     body = ",\n".join(json.dumps(line) for line in lines)
-    RECORD.write_text(f'{{"traces": {head},\n"worlds": [\n{body}\n]}}\n')
+    scratch = RECORD.with_suffix(f".{os.getpid()}")
+    scratch.write_text(f'{{"traces": {head},\n"worlds": [\n{body}\n]}}\n')
+    scratch.replace(RECORD)  # complete at any time for another process
 
 
 def main() -> None:
@@ -329,26 +347,35 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=KINDS, help="a kind; may be repeated")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no world after that time")
     arguments = parser.parse_args()
-    lines = json.loads(RECORD.read_text())["worlds"] if RECORD.exists() else []
+    lines = _recorded()
     wanted = [("generated", seed) for seed in range(arguments.seeds)]
     wanted += [(source, 0) for source in TRACES if arguments.traces]
     begin = time.monotonic()
     for source, seed in wanted:
         for kind in arguments.only or KINDS:
-            scene = draw_scene(kind, seed, source)
-            if (
-                any(line["scene"] == scene.fingerprint() for line in lines)
-                or time.monotonic() - begin > 60 * arguments.minutes
-            ):
+            known = [
+                line for line in lines if (line["kind"], line["source"], line["seed"] % 100) == (kind, source, seed)
+            ]
+            if any(line["scene"] == draw_scene(kind, line["seed"], source).fingerprint() for line in known):
                 continue
+            if time.monotonic() - begin > 60 * arguments.minutes:
+                return
             start = time.monotonic()
-            world = compute(scene, arguments.traces)
-            lines = [line for line in lines if (line["kind"], line["source"], line["seed"]) != (kind, source, seed)]
-            lines.append(_line(world))
+            world = _acceptable(kind, seed, source, arguments.traces)
+            lines = [*(line for line in _recorded() if line not in known), _line(world)]  # another process may write too
             write(lines)
             seconds = time.monotonic() - start
             knee = "void" if world.is_void else f"{world.knee_per_s}/s ± {world.knee_error:.2%}, slope {world.slope}"
             print(f"{world.name}: {knee}, threshold {world.threshold_s} s, {seconds:.0f} s", flush=True)
+
+
+def _acceptable(kind: str, seed: int, source: str, traces: Path | None) -> World:
+    """The first world of seed, seed + 100 … that a sweep can be run in."""
+    while True:
+        world = compute(draw_scene(kind, seed, source), traces)
+        if world.knee_per_s is None or KNEES_PER_S[0] <= world.knee_per_s <= KNEES_PER_S[1]:
+            return world
+        seed += 100
 
 
 if __name__ == "__main__":

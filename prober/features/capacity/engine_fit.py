@@ -8,7 +8,7 @@ from prober.simulation.serving import Service
 
 # Median |log(observed ÷ replayed)| of a fit that is used alone, and of one that is used beside the fractions of bad events; the
 # same for the mismatch of the tail.
-MAX_TTFT_ERROR, MAX_POOR_TTFT_ERROR = 0.25, 0.6
+MAX_TTFT_ERROR, MAX_POOR_TTFT_ERROR = 0.25, 0.4
 MAX_MISMATCH, MAX_POOR_MISMATCH = 3.0, 6.0
 DAY_S = 86_400
 

@@ -42,6 +42,7 @@ GROUP_SIZE, GROUP_WEIGHT = 8, 1.0
 HUBER = 1.5  # residual from which the cost is linear
 MEDIAN_TO_SIGMA = 1.48  # of a normal distribution's absolute deviations
 USUAL_BUDGETS = (256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)  # defaults of engines, which a fit does not move
+MIN_TOKENS_PER_STEP, MIN_RATIOS = 1.2, 10  # that show more than one token a step
 UNLIMITED_SLOTS = 2_048  # limit of running sequences where the record shows none
 
 
@@ -76,6 +77,7 @@ class Objective:
             self.spread = np.minimum(prior.deviation, PRIOR_SPREADS)
         self.scenes = scenes
         self._kv_tokens = _kv_tokens(record) / structure.replicas
+        self._tokens_per_step = _tokens_per_step(record)
         self._all = items
         self.reset_scales(0.2)
         self.restrict(1.0)
@@ -109,7 +111,17 @@ class Objective:
         budget = max(16.0, round(costs[BUDGET]))
         slots = max(1.0, self.slots // self.structure.replicas)
         slots = min(slots, budget) if self.structure.mixed else slots
-        service = Service(step_s, sequence_s, prefill_token_s, kv_token_s, attention_s, budget, slots, self._kv_tokens)
+        service = Service(
+            step_s,
+            sequence_s,
+            prefill_token_s,
+            kv_token_s,
+            attention_s,
+            budget,
+            slots,
+            self._kv_tokens,
+            self._tokens_per_step,
+        )
         return self.structure.applied(service, *costs[FRONT:]), front_s
 
     def residuals(self, point: Point) -> Array:
@@ -213,6 +225,13 @@ def _initial_vector(record: Record) -> Array:
     # Attention to a prompt of 200,000 tokens costs as much as its other work.
     attention_s = prefill_s / 100_000
     return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, attention_s, 2_048, *front, step_s * 0.1))
+
+
+def _tokens_per_step(record: Record) -> float:
+    """Tokens that a chunk brings (speculative decoding): median of gap ÷ TPOT, at most 1 if one token comes at a time."""
+    ratios = sorted(request.gap_s / request.tpot_s for request in record.requests if request.gap_s and request.tpot_s)
+    ratio = ratios[len(ratios) // 2] if len(ratios) >= MIN_RATIOS else 1.0
+    return ratio if ratio > MIN_TOKENS_PER_STEP else 1.0
 
 
 def _kv_tokens(record: Record) -> float:

@@ -19,6 +19,7 @@ LEAD_S = 10.0  # of background load before the first observation: the engine was
 GRACE_S = 2.0  # extra time of a partial replay
 SAMPLE_SIZE = 1_000  # lengths that represent a distribution
 MIN_HISTOGRAM_COUNT = 50  # background requests in the engine's histogram for a distribution of their lengths
+MIN_COMPUTED_SHARE = 0.02  # of a cached prompt: its last block
 TYPICAL_SIGMA = 0.6  # of the lognormal distribution of lengths of which only the mean is known
 
 
@@ -31,11 +32,16 @@ class RequestLengths(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """Background load: rate and a sample of lengths. known: requests or counters show it."""
+    """Background load: rate and a sample of lengths, without cached prompt tokens.
+
+    known: requests or counters show it
+    computed: share of the prompt tokens that is not cached
+    """
 
     per_s: float
     lengths: tuple[RequestLengths, ...]
     known: bool
+    computed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +74,13 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
     rate_per_s = record.other_per_s
     if rate_per_s is None:
         return Background(unseen_per_s, _own_lengths(record) if unseen_per_s else (), known=False)
+    computed = _computed_share(record)
     if record.background is not None:
-        lengths = tuple(RequestLengths(request.prompt_tokens, request.output_tokens) for request in record.background)
-        return Background(rate_per_s, lengths, known=True)
+        lengths = tuple(
+            RequestLengths(_share_of(request.prompt_tokens, computed), request.output_tokens)
+            for request in record.background
+        )
+        return Background(rate_per_s, lengths, known=True, computed=computed)
     ended = [request for request in record.requests if request.end_s is not None]
     prompts = _histogram_sample(
         [signals.prompt_tokens for _, signals in record.readings], [request.prompt_tokens for request in ended], rng
@@ -85,7 +95,34 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
         return Background(rate_per_s, _own_lengths(record), known=True)
     prompts = prompts or _lognormal_sample(prompt_mean, rng)
     outputs = outputs or _lognormal_sample(output_mean, rng)
+    prompts = [_share_of(prompt, computed) for prompt in prompts]
     return Background(rate_per_s, tuple(map(RequestLengths, prompts, outputs)), known=True)
+
+
+def _computed_share(record: Record) -> float:
+    """Share of the background's prompt tokens that its prefix cache does not hold; 1 where the page does not show it.
+
+    The sweep's own prompts are new.
+    """
+    readings = [
+        (signals.prefix_cache_hits_tokens_total, signals.prompt_tokens_total, at_s)
+        for at_s, signals in record.readings
+        if signals.prefix_cache_hits_tokens_total is not None and signals.prompt_tokens_total is not None
+    ]
+    if len(readings) < 2:
+        return 1.0
+    (hits_before, prompts_before, begin_s), (hits, prompts, end_s) = readings[0], readings[-1]
+    own = sum(
+        request.prompt_tokens
+        for request in record.requests
+        if request.first_s is not None and begin_s <= request.first_s <= end_s
+    )
+    tokens = prompts - prompts_before - own
+    return min(1.0, max(MIN_COMPUTED_SHARE, 1 - (hits - hits_before) / tokens)) if tokens > 0 else 1.0
+
+
+def _share_of(prompt: int, computed: float) -> int:
+    return max(1, round(prompt * computed))
 
 
 def _own_lengths(record: Record) -> tuple[RequestLengths, ...]:
@@ -126,7 +163,7 @@ def build_scene(record: Record, load: Background, rng: Random) -> Scene:
     ]
     if record.background is not None:
         rows += [
-            (request.arrival_s - from_s, request.prompt_tokens, request.output_tokens, -1)
+            (request.arrival_s - from_s, _share_of(request.prompt_tokens, load.computed), request.output_tokens, -1)
             for request in record.background
         ]
     elif load.lengths:
