@@ -11,7 +11,8 @@ ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PYTHONHASHSEED=0 PYTHONDONTWRITEBYTEC
     PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY . .
-# Wheels only: nothing is compiled, so there is no compiler here either. Everything that comes from outside has its hash in a lock.
+# Wheels only: of what comes from outside nothing is compiled, and everything has its hash in a lock. The prober's own serving.c is
+# compiled by the wheel of Zig.
 RUN python -m venv --without-pip /opt/prober \
     && python -m venv /opt/build \
     && /opt/build/bin/python -m pip install --quiet --require-hashes --only-binary=:all: --requirement=requirements.build.lock \

@@ -77,7 +77,7 @@ lock: $(TOOLS)/uv/installed ## pin the dependencies of pyproject.toml again, wit
 	$(TOOLS)/uv/bin/uv pip compile pyproject.toml --extra grafana --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 		--constraints requirements.lock --output-file requirements.image.lock $(ARGS)
-	echo hatchling | $(TOOLS)/uv/bin/uv pip compile - --universal --python-version 3.11 --generate-hashes \
+	printf "hatchling\nziglang" | $(TOOLS)/uv/bin/uv pip compile - --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 		--constraints requirements.lock --output-file requirements.build.lock $(ARGS)
 	echo uv | $(TOOLS)/uv/bin/uv pip compile - --universal --python-version 3.11 --generate-hashes \

@@ -220,7 +220,7 @@ def grid(world: World, seed: int, traces: Path | None) -> tuple[int, float, int]
         driver.advance(start_s + GRID_STEP_S)
         driver.sent += len(numbers)
         first_s = driver.engine.results().first_token_s
-        waited_s = sorted(min(float(first_s[n]), driver.now_s) - at if first_s[n] == first_s[n] else driver.now_s - at for n, at in numbers)
+        waited_s = sorted((float(first_s[n]) if first_s[n] <= driver.now_s else driver.now_s) - at for n, at in numbers)
         if waited_s and waited_s[-max(1, round(ALLOWED * len(waited_s)))] > world.threshold_s:
             break
         rate *= GRID_FACTOR

@@ -21,6 +21,7 @@ from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, Stage, observed
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, RateEvents, agreed, evidence, fails, holds_at
+from prober.statistics.binomial import probability_of_at_least
 
 CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard errors
 # Standard errors of log K that a record cannot show, by what is known of the background: individual requests, counters, nothing.
@@ -37,6 +38,10 @@ SHORT_STAGE_BIAS: dict[Phase, float] = {"ramp": 0.2, "climb": 0.12}
 LONG_STAGE_S = 20.0
 ERROR_OF_FRACTIONS = 0.14
 MIN_BREACHES = 2  # for an estimate by fractions
+CONTRADICTION_RATIO, MAX_CHANCE = (
+    1.25,
+    0.002,
+)  # of an estimate to a rate whose breaches have no more chance than this at the budget
 MIN_STEEP_SLOPE = 3.0  # local slope from which fractions are combined with the model
 MAX_FLAT_PROBABILITY = 0.5  # of a share that does not rise with the rate: above, breaches are no knee
 MODELLED_SIGNALS = ("ttft", "tpot", "itl", "e2e")
@@ -106,7 +111,7 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
         return _by_events(slo, levels, len(judged)), None
     if model is not None and slo.signal in MODELLED_SIGNALS:
         modelled, model_knee = _by_model(record, slo, model, rng, effort)
-        if modelled is not None:
+        if modelled is not None and not _is_contradicted(modelled, slo, stages, by_stage):
             # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
             is_steep = model_knee is not None and model_knee.slope >= MIN_STEEP_SLOPE
             is_held_against = is_steep or model.quality == "poor"
@@ -150,6 +155,21 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
         "model",
     )
     return capacity, knee
+
+
+def _is_contradicted(
+    modelled: Capacity, slo: Slo, stages: Sequence[Stage], by_stage: Mapping[int, Sequence[RequestRecord]]
+) -> bool:
+    """Whether a stage far below the estimate has more breaches than chance explains where the objective holds."""
+    limit_per_s = (modelled.estimate or 0.0) / CONTRADICTION_RATIO
+    for stage in stages:
+        events, bad = _counts(slo, by_stage[stage.number])
+        is_excess = (
+            bad >= MIN_BREACHES and probability_of_at_least(bad, events, float(slo.error_budget_ratio)) < MAX_CHANCE
+        )
+        if stage.total_per_s < limit_per_s and is_excess:
+            return True
+    return False
 
 
 def _calibrated(slo: Slo, log_factor: float) -> Slo:
