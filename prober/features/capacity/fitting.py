@@ -112,11 +112,13 @@ def _scenes(record: Record, load: Background, rng: Random) -> list[Scene]:
 def _unseen_background(record: Record, items: Observations, rng: Random) -> Background:
     """Background of the rate with which the plainest structure explains the record best."""
     highest_per_s = max((stage.rate_per_s for stage in record.stages), default=1.0)
+    vector: Array | None = None
     best = inf, background(record, rng)
     for ratio in UNSEEN_RATIOS:
         load = background(record, rng, ratio * highest_per_s)
         objective = Objective(record, items, _scenes(record, load, rng), CHUNKED, None)
-        point = _search(objective, record)
+        point = _search(objective, record) if vector is None else _refine(objective, record, vector)
+        vector = point.vector
         objective.reset_scales(0.2)
         best = min(best, (objective.cost(point), load), key=lambda pair: pair[0])
     return best[1]
