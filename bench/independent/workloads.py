@@ -98,21 +98,23 @@ class Workload:
             prompts, outputs = rows.prompts[chosen], rows.outputs[chosen]
         else:
             table = np.array(self.modes)
-            rows_of = table[rng.choice(len(table), count, p=table[:, 0] / table[:, 0].sum())]
-            prompts = np.rint(rows_of[:, 1] * np.exp(rows_of[:, 2] * rng.standard_normal(count)))
-            outputs = np.rint(rows_of[:, 3] * np.exp(rows_of[:, 4] * rng.standard_normal(count)))
+            draws = rng.standard_normal((count, 2))
+            rows_of = table[np.searchsorted(np.cumsum(table[:, 0]) / table[:, 0].sum(), rng.spawn(1)[0].random(count))]
+            prompts = np.rint(rows_of[:, 1] * np.exp(rows_of[:, 2] * draws[:, 0]))
+            outputs = np.rint(rows_of[:, 3] * np.exp(rows_of[:, 4] * draws[:, 1]))
         return (
             np.clip(prompts, 4, self.max_prompt).astype(np.int64),
             np.clip(outputs, 1, self.max_output).astype(np.int64),
         )
 
     def requests(self, rng: np.random.Generator, count: int, rate: float, traces: Path | None = None) -> Requests:
-        """Poisson arrivals; the same generator at another rate gives the same requests at scaled times."""
-        times = np.cumsum(rng.standard_exponential(count)) / rate
-        prompts, outputs = self.lengths(rng, count, traces)
+        """Poisson arrivals; the same generator gives the same requests at scaled times, whatever the rate and the count."""
+        of_gaps, of_lengths, of_groups = rng.spawn(3)
+        times = np.cumsum(of_gaps.standard_exponential(count)) / rate
+        prompts, outputs = self.lengths(of_lengths, count, traces)
         prefixes = None
         if self.conversations:
-            groups = (self.conversations * rng.random(count) ** 3).astype(np.int64)
+            groups = (self.conversations * of_groups.random(count) ** 3).astype(np.int64)
             offsets = np.concatenate(([0], np.cumsum(prompts * self.shared // self.block))).astype(np.int64)
             position = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
             prefixes = Prefixes(offsets, np.repeat(groups << 16, np.diff(offsets)) + position)

@@ -35,13 +35,16 @@ CURVE_REQUESTS, CURVE_REQUESTS_ABOVE = 40_000, 10_000  # up to 1.1 × the knee, 
 WARM_UP = 0.02  # share of a simulation's first requests that are not counted
 VOID = "autoscaled"
 FLAT = 1.25
-MIN_SLOPE = 2.2
-KNEES_PER_S = (1.0, 40.0)  # a scene with another knee is replaced by that of the seed + 100
+# Thresholds are raised until the knee has such a slope: a sharp one, or with this probability a flat one.
+SHARP_SLOPE, FLAT_SLOPE, FLAT_PROBABILITY = 6.3, 2.0, 0.3
+# A scene with another knee, or one that so many replicates do not determine (a cache or queue that tips over), is replaced by
+# that of the seed + 100.
+KNEES_PER_S, MAX_RECORDED_ERROR = (1.0, 40.0), 0.011
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A world before anything is known of it. background_share: of the total rate at the knee."""
+    """A world before anything is known of it. background_share: of the total rate at the knee, about."""
 
     kind: str
     seed: int
@@ -65,7 +68,7 @@ class World:
     threshold_s: of TTFT
     knee_per_s: total rate at the knee; None: a knee has no meaning (`void`)
     knee_error: relative standard error of it
-    slope: dlog share / dlog total rate at the knee
+    slope: dlog share / dlog total rate at the knee, with the same background
     background_per_s: stays the same at all rates of the sweep
     curve: total rates ÷ knee, and the shares that miss the threshold there
     """
@@ -118,8 +121,9 @@ class World:
         return self.knee_per_s
 
     def _log_curve(self) -> tuple[list[float], list[float]]:
-        """Logs of ratios and shares, made strictly rising."""
-        shares = np.maximum.accumulate([max(share, 1e-6) * (1 + 1e-9 * i) for i, (_, share) in enumerate(self.curve)])
+        """Logs of ratios and shares, made strictly rising and through the allowed share at the knee."""
+        sides = [min(share, ALLOWED) if ratio <= 1 else max(share, ALLOWED) for ratio, share in self.curve]
+        shares = np.maximum.accumulate([max(share, 1e-6) * (1 + 1e-7 * i) for i, share in enumerate(sides)])
         return [math.log(ratio) for ratio, _ in self.curve], list(np.log(shares))
 
 
@@ -209,41 +213,43 @@ class Simulation:
         """Share of the requests that miss the threshold with the background's share of the total rate."""
         return self.share(total_per_s, self.scene.background_share * total_per_s, threshold_s, count, seed)
 
+    def shares_beside(self, knee_per_s: float, distance: float, threshold_s: float, count: int, seed: int) -> list[float]:
+        """Shares at (1 − distance, 1, 1 + distance) × knee, with the background that belongs to the knee."""
+        background = self.scene.background_share * knee_per_s
+        return [
+            self.share(knee_per_s * (1 + sign * distance), background, threshold_s, count, seed) for sign in (-1, 0, 1)
+        ]
+
 
 def compute(scene: Scene, traces: Path | None) -> World:
-    """The truth of a scene."""
+    """The truth of a scene; a knee outside of `KNEES_PER_S` is not refined."""
     simulation = Simulation(scene, traces)
     unloaded = float(np.nanquantile(simulation.ttft_s(0.01, 0.0, 4_000, 1), 0.99))
     threshold = scene.threshold_factor * unloaded
     if scene.kind == VOID:
-        return World(
-            scene, _rounded(threshold, 2), background_per_s=1.0, knee_per_s=None, knee_error=0.0, slope=0.0, curve=()
-        )
-    while simulation.share_mixed(0.05, threshold, 20_000, 2) > 0.3 * ALLOWED:  # pauses alone break the objective
-        threshold *= 1.3
-    threshold = _rounded(threshold, 2)
-    while (truth := _knee(simulation, threshold)) is None:  # the share hardly depends on the rate there
-        threshold = _rounded(1.4 * threshold, 2)
-    knee, error, slope = truth
-    if math.isinf(error):
-        return World(scene, threshold, 0.0, knee, error, slope, curve=())
-    background = _rounded(scene.background_share * knee, 5)
-    shares = [ALLOWED] * len(CURVE)
-    for i, ratio in enumerate(CURVE):
-        if ratio != 1:
-            count = CURVE_REQUESTS if ratio <= 1.1 else CURVE_REQUESTS_ABOVE
-            shares[i] = _rounded(simulation.share(ratio * knee, background, threshold, count, 3), 3)
-    curve = tuple(zip(CURVE, shares, strict=True))
-    return World(scene, threshold, background, _rounded(knee, 5), _rounded(error, 2), _rounded(slope, 3), curve)
+        return World(scene, _rounded(threshold, 2), background_per_s=1.0, knee_per_s=None, knee_error=0.0, slope=0.0, curve=())
+    rng = Random(f"slope {scene.fingerprint()}")
+    least_slope = FLAT_SLOPE if rng.random() < FLAT_PROBABILITY else SHARP_SLOPE
+    while True:
+        threshold = _rounded(threshold, 2)
+        if simulation.share_mixed(0.05, threshold, 20_000, 2) < 0.3 * ALLOWED:  # else pauses alone break the objective
+            knee = _bracketed_knee(simulation, threshold)
+            if not KNEES_PER_S[0] <= knee <= KNEES_PER_S[1]:
+                return World(scene, threshold, 0.0, knee, 0.0, 0.0, curve=())
+            distance = 0.1
+            low, _, high = simulation.shares_beside(knee, distance, threshold, 30_000, 20)
+            if math.log(max(high, 1e-4) / max(low, 1e-4)) > least_slope * math.log((1 + distance) / (1 - distance)):
+                break
+        threshold *= 1.4
+    knee, background, error, slope = _refined_knee(simulation, threshold, knee)
+    curve = _curve(simulation, knee, background, threshold)
+    return World(scene, threshold, _rounded(background, 5), _rounded(knee, 5), _rounded(error, 2), _rounded(slope, 3), curve)
 
 
-def _knee(simulation: Simulation, threshold_s: float) -> tuple[float, float, float] | None:
-    """Knee, its relative standard error (jackknife over replicates), and the local slope.
-
-    None for a slope below `MIN_SLOPE`; the error is infinite outside of `KNEES_PER_S`.
-    """
-    low, count = 0.02, 2_000
-    while simulation.share_mixed(low * 1.5, threshold_s, count, 10) < ALLOWED:
+def _bracketed_knee(simulation: Simulation, threshold_s: float) -> float:
+    """The knee within a few percent."""
+    low = 0.02
+    while simulation.share_mixed(low * 1.5, threshold_s, 2_000, 10) < ALLOWED:
         low *= 1.5
     high = low * 1.5
     for count in (4_000, 10_000, 20_000, 20_000, 20_000):
@@ -252,29 +258,40 @@ def _knee(simulation: Simulation, threshold_s: float) -> tuple[float, float, flo
             low, high = middle, max(high, middle * 1.02)
         else:
             low, high = min(low, middle / 1.02), middle
-    knee = math.sqrt(low * high)
-    if not KNEES_PER_S[0] <= knee <= KNEES_PER_S[1]:
-        return knee, math.inf, math.inf
+    return math.sqrt(low * high)
+
+
+def _refined_knee(simulation: Simulation, threshold_s: float, knee: float) -> tuple[float, float, float, float]:
+    """Knee, background that it was found with, its relative standard error (jackknife over replicates), and the local slope."""
     rows: list[list[float]] = []
+    moves = 0
     while True:
+        rows.append(simulation.shares_beside(knee, SPREAD, threshold_s, REPLICATE, 100 + len(rows)))
         rates = [knee * (1 - SPREAD), knee, knee * (1 + SPREAD)]
-        rows.append([simulation.share_mixed(rate, threshold_s, REPLICATE, 100 + len(rows)) for rate in rates])
         root, slope = _root(rates, np.mean(rows, axis=0))
-        if abs(math.log(root / knee)) > SPREAD and len(rows) < 5:  # outside of the rates: move them
-            knee, rows = min(max(root, knee / 1.3), knee * 1.3), []
+        if abs(math.log(root / knee)) > SPREAD and moves < 5:  # outside of the rates: move them, and the background
+            knee, rows, moves = min(max(root, knee / 1.2), knee * 1.2), [], moves + 1
             continue
-        if slope < MIN_SLOPE:
-            return None
         if len(rows) < REPLICATES[0]:
             continue
         others = [math.log(_root(rates, np.mean(rows[:i] + rows[i + 1 :], axis=0))[0]) for i in range(len(rows))]
         error = math.sqrt((len(rows) - 1) * float(np.var(others)))
         if error < MAX_ERROR or len(rows) >= REPLICATES[1]:
-            return root, error, slope
+            return root, simulation.scene.background_share * knee, error, slope
+
+
+def _curve(simulation: Simulation, knee: float, background: float, threshold_s: float) -> tuple[tuple[float, float], ...]:
+    """Shares by ratio to the knee: one long run a point, with common random numbers, scaled to the allowed share at the knee."""
+    shares = [
+        simulation.share(ratio * knee, background, threshold_s, CURVE_REQUESTS if ratio <= 1.1 else CURVE_REQUESTS_ABOVE, 3)
+        for ratio in CURVE
+    ]
+    scale = math.log1p(-ALLOWED) / math.log1p(-shares[CURVE.index(1.0)])
+    return tuple((ratio, _rounded(1 - (1 - share) ** scale, 3)) for ratio, share in zip(CURVE, shares, strict=True))
 
 
 def _root(rates: list[float], shares: "np.ndarray[Any, np.dtype[np.float64]]") -> tuple[float, float]:
-    """Rate at the allowed share and slope, from a log-log line for flat curves and its pieces for sharp ones."""
+    """Rate at the allowed share, by a log-log line between the rates beside it, and the slope over all of them."""
     x, y = np.log(rates), np.log(np.maximum(shares, 1e-5) / ALLOWED)
     slope = max(1.0, float(np.polyfit(x, y, 1)[0]))
     for (left, below), (right, above) in pairwise(zip(x, y, strict=True)):
@@ -373,7 +390,9 @@ def _acceptable(kind: str, seed: int, source: str, traces: Path | None) -> World
     """The first world of seed, seed + 100 … that a sweep can be run in."""
     while True:
         world = compute(draw_scene(kind, seed, source), traces)
-        if world.knee_per_s is None or KNEES_PER_S[0] <= world.knee_per_s <= KNEES_PER_S[1]:
+        if world.knee_per_s is None:
+            return world
+        if KNEES_PER_S[0] <= world.knee_per_s <= KNEES_PER_S[1] and world.knee_error < MAX_RECORDED_ERROR:
             return world
         seed += 100
 
