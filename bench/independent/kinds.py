@@ -1,4 +1,4 @@
-"""Kinds of engines that differ in structure, each with random parameters, and their split into a half to tune on and a held-out half."""
+"""Kinds of engines that differ in structure, with random parameters, and their split into a half to tune on and a held-out half."""
 
 import math
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def machine(rng: Random) -> Structure:
         base_s=log_uniform(rng, 0.006, 0.025),
         sequence_s=log_uniform(rng, 5e-5, 4e-4),
         context_s=log_uniform(rng, 3e-9, 3e-8),
-        prompt_s=log_uniform(rng, 2e-5, 2e-4),
+        prompt_s=log_uniform(rng, 2e-5, 1.2e-4),
         attention_s=log_uniform(rng, 1e-10, 1e-9),
         roofline=int(rng.random() < 0.3),
         noise=rng.uniform(0.02, 0.06),
@@ -78,7 +78,7 @@ def slots(rng: Random, structure: Structure) -> Structure:
 def preempting(rng: Random, structure: Structure) -> Structure:
     """Memory for a few requests only, so that sequences are preempted and computed again."""
     return replace(
-        structure, kv_tokens=rng.randrange(10_000, 24_000), kv_watermark=rng.choice((0.0, 0.01)), max_batch=256
+        structure, kv_tokens=rng.randrange(16_000, 40_000), kv_watermark=rng.choice((0.0, 0.01)), max_batch=256
     )
 
 

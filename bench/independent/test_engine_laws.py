@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bench.independent.engine import COMPLETE, Engine, NoCompiler, Results, library
+from bench.independent.engine import COMPLETE, Engine, NoCompiler, Prefixes, Results, library
 from bench.independent.kinds import HELD_OUT, KINDS, TUNING, draw_structure
 from bench.independent.structure import (
     LEAST_BUSY,
@@ -56,7 +56,11 @@ def run(structure: Structure, count: int = 2_000, rate: float = 4.0, seed: int =
     """An engine after a run, the arrivals, and the results."""
     engine = Engine(structure, seed)
     at, prompts, outputs = load(count, rate)
-    return engine, at, engine.run(at, prompts, outputs, chains(count, 40) if structure.prefix_block else None)
+    return (
+        engine,
+        at,
+        engine.run(at, prompts, outputs, Prefixes.of(chains(count, 40)) if structure.prefix_block else None),
+    )
 
 
 def test_half_of_the_kinds_is_held_out() -> None:
@@ -91,7 +95,7 @@ def test_a_seed_gives_the_same_run_in_steps_and_at_once(kind: str) -> None:
     structure = draw_structure(kind, 1)
     at, prompts, outputs = load(300, 4.0)
     ids = chains(300, 40)
-    at_once = Engine(structure, 5).run(at, prompts, outputs, ids)
+    at_once = Engine(structure, 5).run(at, prompts, outputs, Prefixes.of(ids))
     stepped = Engine(structure, 5)
     for arrival, prompt, output, prefix in zip(at, prompts, outputs, ids, strict=True):
         stepped.advance(max(stepped.at_s, arrival - 0.1))
@@ -99,7 +103,7 @@ def test_a_seed_gives_the_same_run_in_steps_and_at_once(kind: str) -> None:
         stepped.submit(arrival, int(prompt), int(output), prefix)
     stepped.drain()
     assert (stepped.results().end_s == at_once.end_s).all()
-    assert (Engine(structure, 6).run(at, prompts, outputs, ids).end_s != at_once.end_s).any()
+    assert (Engine(structure, 6).run(at, prompts, outputs, Prefixes.of(ids)).end_s != at_once.end_s).any()
 
 
 def test_a_single_server_follows_lindley() -> None:
