@@ -37,7 +37,9 @@ VOID = "autoscaled"
 FLAT = 1.25
 # Thresholds are raised until the knee has such a slope: a sharp one, or with this probability a flat one.
 SHARP_SLOPE, FLAT_SLOPE, FLAT_PROBABILITY = 6.3, 2.0, 0.3
-KNEES_PER_S = (1.0, 40.0)  # a scene with another knee is replaced by that of the seed + 100
+# A scene with another knee, or one that so many replicates do not determine (a cache or queue that tips over), is replaced by
+# that of the seed + 100.
+KNEES_PER_S, MAX_RECORDED_ERROR = (1.0, 40.0), 0.011
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +390,9 @@ def _acceptable(kind: str, seed: int, source: str, traces: Path | None) -> World
     """The first world of seed, seed + 100 … that a sweep can be run in."""
     while True:
         world = compute(draw_scene(kind, seed, source), traces)
-        if world.knee_per_s is None or KNEES_PER_S[0] <= world.knee_per_s <= KNEES_PER_S[1]:
+        if world.knee_per_s is None:
+            return world
+        if KNEES_PER_S[0] <= world.knee_per_s <= KNEES_PER_S[1] and world.knee_error < MAX_RECORDED_ERROR:
             return world
         seed += 100
 
