@@ -31,7 +31,7 @@ class RateEvents:
 
     def plus(self, other: "RateEvents") -> "RateEvents":
         """The events of both, at the rate of `other`."""
-        observed = Observations(self.observed.count + other.observed.count, self.observed.bad + other.observed.bad)
+        observed = self.observed + other.observed
         return RateEvents(other.rate_per_s, observed, self.events + other.events, self.bad + other.bad)
 
 
@@ -99,10 +99,9 @@ def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
     if not pooled:
         return None
     best = max(pooled, key=lambda pool: log_evidence_below(pool.observed, budget))
-    mean = best.observed.bad / best.observed.count
     needed = None
-    if mean < MAX_BUDGET_SHARE * budget:
-        needed = math.ceil(min_observations(budget, ERROR, mean) * best.events / best.observed.count)
+    if best.observed.mean < MAX_BUDGET_SHARE * budget:
+        needed = math.ceil(min_observations(budget, ERROR, best.observed) * best.events / best.observed.count)
     return Evidence(best.rate_per_s, best.events, best.bad, needed)
 
 

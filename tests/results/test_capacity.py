@@ -68,7 +68,7 @@ def test_headroom_is_what_is_free() -> None:
 
 
 def at(rate_per_s: float, events: int, bad: int) -> RateEvents:
-    return RateEvents(rate_per_s, Observations(events, bad), events, bad)
+    return RateEvents(rate_per_s, Observations({0: events - bad, 1: bad}), events, bad)
 
 
 def test_a_rate_holds_by_its_events_and_those_above() -> None:

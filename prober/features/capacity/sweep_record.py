@@ -107,7 +107,7 @@ def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations
     known = [request for request in requests if request[0]]
     budget = float(slo.error_budget_ratio)
     most = max((max(count, max_events_per_probe(slo, tokens)) for count, _, tokens in known), default=1)
-    return Observations(len(known), sum(budget + (bad - budget * count) / most for count, bad, _ in known))
+    return Observations(budget + (bad - budget * count) / most for count, bad, _ in known)
 
 
 def entered(signals: EngineSignals) -> float | None:
