@@ -310,7 +310,7 @@ class Sweep:
 
     def _end_at_max_rate(self, at_s: float) -> None:
         """End the sending, unless an adaptive sweep may still show an SLO by more events at the highest rate."""
-        if self._plan.mode != "adaptive" or not needs_more_events(self._plan, self._log, at_s):
+        if self._plan.mode != "adaptive" or not needs_more_events(self._plan, self._log):
             self._end_sending("highest_rate", at_s, f"{self._log.stages[-1].rate_per_s:g}/s")
 
     def _may_end_early(self, stage: Stage, lasted_s: float) -> bool:
