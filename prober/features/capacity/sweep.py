@@ -40,6 +40,9 @@ from prober.simulation.request import Request
 # Sending ends when half of the last judged requests breach. Of a grid more are judged: one burst does not end it.
 JUDGED_REQUESTS, JUDGED_REQUESTS_GRID = 8, 32
 MIN_BREACHES = 2  # of a stage
+# Readings that show another engine, or one of another size, void a sweep. A single one is left out: a page that gathers several
+# engines may lose one for a moment.
+VOID_READINGS = 2
 QUIET_REQUESTS = 2  # in flight that load the engine next to nothing
 PAGE_S, PAGE_NEAR_S = 0.5, 0.1  # between readings of the page; close to the knee
 GENTLE_REQUESTS, GENTLE_BREACHES = 12, 2
@@ -67,6 +70,7 @@ class Sweep:
         self._log = RequestLog()
         self._breached: dict[int, int] = {}  # requests by stage
         self._judged_requests = JUDGED_REQUESTS_GRID if plan.mode == "grid" else JUDGED_REQUESTS
+        self._changed_readings = 0
         self._late: deque[bool] = deque(maxlen=LATE_RESULTS)
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
         self._ramp_reason: Reason | None = None
@@ -128,6 +132,12 @@ class Sweep:
         """The engine's page was read. Readings from before the sweep show the load that was there already."""
         if isinstance(self._action, Finished):
             return
+        change = self._stop_conditions.change(signals)
+        if change is not None:
+            self._changed_readings += 1
+            if self._changed_readings >= VOID_READINGS:
+                self._end_sending(change[0], at_s, change[1])
+            return
         log, rate_per_s = self._log, 0.0
         if isinstance(self._action, Run):
             log.readings.append((at_s, signals))
@@ -138,7 +148,7 @@ class Sweep:
             if request.first_s and request.first_s > at_s - OWN_TTFT_S
         ]
         condition = self._stop_conditions.reading(at_s, signals, rate_per_s + log.others_per_s(), own_ttfts)
-        if condition is not None and (isinstance(self._action, Run) or condition in VOID):
+        if condition is not None and isinstance(self._action, Run):
             self._end_sending(condition, at_s, "the engine's page says so")
 
     def other(self, at_s: float, prompt_tokens: int, output_tokens: int) -> None:

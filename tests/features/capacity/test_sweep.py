@@ -16,6 +16,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.capacity import Capacity, Verdict
+from prober.results.stop_reason import ending
 from prober.simulation.faults import Crash, Slow
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request
@@ -249,22 +250,59 @@ def test_the_engines_page_ends_the_sending(change: dict[str, float], reason: Rea
         ({"start_time_seconds": 200.0}, "restarted"),
         ({"prompt_tokens_total": 1.0}, "restarted"),
         ({"ranks": 2}, "replicas_changed"),
+        ({"kv_cache_capacity_tokens": 128_000.0}, "replicas_changed"),
+        ({"kv_cache_capacity_tokens": 32_000.0}, "replicas_changed"),
         ({"info": EngineInfo("vllm", "2")}, "engine_changed"),
     ],
 )
 def test_another_engine_voids_the_sweep(change: dict[str, object], reason: Reason) -> None:
-    """Restart, replicas, version, counters that fall: what was measured is gone, before or while it is estimated."""
+    """Restart, replicas, KV cache, version, counters that fall: what was measured is gone, before or while it is estimated."""
     for estimating in (False, True):
         hand = Hand(plan())
-        before = replace(PAGE, prompt_tokens_total=5.0)
+        before = replace(PAGE, prompt_tokens_total=5.0, kv_cache_capacity_tokens=64_000.0)
         hand.sweep.page(0.0, before)
         if estimating:
             hand.sweep.stop("an alert", 0.2)
-        changed = {"prompt_tokens_total": 5.0} | change
-        hand.sweep.page(0.5, replace(PAGE, **changed))  # type: ignore[arg-type]
+        after = replace(before, **change)  # type: ignore[arg-type]
+        hand.sweep.page(0.5, after)
+        assert not isinstance(hand.sweep.action, Finished), "one reading may be a blip"
+        hand.sweep.page(0.6, after)
         order = hand.sweep.action
         assert isinstance(order, Finished)
         assert (order.void, order.reason, order.capacities) == (True, reason, ())
+
+
+def test_a_page_that_blips_once_voids_nothing() -> None:
+    """Half of the replicas is missing in one reading, or the cache is rounded: the sweep goes on without that reading."""
+    hand = Hand(plan())
+    both = replace(PAGE, ranks=2, prompt_tokens_total=50.0, kv_cache_capacity_tokens=64_000.0)
+    hand.sweep.page(0.0, both)
+    hand.sweep.page(0.5, replace(both, ranks=1, prompt_tokens_total=20.0, kv_cache_capacity_tokens=32_000.0))
+    for at_s, capacity in ((1.0, 64_000.0), (1.5, 64_100.0), (2.0, 64_000.0)):
+        hand.sweep.page(at_s, replace(both, prompt_tokens_total=60.0, kv_cache_capacity_tokens=capacity))
+    assert isinstance(hand.sweep.action, Run)
+    hand.sweep.stop("a person", 2.5)
+    assert isinstance(hand.sweep.action, Estimate)
+    assert [at_s for at_s, _ in hand.sweep.action.record.readings] == [0.0, 1.0, 1.5, 2.0]
+
+
+def test_engines_that_answer_in_turn_void_the_sweep() -> None:
+    """Behind a balancer each reading is of another one."""
+    hand = Hand(plan())
+    for number in range(4):
+        hand.sweep.page(0.5 * number, replace(PAGE, start_time_seconds=100.0 + 50 * (number % 2)))
+    assert isinstance(hand.sweep.action, Finished)
+    assert hand.sweep.action.void
+
+
+def test_a_void_sweep_says_in_plain_words_why() -> None:
+    """With the values before and after."""
+    hand = Hand(plan())
+    for at_s, ranks in ((0.0, 2), (0.5, 3), (1.0, 3)):
+        hand.sweep.page(at_s, replace(PAGE, ranks=ranks))
+    assert isinstance(hand.sweep.action, Finished)
+    text = ending(hand.sweep.action.reason, hand.sweep.action.detail)
+    assert text == "voided, the target changed its size: 2 ranks or replicas before, 3 now"
 
 
 def test_productions_own_ttft_ends_the_sending() -> None:
