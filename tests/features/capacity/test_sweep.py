@@ -193,6 +193,93 @@ def test_without_a_page_a_climb_follows_the_ramp() -> None:
     assert hand.reason == "knee_passed"
 
 
+def rejected(knee_per_s: float | None, plan_: Plan | None = None, reason: Reason = "knee_passed") -> Hand:
+    """A ramp up to 1.75/s on a target with a page, ended by `reason`; no model explains it, and the fractions show this knee."""
+    hand = Hand(plan_ or plan(min_rate=0.5, stage_s=1.0))
+    hand.sweep.page(0.0, PAGE)
+    while hand.sweep.stages[-1].rate_per_s < 1.7:
+        at_s = hand.sweep.stages[-1].began_s + 1.0
+        hand.sweep.page(at_s, PAGE)
+        hand.sweep.tick(at_s)
+    at_s = hand.sweep.stages[-1].began_s
+    hand.answered(at_s + 0.1, 0.6)
+    hand.sweep._end_sending(reason, at_s + 0.8, "by hand")
+    assert isinstance(hand.sweep.action, Estimate)
+    verdict: Verdict = "found" if knee_per_s else "not_enough_data"
+    hand.sweep.estimated((Capacity("ttft", verdict, 0.1, knee_per_s, 9.0),), at_s + 9.0, is_modelled=False)
+    return hand
+
+
+def climb(hand: Hand) -> list[float]:
+    """Rates of the climb, all answered well for 20 s and breached then."""
+    rates: list[float] = []
+    begin_s = at_s = hand.sweep.stages[-1].began_s
+    while isinstance(action := hand.sweep.action, Run):
+        if action.phase == "climb" and action.rate_per_s not in rates:
+            rates.append(action.rate_per_s)
+        at_s += 0.25
+        hand.sweep.page(at_s, PAGE)
+        hand.answered(at_s, 0.6 if at_s - begin_s > 20.0 else 0.1)
+        hand.sweep.tick(at_s + 0.1)
+    return rates
+
+
+def test_a_ramp_that_no_model_explains_is_followed_by_a_climb() -> None:
+    """Once, and near the knee that its fractions show, to spend few requests; the second estimate is the answer."""
+    for knee_per_s, start_per_s in ((1.4, 0.7 * 1.4), (5.0, 0.7 * 1.749), (None, 0.55 * 1.749)):
+        hand = rejected(knee_per_s)
+        assert isinstance(hand.sweep.action, Run)
+        assert (hand.sweep.action.phase, hand.sweep.action.rate_per_s) == ("rest", 0.5)
+        assert climb(hand)[0] == pytest.approx(start_per_s, rel=0.01)
+        action = hand.sweep.action
+        assert isinstance(action, Estimate)
+        assert {stage.phase for stage in action.record.stages} == {"ramp", "rest", "climb"}
+        answer = Capacity("ttft", "found", 1.0, 1.2, 1.4)
+        hand.sweep.estimated((answer,), 99.0, is_modelled=False)
+        assert isinstance(hand.sweep.action, Finished)
+        assert hand.sweep.action.capacities == (answer,)
+
+
+@pytest.mark.parametrize(
+    ("reason", "climbs"),
+    [
+        *((reason, True) for reason in ("knee_passed", "breaching", "waiting", "kv_usage", "preemptions", "slow")),
+        *((reason, False) for reason in ("failed", "saturated", "prober_late", "guard", "retry_after", "lease_lost")),
+        *(
+            (reason, False)
+            for reason in ("page_lost", "production_ttft", "token_budget", "time_budget", "highest_rate")
+        ),
+    ],
+)
+def test_a_climb_follows_the_targets_own_limit_only(reason: Reason, *, climbs: bool) -> None:
+    """Not a failure of it, harm to others, an end from outside, or a budget."""
+    assert isinstance(rejected(1.4, reason=reason).sweep.action, Run) is climbs
+
+
+def test_a_ramp_that_a_model_explains_ends_the_sweep() -> None:
+    """The neighbours: a model that fits; a gentle sweep; a climb that was made already."""
+    hand = Hand(plan())
+    hand.sweep.page(0.0, PAGE)
+    hand.sweep._end_sending("knee_passed", 1.0, "by hand")
+    hand.sweep.estimated((), 2.0, is_modelled=True)
+    assert isinstance(hand.sweep.action, Finished)
+    hand = rejected(1.4, plan("gentle", min_rate=0.5, stage_s=1.0))
+    assert isinstance(hand.sweep.action, Finished)
+
+
+def test_a_climb_that_is_cut_short_leaves_the_ramps_estimate() -> None:
+    """A person stops it, its time is over, the prober is late: what was known before is still known."""
+    hand = rejected(1.4)
+    hand.sweep.stop("a person", 40.0)
+    assert isinstance(hand.sweep.action, Finished)
+    assert (hand.sweep.action.reason, hand.sweep.action.verdict) == ("guard", "found")
+    hand = rejected(1.4, plan(min_rate=0.5, stage_s=1.0, limits=Limits(time_s=30.0)))
+    climb(hand)
+    assert isinstance(hand.sweep.action, Finished)
+    assert hand.sweep.action.reason == "time_budget"
+    assert hand.sweep.action.capacities[0].estimate == 1.4
+
+
 def test_a_climb_does_not_exceed_the_highest_rate() -> None:
     """It ends there like a ramp: once the requests show the objective, or are several times enough to show it."""
     loose = replace(TTFT, objective=Decimal("0.9"))
