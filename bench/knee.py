@@ -24,9 +24,10 @@ from typing import Any
 from bench.report import goal, percentile, show
 from bench.worlds import SHARE, knees, restored, share_at
 from prober.features.capacity.actions import Estimate, Finished
-from prober.features.capacity.estimate import estimate_capacity
+from prober.features.capacity.estimate import CapacityEstimate, estimate_capacity
 from prober.features.capacity.sweep import PAGE_S
 from prober.features.capacity.sweep_plan import Plan
+from prober.features.capacity.sweep_record import Record
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity
 from prober.simulation.faults import Crash, Fault, KvLost, Slow
@@ -57,17 +58,26 @@ def plan(target: SimulatedTarget, mode: str = "adaptive") -> Plan:
 def swept(known: dict[str, Any], telemetry: Telemetry, mode: str = "adaptive") -> dict[str, Any]:
     """Figures of one sweep, beside the truth."""
     target = restored(known)
-    driven = Driver(target, plan(target, mode), telemetry, SEED).run()
+    estimates: list[CapacityEstimate] = []
+    cpu_s: list[float] = []
+
+    def estimated(record: Record) -> tuple[tuple[Capacity, ...], bool]:
+        began_s = process_time()
+        estimates.append(estimate_capacity(record, effort=0.4 if mode == "gentle" else 1.0))
+        cpu_s.append(process_time() - began_s)
+        return estimates[-1].capacities, estimates[-1].fit is not None
+
+    driven = Driver(target, plan(target, mode), telemetry, SEED).run(estimator=estimated)
     added = target.others_per_s if telemetry == "none" else 0.0
     knee = known["knee"] - added
     order = driven.orders[-1][1]
     figures: dict[str, Any] = {"reason": getattr(order, "reason", None), "requests": len(driven.own)}
     figures["seconds"] = round(driven.ended_s - driven.began_s, 1)
-    if isinstance(order, Estimate):
-        began_s = process_time()
-        estimate = estimate_capacity(order.record, effort=0.4 if mode == "gentle" else 1.0)
-        figures["cpu_s"] = round(process_time() - began_s, 1)
-        figures |= _accuracy(estimate.capacities[0], known, knee, added)
+    figures["estimates"] = len(estimates)
+    if estimates and isinstance(order, Finished):
+        estimate = estimates[-1]
+        figures["cpu_s"] = round(max(cpu_s), 1)
+        figures |= _accuracy(order.capacities[0], known, knee, added)
         model_knee = estimate.knees[0]
         figures["slope"] = round(model_knee.slope, 2) if model_knee else None
         figures["chance"] = round(model_knee.error, 4) if model_knee else None

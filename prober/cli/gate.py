@@ -27,6 +27,7 @@ from prober.cli.target import check_writable, target, workload
 from prober.config.load import ConfigError
 from prober.config.slos import parse_objectives
 from prober.config.target import ProbeSpec, TargetSpec
+from prober.config.units import duration
 from prober.config.units import rate as parse_rate
 from prober.features.experiments.gate import COMPARED, Finding, Gate, Reference, State, Verdict, reference
 from prober.measure.result import ProbeResult
@@ -59,7 +60,15 @@ def gate(
         list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%' or 'success:99%'; repeatable.")
     ] = None,
     rate: Annotated[str, typer.Option(help="Mean rate of the requests.")] = "2/s",
-    max_requests: Annotated[int, typer.Option(min=1, help="Most requests to send.")] = 1_000,
+    burst: Annotated[
+        str, typer.Option(help="How long bad results last when they come in bursts; 0s: each is independent.")
+    ] = "15s",
+    max_requests: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Most requests to send; 0: three times as many as 'ready' takes, within 1h, but 1,000."
+        ),
+    ] = 0,
     error: Annotated[str, typer.Option(help="Largest probability of a wrong verdict.")] = "5%",
     failures: Annotated[
         str, typer.Option(help="Share of failed requests above which the target is not ready.")
@@ -84,15 +93,17 @@ def gate(
         references, remarks = _references(before, probe, share("--material", material), baseline)
         judge = Gate(
             tuple(spec.uses()),
-            most=max_requests,
+            rate_per_s=probe.rate,
+            burst_s=quantity("--burst", burst, duration),
+            most=max_requests or None,
             error=share("--error", error),
             failures=share("--failures", failures),
             baseline=references,
         )
         if save:
             check_writable("--save", Path(save))
-        _announce(judge.least, max_requests, probe.rate)
-        verdict, result = uvloop.run(_ask(spec, judge, max_requests))
+        _announce(judge, probe.rate)
+        verdict, result = uvloop.run(_ask(spec, judge))
         if before is not None and before.target.model != result.target.model:
             remarks.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
         if save:
@@ -107,11 +118,12 @@ def gate(
     sys.exit(EXIT[verdict.state])
 
 
-def _announce(least: int, most: int, rate_per_s: float) -> None:
+def _announce(judge: Gate, rate_per_s: float) -> None:
     """Print on standard error how long the gate may take."""
-    fewest_s, most_s = (f"{count / rate_per_s:,.0f} s" for count in (least, most))
+    fewest_s, most_s = (f"{count / rate_per_s:,.0f} s" for count in (judge.least, judge.most))
+    blocks = f"; evidence counts in blocks of {judge.block_s:g} s" if judge.block_s else ""
     echo(
-        f"at least {least:,} requests to be ready ({fewest_s}), at most {most:,} ({most_s})",
+        f"at least {judge.least:,} requests to be ready ({fewest_s}), at most {judge.most:,} ({most_s}){blocks}",
         err=True,
     )
 
@@ -173,8 +185,8 @@ def _shape(load: Load) -> tuple[str | None, ...]:
     return load.workload, load.prompt_tokens, load.output_tokens
 
 
-async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Result]:
-    """Warm up, then send requests in an open loop until the gate decides, at most `most` of them."""
+async def _ask(spec: TargetSpec, judge: Gate) -> tuple[Verdict, Result]:
+    """Warm up, then send requests in an open loop until the gate decides."""
     clock, rng, started_s = Clock(), Random(), time.time()
     origin_ns = clock.now_ns()
     session = Session(spec, clock)
@@ -182,13 +194,13 @@ async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Resul
     drawer = RequestGenerator(probe.workload, rng)
     try:
         await session.start()
-        warm, verdict = await _fed(judge, session.warm_up(drawer, min(most, spec.warmup)))
+        warm, verdict = await _fed(judge, session.warm_up(drawer, min(judge.most, spec.warmup)), clock)
         begin_ns = clock.now_ns()
         results: list[ProbeResult | None] = []
         if verdict is None:
             start_ns = begin_ns + round(spec.connect_lead * 1e9)
-            schedule = islice(due_times(probe, rng, start_ns), most - len(warm))
-            results, verdict = await _fed(judge, session.ordered(drawer, schedule))
+            schedule = islice(due_times(probe, rng, start_ns), judge.most - len(warm))
+            results, verdict = await _fed(judge, session.ordered(drawer, schedule), clock)
         verdict = verdict or judge.verdict()
         stage, rows = stage_of(
             f"{probe.rate:g}/s",
@@ -220,14 +232,15 @@ async def _ask(spec: TargetSpec, judge: Gate, most: int) -> tuple[Verdict, Resul
 
 
 async def _fed(
-    judge: Gate, results: AsyncGenerator[ProbeResult | None, None]
+    judge: Gate, results: AsyncGenerator[ProbeResult | None, None], clock: Clock
 ) -> tuple[list[ProbeResult | None], Verdict | None]:
     """Results up to the deciding one, and its verdict, None if none decides. Requests still in flight are cancelled."""
     taken: list[ProbeResult | None] = []
     async with aclosing(results):
         async for result in results:
             taken.append(result)
-            if (verdict := judge.take(result)) is not None:
+            due_ns = clock.now_ns() if result is None else result.timeline.intended_ns
+            if (verdict := judge.take(result, due_ns / 1e9)) is not None:
                 return taken, verdict
     return taken, None
 

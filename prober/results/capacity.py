@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import groupby
+from operator import attrgetter
 from typing import Literal
 
 from prober.statistics.sequential_test import Observations, log_evidence_above, log_evidence_below, min_observations
@@ -13,6 +15,7 @@ Verdict = Literal["found", "not_reached", "below_lowest", "not_enough_data"]
 
 ERROR = 0.05  # largest probability that "holds" or "fails" is wrong, as in `prober gate`
 MIN_BAD_REQUESTS = 2  # a single one proves nothing
+MIN_RATE_S = 20.0  # a rate is kept for so long before its events can show that it holds: queues grow slowly
 MAX_BUDGET_SHARE = 0.7  # with a higher share of bad events, more events would not show that the budget is kept
 
 
@@ -30,14 +33,15 @@ class RateEvents:
     bad: int
 
     def plus(self, other: "RateEvents") -> "RateEvents":
-        """The events of both, at the rate of `other`."""
-        observed = Observations(self.observed.count + other.observed.count, self.observed.bad + other.observed.bad)
-        return RateEvents(other.rate_per_s, observed, self.events + other.events, self.bad + other.bad)
+        """The events of both, which are of one rate."""
+        return RateEvents(
+            self.rate_per_s, self.observed + other.observed, self.events + other.events, self.bad + other.bad
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Events that were not enough for a decision: their number at `rate_per_s` and above, and the number of bad events.
+    """Events that were not enough for a decision: their number at `rate_per_s`, and the number of bad events.
 
     needed: number of events that would show the objective with the same share of bad events; None if that share is too high
     """
@@ -53,7 +57,7 @@ class Capacity:
     """The total rate (background load + added load) up to which an SLO holds, in requests like those of the sweep per second.
 
     found: the interval contains the knee
-    not_reached: the SLO holds at `lower`, the highest rate at which its events show it; there is no estimate
+    not_reached: the SLO holds at `lower`, the highest rate whose own events show it; there is no estimate
     below_lowest: the SLO failed at the lowest rate, `upper`
     not_enough_data: the events show neither; `evidence` has their number
     tokens_per_s: prompt and output tokens at the estimate
@@ -75,17 +79,20 @@ class Capacity:
 
 
 def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
-    """The highest rate at which the events show that at most a share `budget` is bad; None: at no rate.
+    """The highest rate whose own events show that at most a share `budget` is bad; None: no rate.
 
-    Breaches grow with the rate, so the share at a rate is at most that of all events at it and above, which are pooled. The
-    test is that of `prober gate` (`log_evidence_below`, an e-process): rates are tested from the highest down, each adds its
-    events, and by Ville's inequality the probability that any of the decisions is wrong is at most `ERROR`. An objective of 99%
-    needs 346 events without a bad one.
+    The test is that of `prober gate` (`log_evidence_below`, an e-process). Rates with too few events for an answer are left out.
+    The others are tested from the lowest up, until one does not hold: a fixed sequence, so that the probability that any of the
+    claims is wrong is at most `ERROR`, however many rates there are. An objective of 99% needs 346 events without a bad one.
     """
-    held_per_s = (
-        pool.rate_per_s for pool in _pooled(levels) if log_evidence_below(pool.observed, budget) >= -math.log(ERROR)
-    )
-    return next(held_per_s, None)
+    least, held_per_s = min_observations(budget, ERROR), None
+    for level in _by_rate(levels):
+        if level.observed.count < least:
+            continue
+        if log_evidence_below(level.observed, budget) < -math.log(ERROR):
+            break
+        held_per_s = level.rate_per_s
+    return held_per_s
 
 
 def fails(at: RateEvents, budget: float) -> bool:
@@ -95,26 +102,22 @@ def fails(at: RateEvents, budget: float) -> bool:
 
 def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
     """The events at the rate where they are nearest to a decision; None without events."""
-    pooled = [pool for pool in _pooled(levels) if pool.events]
-    if not pooled:
+    judged = [level for level in _by_rate(levels) if level.events]
+    if not judged:
         return None
-    best = max(pooled, key=lambda pool: log_evidence_below(pool.observed, budget))
-    mean = best.observed.bad / best.observed.count
+    best = max(judged, key=lambda level: log_evidence_below(level.observed, budget))
     needed = None
-    if mean < MAX_BUDGET_SHARE * budget:
-        needed = math.ceil(min_observations(budget, ERROR, mean) * best.events / best.observed.count)
+    if best.observed.mean < MAX_BUDGET_SHARE * budget:
+        requests = max(min_observations(budget, ERROR, best.observed), MIN_RATE_S * best.rate_per_s)
+        needed = math.ceil(requests * best.events / best.observed.count)
     return Evidence(best.rate_per_s, best.events, best.bad, needed)
 
 
-def _pooled(levels: Sequence[RateEvents]) -> Iterator[RateEvents]:
-    """Events at each rate and above it, from the highest rate down."""
-    pooled = RateEvents(math.inf, Observations(), 0, 0)
-    for _, same_rate in groupby(
-        sorted(levels, key=lambda level: -level.rate_per_s), key=lambda level: level.rate_per_s
-    ):
-        for level in same_rate:
-            pooled = pooled.plus(level)
-        yield pooled
+def _by_rate(levels: Sequence[RateEvents]) -> Iterator[RateEvents]:
+    """All events of each rate, from the lowest rate up."""
+    by_rate = attrgetter("rate_per_s")
+    for _, same_rate in groupby(sorted(levels, key=by_rate), key=by_rate):
+        yield reduce(RateEvents.plus, same_rate)
 
 
 Z = {0.9: 1.645, 0.95: 1.960}  # of a normal interval
@@ -183,9 +186,9 @@ def words(capacities: Sequence[Capacity]) -> str:
 
 
 def _lacking(evidence: Evidence | None) -> str:
-    """Text such as `: 127 events at 1/s and above, about 390 needed`."""
+    """Text such as `: 127 events at 1/s, about 390 needed`."""
     if evidence is None:
         return ""
     bad = f", {evidence.bad:,} of them bad" if evidence.bad else ""
     needed = f"about {evidence.needed:,} needed" if evidence.needed is not None else "too many for the objective"
-    return f": {evidence.events:,} events at {evidence.rate_per_s:.3g}/s and above{bad}, {needed}"
+    return f": {evidence.events:,} events at {evidence.rate_per_s:.3g}/s{bad}, {needed}"

@@ -23,9 +23,9 @@ _TEXTS = {  # with the place of the detail
     "kv_usage": "the KV cache is nearly full: {}",
     "preemptions": "requests are preempted: {}",
     "production_ttft": "production requests are slow: {}",
-    "restarted": "the engine restarted: {}",
-    "replicas_changed": "the number of replicas changed: {}",
-    "engine_changed": "the engine changed: {}",
+    "restarted": "voided, the engine restarted: {}",
+    "replicas_changed": "voided, the target changed its size: {}",
+    "engine_changed": "voided, the engine changed: {}",
 }
 
 

@@ -1,19 +1,19 @@
-"""Sequential test of a share against a budget. It may be evaluated after every observation without raising the error rate.
+"""Sequential test of a mean against a budget. It may be evaluated after every observation without raising the error rate.
 
-Observations are bad (1) or good (0), or anything between. A rival claims odds of `r` times those of a share m; its likelihood
-ratio against m after `count` observations that sum to `bad` is r^bad ÷ (1 − m + r·m)^count. By convexity its mean is at most 1
-for r < 1 if the mean of each observation, whatever came before, is m or more, and for r > 1 if it is m or less. So a weighted
-mean of such ratios is an e-process: the chance that it ever reaches 1 ÷ error is at most `error` (Ville's inequality; Waudby-Smith
-and Ramdas, "Estimating means of bounded random variables by betting", 2024; Howard, Ramdas, McAuliffe, Sekhon, "Time-uniform,
-nonparametric, nonasymptotic confidence sequences", 2021, the sub-Bernoulli mixture). Wald's test is the case of one rival.
-It needs no approximation and no independence, but the conditional mean of every observation must be on one side of m. A share that
-is above m only in the long run, with hours between outages, cannot be shown by minutes of observations.
+Observations are bad (1) or good (0), or anything between. A rival with odds ratio r multiplies its evidence against a mean m by
+(1 − x + r·x) ÷ (1 − m + r·m) for an observation x: the likelihood ratio of a Bernoulli observation, and a bet on any other one.
+Its mean is at most 1 for r < 1 if the mean of each observation, whatever came before, is m or more, and for r > 1 if it is m or
+less. So a weighted mean of such products is an e-process: the chance that it ever reaches 1 ÷ error is at most `error` (Ville's
+inequality; Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2024). Wald's test is the case of
+one rival and zeros and ones. It needs no approximation and no independence, but the conditional mean of every observation must
+be on one side of m. Where bad events come together, an observation therefore is the mean of a block of time that is long
+beside what comes together (`features.experiments.gate`).
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 Rivals = tuple[tuple[float, float], ...]  # (odds as a multiple of those of the share, weight); weights sum to 1
@@ -23,16 +23,31 @@ RIVALS_BELOW: Rivals = ((0.0, 0.4), (0.2, 0.35), (0.5, 0.25))
 RIVALS_ABOVE: Rivals = ((2.0, 0.3), (4.0, 0.35), (12.0, 0.2), (100.0, 0.15))
 
 
-@dataclass(frozen=True, slots=True)
 class Observations:
-    """Number of observations and their sum. For zeros and ones the sum is the number of bad ones."""
+    """Observations between 0 and 1, in any order. counts: their number by value, fractional in a scaled pattern"""
 
-    count: int = 0
-    bad: float = 0.0
+    __slots__ = ("count", "counts")
 
-    def plus(self, value: float) -> "Observations":
-        """Returns these observations and one more, 0 to 1."""
-        return Observations(self.count + 1, self.bad + value)
+    def __init__(self, values: Iterable[float] | Mapping[float, float] = ()) -> None:
+        self.counts: Counter[float] = Counter(values)
+        self.count: float = self.counts.total()
+
+    def add(self, value: float) -> None:
+        """Add an observation, 0 to 1."""
+        self.counts[value] += 1
+        self.count += 1
+
+    def __add__(self, other: "Observations") -> "Observations":
+        """The observations of both."""
+        return Observations(self.counts + other.counts)
+
+    @property
+    def mean(self) -> float:
+        """Mean of the observations; 0 without any."""
+        return sum(value * number for value, number in self.counts.items()) / max(1, self.count)
+
+
+ALL_GOOD = Observations([0.0])
 
 
 def log_evidence_below(observed: Observations, share: float) -> float:
@@ -48,20 +63,25 @@ def log_evidence_above(observed: Observations, share: float) -> float:
 def confidence_bounds(observed: Observations, error: float) -> tuple[float, float]:
     """Returns an interval for the mean. Each end is wrong with a chance of at most `error`, however often it is evaluated."""
     needed = -math.log(error)
-    lower = _threshold_share(lambda share: log_evidence_above(observed, share) < needed) if observed.bad > 0 else 0.0
+    lower = _threshold_share(lambda share: log_evidence_above(observed, share) < needed) if observed.mean > 0 else 0.0
     upper = (
         _threshold_share(lambda share: log_evidence_below(observed, share) >= needed)
-        if observed.bad < observed.count
+        if observed.mean < 1 and observed.count
         else 1.0
     )
     return lower, upper
 
 
-def min_observations(budget: float, error: float, good: float = 0.0) -> int:
-    """Returns the fewest observations, all of value `good` (less than `budget`), that prove a mean below `budget`."""
+def min_observations(budget: float, error: float, pattern: Observations = ALL_GOOD) -> int:
+    """Returns the fewest observations, distributed as those of `pattern`, that prove a mean below `budget`.
+
+    The mean of `pattern` is far enough below `budget` for some number to prove it.
+    """
 
     def is_proven(count: int) -> bool:
-        return log_evidence_below(Observations(count, good * count), budget) >= -math.log(error)
+        scale = count / pattern.count
+        scaled = Observations({value: number * scale for value, number in pattern.counts.items()})
+        return log_evidence_below(scaled, budget) >= -math.log(error)
 
     high = 1
     while not is_proven(high):
@@ -70,24 +90,26 @@ def min_observations(budget: float, error: float, good: float = 0.0) -> int:
 
 
 def _evidence(observed: Observations, share: float, rivals: Rivals) -> float:
-    """Returns ln Σ weight · r^bad ÷ (1 − share + r·share)^count."""
-    count, bad = observed.count, observed.bad
-    terms = _terms(share, rivals)
-    if not bad:
-        logs = [weight - count * step for weight, _, step in terms]
-    else:
-        logs = [weight + bad * odds - count * step for weight, odds, step in terms]
+    """Returns ln Σ weight · Π (1 − x + r·x) ÷ (1 − share + r·share)."""
+    values = [(value, number) for value, number in observed.counts.items() if value and number]
+    logs = [
+        weight - observed.count * step + sum([number * _log(value, odds) for value, number in values])
+        for weight, odds, step in _terms(share, rivals)
+    ]
     largest = max(logs)
     return largest + math.log(sum([math.exp(log - largest) for log in logs]))
 
 
+def _log(value: float, odds: float) -> float:
+    """Returns ln(1 − value + odds·value)."""
+    change = (odds - 1) * value
+    return math.log1p(change) if change > -1 else -math.inf
+
+
 @lru_cache(maxsize=256)  # a test uses the same few shares after every observation
 def _terms(share: float, rivals: Rivals) -> tuple[tuple[float, float, float], ...]:
-    """Returns (ln weight, ln r or −∞, ln(1 − share + r·share)) of each rival."""
-    return tuple(
-        (math.log(weight), math.log(odds) if odds else -math.inf, math.log1p((odds - 1) * share))
-        for odds, weight in rivals
-    )
+    """Returns (ln weight, r, ln(1 − share + r·share)) of each rival."""
+    return tuple((math.log(weight), odds, math.log1p((odds - 1) * share)) for odds, weight in rivals)
 
 
 def _threshold_share(holds: Callable[[float], bool]) -> float:

@@ -24,7 +24,7 @@ from prober.results.comparison import Comparison
 
 pytestmark = pytest.mark.timeout(900)  # a comparison has its rounds, in real time
 
-RATE = ("--rate", "50/s")
+RATE = ("--rate", "50/s", "--burst", "0s")  # blocks of time would take minutes
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
 
 
@@ -56,6 +56,19 @@ async def test_a_good_target_is_ready() -> None:
     ]
     assert 0 < answer["error"] <= 0.05
     assert (answer["target"]["model"], answer["target"]["engine_version"]) == ("mock", "0.32.0")
+
+
+async def test_a_gate_lasts_until_bursts_would_have_shown() -> None:
+    """34 blocks of 0.5 s for bursts of 1 s, however many requests they have, as it says before; then a dead target: 3 blocks."""
+    async with running(QUICK) as url:
+        code, answer, err = await prober("gate", url, "--slo", "ttft<2s:90%", "--rate", "50/s", "--burst", "1s")
+    assert (code, answer["state"]) == (0, "ready"), (answer, err)
+    assert min(finding["blocks"] for finding in answer["findings"]) == 34
+    assert answer["requests"] == pytest.approx(34 * 0.5 * 50, rel=0.2)
+    assert "at least 851 requests to be ready (17 s), at most 2,553 (51 s); evidence counts in blocks of 0.5 s" in err
+    code, answer, _ = await prober("gate", "http://127.0.0.1:1", "--rate", "50/s", "--burst", "1s")
+    assert (code, answer["state"]) == (1, "not_ready")
+    assert answer["requests"] <= 1.5 * 50 + 20
 
 
 async def test_a_slow_target_is_degraded() -> None:
@@ -105,7 +118,8 @@ async def test_a_wrong_call_is_none_of_the_verdicts(tmp_path: Path) -> None:
     wrong = (
         (("--slo", "ttft<500:99%"), "is not a duration"),
         (("--slo", "ttft"), "write signal<threshold:objective"),
-        (("--slo", "ttft<500ms:99.9%"), "takes 3,475 requests"),
+        (("--slo", "ttft<500ms:99.9%"), "takes 52,126 requests if all are good (3,475 blocks of 7.5 s at 2/s)"),
+        (("--burst", "15"), "--burst: '15' is not a duration"),
         (("--error", "0%"), "above 0%"),
         (("--baseline", str(nothing)), "empty.json"),
         (("--unknown",), "No such option"),

@@ -68,25 +68,32 @@ def test_headroom_is_what_is_free() -> None:
 
 
 def at(rate_per_s: float, events: int, bad: int) -> RateEvents:
-    return RateEvents(rate_per_s, Observations(events, bad), events, bad)
+    return RateEvents(rate_per_s, Observations({0: events - bad, 1: bad}), events, bad)
 
 
-def test_a_rate_holds_by_its_events_and_those_above() -> None:
-    """346 good ones at 99%, wherever they are; the highest rate that has them is told, not one below it."""
+def test_a_rate_holds_by_its_own_events() -> None:
+    """346 good ones at 99% at one rate; those of other rates, higher or lower, do not help it."""
     assert holds_at([at(4.0, 345, 0)], 0.01) is None
     assert holds_at([at(4.0, 346, 0)], 0.01) == 4.0
-    assert holds_at([at(4.0, 300, 0), at(2.0, 46, 0), at(1.0, 500, 0)], 0.01) == 2.0
-    assert holds_at([at(1.0, 5_000, 0), at(8.0, 20, 4)], 0.01) == 1.0
-    assert holds_at([at(1.0, 500, 0), at(8.0, 20, 10)], 0.01) is None, "breaches above speak against every rate"
+    assert holds_at([at(4.0, 300, 0), at(2.0, 46, 0), at(1.0, 345, 0)], 0.01) is None
+    assert holds_at([at(4.0, 300, 0), at(2.0, 46, 0), at(1.0, 500, 0)], 0.01) == 1.0
+    assert holds_at([at(2.0, 500, 0), at(1.0, 500, 0), at(8.0, 20, 10)], 0.01) == 2.0
     assert holds_at([at(4.0, 200, 0), at(4.0, 146, 0)], 0.01) == 4.0, "two stages of one rate are one"
     assert holds_at([], 0.01) is None
 
 
-def test_looking_from_the_highest_rate_down_errs_no_oftener_than_it_says() -> None:
-    """Engines that are just bad enough at every rate, 2,000 sweeps of 30 rates: at most 5%, though each is asked of 30 times."""
+def test_no_rate_holds_above_one_that_does_not() -> None:
+    """Many bad events at a low rate speak against every higher one; too few of either kind against none."""
+    assert holds_at([at(1.0, 500, 20), at(2.0, 500, 0)], 0.01) is None
+    assert holds_at([at(1.0, 60, 1), at(2.0, 500, 0)], 0.01) == 2.0
+    assert holds_at([at(1.0, 500, 0), at(2.0, 500, 20), at(4.0, 500, 0)], 0.01) == 1.0
+
+
+def test_many_rates_err_no_oftener_than_it_says() -> None:
+    """Engines that are just bad enough at every rate, 2,000 grids of 30 rates: at most 5%, though each rate has enough events."""
     rng, wrong = Random(1), 0
     for _ in range(2_000):
-        levels = [at(1.15**n, 60, sum(rng.random() < 0.05 for _ in range(60))) for n in range(30)]
+        levels = [at(1.15**n, 100, sum(rng.random() < 0.05 for _ in range(100))) for n in range(30)]
         wrong += holds_at(levels, 0.05) is not None
     assert wrong <= 0.05 * 2_000 + 3 * sqrt(0.05 * 2_000)
 
@@ -98,7 +105,7 @@ def test_an_slo_fails_by_two_bad_events_at_least() -> None:
 
 def test_what_lacks_is_told() -> None:
     """Events at the rate that comes nearest, and how many if things go on so; none where too many are bad."""
-    assert evidence([at(4.0, 100, 0), at(1.0, 27, 0)], 0.01) == Evidence(1.0, 127, 0, 346)
+    assert evidence([at(4.0, 100, 0), at(1.0, 27, 0)], 0.01) == Evidence(4.0, 100, 0, 346)
     found = evidence([at(4.0, 300, 1)], 0.01)
     assert found is not None
     assert found.needed is not None

@@ -17,6 +17,10 @@ from prober.statistics.sequential_test import (
 )
 
 
+def zeros_and_ones(count: int, bad: int) -> Observations:
+    return Observations({0: count - bad, 1: bad})
+
+
 def test_evidence_is_the_weighted_mean_of_likelihood_ratios() -> None:
     """For 2 bad of 5 at a share of 0.2 it equals the value computed from Bernoulli probabilities, with r times the odds."""
     for rivals, evidence in ((RIVALS_BELOW, log_evidence_below), (RIVALS_ABOVE, log_evidence_above)):
@@ -24,7 +28,7 @@ def test_evidence_is_the_weighted_mean_of_likelihood_ratios() -> None:
         for odds, weight in rivals:
             rival = odds * 0.25 / (1 + odds * 0.25)  # its share, from its odds
             expected += weight * (rival / 0.2) ** 2 * ((1 - rival) / 0.8) ** 3
-        assert evidence(Observations(5, 2), 0.2) == pytest.approx(math.log(expected))
+        assert evidence(zeros_and_ones(5, 2), 0.2) == pytest.approx(math.log(expected))
     assert sum(weight for _, weight in RIVALS_BELOW) == pytest.approx(1)
     assert sum(weight for _, weight in RIVALS_ABOVE) == pytest.approx(1)
 
@@ -39,33 +43,31 @@ def test_mean_evidence_is_one_at_the_claimed_share(share: float) -> None:
     ):
         for evidence in evidences:
             mean = sum(
-                truth ** sum(path)
-                * (1 - truth) ** (8 - sum(path))
-                * math.exp(evidence(Observations(8, sum(path)), share))
+                truth ** sum(path) * (1 - truth) ** (8 - sum(path)) * math.exp(evidence(Observations(path), share))
                 for path in product((0, 1), repeat=8)
             )
             assert mean == pytest.approx(1) if truth == share else mean < 1
 
 
-def test_mean_evidence_of_fractional_observations_is_at_most_one() -> None:
-    """For any two values with mean m, the mean evidence after one observation is at most 1."""
+def test_mean_evidence_of_fractional_observations_is_one_too() -> None:
+    """For any two values with mean m, the mean evidence after one observation is exactly 1: nothing is lost to a bound."""
     for low, high, m in ((0.0, 1.0, 0.3), (0.2, 0.4, 0.3), (0.29, 0.9, 0.3)):
         chance = (m - low) / (high - low)
         for evidence in (log_evidence_below, log_evidence_above):
-            mean = chance * math.exp(evidence(Observations().plus(high), m))
-            mean += (1 - chance) * math.exp(evidence(Observations().plus(low), m))
-            assert mean <= 1 + 1e-12
+            mean = chance * math.exp(evidence(Observations([high]), m))
+            mean += (1 - chance) * math.exp(evidence(Observations([low]), m))
+            assert mean == pytest.approx(1)
 
 
 def test_confidence_bounds_are_where_the_evidence_suffices() -> None:
     """At either end the evidence is 1 ÷ error; without bad ones the lower end is 0, without good ones the upper end is 1."""
-    seen = Observations(400, 6)
+    seen = zeros_and_ones(400, 6)
     lower, upper = confidence_bounds(seen, 0.05)
     assert lower < 6 / 400 < upper
     assert log_evidence_above(seen, lower) == pytest.approx(math.log(20), abs=1e-3)
     assert log_evidence_below(seen, upper) == pytest.approx(math.log(20), abs=1e-3)
-    assert confidence_bounds(Observations(50, 0), 0.05)[0] == 0
-    assert confidence_bounds(Observations(50, 50), 0.05)[1] == 1
+    assert confidence_bounds(zeros_and_ones(50, 0), 0.05)[0] == 0
+    assert confidence_bounds(zeros_and_ones(50, 50), 0.05)[1] == 1
     assert confidence_bounds(Observations(), 0.05) == (0, 1)
 
 
@@ -74,11 +76,20 @@ def test_min_observations_is_the_fewest_that_prove_a_share(budget: float, count:
     """About 3.5 ÷ budget (a single evaluation would need 3 ÷ budget); one fewer is not enough."""
     assert min_observations(budget, 0.05) == count
     assert (
-        log_evidence_below(Observations(count), budget)
+        log_evidence_below(zeros_and_ones(count, 0), budget)
         >= math.log(20)
-        > log_evidence_below(Observations(count - 1), budget)
+        > log_evidence_below(zeros_and_ones(count - 1, 0), budget)
     )
-    assert min_observations(budget, 0.05, budget / 3) > count
+    assert min_observations(budget, 0.05, Observations([budget / 3])) > count
+
+
+def test_means_of_blocks_decide_as_soon_as_their_spread_allows() -> None:
+    """68 blocks of ten, each with a tenth of the budget bad on average, show 95% almost as soon as 68 without a bad one."""
+    blocks = Observations({0.0: 94, 0.1: 6})
+    assert log_evidence_below(blocks, 0.05) >= math.log(20)
+    assert log_evidence_below(zeros_and_ones(100, 6), 0.05) < 0, "six bad of a hundred, each alone"
+    bad = Observations({0.2: 2, 0.3: 3})
+    assert log_evidence_above(bad, 0.05) >= math.log(20), "five blocks with five times the budget"
 
 
 def test_repeated_evaluation_does_not_raise_the_error() -> None:
@@ -88,11 +99,11 @@ def test_repeated_evaluation_does_not_raise_the_error() -> None:
     for _ in range(400):
         seen, claimed, naive_claimed = Observations(), [False, False], False
         for count in range(1, 2_001):
-            seen = seen.plus(rng.random() < 0.1)
+            seen.add(float(rng.random() < 0.1))
             if count % 5 == 0:
                 claimed[0] |= log_evidence_below(seen, 0.1) >= math.log(20)
                 claimed[1] |= log_evidence_above(seen, 0.1) >= math.log(20)
-                naive_claimed |= count > 50 and abs(seen.bad - 0.1 * count) > 1.96 * math.sqrt(0.09 * count)
+                naive_claimed |= count > 50 and abs(seen.mean - 0.1) * count > 1.96 * math.sqrt(0.09 * count)
         wrong = [wrong[0] + claimed[0], wrong[1] + claimed[1]]
         naive += naive_claimed
     assert max(wrong) <= 27, wrong  # 20 are allowed on average; 27 is 95% of Binomial(400, 0.05)

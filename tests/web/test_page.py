@@ -438,7 +438,7 @@ def test_a_sweep_without_enough_data_says_how_many_events_it_had() -> None:
     one = target()
     last = replace(one.sweeps[0], capacities=(lacking,))
     text = Read(html([replace(one, capacity=None, sweeps=[last])])).text
-    message = "ttft: not enough data: 127 events at 1/s and above, about 346 needed"
+    message = "ttft: not enough data: 127 events at 1/s, about 346 needed"
     assert f"Not known: no sweep has found a capacity. The last sweep: {message}" in text
     assert text.count(message) == 2
 

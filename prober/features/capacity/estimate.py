@@ -18,7 +18,7 @@ from prober.features.capacity.fitting import fit
 from prober.features.capacity.knee import Step, knee
 from prober.features.capacity.replay import RequestLengths
 from prober.features.capacity.request_record import RequestRecord
-from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, Stage, observed
+from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, Stage, observed, settled
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, RateEvents, agreed, evidence, fails, holds_at
 from prober.statistics.binomial import probability_of_at_least
@@ -107,8 +107,10 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
     failed_per_s = _failed_lowest_rate(slo, stages, levels)
     if failed_per_s is not None:
         return Capacity(slo.name, "below_lowest", upper=failed_per_s, samples=len(judged)), None
+    kept = [settled(stage, record.requests, by_stage[stage.number]) for stage in stages]
+    kept_levels = [_rate_events(slo, stage, requests) for stage, requests in zip(stages, kept, strict=True) if requests]
     if record.cut:
-        return _by_events(slo, levels, len(judged)), None
+        return _by_events(slo, kept_levels, levels, len(judged)), None
     if model is not None and slo.signal in MODELLED_SIGNALS:
         modelled, model_knee = _by_model(record, slo, model, rng, effort)
         if modelled is not None and not _is_contradicted(modelled, slo, stages, by_stage):
@@ -117,7 +119,7 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
             is_held_against = is_steep or model.quality == "poor"
             by_fractions = _by_fractions(record, slo, by_stage) if is_held_against else None
             return modelled if by_fractions is None else agreed(modelled, by_fractions), model_knee
-    return _by_fractions(record, slo, by_stage) or _by_events(slo, levels, len(judged)), None
+    return _by_fractions(record, slo, by_stage) or _by_events(slo, kept_levels, levels, len(judged)), None
 
 
 def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float) -> tuple[Capacity | None, Knee | None]:
@@ -222,12 +224,15 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
     return Capacity(slo.name, "found", estimate * lower, estimate, estimate * upper, tokens_per_s, CONFIDENCE, samples)
 
 
-def _by_events(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity:
-    """Capacity from event counts only: the highest rate at which they show that the objective is met."""
+def _by_events(slo: Slo, kept: Sequence[RateEvents], levels: Sequence[RateEvents], samples: int) -> Capacity:
+    """Capacity from event counts only: the highest rate whose own events show that the objective is met.
+
+    kept: events of the rates that were kept for long enough; levels: events of all rates
+    """
     budget = float(slo.error_budget_ratio)
-    held_per_s = holds_at(levels, budget)
+    held_per_s = holds_at(kept, budget)
     if held_per_s is None:
-        return Capacity(slo.name, "not_enough_data", samples=samples, evidence=evidence(levels, budget))
+        return Capacity(slo.name, "not_enough_data", samples=samples, evidence=evidence(kept or levels, budget))
     return Capacity(slo.name, "not_reached", lower=held_per_s, samples=samples)
 
 
@@ -239,7 +244,7 @@ def _counts(slo: Slo, judged: Sequence[RequestRecord]) -> tuple[int, int]:
 
 def _rate_events(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> RateEvents:
     observations = observed(slo, [(*request.events[slo.name], request.output_tokens) for request in judged])
-    return RateEvents(_long_run_per_s(stage), observations, *_counts(slo, judged))
+    return RateEvents(stage.total_per_s, observations, *_counts(slo, judged))
 
 
 def _step(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> Step:

@@ -6,7 +6,7 @@ from statistics import median
 
 from prober.features.capacity.request_log import RequestLog
 from prober.features.capacity.sweep_plan import Plan
-from prober.features.capacity.sweep_record import Phase, Stage, observed
+from prober.features.capacity.sweep_record import Phase, Stage, observed, settled
 from prober.results.capacity import ERROR
 from prober.statistics.binomial import probability_of_at_least
 from prober.statistics.sequential_test import log_evidence_below, min_observations
@@ -88,13 +88,14 @@ def falls_behind(log: RequestLog, stage: Stage, at_s: float) -> bool:
     return completed < MIN_COMPLETED_RATIO * arrived and arrived - completed > MIN_EXCESS_SIGMAS * math.sqrt(arrived)
 
 
-def needs_more_events(plan: Plan, log: RequestLog, at_s: float) -> bool:
+def needs_more_events(plan: Plan, log: RequestLog) -> bool:
     """Whether the last stage, at the highest rate, may still show an SLO: until its events do, or are several times enough."""
-    stage = log.stages[-1]
+    stage, requests = log.stages[-1], list(log.requests.values())
     at_best = max(min_observations(float(slo.error_budget_ratio), ERROR) for slo in plan.slos)
-    if (at_s - stage.began_s) * stage.rate_per_s >= MAX_RATE_REPEATS * at_best:
+    sent = settled(stage, requests, [request for request in requests if request.stage == stage.number])
+    if len(sent) >= MAX_RATE_REPEATS * at_best:
         return False
-    sent = [request for request in log.requests.values() if request.stage == stage.number and request.valid]
+    sent = [request for request in sent if request.valid]
     for slo in plan.slos:
         events = observed(slo, [(*request.events.get(slo.name, (0, 0)), request.output_tokens) for request in sent])
         if log_evidence_below(events, float(slo.error_budget_ratio)) < -math.log(ERROR):

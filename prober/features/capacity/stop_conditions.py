@@ -16,6 +16,7 @@ EngineCondition = Literal[
 VOID: frozenset[EngineCondition] = frozenset({"restarted", "replicas_changed", "engine_changed"})
 
 _PREEMPTIONS_S, _PRODUCTION_S = 2.0, 5.0
+_CAPACITY_TOLERANCE = 0.01  # of the KV cache: some engines compute it from a rounded share
 _MIN_BAD = 3  # requests of others, or probes; fewer are not judged
 _MAX_BAD_RATIO = 0.8  # limit for loose objectives, whose burn rate cannot exceed 1 / budget
 
@@ -49,13 +50,10 @@ class StopConditions:
 
         total_per_s: rate of all requests. own_ttfts: (time of first token, TTFT) of the sweep's requests.
         """
-        changed = self._changed(signals)
         self._first = self._first or (at_s, signals)
         self._recent.append((at_s, signals))
         while len(self._recent) > 2 and self._recent[1][0] <= at_s - _PRODUCTION_S:
             self._recent.popleft()
-        if changed is not None:
-            return changed
         if self._waits(signals, total_per_s):
             return "waiting"
         if (
@@ -68,21 +66,24 @@ class StopConditions:
             return "preemptions"
         return "production_ttft" if self._others_slow(own_ttfts) else None
 
-    def _changed(self, now: EngineSignals) -> EngineCondition | None:
-        """Whether the engine, its process or the number of replicas changed since the last reading."""
+    def change(self, now: EngineSignals) -> tuple[EngineCondition, str] | None:
+        """Change of the engine, its process or its size since the last reading that was judged, with the values as text."""
         if not self._recent:
             return None
         before = self._recent[-1][1]
         if before.ranks is not None and now.ranks is not None and before.ranks != now.ranks:
-            return "replicas_changed"
+            return "replicas_changed", f"{before.ranks} ranks or replicas before, {now.ranks} now"
+        held, holds = before.kv_cache_capacity_tokens, now.kv_cache_capacity_tokens
+        if held is not None and holds is not None and abs(holds - held) > _CAPACITY_TOLERANCE * held:
+            return "replicas_changed", f"a KV cache of {held:,.0f} tokens before, {holds:,.0f} now"
         began, begins = before.start_time_seconds, now.start_time_seconds
         if began is not None and begins is not None and abs(begins - began) > 1.0:
-            return "restarted"
+            return "restarted", "another start time"
         for name in (*COUNTER_SIGNALS, "uptime_seconds"):
             was, value = getattr(before, name), getattr(now, name)
             if was is not None and value is not None and value < was:
-                return "restarted"
-        return "engine_changed" if now.info != before.info else None
+                return "restarted", f"{name} was {was:g}, is {value:g}"
+        return ("engine_changed", "other flags, model or version") if now.info != before.info else None
 
     def _waits(self, signals: EngineSignals, total_per_s: float) -> bool:
         if signals.requests_waiting is None:

@@ -6,7 +6,8 @@ It is fed with events, and `action` says what to do now; a driver compares it wi
     while not isinstance(action := sweep.action, Finished):
         if isinstance(action, Run): ...     # send at action.rate_per_s, open loop, Poisson, however the answers end
         else:                               # Estimate: send nothing more, cut the requests in flight, then
-            sweep.estimated(in_another_process(estimate, action.record), at_s=now())   # prober.features.capacity.estimate
+            estimate = in_another_process(estimate_capacity, action.record)         # prober.features.capacity.estimate
+            sweep.estimated(estimate.capacities, now(), is_modelled=estimate.fit is not None)   # it may go on
         ...                                 # feed events; a tick every 0.25 s, the engine's page every `page_every_s`
 
 All times `at_s` are seconds of the prober's monotonic clock (that of `Timeline`, ÷ 1e9), and never go back. Calls for unknown
@@ -40,13 +41,19 @@ from prober.simulation.request import Request
 # Sending ends when half of the last judged requests breach. Of a grid more are judged: one burst does not end it.
 JUDGED_REQUESTS, JUDGED_REQUESTS_GRID = 8, 32
 MIN_BREACHES = 2  # of a stage
+# Readings that show another engine, or one of another size, void a sweep. A single one is left out: a page that gathers several
+# engines may lose one for a moment.
+VOID_READINGS = 2
 QUIET_REQUESTS = 2  # in flight that load the engine next to nothing
 PAGE_S, PAGE_NEAR_S = 0.5, 0.1  # between readings of the page; close to the knee
 GENTLE_REQUESTS, GENTLE_BREACHES = 12, 2
 LATE_RESULTS = 20  # by which the prober's own lateness is judged
 OWN_TTFT_S = 10.0  # how far back the sweep's own first tokens are taken out of the engine's histogram
-# Without a page no model corrects the knee that short stages show too high: after the ramp, a slower climb from below.
-CLIMB_START_RATIO, CLIMB_FACTOR, CLIMB_STAGE_S = 0.55, 1.1, 8.0
+# Without a model nothing corrects the knee that short stages show too high: after the ramp, a slower climb from below. Where the
+# fractions of the ramp have shown a knee, it begins nearer to it.
+CLIMB_START_RATIO, CLIMB_NEAR_RATIO, CLIMB_FACTOR, CLIMB_STAGE_S = 0.55, 0.7, 1.1, 8.0
+# Ends of a ramp after which it climbs if no model explains the record: the target's limit, and no failure of it.
+CLIMB_AFTER: frozenset[Reason] = frozenset({"knee_passed", "breaching", "waiting", "kv_usage", "preemptions", "slow"})
 MIN_REST_S, MAX_REST_S = 3.0, 20.0  # between ramp and climb, until next to nothing is in flight
 
 
@@ -67,10 +74,11 @@ class Sweep:
         self._log = RequestLog()
         self._breached: dict[int, int] = {}  # requests by stage
         self._judged_requests = JUDGED_REQUESTS_GRID if plan.mode == "grid" else JUDGED_REQUESTS
+        self._changed_readings = 0
         self._late: deque[bool] = deque(maxlen=LATE_RESULTS)
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
         self._ramp_reason: Reason | None = None
-        self._peak_per_s = 0.0  # rate that ended the ramp, where a climb follows
+        self._climb_from_per_s: float | None = None  # where the climb began, or begins after the rest
         self._capacities: tuple[Capacity, ...] = ()
         phase: Phase = "warm_up" if plan.warm_up else "grid" if plan.mode == "grid" else "ramp"
         rate_per_s = plan.min_rate if plan.warm_up else plan.rate(0) or plan.min_rate
@@ -128,6 +136,12 @@ class Sweep:
         """The engine's page was read. Readings from before the sweep show the load that was there already."""
         if isinstance(self._action, Finished):
             return
+        change = self._stop_conditions.change(signals)
+        if change is not None:
+            self._changed_readings += 1
+            if self._changed_readings >= VOID_READINGS:
+                self._end_sending(change[0], at_s, change[1])
+            return
         log, rate_per_s = self._log, 0.0
         if isinstance(self._action, Run):
             log.readings.append((at_s, signals))
@@ -138,12 +152,12 @@ class Sweep:
             if request.first_s and request.first_s > at_s - OWN_TTFT_S
         ]
         condition = self._stop_conditions.reading(at_s, signals, rate_per_s + log.others_per_s(), own_ttfts)
-        if condition is not None and (isinstance(self._action, Run) or condition in VOID):
+        if condition is not None and isinstance(self._action, Run):
             self._end_sending(condition, at_s, "the engine's page says so")
 
     def other(self, at_s: float, prompt_tokens: int, output_tokens: int) -> None:
         """A background request arrived; only where all of them are known one by one."""
-        if isinstance(self._action, Run):
+        if not isinstance(self._action, Finished):
             self._log.background.append(Request(at_s, prompt_tokens, output_tokens, background=True))
 
     def demand(self, per_s: float) -> None:
@@ -177,15 +191,19 @@ class Sweep:
         if isinstance(self._action, Run):
             self._end_stage(self._action, at_s)
 
-    def estimated(self, capacities: tuple[Capacity, ...], at_s: float) -> None:
-        """The answer to `Estimate`."""
+    def estimated(self, capacities: tuple[Capacity, ...], at_s: float, *, is_modelled: bool = True) -> None:
+        """The answer to `Estimate`. is_modelled: an engine model explains the record; without one the sweep may climb first."""
         estimate = self._action
         if not isinstance(estimate, Estimate):
             return
         self._capacities = capacities
         knee = binding(capacities)
         rate_per_s = (knee.estimate or 0.0) - self._log.others_per_s() if knee else 0.0
-        if self._plan.sustain_s and self._ramp_reason is None and estimate.record.reached and rate_per_s > 0:
+        if not is_modelled and self._may_climb() and estimate.reason in CLIMB_AFTER:
+            peak_per_s = self._log.stages[-1].rate_per_s
+            near_per_s = CLIMB_NEAR_RATIO * min(rate_per_s, peak_per_s)
+            self._rest(near_per_s if near_per_s > 0 else CLIMB_START_RATIO * peak_per_s, at_s)
+        elif self._plan.sustain_s and self._ramp_reason is None and estimate.record.reached and rate_per_s > 0:
             self._ramp_reason = estimate.reason
             self._action = self._begin("sustain", rate_per_s, at_s)
         else:
@@ -239,11 +257,9 @@ class Sweep:
         is_judged = stage.phase in ("ramp", "climb", "grid") and breached >= MIN_BREACHES
         if not is_judged or not exceeds_objective(self._plan, self._log, stage, breached):
             return
-        has_climb = stage.phase == "ramp" and self._plan.mode == "adaptive" and not self._log.modelled()
-        if has_climb and isinstance(self._action, Run):
-            self._peak_per_s = stage.rate_per_s
+        if isinstance(self._action, Run) and self._may_climb() and not self._log.modelled():
             self._log.stages[-1] = replace(self._log.stages[-1], ended_s=at_s)
-            self._action = self._begin("rest", self._plan.min_rate, at_s)
+            self._rest(CLIMB_START_RATIO * stage.rate_per_s, at_s)
         else:
             share = f"{breached} of {stage.sent} requests breach" if stage.phase == "grid" else f"{breached} breaches"
             self._end_sending("knee_passed", at_s, f"{share} at {stage.rate_per_s:.3g}/s")
@@ -287,13 +303,22 @@ class Sweep:
         ):
             self._advance(at_s)
 
+    def _may_climb(self) -> bool:
+        """Whether an adaptive sweep has only ramped so far."""
+        is_ramp = self._log.stages[-1].phase == "ramp" and self._climb_from_per_s is None
+        return is_ramp and self._plan.mode == "adaptive"
+
+    def _rest(self, climb_from_per_s: float, at_s: float) -> None:
+        """Rest before a climb."""
+        self._climb_from_per_s = max(self._plan.min_rate, climb_from_per_s)
+        self._action = self._begin("rest", self._plan.min_rate, at_s)
+
     def _climb(self, run: Run, lasted_s: float, at_s: float) -> None:
-        """Climb after the ramp, on a target without a page: from well below the ramp's end, once the target is quiet."""
+        """Climb after the ramp, where no model explains it: from below the ramp's end, once the target is quiet."""
         plan = self._plan
         if run.phase == "rest":
             if lasted_s >= MIN_REST_S and (lasted_s >= MAX_REST_S or len(self._log.open) <= QUIET_REQUESTS):
-                start_per_s = max(plan.min_rate, CLIMB_START_RATIO * self._peak_per_s)
-                self._action = self._begin("climb", start_per_s, at_s)
+                self._action = self._begin("climb", self._climb_from_per_s or plan.min_rate, at_s)
         elif lasted_s >= CLIMB_STAGE_S:
             if run.rate_per_s < plan.max_rate:
                 self._action = self._begin("climb", min(run.rate_per_s * CLIMB_FACTOR, plan.max_rate), at_s)
@@ -310,7 +335,7 @@ class Sweep:
 
     def _end_at_max_rate(self, at_s: float) -> None:
         """End the sending, unless an adaptive sweep may still show an SLO by more events at the highest rate."""
-        if self._plan.mode != "adaptive" or not needs_more_events(self._plan, self._log, at_s):
+        if self._plan.mode != "adaptive" or not needs_more_events(self._plan, self._log):
             self._end_sending("highest_rate", at_s, f"{self._log.stages[-1].rate_per_s:g}/s")
 
     def _may_end_early(self, stage: Stage, lasted_s: float) -> bool:
@@ -341,6 +366,8 @@ class Sweep:
             if reason == "smoke_failed":
                 self._capacities = tuple(Capacity(slo.name, "not_enough_data") for slo in self._plan.slos)
                 self._finish(reason, detail)
+            elif reason in UNREACHED and self._capacities and self._action.phase in ("rest", "climb"):
+                self._finish(reason, detail)  # the climb was cut short: the ramp's estimate stands
             else:
                 self._action = Estimate(reason, detail, self._record(reason))
 

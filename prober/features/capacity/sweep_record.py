@@ -3,7 +3,7 @@
 It can be pickled: an estimate takes seconds of CPU and runs in another process.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -12,10 +12,12 @@ from prober.features.capacity.request_record import RequestRecord
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.slo_events import max_events_per_probe
+from prober.results.capacity import MIN_RATE_S
 from prober.simulation.request import Request
 from prober.statistics.sequential_test import Observations
 
 Phase = Literal["warm_up", "ramp", "rest", "climb", "grid", "sustain"]
+SETTLED_SHARE = 0.9  # of the answers, which are shorter than the time until a rate shows in the requests in flight
 UNJUDGED: frozenset[Phase] = frozenset({"warm_up", "rest"})  # their requests do not measure the rate
 
 
@@ -107,7 +109,19 @@ def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations
     known = [request for request in requests if request[0]]
     budget = float(slo.error_budget_ratio)
     most = max((max(count, max_events_per_probe(slo, tokens)) for count, _, tokens in known), default=1)
-    return Observations(len(known), sum(budget + (bad - budget * count) / most for count, bad, _ in known))
+    return Observations(budget + (bad - budget * count) / most for count, bad, _ in known)
+
+
+def settled(stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[RequestRecord]) -> list[RequestRecord]:
+    """Requests of a stage that met as many others in flight as its rate makes; none of a stage in which no queue had time to grow.
+
+    They were sent once nine of ten answers are shorter than the time since its beginning. requests: of the whole sweep
+    """
+    if stage.ended_s - stage.began_s < MIN_RATE_S:
+        return []
+    durations_s = sorted(request.end_s - request.at_s for request in requests if request.end_s is not None)
+    settled_s = durations_s[round(SETTLED_SHARE * (len(durations_s) - 1))] if durations_s else 0.0
+    return [request for request in of_stage if request.at_s >= stage.began_s + settled_s]
 
 
 def entered(signals: EngineSignals) -> float | None:

@@ -221,7 +221,8 @@ class SweepRunner:
                     return action
                 if isinstance(action, Estimate):
                     await self._cut()
-                    sweep.estimated(await self._estimate(action.record), self._now_s())
+                    capacities = await self._estimate(action.record)
+                    sweep.estimated(capacities, self._now_s(), is_modelled=self._model is not None)
                     continue
                 due_times = poisson(action.rate_per_s, self._rng, now_ns + LEAD_NS)
                 due_ns = next(due_times)

@@ -1,11 +1,16 @@
-"""Readiness decision: takes results in due order, and may return a verdict after each.
+"""Readiness decision: takes results in due order, and may return a verdict after each block of them.
 
 The gate tests several questions at once: whether the target answers; for each SLO, whether its share of bad events is within the
 budget; and with a baseline, whether a latency is slower by more than what is material. Each question is a sequential test
 (`statistics.sequential_test`), so the gate ends as soon as the evidence decides.
 
+Bad results come in bursts, so one observation of a test is the mean of a block of time, however many requests it has: minutes
+without a bad result are minutes of evidence, at any rate. The errors below are bounds if the share of bad events that a block
+has to expect, whatever came before, is on one side of the budget. A block is half of the burst that is expected:
+`bench/deciding.py` measures what passes then.
+
 ready: every question is met, each with an error of at most `error`, which also bounds the error of "ready"
-degraded: the target answers, but a question is missed, with an error of `error` shared among all questions
+degraded: a question is missed, with an error of `error` shared among all questions, and nothing says that too many requests fail
 not_ready: more than the tolerated share fails, with the same error: failures of every kind, rejected requests (such as 401: no SLO
     counts them, but they serve no user), and "loading" or "shutting down"
 not_enough_data: the requests are used up without a decision
@@ -17,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import count
+from statistics import fmean
 from typing import Literal
 
 from prober.measure.objective import JudgedStream, Slo
@@ -41,6 +47,10 @@ Judged = tuple[int, float, float]
 ANSWERS = "answers"
 MIN_BAD_REQUESTS = 2  # a single bad one proves nothing
 COMPARED: tuple[tuple[Latency, float], ...] = (("ttft", 0.5), ("ttft", 0.9), ("tpot", 0.5))
+BURST_S = 15.0
+BLOCKS_PER_BURST = 2  # at twice the budget, in bursts, at most a tenth of the gates say ready: `bench/deciding.py`
+# Requests that a gate sends at most by default: a multiple of the fewest that show "ready", within an hour, and 1,000 at least.
+MOST_PER_LEAST, MOST_S, MOST_AT_LEAST = 3, 3_600.0, 1_000
 MIN_LOG_EVIDENCE = 0.5  # below it, the evidence says nothing about how many more requests are needed
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
 _BAD = frozenset(outcome.value for outcome in BAD)
@@ -72,7 +82,7 @@ class Finding:
     """State of one question.
 
     budget: share of events that may be bad
-    requests, events, bad: observed so far
+    requests, events, bad: observed so far; blocks: completed ones among them
     lower, upper: bounds of the share, at the gate's error
     error: largest probability that the answer is wrong; None while undecided
     more: estimate of further requests until a decision
@@ -82,6 +92,7 @@ class Finding:
     answer: Answer
     budget: float
     requests: int
+    blocks: int
     events: int
     bad: int
     lower: float
@@ -115,23 +126,36 @@ class Question:
     ) -> None:
         self.name, self.budget = name, budget
         self._judge, self._max_events, self._mean_events = judge, most, mean
-        self._events, self._bad, self._bad_requests = 0, 0.0, 0
+        self._requests, self._events, self._bad, self._bad_requests = 0, 0, 0.0, 0
+        self._block: list[tuple[float, float]] = []  # values of the open block: for met, for missed
         self._for_met, self._for_missed = Observations(), Observations()
 
     def take(self, result: ProbeResult | None) -> None:
-        """Take the next result; None: the engine is loading or shutting down.
+        """Add the next result to the open block; None: the engine is loading or shutting down.
 
-        A result of several events is one observation, budget + (bad − budget · events) ÷ most: between 0 and 1, and its mean is
-        above the budget where the ratio of the sums is. So the gaps of one answer need not be independent.
+        A result of several events has one value, budget + (bad − budget · events) ÷ most: between 0 and 1, and its mean is above
+        the budget where the ratio of the sums is. So the gaps of one answer need not be independent.
         """
         events, bad_for_met, bad_for_missed = self._judge(result)
         if not events:
             return
         scale = max(self._max_events, events)
+        self._requests += 1
         self._events, self._bad = self._events + events, self._bad + bad_for_met
         self._bad_requests += bad_for_missed > 0
-        self._for_met = self._for_met.plus(self.budget + (bad_for_met - self.budget * events) / scale)
-        self._for_missed = self._for_missed.plus(self.budget + (bad_for_missed - self.budget * events) / scale)
+        for_met, for_missed = (
+            self.budget + (bad - self.budget * events) / scale for bad in (bad_for_met, bad_for_missed)
+        )
+        self._block.append((for_met, for_missed))
+
+    def close_block(self) -> None:
+        """End the open block: its mean is the next observation. A block without events is none."""
+        if self._block:
+            for observations, values in zip(
+                (self._for_met, self._for_missed), zip(*self._block, strict=True), strict=True
+            ):
+                observations.add(fmean(values))
+            self._block.clear()
 
     def finding(self, met_error: float, missed_error: float) -> Finding:
         """State of the question at these errors of either answer."""
@@ -141,7 +165,8 @@ class Question:
             self.name,
             answer,
             self.budget,
-            self._for_met.count,
+            self._requests,
+            round(self._for_met.count),
             self._events,
             round(self._bad),
             self._event_share(lower),
@@ -152,33 +177,35 @@ class Question:
 
     def answer(self, met_error: float, missed_error: float) -> Answer:
         """Answer at these errors, without the interval, which is expensive."""
-        if self._bad_requests >= MIN_BAD_REQUESTS and self._log_evidence("missed") >= -math.log(missed_error):
+        if self._bad_requests >= MIN_BAD_REQUESTS and self.log_evidence("missed") >= -math.log(missed_error):
             return "missed"
-        return "met" if self._log_evidence("met") >= -math.log(met_error) else "undecided"
+        return "met" if self.log_evidence("met") >= -math.log(met_error) else "undecided"
 
     def error(self, answer: Answer) -> float:
         """Largest probability that this answer is wrong."""
-        return math.exp(-self._log_evidence(answer))
+        return math.exp(-self.log_evidence(answer))
 
     def least(self, error: float) -> int:
-        """Fewest requests that can show that the question is met."""
-        return min_observations(self.budget, error, self.budget * (1 - self._mean_events / self._max_events))
+        """Fewest observations that can show that the question is met."""
+        good = self.budget * (1 - self._mean_events / self._max_events)
+        return min_observations(self.budget, error, Observations([good]))
 
-    def _log_evidence(self, answer: Answer) -> float:
+    def log_evidence(self, answer: Answer) -> float:
+        """ln(evidence) for this answer; the error of giving it is exp(−result)."""
         if answer == "missed":
             return log_evidence_above(self._for_missed, self.budget)
         return log_evidence_below(self._for_met, self.budget)
 
     def _event_share(self, mean: float) -> float:
         """Share of events that corresponds to this mean of observations."""
-        weight = self._events / self._max_events / self._for_met.count if self._for_met.count else 1.0
+        weight = self._events / self._max_events / self._requests if self._requests else 1.0
         return min(1.0, max(0.0, self.budget + (mean - self.budget) / weight))
 
     def _more(self, met_error: float, missed_error: float) -> int | None:
         """Requests until the sooner decision, if the evidence grows at its present rate."""
-        evidence = ((self._log_evidence("met"), met_error), (self._log_evidence("missed"), missed_error))
+        evidence = ((self.log_evidence("met"), met_error), (self.log_evidence("missed"), missed_error))
         counts = [
-            self._for_met.count * (-math.log(error) / log_evidence - 1)
+            self._requests * (-math.log(error) / log_evidence - 1)
             for log_evidence, error in evidence
             if log_evidence > MIN_LOG_EVIDENCE
         ]
@@ -186,53 +213,76 @@ class Question:
 
 
 class Gate:
-    """Questions about one target. Raises ValueError if `most` requests can never show that it is ready.
+    """Questions about one target.
 
-    least: fewest requests that can show that it is ready
+    least, most: fewest requests that can show that it is ready, at the mean rate, and how many there may be
+    block_s: length of a block; 0: each result is one
     """
 
     def __init__(
         self,
         slos: Sequence[tuple[Slo, JudgedStream]],
         *,
-        most: int,
+        rate_per_s: float,
+        burst_s: float = BURST_S,
+        most: int | None = None,
         error: float = 0.05,
         failures: float = 0.10,
         baseline: Sequence[Reference] = (),
     ) -> None:
-        """slos: each with the stream that it judges; most: number of requests; failures: tolerated share of failed requests."""
+        """Questions from SLOs, each with the stream that it judges, and from a baseline.
+
+        rate_per_s: mean rate of the requests
+        burst_s: longest burst of bad results to expect; 0: bad results are independent
+        most: number of requests; None: as many as usually suffice for a decision
+        failures: tolerated share of failed requests
+        Raises ValueError if so many requests can never show that the target is ready.
+        """
         self._answers = Question(ANSWERS, failures, _answered)
         self._objectives = [
             *(slo_question(slo, stream.max_tokens, stream.mean_tokens) for slo, stream in slos),
             *(Question(limits.name, round(1 - limits.q, 6), _slower(limits)) for limits in baseline),
         ]
-        self._most, self._error = most, error
+        self._error = error
         self._missed_error = error / (1 + len(self._objectives))
         self._requests = self._not_counted = 0
         self._failures: Counter[str] = Counter()
+        self.block_s = burst_s / BLOCKS_PER_BURST
+        self._first_s, self._block_end_s = math.inf, -math.inf
         hardest = max(self._questions, key=lambda question: question.least(error))
-        self.least = hardest.least(error)
-        if self.least > most:
+        blocks = hardest.least(error)
+        self.least = math.ceil(blocks * _requests_per_block(rate_per_s * self.block_s))
+        usual = max(MOST_AT_LEAST, min(MOST_PER_LEAST * self.least, round(MOST_S * rate_per_s)))
+        self.most = usual if most is None else most
+        if self.least > self.most:
             allowed = f"{float(100 * Decimal(str(hardest.budget))):.4g}%"
+            in_blocks = f" ({blocks:,} blocks of {self.block_s:g} s at {rate_per_s:g}/s)" if burst_s else ""
             raise ValueError(
-                f"{hardest.name}: to show that at most {allowed} are bad takes {self.least:,} requests if all are good, "
-                f"and {most:,} are allowed; allow more, or ask for less"
+                f"{hardest.name}: to show that at most {allowed} are bad takes {self.least:,} requests if all are good{in_blocks}, "
+                f"and {self.most:,} are allowed; allow more, expect shorter bursts, or ask for less"
             )
 
-    def take(self, result: ProbeResult | None) -> Verdict | None:
+    def take(self, result: ProbeResult | None, at_s: float) -> Verdict | None:
         """Take the next result by due time; returns the verdict, None without a decision.
 
         result: None if nothing was sent because the engine says that it is loading or shutting down. In the order of the answers
         instead of due times, slow requests would come too late to count.
+        at_s: its due time, in seconds of any clock
         """
+        state: State = "not_enough_data"
+        if at_s >= self._block_end_s:
+            state = self._closed_block()
+            self._first_s = min(at_s, self._first_s)
+            self._block_end_s = at_s + self.block_s - math.fmod(at_s - self._first_s, self.block_s or 1.0)
         self._requests += 1
         self._count_failure(result)
         for question in self._questions:
             question.take(result)
-        state = self._state()
+        if not self.block_s:
+            state = self._closed_block()
         if state != "not_enough_data":
             return self._verdict(state)
-        return self.verdict() if self._requests >= self._most else None
+        return self.verdict() if self._requests >= self.most else None
 
     def verdict(self) -> Verdict:
         """Verdict if no more results follow."""
@@ -240,6 +290,12 @@ class Gate:
         if state == "not_enough_data" and any(self._answer(question) == "missed" for question in self._objectives):
             state = "degraded"
         return self._verdict(state)
+
+    def _closed_block(self) -> State:
+        """Close the open block; returns the state that the evidence shows."""
+        for question in self._questions:
+            question.close_block()
+        return self._state()
 
     @property
     def _questions(self) -> list[Question]:
@@ -257,16 +313,16 @@ class Gate:
         return question.answer(self._error, self._missed_error)
 
     def _state(self) -> State:
-        """State that the evidence shows. A target that does not answer misses the objectives too, so its answers are decided first."""
+        """State that the evidence shows. A target that does not answer misses the objectives too: while failures may be the cause,
+        their question is decided first.
+        """
         answers = self._answer(self._answers)
         if answers == "missed":
             return "not_ready"
-        if answers == "undecided":
-            return "not_enough_data"
         objectives = [self._answer(question) for question in self._objectives]
-        if "missed" in objectives:
+        if "missed" in objectives and (answers == "met" or self._answers.log_evidence("missed") <= 0):
             return "degraded"
-        return "not_enough_data" if "undecided" in objectives else "ready"
+        return "ready" if {answers, *objectives} == {"met"} else "not_enough_data"
 
     def _verdict(self, state: State) -> Verdict:
         findings = tuple(question.finding(self._error, self._missed_error) for question in self._questions)
@@ -344,6 +400,11 @@ def observed_share(finding: Finding) -> str:
     """Bad events, their share and the allowed share as text."""
     share = finding.bad / finding.events if finding.events else 0.0
     return f"{finding.bad} of {finding.events} bad ({100 * share:.3g}%, allowed {100 * finding.budget:.3g}%)"
+
+
+def _requests_per_block(mean: float) -> float:
+    """Mean number of requests in a block that has any: Poisson arrivals, `mean` of them in a block's time."""
+    return mean / -math.expm1(-mean) if mean else 1.0
 
 
 def _answered(result: ProbeResult | None) -> Judged:

@@ -122,7 +122,7 @@ def _missing_data(result: Result, capacity: Capacity) -> str:
     """Reason for a capacity without a lower bound, and the remedy."""
     data, needed, evidence = f"{capacity.samples:,} requests", "", capacity.evidence
     if evidence is not None:
-        data = f"{evidence.events:,} events at {evidence.rate_per_s:.3g}/s and above, {evidence.bad:,} of them bad"
+        data = f"{evidence.events:,} events at {evidence.rate_per_s:.3g}/s, {evidence.bad:,} of them bad"
         needed = (
             f"; about {evidence.needed:,} needed" if evidence.needed is not None else ", too many for its objective"
         )

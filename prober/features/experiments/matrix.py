@@ -63,6 +63,7 @@ def judge(
     for _, question in questions:
         for result in results:
             question.take(result)
+            question.close_block()
     findings = tuple(question.finding(ERROR, missed) for _, question in questions)
     if interrupted:
         return Verdict(stage_name(row), "not_enough_data", f"interrupted after {_requests(len(results))}", findings)

@@ -111,7 +111,8 @@ class Driven:
         for name in sorted(self.pending):
             self.sweep.result(_cut(name), now)
         self.pending.clear()
-        self.sweep.estimated(estimate_capacity(order.record).capacities, now)
+        estimate = estimate_capacity(order.record)
+        self.sweep.estimated(estimate.capacities, now, is_modelled=estimate.fit is not None)
 
     def tick(self, at_s: float) -> None:
         self.sweep.tick(at_s)

@@ -16,7 +16,7 @@ from prober.features.capacity.sweep_plan import Limits, Plan
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.results.capacity import Capacity, words
-from tests.features.capacity.drawn import GAP_S, Answer, Engine, Event, cliff, run, share_bad
+from tests.features.capacity.drawn import GAP_S, TOKENS, Answer, Engine, Event, cliff, run, share_bad
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 3_600.0)
 PLAN = Plan((TTFT,), warm_up=0, max_rate=50.0)
@@ -92,7 +92,8 @@ def test_so_many_good_answers_show_99_percent(mode: str, answers: int, *, holds:
     else:
         assert capacity.lower is None
         assert capacity.evidence is not None
-        assert capacity.evidence.events == capacity.samples == pytest.approx(answers + 2, abs=3)
+        assert capacity.samples == pytest.approx(answers + 2, abs=3)
+        assert capacity.samples - 2 <= capacity.evidence.events <= capacity.samples, "sent when the rate was new"
         assert (capacity.evidence.bad, capacity.evidence.needed) == (0, 346)
         assert f"{capacity.evidence.events} events at" in words((capacity,))
         assert "about 346 needed" in words((capacity,))
@@ -110,14 +111,49 @@ ENDS = {
 
 @pytest.mark.parametrize(("reason", "page"), [*((each, False) for each in ENDS), ("guard", True)])
 def test_who_ends_a_sweep_is_not_the_engines_bound(reason: str, *, page: bool) -> None:
-    """After 60 good answers nothing is said; after 1,000 the rate that they show; whatever a model would make of them."""
-    for requests, verdict in ((60, "not_enough_data"), (1_000, "not_reached")):
+    """After 60 or 1,000 good answers of a ramp nothing is said: no rate has enough of its own, whatever a model would make of them."""
+    for requests in (60, 1_000):
         found = run(PLAN, share_bad(0.0), 2, page=page, event=Event(ENDS[reason], requests))
-        assert (found.reason, found.verdict) == (reason, verdict)
+        assert (found.reason, found.verdict, claims(found)) == (reason, "not_enough_data", [])
         (capacity,) = found.capacities
-        assert capacity.estimate is None
-        highest = max(each.total_per_s for each in found.stages)
-        assert capacity.lower is None or capacity.lower < highest
+        assert capacity.evidence is not None
+        assert capacity.evidence.rate_per_s in [stage.total_per_s for stage in found.stages], "a rate that was sent"
+        assert "holds" not in words(found.capacities)
+
+
+@pytest.mark.parametrize("reason", list(ENDS))
+def test_a_rate_that_was_kept_long_enough_holds_whoever_ends_the_sweep(reason: str) -> None:
+    """The neighbour: 400 good answers at 10/s show 10/s."""
+    plan = replace(PLAN, min_rate=10.0, max_rate=10.0, stage_s=10_000.0)
+    found = run(plan, share_bad(0.0), 2, event=Event(ENDS[reason], 400))
+    assert (found.reason, found.verdict) == (reason, "not_reached")
+    assert found.capacities[0].lower == 10.0
+
+
+def test_a_fast_rate_is_kept_until_queues_had_time_to_grow() -> None:
+    """500 good answers in five seconds show nothing; in 20 s they do. An adaptive sweep stays at its highest rate for as long."""
+    plan = replace(PLAN, min_rate=100.0, max_rate=100.0, stage_s=10_000.0)
+    for requests, verdict in ((500, "not_enough_data"), (2_100, "not_reached")):
+        found = run(plan, share_bad(0.0), 2, event=Event(ENDS["guard"], requests))
+        assert found.verdict == verdict
+    (evidence,) = [each.evidence for each in run(plan, share_bad(0.0), 2, event=Event(ENDS["guard"], 500)).capacities]
+    assert evidence is not None
+    assert evidence.needed == 2_000
+    found = run(replace(plan, stage_s=None), share_bad(0.0), 2)
+    assert (found.reason, found.verdict) == ("highest_rate", "not_reached")
+    assert 20.0 <= found.stages[-1].ended_s - found.stages[-1].began_s < 30.0
+
+
+def test_answers_longer_than_a_stage_show_nothing_of_its_rate() -> None:
+    """Answers of 12 s: the first 12 s of a rate have the requests in flight of the rates before, and does not count."""
+    plan = replace(PLAN, min_rate=20.0, max_rate=20.0, stage_s=10_000.0)
+
+    def long(rng: object, rate_per_s: float) -> Answer:
+        return Answer(0.1, gap_s=12.0 / TOKENS)
+
+    for answers, verdict in ((500, "not_enough_data"), (700, "not_reached")):
+        event = Event(lambda sweep, at_s: sweep.stop("a person", at_s), answers)
+        assert run(plan, long, 1, event=event).verdict == verdict
 
 
 def late(healthy: int) -> Engine:
@@ -188,10 +224,11 @@ def test_one_bad_answer_condemns_nobody() -> None:
 
 def test_a_loose_objective_takes_fewer_and_a_strict_one_more() -> None:
     """90% is shown by 34 answers, 99.9% by 3,475."""
+    plan = replace(PLAN, min_rate=2.0, max_rate=2.0, stage_s=1_000.0)
     for objective, holds in (("0.9", True), ("0.99", False), ("0.999", False)):
         slo = replace(TTFT, objective=Decimal(objective))
         event = Event(lambda sweep, at_s: sweep.stop("a person", at_s), 60)
-        found = run(replace(PLAN, slos=(slo,)), share_bad(0.0), 1, event=event)
+        found = run(replace(plan, slos=(slo,)), share_bad(0.0), 1, event=event)
         assert bool(claims(found)) is holds
 
 
@@ -203,7 +240,7 @@ def test_each_slo_has_its_own_evidence() -> None:
     assert [each.verdict for each in found.capacities] == ["found", "not_enough_data"]
     assert found.verdict == "not_enough_data"
     loose = replace(e2e, objective=Decimal("0.95"))
-    found = run(replace(plan, slos=(TTFT, loose)), cliff(8.0), 1)
+    found = run(replace(plan, slos=(TTFT, loose), sustain_s=60.0), cliff(8.0), 1)
     assert [each.verdict for each in found.capacities] == ["found", "not_reached"]
     assert found.verdict == "found"
     never = replace(e2e, threshold_s=0.01)
@@ -216,7 +253,8 @@ def test_gaps_of_one_answer_are_one_observation() -> None:
     """ITL: 19 gaps an answer are not 19 times the evidence."""
     itl = Slo("itl", "itl", 0.05, Decimal("0.99"), 3_600.0)
     event = Event(lambda sweep, at_s: sweep.stop("a person", at_s), 100)
-    found = run(replace(PLAN, slos=(itl,)), share_bad(0.0), 1, event=event)
+    plan = replace(PLAN, slos=(itl,), min_rate=10.0, max_rate=10.0, stage_s=10_000.0)
+    found = run(plan, share_bad(0.0), 1, event=event)
     (capacity,) = found.capacities
     assert found.verdict == "not_enough_data"
     assert capacity.evidence is not None
@@ -271,5 +309,5 @@ def test_the_words_say_how_many_and_how_many_more() -> None:
     capacities = estimate_capacity(order.record).capacities
     assert isinstance(capacities[0], Capacity)
     said = words(capacities)
-    assert said.startswith("ttft: not enough data: 60 events at 0.819/s and above, 2 of them bad, "), said
+    assert said.startswith("ttft: not enough data: 60 events at 1/s, 2 of them bad, "), said
     assert said.endswith("too many for the objective")

@@ -16,6 +16,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.capacity import Capacity, Verdict
+from prober.results.stop_reason import ending
 from prober.simulation.faults import Crash, Slow
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request
@@ -125,8 +126,10 @@ def test_the_highest_rate_ends_the_ramp_without_having_reached_the_knee() -> Non
 
 
 def test_the_highest_rate_is_held_until_its_events_show_the_objective() -> None:
-    """346 good events at 99%, as many as `ready` takes; more with a bad one; with as many as allowed an end is made."""
-    for bad, ends_after in ((0, 346), (1, 679), (99, 1_038)):
+    """346 good events at 99%, as many as `ready` takes; more with a bad one; with as many as allowed an end is made. The first four,
+    sent before an answer could end, do not count.
+    """
+    for bad, ends_after in ((0, 350), (1, 683), (99, 1_042)):
         hand = Hand(plan(min_rate=10.0, max_rate=10.0))
         hand.sweep.page(0.0, PAGE)
         count = 0
@@ -190,6 +193,93 @@ def test_without_a_page_a_climb_follows_the_ramp() -> None:
     assert hand.reason == "knee_passed"
 
 
+def rejected(knee_per_s: float | None, plan_: Plan | None = None, reason: Reason = "knee_passed") -> Hand:
+    """A ramp up to 1.75/s on a target with a page, ended by `reason`; no model explains it, and the fractions show this knee."""
+    hand = Hand(plan_ or plan(min_rate=0.5, stage_s=1.0))
+    hand.sweep.page(0.0, PAGE)
+    while hand.sweep.stages[-1].rate_per_s < 1.7:
+        at_s = hand.sweep.stages[-1].began_s + 1.0
+        hand.sweep.page(at_s, PAGE)
+        hand.sweep.tick(at_s)
+    at_s = hand.sweep.stages[-1].began_s
+    hand.answered(at_s + 0.1, 0.6)
+    hand.sweep._end_sending(reason, at_s + 0.8, "by hand")
+    assert isinstance(hand.sweep.action, Estimate)
+    verdict: Verdict = "found" if knee_per_s else "not_enough_data"
+    hand.sweep.estimated((Capacity("ttft", verdict, 0.1, knee_per_s, 9.0),), at_s + 9.0, is_modelled=False)
+    return hand
+
+
+def climb(hand: Hand) -> list[float]:
+    """Rates of the climb, all answered well for 20 s and breached then."""
+    rates: list[float] = []
+    begin_s = at_s = hand.sweep.stages[-1].began_s
+    while isinstance(action := hand.sweep.action, Run):
+        if action.phase == "climb" and action.rate_per_s not in rates:
+            rates.append(action.rate_per_s)
+        at_s += 0.25
+        hand.sweep.page(at_s, PAGE)
+        hand.answered(at_s, 0.6 if at_s - begin_s > 20.0 else 0.1)
+        hand.sweep.tick(at_s + 0.1)
+    return rates
+
+
+def test_a_ramp_that_no_model_explains_is_followed_by_a_climb() -> None:
+    """Once, and near the knee that its fractions show, to spend few requests; the second estimate is the answer."""
+    for knee_per_s, start_per_s in ((1.4, 0.7 * 1.4), (5.0, 0.7 * 1.749), (None, 0.55 * 1.749)):
+        hand = rejected(knee_per_s)
+        assert isinstance(hand.sweep.action, Run)
+        assert (hand.sweep.action.phase, hand.sweep.action.rate_per_s) == ("rest", 0.5)
+        assert climb(hand)[0] == pytest.approx(start_per_s, rel=0.01)
+        action = hand.sweep.action
+        assert isinstance(action, Estimate)
+        assert {stage.phase for stage in action.record.stages} == {"ramp", "rest", "climb"}
+        answer = Capacity("ttft", "found", 1.0, 1.2, 1.4)
+        hand.sweep.estimated((answer,), 99.0, is_modelled=False)
+        assert isinstance(hand.sweep.action, Finished)
+        assert hand.sweep.action.capacities == (answer,)
+
+
+@pytest.mark.parametrize(
+    ("reason", "climbs"),
+    [
+        *((reason, True) for reason in ("knee_passed", "breaching", "waiting", "kv_usage", "preemptions", "slow")),
+        *((reason, False) for reason in ("failed", "saturated", "prober_late", "guard", "retry_after", "lease_lost")),
+        *(
+            (reason, False)
+            for reason in ("page_lost", "production_ttft", "token_budget", "time_budget", "highest_rate")
+        ),
+    ],
+)
+def test_a_climb_follows_the_targets_own_limit_only(reason: Reason, *, climbs: bool) -> None:
+    """Not a failure of it, harm to others, an end from outside, or a budget."""
+    assert isinstance(rejected(1.4, reason=reason).sweep.action, Run) is climbs
+
+
+def test_a_ramp_that_a_model_explains_ends_the_sweep() -> None:
+    """The neighbours: a model that fits; a gentle sweep; a climb that was made already."""
+    hand = Hand(plan())
+    hand.sweep.page(0.0, PAGE)
+    hand.sweep._end_sending("knee_passed", 1.0, "by hand")
+    hand.sweep.estimated((), 2.0, is_modelled=True)
+    assert isinstance(hand.sweep.action, Finished)
+    hand = rejected(1.4, plan("gentle", min_rate=0.5, stage_s=1.0))
+    assert isinstance(hand.sweep.action, Finished)
+
+
+def test_a_climb_that_is_cut_short_leaves_the_ramps_estimate() -> None:
+    """A person stops it, its time is over, the prober is late: what was known before is still known."""
+    hand = rejected(1.4)
+    hand.sweep.stop("a person", 40.0)
+    assert isinstance(hand.sweep.action, Finished)
+    assert (hand.sweep.action.reason, hand.sweep.action.verdict) == ("guard", "found")
+    hand = rejected(1.4, plan(min_rate=0.5, stage_s=1.0, limits=Limits(time_s=30.0)))
+    climb(hand)
+    assert isinstance(hand.sweep.action, Finished)
+    assert hand.sweep.action.reason == "time_budget"
+    assert hand.sweep.action.capacities[0].estimate == 1.4
+
+
 def test_a_climb_does_not_exceed_the_highest_rate() -> None:
     """It ends there like a ramp: once the requests show the objective, or are several times enough to show it."""
     loose = replace(TTFT, objective=Decimal("0.9"))
@@ -247,22 +337,59 @@ def test_the_engines_page_ends_the_sending(change: dict[str, float], reason: Rea
         ({"start_time_seconds": 200.0}, "restarted"),
         ({"prompt_tokens_total": 1.0}, "restarted"),
         ({"ranks": 2}, "replicas_changed"),
+        ({"kv_cache_capacity_tokens": 128_000.0}, "replicas_changed"),
+        ({"kv_cache_capacity_tokens": 32_000.0}, "replicas_changed"),
         ({"info": EngineInfo("vllm", "2")}, "engine_changed"),
     ],
 )
 def test_another_engine_voids_the_sweep(change: dict[str, object], reason: Reason) -> None:
-    """Restart, replicas, version, counters that fall: what was measured is gone, before or while it is estimated."""
+    """Restart, replicas, KV cache, version, counters that fall: what was measured is gone, before or while it is estimated."""
     for estimating in (False, True):
         hand = Hand(plan())
-        before = replace(PAGE, prompt_tokens_total=5.0)
+        before = replace(PAGE, prompt_tokens_total=5.0, kv_cache_capacity_tokens=64_000.0)
         hand.sweep.page(0.0, before)
         if estimating:
             hand.sweep.stop("an alert", 0.2)
-        changed = {"prompt_tokens_total": 5.0} | change
-        hand.sweep.page(0.5, replace(PAGE, **changed))  # type: ignore[arg-type]
+        after = replace(before, **change)  # type: ignore[arg-type]
+        hand.sweep.page(0.5, after)
+        assert not isinstance(hand.sweep.action, Finished), "one reading may be a blip"
+        hand.sweep.page(0.6, after)
         order = hand.sweep.action
         assert isinstance(order, Finished)
         assert (order.void, order.reason, order.capacities) == (True, reason, ())
+
+
+def test_a_page_that_blips_once_voids_nothing() -> None:
+    """Half of the replicas is missing in one reading, or the cache is rounded: the sweep goes on without that reading."""
+    hand = Hand(plan())
+    both = replace(PAGE, ranks=2, prompt_tokens_total=50.0, kv_cache_capacity_tokens=64_000.0)
+    hand.sweep.page(0.0, both)
+    hand.sweep.page(0.5, replace(both, ranks=1, prompt_tokens_total=20.0, kv_cache_capacity_tokens=32_000.0))
+    for at_s, capacity in ((1.0, 64_000.0), (1.5, 64_100.0), (2.0, 64_000.0)):
+        hand.sweep.page(at_s, replace(both, prompt_tokens_total=60.0, kv_cache_capacity_tokens=capacity))
+    assert isinstance(hand.sweep.action, Run)
+    hand.sweep.stop("a person", 2.5)
+    assert isinstance(hand.sweep.action, Estimate)
+    assert [at_s for at_s, _ in hand.sweep.action.record.readings] == [0.0, 1.0, 1.5, 2.0]
+
+
+def test_engines_that_answer_in_turn_void_the_sweep() -> None:
+    """Behind a balancer each reading is of another one."""
+    hand = Hand(plan())
+    for number in range(4):
+        hand.sweep.page(0.5 * number, replace(PAGE, start_time_seconds=100.0 + 50 * (number % 2)))
+    assert isinstance(hand.sweep.action, Finished)
+    assert hand.sweep.action.void
+
+
+def test_a_void_sweep_says_in_plain_words_why() -> None:
+    """With the values before and after."""
+    hand = Hand(plan())
+    for at_s, ranks in ((0.0, 2), (0.5, 3), (1.0, 3)):
+        hand.sweep.page(at_s, replace(PAGE, ranks=ranks))
+    assert isinstance(hand.sweep.action, Finished)
+    text = ending(hand.sweep.action.reason, hand.sweep.action.detail)
+    assert text == "voided, the target changed its size: 2 ranks or replicas before, 3 now"
 
 
 def test_productions_own_ttft_ends_the_sending() -> None:
