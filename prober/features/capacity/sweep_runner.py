@@ -222,7 +222,9 @@ class SweepRunner:
                 if isinstance(action, Estimate):
                     await self._cut()
                     capacities = await self._estimate(action.record)
-                    sweep.estimated(capacities, self._now_s(), is_modelled=self._model is not None)
+                    sweep.estimated(
+                        capacities, self._now_s(), is_modelled=self._model is not None and self._model.quality == "good"
+                    )
                     continue
                 due_times = poisson(action.rate_per_s, self._rng, now_ns + LEAD_NS)
                 due_ns = next(due_times)
