@@ -1,0 +1,1 @@
+"""Data that judge the product, written without its code."""
