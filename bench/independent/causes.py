@@ -19,7 +19,7 @@ from numpy.random import Generator
 from bench.independent.causes_catalogue import CAUSES, PAIRS, UNANSWERED, Case, Cause, signal_values
 from bench.independent.causes_engines import KINDS, Half, Wishes, healthy_service
 from bench.independent.causes_prober import PRODUCT_NAMES
-from bench.independent.causes_service import Record, as_seen, capacity_per_s, mean_load, observe
+from bench.independent.causes_service import Record, as_seen, capacity_per_s, mean_kv_tokens, observe
 from bench.independent.causes_situation import Situation, Window
 from prober.features.diagnosis.clues import Evidence
 from prober.features.diagnosis.window import Hardware, window_features
@@ -85,7 +85,7 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
         rng = np.random.default_rng([zlib.crc32(name.encode()), draw])
         kind = kinds[(index + zlib.crc32("+".join(names).encode()) + draw) % len(kinds)]
         before, hardware = healthy_service(kind, _joint([cause.wishes for cause in causes]), rng)
-        case = Case(rng, mean_load(before, rng), capacity_per_s(before, rng))
+        case = Case(rng, mean_kv_tokens(before, rng), capacity_per_s(before, rng))
         severities = [_severity(before, cause, case) for cause in causes]
         after = before
         for cause, severity in zip(causes, severities, strict=True):

@@ -8,7 +8,7 @@ from numpy.random import Generator
 
 from bench.independent.causes_engines import Half, Wishes, replace_rate, replace_structure
 from bench.independent.causes_prober import FIRST_TOKEN_TIMEOUT_S
-from bench.independent.causes_service import Load, Record, capacity_per_s
+from bench.independent.causes_service import Record, capacity_per_s
 from bench.independent.causes_situation import Gpu, Host, Situation, Window
 from prober.measure.gpu_reading import ThrottleReason
 from prober.measure.outcome import ANSWERED, Outcome
@@ -19,10 +19,14 @@ UNANSWERED = frozenset({Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_TOTAL})
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Figures of a healthy service that a cause is scaled by."""
+    """Figures of a healthy service that a cause is scaled by.
+
+    kv_tokens: in the caches of all replicas on average
+    capacity_per_s: requests that they complete under a backlog
+    """
 
     rng: Generator
-    load: Load
+    kv_tokens: float
     capacity_per_s: float
 
 
@@ -33,6 +37,7 @@ class Cause:
     regimes: the names that are true of it
     signals: SLOs that it breaches
     acts: whether a record shows that it slows the service in the way of its regimes, and in no other
+    wishes: for the healthy service
     quantile: of those signals in the SLO
     """
 
@@ -82,7 +87,7 @@ def _long_prompts(situation: Situation, severity: float, case: Case) -> Situatio
 def _small_kv_cache(situation: Situation, severity: float, case: Case) -> Situation:
     """A setting leaves memory for 2.5 down to 1 times what the same load has in the cache on average."""
     workers = sum(structure.workers for structure in situation.structures)
-    tokens = (2.5 - 1.5 * severity) * case.load.kv_tokens / workers
+    tokens = (2.5 - 1.5 * severity) * case.kv_tokens / workers
     tokens = max(tokens, 3 * situation.machine.probe_tokens[1], 4_096)
     return replace_structure(situation, kv_tokens=int(min(tokens, situation.structures[0].kv_tokens)) // 64 * 64)
 
@@ -105,7 +110,7 @@ def _evictions(situation: Situation, severity: float, case: Case) -> Situation:
     users, structure = situation.users, situation.structures[0]
     churn_per_s = users.rate_per_s / len(situation.structures) / structure.workers
     length = users.document_tokens + users.prompt_tokens + users.output_tokens
-    in_use = case.load.kv_tokens / len(situation.structures) / structure.workers
+    in_use = case.kv_tokens / len(situation.structures) / structure.workers
     tokens = 3 * in_use + 12 * length + churn_per_s * length * (12 - 10 * severity)
     users = replace(users, documents=20_000)
     return replace_structure(
@@ -286,6 +291,7 @@ def _computes_alone(record: Record, _: Situation) -> bool:
 
 
 def _always(_: Record, __: Situation) -> bool:
+    """The change is outside the engine, and a breach alone shows it."""
     return True
 
 

@@ -19,7 +19,12 @@ Half = Literal["tuning", "held_out"]
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """Properties of a healthy service without which a cause could not act, or would act by another one."""
+    """Properties of a healthy service without which a cause could not act, or would act by another one.
+
+    reads_much_memory: decode steps are near the bandwidth bound, and long answers fill the KV cache
+    max_batch, utilization, kv_room: ranges; utilization is the rate ÷ the rate that the service completes under a backlog,
+        kv_room the tokens of the KV cache ÷ those of a full batch
+    """
 
     replicas: int = 1
     has_prefix_cache: bool = False
@@ -28,7 +33,7 @@ class Wishes:
     reads_much_memory: bool = False
     max_batch: tuple[int, int] = (48, 160)
     utilization: tuple[float, float] = (0.25, 0.5)
-    kv_room: tuple[float, float] = (1.3, 4.0)  # KV tokens ÷ those of a full batch
+    kv_room: tuple[float, float] = (1.3, 4.0)
 
 
 GPUS = {  # name: (bytes/s, dense 16-bit operations/s, bytes of memory, Hz), from the data sheets
@@ -148,8 +153,6 @@ def healthy_service(kind: EngineKind, wishes: Wishes, rng: Generator) -> tuple[S
         gpus=gpus,
         gpu_bytes=int(gpu_bytes),
         clock_hertz=clock_hertz,
-        bandwidth_bytes_per_s=bandwidth,
-        model=model,
         has_gpu_readings=bool(rng.random() < 0.65),
         has_chunk_usage=bool(rng.random() < 0.4),
         has_early_headers=bool(rng.random() < 0.5),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bench.independent.causes_prober import (
     INTERVAL_S,
     PRODUCT_NAMES,
+    START_NS,
     WARM_UP_S,
     Pauses,
     Spans,
@@ -48,14 +49,6 @@ class Record(NamedTuple):
     trouble: Window
 
 
-class Load(NamedTuple):
-    """Mean state of a service: sequences that run, and tokens in the KV caches of all replicas."""
-
-    running: float
-    waiting: float
-    kv_tokens: float
-
-
 def capacity_per_s(situation: Situation, rng: Generator) -> float:
     """Requests per second that the replicas complete under a backlog."""
     total = 0.0
@@ -70,17 +63,16 @@ def capacity_per_s(situation: Situation, rng: Generator) -> float:
     return total
 
 
-def mean_load(situation: Situation, rng: Generator, duration_s: float = 200.0) -> Load:
-    """Load of the service after a minute."""
-    running, waiting, kv_tokens, times = 0.0, 0.0, 0.0, np.arange(60.0, duration_s, 2.0)
+def mean_kv_tokens(situation: Situation, rng: Generator, duration_s: float = 200.0) -> float:
+    """Tokens in the KV caches of all replicas under the load of the situation, without its first minute."""
+    tokens, times_s = 0.0, np.arange(60.0, duration_s, 2.0)
     for replica in _replicas(situation, ((0.0, duration_s, situation),), rng):
-        for at_s in times:
+        for at_s in times_s:
             replica.advance(float(at_s))
             page = replica.engine.page()
-            running += (page.requests_running or 0.0) / len(times)
-            waiting += (page.requests_waiting or 0.0) / len(times)
-            kv_tokens += (page.kv_cache_usage_ratio_mean or 0.0) * (page.kv_cache_capacity_tokens or 0.0) / len(times)
-    return Load(running, waiting, kv_tokens)
+            usage_ratio, capacity_tokens = page.kv_cache_usage_ratio_mean or 0.0, page.kv_cache_capacity_tokens or 0.0
+            tokens += usage_ratio * capacity_tokens / len(times_s)
+    return tokens
 
 
 def observe(before: Situation, after: Situation, healthy_s: float, trouble_s: float, rng: Generator) -> Record:
@@ -94,11 +86,10 @@ def observe(before: Situation, after: Situation, healthy_s: float, trouble_s: fl
     windows = ((WARM_UP_S, change_s), (trouble_at_s, end_s))
     probes = sorted(scheduled_probes(windows, spans, pauses, rng), key=lambda probe: probe.arrived_s)
     looks_s = [(at_s, window) for window, (begin_s, last_s) in enumerate(windows) for at_s in _grid(begin_s, last_s)]
-    gpu_seeds = rng.integers(1 << 30)
+    gpu_rng = np.random.default_rng(rng.integers(1 << 30))
     pages: list[list[tuple[float, EngineSignals]]] = [[], []]
     devices: list[list[tuple[GpuReading, ...]]] = [[], []]
     submitted: dict[int, tuple[Engine, int]] = {}
-    gpu_rng = np.random.default_rng(gpu_seeds)
     events = sorted(
         [(probe.arrived_s, 0, index) for index, probe in enumerate(probes)]
         + [(at_s, 1, window) for at_s, window in looks_s]
@@ -114,7 +105,8 @@ def observe(before: Situation, after: Situation, healthy_s: float, trouble_s: fl
             submitted[probe.number] = (replica.engine, submit(replica.engine, probe, situation, rng))
         elif kind == 1:
             situation = before if index == 0 else after
-            pages[index].append((at_s, _merged([replica.page(situation.machine.hides_front) for replica in replicas])))
+            page = _merged([replica.page(situation.machine.hides_front) for replica in replicas])
+            pages[index].append((START_NS / 1e9 + at_s, page))
             devices[index].append(tuple(_gpu_readings(situation, replicas, at_s, gpu_rng)))
         else:
             for replica, structure in zip(replicas, after.structures, strict=True):

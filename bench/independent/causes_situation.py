@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from bench.independent.structure import Structure
-from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.result import ProbeResult
@@ -37,6 +36,7 @@ class Route:
     one_way_s: delay without queues; jitter: sigma of its logarithm
     gateway_s: mean of what a gateway adds before it forwards a request, and its share of the requests
     loss: share of chunks that wait for a retransmission
+    handshakes: round trips until a connection is ready
     """
 
     one_way_s: float
@@ -88,8 +88,6 @@ class Machine:
     gpus: int
     gpu_bytes: int
     clock_hertz: float
-    bandwidth_bytes_per_s: float
-    model: DecodeModel
     has_gpu_readings: bool
     has_chunk_usage: bool
     has_early_headers: bool

@@ -40,7 +40,7 @@ def increase(window: Window, name: str) -> float:
 
 def with_page(*names: str) -> Scene:
     """The first scene of these causes whose prober reads a page."""
-    return next(found for index in range(5) if (found := tuning_scene(*names, index=index)).page)
+    return next(drawn for index in range(5) if (drawn := tuning_scene(*names, index=index)).page)
 
 
 def test_halves_differ_in_engines_and_pairs() -> None:
@@ -74,10 +74,10 @@ def test_determinism() -> None:
 @pytest.mark.parametrize("names", [("throttled",), ("slow_replica",), ("slow_path", "more_users"), ("small_kv_cache",)])
 def test_shape(names: tuple[str, ...]) -> None:
     """Half an hour and a quarter of an hour of probes and readings at intervals of 5 s, in order, and totals that never fall."""
-    it = with_page(*names)
-    assert it.breached
-    assert it.causes == frozenset().union(*(CAUSES[name].regimes for name in names))
-    for window, duration_s in ((it.healthy, HEALTHY_S), (it.trouble, TROUBLE_S)):
+    slow = with_page(*names)
+    assert slow.breached
+    assert slow.causes == frozenset().union(*(CAUSES[name].regimes for name in names))
+    for window, duration_s in ((slow.healthy, HEALTHY_S), (slow.trouble, TROUBLE_S)):
         assert len(window.probes) == pytest.approx(duration_s / 5, abs=3)
         assert len(window.readings) == duration_s / 5
         assert not window.devices or len(window.devices) == duration_s / 5
@@ -95,8 +95,8 @@ def test_shape(names: tuple[str, ...]) -> None:
 
 def test_timelines_are_possible() -> None:
     """A probe is sent after it is due and connected, and its content comes after that and in order."""
-    it = tuning_scene("slow_gateway")
-    for probe in (*it.healthy.probes, *it.trouble.probes):
+    slow = tuning_scene("slow_gateway")
+    for probe in (*slow.healthy.probes, *slow.trouble.probes):
         line = probe.timeline
         assert line.connection is not None
         assert line.sent_ns is not None
@@ -114,65 +114,66 @@ def test_timelines_are_possible() -> None:
 @pytest.mark.parametrize("names", [(name,) for name in CAUSES])
 def test_slower(names: tuple[str, ...]) -> None:
     """Each threshold of a breached SLO lies below the quantile of trouble and above that of the healthy service."""
-    it, quantile = tuning_scene(*names), CAUSES[names[0]].quantile
-    for signal, threshold_s in it.breached.items():
+    slow, quantile = tuning_scene(*names), CAUSES[names[0]].quantile
+    for signal, threshold_s in slow.breached.items():
         before, now = (
-            np.quantile(signal_values(window.probes, signal), quantile) for window in (it.healthy, it.trouble)
+            np.quantile(signal_values(window.probes, signal), quantile) for window in (slow.healthy, slow.trouble)
         )
         assert before < threshold_s < now
 
 
 def test_queue() -> None:
     """More users wait longer on the page, too."""
-    it = with_page("more_users")
+    slow = with_page("more_users")
     healthy, trouble = (
-        np.mean([page.requests_waiting or 0 for _, page in w.readings]) for w in (it.healthy, it.trouble)
+        np.mean([page.requests_waiting or 0 for _, page in w.readings]) for w in (slow.healthy, slow.trouble)
     )
     assert trouble > healthy
 
 
 def test_network_is_not_the_engine() -> None:
     """A slow path delays probes while the engine's own TTFT stays."""
-    it = with_page("slow_path")
+    slow = with_page("slow_path")
     means = []
-    for window in (it.healthy, it.trouble):
+    for window in (slow.healthy, slow.trouble):
         first, last = (window.readings[index][1].ttft_seconds for index in (0, -1))
         assert first is not None
         assert last is not None
         means.append(((last.sum or 0) - (first.sum or 0)) / (last.counts[-1] - first.counts[-1]))
-    assert ttft_s(it.trouble) - ttft_s(it.healthy) > 0.03
+    assert ttft_s(slow.trouble) - ttft_s(slow.healthy) > 0.03
     assert means[1] == pytest.approx(means[0], rel=0.25)
 
 
 def test_cache_misses() -> None:
     """Without its prefixes a service finds fewer tokens, and warm probes are slow."""
-    it = with_page("cache_off")
+    slow = with_page("cache_off")
     shares = [
         increase(window, "prefix_cache_hits_tokens_total") / increase(window, "prefix_cache_queries_tokens_total")
-        for window in (it.healthy, it.trouble)
-        if it.page == "vllm"
+        for window in (slow.healthy, slow.trouble)
+        if slow.page == "vllm"
     ]
     assert not shares or shares[1] < shares[0] - 0.15
     warm = [
-        [probe for probe in window.probes if probe.workload.endswith("_warm")] for window in (it.healthy, it.trouble)
+        [probe for probe in window.probes if probe.workload.endswith("_warm")]
+        for window in (slow.healthy, slow.trouble)
     ]
     assert np.mean(signal_values(warm[1], "ttft")) > 1.15 * np.mean(signal_values(warm[0], "ttft"))
 
 
 def test_throttling_shows_on_gpus() -> None:
     """Clocks are low where GPU readings exist."""
-    it = next(found for index in range(8) if (found := tuning_scene("throttled", index=index)).trouble.devices)
+    slow = next(drawn for index in range(8) if (drawn := tuning_scene("throttled", index=index)).trouble.devices)
     clocks = [
         np.mean([gpu.sm_clock_hertz or 0 for gpus in window.devices for gpu in gpus])
-        for window in (it.healthy, it.trouble)
+        for window in (slow.healthy, slow.trouble)
     ]
     assert clocks[1] < 0.85 * clocks[0]
 
 
 def test_late_prober() -> None:
     """The prober sends late, and says so."""
-    it = tuning_scene("busy_prober")
-    lags = [[probe.timeline.send_lag_s or 0 for probe in window.probes] for window in (it.healthy, it.trouble)]
+    slow = tuning_scene("busy_prober")
+    lags = [[probe.timeline.send_lag_s or 0 for probe in window.probes] for window in (slow.healthy, slow.trouble)]
     assert np.quantile(lags[0], 0.99) < 0.01
     assert np.quantile(lags[1], 0.95) > 0.005
 
