@@ -3,6 +3,7 @@
 record = observe(before, after, HEALTHY_S, TROUBLE_S, rng)
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
@@ -42,6 +43,15 @@ AFTER_CHANGE_S = 60.0  # from the change to the window of trouble
 DRAIN_S = 60.0  # after the last window, for its probes
 
 
+class UserRequest(NamedTuple):
+    """Arguments of `Engine.submit`."""
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+    prefix_ids: Sequence[int]
+
+
 class Record(NamedTuple):
     """Windows before and after the change, with a page that shows everything."""
 
@@ -55,8 +65,10 @@ def capacity_per_s(situation: Situation, rng: Generator) -> float:
     for structure in situation.structures:
         engine = Engine(structure, int(rng.integers(1 << 30)))
         number = 4 * structure.max_batch * structure.workers + 200
-        _, prompts, outputs, prefixes = _requests(situation, structure, np.zeros(number), rng)
-        ends = np.sort(engine.run(np.zeros(number), prompts, outputs, prefixes).end_s)
+        for request in _requests(situation, structure, np.zeros(number), rng):
+            engine.submit(*request)
+        engine.drain()
+        ends = np.sort(engine.results().end_s)
         ends = ends[~np.isnan(ends)]
         first, last = int(0.2 * len(ends)), int(0.7 * len(ends))
         total += (last - first) / (ends[last] - ends[first])
@@ -147,21 +159,17 @@ def _grid(begin_s: float, end_s: float) -> Floats:
 class _Replica:
     """An engine and the requests of its users, which it takes as time passes."""
 
-    def __init__(self, engine: Engine, times_s: Floats, prompts: Any, outputs: Any, prefixes: list[list[int]]) -> None:
+    def __init__(self, engine: Engine, requests: list[UserRequest]) -> None:
         self.engine, self.structure = engine, engine.structure
         self.busy_s, self.looked_s = 0.0, 0.0
-        self._times_s, self._prompts, self._outputs, self._prefixes = times_s, prompts, outputs, prefixes
-        self._next = 0
+        self._requests = iter((*requests, UserRequest(math.inf, 0, 0, ())))
+        self._next = next(self._requests)
 
     def advance(self, to_s: float) -> None:
-        """Submit what arrives until `to_s`, and run until then."""
-        stop = int(np.searchsorted(self._times_s, to_s, "right"))
-        if stop > self._next:
-            due = slice(self._next, stop)
-            self.engine.run(
-                self._times_s[due], self._prompts[due], self._outputs[due], self._prefixes[due], drain=False
-            )
-            self._next = stop
+        """Submit the requests that arrive until `to_s`, and run until then."""
+        while self._next.at_s <= to_s:
+            self.engine.submit(*self._next)
+            self._next = next(self._requests)
         self.engine.advance(to_s)
 
     def change(self, structure: Structure) -> None:
@@ -190,14 +198,11 @@ def _replicas(situation: Situation, spans: Spans, rng: Generator) -> list[_Repli
     """Engines with the arrivals of all spans."""
     replicas = []
     for index, structure in enumerate(situation.structures):
-        parts = []
+        requests: list[UserRequest] = []
         for begin_s, end_s, span in spans:
             times_s = begin_s + _arrivals(span.users, len(span.structures), end_s - begin_s, rng)
-            parts.append(_requests(span, span.structures[index], times_s, rng))
-        times_s, prompts, outputs = (np.concatenate([part[column] for part in parts]) for column in range(3))
-        prefixes = [prefix for part in parts for prefix in part[3]]
-        engine = Engine(structure, int(rng.integers(1 << 30)))
-        replicas.append(_Replica(engine, times_s, prompts, outputs, prefixes))
+            requests += _requests(span, span.structures[index], times_s, rng)
+        replicas.append(_Replica(Engine(structure, int(rng.integers(1 << 30))), requests))
     return replicas
 
 
@@ -209,10 +214,8 @@ def _arrivals(users: Users, replicas: int, duration_s: float, rng: Generator) ->
     return times_s[times_s < duration_s]
 
 
-def _requests(
-    situation: Situation, structure: Structure, times_s: Floats, rng: Generator
-) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64], list[list[int]]]:
-    """Times, prompt and output tokens and prefix ids of the requests that users send at some times."""
+def _requests(situation: Situation, structure: Structure, times_s: Floats, rng: Generator) -> list[UserRequest]:
+    """Requests that users send at some times."""
     users, number = situation.users, len(times_s)
     longest = structure.kv_tokens // 4
     prompts = np.exp(rng.normal(np.log(users.prompt_tokens), 0.7, number))
@@ -223,17 +226,17 @@ def _requests(
     prompts = np.clip(users.document_tokens * bool(users.documents) + prompts, 8, longest).astype(np.int64)
     outputs = np.clip(outputs, 2, longest).astype(np.int64)
     blocks = users.document_tokens // structure.prefix_block if structure.prefix_block and users.documents else 0
-    prefixes: list[list[int]] = [[]] * number
+    prefixes: list[Sequence[int]] = [()] * number
     if blocks:
         # Popularity of the documents by Zipf's law.
         popularity = 1 / np.arange(1, users.documents + 1)
         chosen = rng.choice(users.documents, number, p=popularity / popularity.sum())
         is_cached = rng.random(number) >= users.uncached_share
         prefixes = [
-            list(range(document * blocks, (document + 1) * blocks)) if cached else unique_ids(rng, blocks)
+            range(document * blocks, (document + 1) * blocks) if cached else unique_ids(rng, blocks)
             for document, cached in zip(chosen.tolist(), is_cached.tolist(), strict=True)
         ]
-    return times_s, prompts, outputs, prefixes
+    return list(map(UserRequest, times_s.tolist(), prompts.tolist(), outputs.tolist(), prefixes))
 
 
 # Page and GPUs
