@@ -1,0 +1,173 @@
+"""Scenes of slowness for the diagnosis, each with a verdict that was written before any diagnosis saw it.
+
+    for scene in scenes("tuning"):
+        diagnosis = diagnose(scene.evidence)
+        is_wrong = diagnosis.regime not in {"unknown", *scene.causes}
+
+A scene has half an hour of a healthy service and a quarter of an hour of trouble: one cause or two change the service in between.
+The simulated service knows nothing of the diagnosis; only the names of its regimes are used here, in the sense of their texts.
+Severity rises until the SLO's quantile is clearly worse than before, so some scenes barely breach and others strongly.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+
+from bench.independent.causes_catalogue import CAUSES, PAIRS, UNANSWERED, Case, Cause, signal_values
+from bench.independent.causes_engines import KINDS, Half, Wishes, healthy_service
+from bench.independent.causes_prober import PRODUCT_NAMES
+from bench.independent.causes_service import Record, as_seen, capacity_per_s, mean_kv_tokens, observe
+from bench.independent.causes_situation import Situation, Window
+from prober.features.diagnosis.clues import Evidence
+from prober.features.diagnosis.window import Hardware, window_features
+
+HEALTHY_S, TROUBLE_S = 1800.0, 900.0
+TRIAL_S = 400.0  # of the windows with which severity is chosen
+SINGLES_PER_CAUSE = 3
+SCENES_PER_PAIR = 3
+MIN_RISE = 1.15  # of the SLO's quantile, else the scene is no breach
+MAX_UNANSWERED_SHARE = 0.25
+DRAWS = 20  # of engine and users, until one is slow enough to breach
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Two windows of observations and the truth.
+
+    causes: names of regimes that are true of the scene; any other name than these and `unknown` is wrong
+    breached: {signal: threshold in s} of the breached SLOs
+    hardware: of the engine, if the prober was told
+    page: name of the engine's page, None if the prober reads none
+    """
+
+    name: str
+    causes: frozenset[str]
+    healthy: Window
+    trouble: Window
+    breached: Mapping[str, float]
+    hardware: Hardware | None
+    page: str | None
+
+    @property
+    def evidence(self) -> Evidence:
+        """The windows as input of a diagnosis."""
+        before, now = (
+            window_features(window.probes, window.readings, window.devices, hardware=self.hardware)
+            for window in (self.healthy, self.trouble)
+        )
+        return Evidence(now=now, before=before, breached=self.breached, engine=self.page)
+
+
+def scenes(half: Half) -> Iterator[Scene]:
+    """All scenes of a half: those of one cause, then those of two."""
+    for name in CAUSES:
+        for index in range(SINGLES_PER_CAUSE):
+            yield scene(half, (name,), index)
+    for pair in PAIRS[half]:
+        for index in range(SCENES_PER_PAIR):
+            yield scene(half, pair, index)
+
+
+def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
+    """A scene of some causes of `CAUSES`.
+
+    Raises:
+        LookupError: no draw of engine and users breaches
+    """
+    name = f"{half}/{'+'.join(names)}/{index}"
+    causes = tuple(CAUSES[cause] for cause in names)
+    regimes = frozenset[str]().union(*(cause.regimes for cause in causes))
+    kinds = KINDS[half]
+    for draw in range(DRAWS):
+        rng = np.random.default_rng([zlib.crc32(name.encode()), draw])
+        kind = kinds[(index + zlib.crc32("+".join(names).encode()) + draw) % len(kinds)]
+        before, hardware = healthy_service(kind, _joint([cause.wishes for cause in causes]), rng)
+        case = Case(rng, mean_kv_tokens(before, rng), capacity_per_s(before, rng))
+        severities = [_severity(before, cause, case) for cause in causes]
+        after = before
+        for cause, severity in zip(causes, severities, strict=True):
+            if severity is not None:
+                after = cause.apply(after, severity, case)
+        if None in severities:
+            continue
+        record = observe(before, after, HEALTHY_S, TROUBLE_S, rng)
+        is_true = len(causes) > 1 or causes[0].acts(record, after)
+        if not is_true or _unanswered_share(record.trouble) > MAX_UNANSWERED_SHARE:
+            continue
+        breached = {
+            signal: threshold
+            for cause in causes
+            for signal in cause.signals
+            if (threshold := _threshold(record, signal, cause.quantile, rng)) is not None
+        }
+        if breached:
+            machine = before.machine
+            return Scene(
+                name=name,
+                causes=regimes,
+                healthy=as_seen(record.healthy, machine),
+                trouble=as_seen(record.trouble, machine),
+                breached=breached,
+                hardware=hardware if rng.random() < 0.65 else None,
+                page=PRODUCT_NAMES.get(machine.page, machine.page) if machine.page else None,
+            )
+    raise LookupError(f"{name}: no breach in {DRAWS} draws")
+
+
+def _joint(wishes: Sequence[Wishes]) -> Wishes:
+    """Wishes of all causes. Of ranges the one with the lowest upper end holds, since it protects a cause from a side effect."""
+    batches = {wish.max_batch for wish in wishes} - {Wishes().max_batch} or {Wishes().max_batch}
+    return Wishes(
+        replicas=max(wish.replicas for wish in wishes),
+        has_prefix_cache=any(wish.has_prefix_cache for wish in wishes),
+        has_drafts=any(wish.has_drafts for wish in wishes),
+        has_front=any(wish.has_front for wish in wishes),
+        reads_much_memory=any(wish.reads_much_memory for wish in wishes),
+        max_batch=min(batches),
+        utilization=min((wish.utilization for wish in wishes), key=lambda ends: ends[1]),
+        kv_room=max(wish.kv_room for wish in wishes),
+    )
+
+
+def _severity(before: Situation, cause: Cause, case: Case) -> float | None:
+    """A random severity at which the cause alone is a breach in a trial, None if there is none."""
+    lowest = float(case.rng.uniform(0, 0.7))
+    for severity in (*np.arange(lowest, 1.0, 0.25).tolist(), 1.0):
+        after = cause.apply(before, severity, case)
+        record = observe(before, after, TRIAL_S, TRIAL_S, case.rng)
+        is_breach = any(_rise(record, signal, cause.quantile) >= MIN_RISE for signal in cause.signals)
+        if is_breach and cause.acts(record, after) and _unanswered_share(record.trouble) <= MAX_UNANSWERED_SHARE:
+            return float(severity)
+    return None
+
+
+def _quantiles(record: Record, signal: str, quantile: float) -> tuple[float, float] | None:
+    """Quantile before and after. None: too few probes were answered."""
+    results = []
+    for window in (record.healthy, record.trouble):
+        values = signal_values(window.probes, signal)
+        if len(values) < 20:
+            return None
+        results.append(float(np.quantile(values, quantile)))
+    return results[0], results[1]
+
+
+def _rise(record: Record, signal: str, quantile: float) -> float:
+    ends = _quantiles(record, signal, quantile)
+    return ends[1] / ends[0] if ends else 0.0
+
+
+def _threshold(record: Record, signal: str, quantile: float, rng: Generator) -> float | None:
+    """A threshold between the quantiles before and after, None without a clear rise."""
+    ends = _quantiles(record, signal, quantile)
+    if ends is None or ends[1] < MIN_RISE * ends[0]:
+        return None
+    return float(ends[0] * (ends[1] / ends[0]) ** rng.uniform(0.2, 0.9))
+
+
+def _unanswered_share(window: Window) -> float:
+    """Share of the probes without an answer in time."""
+    return sum(probe.outcome in UNANSWERED for probe in window.probes) / len(window.probes)
