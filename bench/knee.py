@@ -205,15 +205,15 @@ class Watched(Driver):
         of_stage = [truth for truth in recent if truth.request.arrival_s >= began_s]
         lost = sum(truth.end is not None and truth.end.value == "lost" for truth in of_stage)
         sent = len(of_stage)
-        ages_s = [
-            (truth.first_token_s or now) - truth.request.arrival_s
-            for truth in recent
-            if truth.end is None or truth.first_token_s
+        # The engine states the end of a step when it begins: a first token counts once it has come.
+        first_tokens_s = [
+            at_s if (at_s := truth.first_token_s) is not None and at_s <= now else None for truth in recent
         ]
-        waited_s = [(truth, (truth.first_token_s or now) - truth.request.arrival_s) for truth in recent]
-        known = [
-            age_s > threshold_s for truth, age_s in waited_s if age_s > threshold_s or truth.first_token_s is not None
+        waited_s = [
+            (at_s, (at_s or now) - truth.request.arrival_s) for truth, at_s in zip(recent, first_tokens_s, strict=True)
         ]
+        ages_s = [age_s for truth, (at_s, age_s) in zip(recent, waited_s, strict=True) if truth.end is None or at_s]
+        known = [age_s > threshold_s for at_s, age_s in waited_s if age_s > threshold_s or at_s is not None]
         state = self.engine.state
         rate = self.sweep.stages[-1].rate_per_s + self.target.others_per_s
         full = state.kv_usage_ratio > 0.98 or state.waiting > max(4.0, 1.4 * threshold_s * rate)

@@ -25,17 +25,23 @@ class RateEvents:
 
     observed: one observation per request, for `sequential_test`
     events, bad: numbers of events and of bad events
+    sent_per_s: rate of the observed requests, without the load of others
     """
 
     rate_per_s: float
     observed: Observations
     events: int
     bad: int
+    sent_per_s: float = 0.0
 
     def plus(self, other: "RateEvents") -> "RateEvents":
         """The events of both, which are of one rate."""
         return RateEvents(
-            self.rate_per_s, self.observed + other.observed, self.events + other.events, self.bad + other.bad
+            self.rate_per_s,
+            self.observed + other.observed,
+            self.events + other.events,
+            self.bad + other.bad,
+            self.sent_per_s,
         )
 
 
@@ -108,7 +114,7 @@ def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
     best = max(judged, key=lambda level: log_evidence_below(level.observed, budget))
     needed = None
     if best.observed.mean < MAX_BUDGET_SHARE * budget:
-        requests = max(min_observations(budget, ERROR, best.observed), MIN_RATE_S * best.rate_per_s)
+        requests = max(min_observations(budget, ERROR, best.observed), MIN_RATE_S * best.sent_per_s)
         needed = math.ceil(requests * best.events / best.observed.count)
     return Evidence(best.rate_per_s, best.events, best.bad, needed)
 

@@ -244,7 +244,7 @@ def _counts(slo: Slo, judged: Sequence[RequestRecord]) -> tuple[int, int]:
 
 def _rate_events(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> RateEvents:
     observations = observed(slo, [(*request.events[slo.name], request.output_tokens) for request in judged])
-    return RateEvents(stage.total_per_s, observations, *_counts(slo, judged))
+    return RateEvents(stage.total_per_s, observations, *_counts(slo, judged), stage.rate_per_s)
 
 
 def _step(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> Step:

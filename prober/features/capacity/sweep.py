@@ -199,7 +199,8 @@ class Sweep:
         self._capacities = capacities
         knee = binding(capacities)
         rate_per_s = (knee.estimate or 0.0) - self._log.others_per_s() if knee else 0.0
-        if not is_modelled and self._may_climb() and estimate.reason in CLIMB_AFTER:
+        fails_at_lowest = knee is not None and knee.verdict == "below_lowest"
+        if not is_modelled and not fails_at_lowest and self._may_climb() and estimate.reason in CLIMB_AFTER:
             peak_per_s = self._log.stages[-1].rate_per_s
             near_per_s = CLIMB_NEAR_RATIO * min(rate_per_s, peak_per_s)
             self._rest(near_per_s if near_per_s > 0 else CLIMB_START_RATIO * peak_per_s, at_s)

@@ -257,7 +257,7 @@ def test_a_climb_follows_the_targets_own_limit_only(reason: Reason, *, climbs: b
 
 
 def test_a_ramp_that_a_model_explains_ends_the_sweep() -> None:
-    """The neighbours: a model that fits; a gentle sweep; a climb that was made already."""
+    """The neighbours: a model that fits; a gentle sweep."""
     hand = Hand(plan())
     hand.sweep.page(0.0, PAGE)
     hand.sweep._end_sending("knee_passed", 1.0, "by hand")
@@ -265,6 +265,18 @@ def test_a_ramp_that_a_model_explains_ends_the_sweep() -> None:
     assert isinstance(hand.sweep.action, Finished)
     hand = rejected(1.4, plan("gentle", min_rate=0.5, stage_s=1.0))
     assert isinstance(hand.sweep.action, Finished)
+
+
+def test_a_target_that_fails_at_the_lowest_rate_is_not_climbed() -> None:
+    """There is no rate to find, and more requests would only harm it."""
+    hand = Hand(plan())
+    hand.sweep.page(0.0, PAGE)
+    hand.answered(0.1, 0.6)
+    hand.answered(0.2, 0.6)
+    assert isinstance(hand.sweep.action, Estimate)
+    hand.sweep.estimated((Capacity("ttft", "below_lowest", upper=1.0),), 5.0, is_modelled=False)
+    assert isinstance(hand.sweep.action, Finished)
+    assert hand.sweep.action.verdict == "below_lowest"
 
 
 def test_a_climb_that_is_cut_short_leaves_the_ramps_estimate() -> None:
