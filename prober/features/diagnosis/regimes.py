@@ -3,6 +3,7 @@
 The thresholds were tuned on the simulated engine (`bench/diagnosis.py`); results are reported for other seeds.
 """
 
+import math
 from collections.abc import Callable, Mapping
 
 from prober.features.diagnosis.clues import Advice, Clue, Evidence, Figure, Figures, Regime, Value, WindowFeatures
@@ -13,11 +14,15 @@ BUSIER = 1.6  # work growth that means another load; minutes of one load vary by
 ALONE = 1.0  # share of an SLO's threshold at which one part alone breaches it
 EVEN = 1.5  # TPOT growth over step growth up to which the step explains it
 MOST = 0.5  # share of a growth that makes a part its cause
+PART = 0.3  # share of a growth that makes a part one of two causes
 NEAR_BOUND, FAR_FROM_BOUND, ABOVE_BOUND = 0.75, 0.6, 1.3  # 1 is the bound; a speed far above it contradicts the model
 FALLEN = 0.8  # share of the baseline
 SLOW_CLOCK = 0.85  # share of the baseline; a power cap in normal operation reduces the clock less
-PREEMPTING_PER_S = 0.005  # once in three minutes
-FULL = 0.9  # KV cache usage from which admission and growth begin to fail
+CERTAIN = 4.0  # standard errors of the probes' mean that a growth of it exceeds before it is divided into parts
+PREEMPTED = 0.02  # preemptions per request
+FULL = 0.9  # KV cache usage below which nobody waits for space
+AGREEING = 2.0  # factor between two measurements of one quantity: a gauge is read every few seconds
+IDLE = 0.1  # waiting requests that are too few to compare
 LATE = 0.05  # share of the probes: five times the limit of llmslo_trusted
 
 Read = Callable[[WindowFeatures], float | None]
@@ -67,20 +72,29 @@ def _largest(name: str, parts: Mapping[str, Figure]) -> Figure:
     return Figure(name, "×", of)
 
 
-def _share(name: str, part: Read, total: Read) -> Figure:
-    """Share of the part in the growth of the total; None if the total did not grow."""
+def _share(name: str, part: Read, total: Read, error: Read = lambda window: 0.0) -> Figure:
+    """Share of the part in the growth of the total; None if the total did not grow, or by less than its error allows to divide."""
 
     def of(evidence: Evidence) -> Value | None:
         now, before = evidence.now, evidence.before
         part_now, part_before, total_now, total_before = part(now), part(before), total(now), total(before)
         if part_now is None or part_before is None or total_now is None or total_before is None:
             return None
-        if total_now < GROWN * total_before or total_now <= total_before:
-            return None
         grown = part_now - part_before, total_now - total_before
+        error_s = math.hypot(error(now) or 0.0, error(before) or 0.0)
+        if total_now < GROWN * total_before or grown[1] <= CERTAIN * error_s:
+            return None
         return Value(grown[0] / grown[1], f"{1e3 * grown[0]:+.3g} of {1e3 * grown[1]:+.3g} ms")
 
     return Figure(name, "ratio", of)
+
+
+def _of_ttft_growth(name: str, part: Read) -> Figure:
+    """Share of the part in the growth of the probes' mean TTFT.
+
+    Probes arrive at random, so their mean wait is that of all requests (Wolff, Poisson arrivals see time averages, 1982).
+    """
+    return _share(name, part, lambda window: window.ttft_mean_s, lambda window: window.ttft_mean_error_s)
 
 
 def _over_slo(name: str, signals: tuple[str, ...], part: Read) -> Figure:
@@ -136,21 +150,68 @@ def _hits_ratio(evidence: Evidence) -> Value | None:
     return Value(max(ratios), f"{now.prefix_hit_ratio:.2g} of the prompt tokens after {before.prefix_hit_ratio:.2g}")
 
 
-def _outside(evidence: Evidence) -> Value | None:
-    """Share of the growth of the probes' mean TTFT that is not in the engine's own mean."""
-    now, before = evidence.now, evidence.before
-    if (
-        now.ttft_mean_s is None
-        or before.ttft_mean_s is None
-        or now.engine_ttft_s is None
-        or before.engine_ttft_s is None
-    ):
+def waiting_by_queue_time(window: WindowFeatures) -> float | None:
+    """Requests that wait on average, by Little's law: arrivals per second times mean queue time."""
+    if window.engine_queue_s is None or window.requests_per_s is None:
         return None
-    grown = now.ttft_mean_s - before.ttft_mean_s
-    if grown < (GROWN - 1) * before.ttft_mean_s:
+    return window.engine_queue_s * window.requests_per_s
+
+
+def is_queue_time_consistent(window: WindowFeatures) -> bool:
+    """Whether the page's queue time and its waiting requests agree, or cannot be compared."""
+    expected, waiting = waiting_by_queue_time(window), window.waiting
+    if expected is None or waiting is None:
+        return True
+    return expected <= AGREEING * waiting + IDLE and waiting <= AGREEING * expected + IDLE
+
+
+def doubts(evidence: Evidence) -> tuple[str, ...]:
+    """Sentences about measurements of the breach that contradict each other."""
+    now = evidence.now
+    if is_queue_time_consistent(now) or now.engine_queue_s is None or now.requests_per_s is None:
+        return ()
+    return (
+        f"the page's queue time: {_format_seconds(now.engine_queue_s)} at {now.requests_per_s:.3g} requests/s would be "
+        f"{now.engine_queue_s * now.requests_per_s:.3g} waiting (Little's law), but the page reads {now.waiting:.3g}",
+    )
+
+
+def _queue_s(window: WindowFeatures) -> float | None:
+    """Mean queue time; None if the waiting requests contradict it."""
+    return window.engine_queue_s if is_queue_time_consistent(window) else None
+
+
+def _queue_growth_steps(evidence: Evidence) -> Value | None:
+    """Growth of the queue time in decode steps: up to about one, requests wait for the running step and not for others."""
+    now, before, step_s = _queue_s(evidence.now), _queue_s(evidence.before), evidence.now.step_s
+    if now is None or before is None or step_s is None:
         return None
-    inside = now.engine_ttft_s - before.engine_ttft_s
-    return Value(1 - inside / grown, f"probes +{1e3 * grown:.3g} ms, engine {1e3 * inside:+.3g} ms")
+    return Value((now - before) / step_s, f"{1e3 * (now - before):+.3g} ms over {1e3 * step_s:.3g} ms")
+
+
+def _waiting_s(window: WindowFeatures) -> float | None:
+    """Mean wait of a request, by Little's law: waiting requests over arrivals per second."""
+    return window.waiting / window.requests_per_s if window.waiting is not None and window.requests_per_s else None
+
+
+def _free_prompts(window: WindowFeatures) -> float | None:
+    """Number of mean prompts that the free part of the KV cache holds."""
+    if window.kv_free_tokens is None or not window.prompt_tokens_per_request:
+        return None
+    return window.kv_free_tokens / window.prompt_tokens_per_request
+
+
+def _preemptions_per_request(window: WindowFeatures) -> float | None:
+    if window.preemptions_per_s is None or not window.requests_per_s:
+        return None
+    return window.preemptions_per_s / window.requests_per_s
+
+
+def _outside_s(window: WindowFeatures) -> float | None:
+    """Mean TTFT of the probes less that of the engine."""
+    if window.ttft_mean_s is None or window.engine_ttft_s is None:
+        return None
+    return window.ttft_mean_s - window.engine_ttft_s
 
 
 def _tpot_over_step_growth(evidence: Evidence) -> Value | None:
@@ -190,25 +251,34 @@ LATE_RATIO = _now("probes sent too late", "ratio", lambda window: window.late_ra
 HELD_BACK = _now(
     "answers that arrived all at once or several tokens at a time", "ratio", lambda window: window.held_back_ratio
 )
+LAG_SHARE = _share(
+    "share of send lag in TTFT growth",
+    lambda window: at(window.send_lag_s, 0.9),
+    lambda window: at(window.ttft_s, 0.9),
+)
 SEND_LAG = _now("send lag p90", "s", lambda window: at(window.send_lag_s, 0.9))
 ENGINE_TTFT_GROWTH = _growth("engine TTFT growth", lambda window: window.engine_ttft_s)
 ENGINE_ITL_GROWTH = _growth("engine ITL growth", lambda window: window.engine_itl_s)
-OUTSIDE = Figure("share of TTFT growth outside the engine", "ratio", _outside)
+OUTSIDE = _of_ttft_growth("share of TTFT growth outside the engine", _outside_s)
 CONNECT_SHARE = _share(
     "share of connecting in TTFT growth", lambda window: window.connect_s, lambda window: at(window.ttft_s, 0.5)
 )
 PROMPT_SHARE = _share("share of prompt length in TTFT growth", _prompt_cost, lambda window: at(window.ttft_s, 0.5))
-QUEUE_SHARE = _share(
-    "share of queueing in engine TTFT growth",
-    lambda window: window.engine_queue_s,
-    lambda window: window.engine_ttft_s,
-)
+QUEUE_SHARE = _of_ttft_growth("share of queue time in TTFT growth", _queue_s)
+QUEUE_GROWTH_STEPS = Figure("growth of queue time in decode steps", "×", _queue_growth_steps)
+WAITING_SHARE = _of_ttft_growth("share of waiting in TTFT growth, from the requests waiting", _waiting_s)
 PROMPT_OVER_SLO = _over_slo("prompt cost over the SLO threshold", ("ttft",), _prompt_cost)
-QUEUE_OVER_SLO = _over_slo("mean queue time over the SLO threshold", ("ttft",), lambda window: window.engine_queue_s)
+QUEUE_OVER_SLO = _over_slo("mean queue time over the SLO threshold", ("ttft",), _queue_s)
 WAITING_GROWTH = _difference("increase of requests waiting", "", lambda window: window.waiting)
 WAITING = _now("requests waiting", "", lambda window: window.waiting, "mean of the readings")
 KV_USAGE = _now("KV cache usage", "ratio", lambda window: window.kv_usage_ratio, "90th percentile of the readings")
-PREEMPTIONS = _now("preemptions", "/s", lambda window: window.preemptions_per_s)
+KV_FREE = _now("free KV cache over the tokens of a prompt", "×", _free_prompts, "10th percentile of the readings")
+AT_MOST_RUNNING = _now(
+    "readings with waiting requests that have the most running ones",
+    "ratio",
+    lambda window: window.waiting_at_most_running_ratio,
+)
+PREEMPTIONS = _now("preemptions per request", "", _preemptions_per_request)
 HITS_RATIO = Figure("prefix cache hits against the baseline", "×", _hits_ratio)
 SAVING_RATIO = Figure("time saved by a warm prefix, against the baseline", "×", _saving_ratio)
 WORK_GROWTH = _largest(
@@ -235,6 +305,7 @@ REGIMES: tuple[Regime, ...] = (
         needs=((Clue(LATE_RATIO, at_least=LATE),),),
         supports=(Clue(SEND_LAG, at_least=0.005),),
         contradicts=(Clue(ENGINE_TTFT_GROWTH, at_least=1.5), Clue(ENGINE_ITL_GROWTH, at_least=1.5)),
+        evident=((Clue(LATE_RATIO, at_least=LATE),), (Clue(LAG_SHARE, at_least=PART),)),
         explains=frozenset({"network", "prefill_bound", "decode_far_from_bound", "memory_bound_decode", "prefix_miss"}),
         next_measurement="the prober's CPU throttling and event loop lag, then the same probe from another host",
         advice=(
@@ -255,6 +326,7 @@ REGIMES: tuple[Regime, ...] = (
             Clue(OUTSIDE, at_most=MOST),
             Clue(ENGINE_ITL_GROWTH, at_least=GROWN),
         ),
+        evident=((Clue(CONNECT_SHARE, at_least=PART),), (Clue(LATE_RATIO, at_most=LATE),)),
         next_measurement="probe the engine directly, beside the same probe through the gateway",
         advice=(
             Advice("check the gateway's queue, buffering and TLS; bypass it for streams", "its features"),
@@ -267,15 +339,24 @@ REGIMES: tuple[Regime, ...] = (
         needs=(
             (*SLOWER_FIRST_TOKEN, Clue(DECODE_GROWTH, at_least=GROWN), Clue(QUEUE_OVER_SLO, at_least=ALONE)),
             (Clue(KV_USAGE, at_least=FULL),),
+            # Usage alone is no harm: requests are preempted, or wait although neither slots nor space for their prompt is what lacks.
+            (Clue(PREEMPTIONS, at_least=PREEMPTED), Clue(KV_FREE, at_most=1.0)),
+            (Clue(PREEMPTIONS, at_least=PREEMPTED), Clue(AT_MOST_RUNNING, at_most=0.5)),
             (
-                Clue(PREEMPTIONS, at_least=PREEMPTING_PER_S),
-                Clue(WAITING_GROWTH, at_least=0.5),
+                Clue(PREEMPTIONS, at_least=PREEMPTED),
+                Clue(WAITING_SHARE, at_least=MOST),
                 Clue(QUEUE_SHARE, at_least=MOST),
+                Clue(QUEUE_OVER_SLO, at_least=ALONE),
             ),
         ),
-        supports=(Clue(PREEMPTIONS, at_least=PREEMPTING_PER_S), Clue(WAITING_GROWTH, at_least=0.5)),
+        supports=(Clue(PREEMPTIONS, at_least=PREEMPTED), Clue(WAITING_GROWTH, at_least=0.5)),
         contradicts=(Clue(OUTSIDE, at_least=0.7),),
-        explains=frozenset({"queueing", "prefill_bound", "memory_bound_decode"}),
+        evident=(
+            (Clue(PREEMPTIONS, at_least=PREEMPTED),),
+            (Clue(KV_USAGE, at_least=FULL),),
+            (Clue(WAITING_SHARE, at_least=PART),),
+        ),
+        explains=frozenset({"queueing", "prefill_bound", "memory_bound_decode", "prefix_miss"}),
         next_measurement="KV cache usage and preemptions against request lengths, over a day",
         advice=(
             Advice("give the KV cache more memory", "less memory for activations", "kv_memory"),
@@ -295,7 +376,10 @@ REGIMES: tuple[Regime, ...] = (
         ),
         supports=(Clue(HITS_RATIO, at_most=0.6), Clue(SAVING_RATIO, at_least=-0.4, at_most=0.4)),
         contradicts=(Clue(OUTSIDE, at_least=0.7), Clue(HITS_RATIO, at_least=FALLEN)),
-        explains=frozenset({"queueing", "prefill_bound", "decode_far_from_bound", "memory_bound_decode"}),
+        evident=((Clue(HITS_RATIO, at_most=0.6),), (Clue(ENGINE_TTFT_GROWTH, at_least=GROWN),)),
+        explains=frozenset(
+            {"queueing", "prefill_bound", "decode_far_from_bound", "memory_bound_decode", "cache_pressure"}
+        ),
         next_measurement="warm and cold probes of equal length; what changed at the beginning of the prompts",
         advice=(
             Advice("enable the prefix cache", "nothing on most models", "prefix_cache"),
@@ -327,6 +411,13 @@ REGIMES: tuple[Regime, ...] = (
             Clue(OVER_BOUND, at_least=NEAR_BOUND),
             Clue(LATE_RATIO, at_least=LATE),
         ),
+        evident=(
+            (Clue(STEP_GROWTH, at_least=GROWN),),
+            (Clue(ENGINE_ITL_GROWTH, at_least=GROWN),),
+            (Clue(OVER_BOUND_RATIO, at_most=FALLEN), Clue(CLOCK_RATIO, at_most=SLOW_CLOCK)),
+            (Clue(WORK_GROWTH, at_most=BUSIER),),
+            (Clue(STEP_OVER_WORK_GROWTH, at_least=GROWN),),
+        ),
         explains=frozenset({"queueing", "prefill_bound", "cache_pressure"}),
         next_measurement="GPU clocks, throttling and processes now, host CPU of the engine, then a profile of one decode step",
         advice=(
@@ -346,7 +437,7 @@ REGIMES: tuple[Regime, ...] = (
         contradicts=(
             Clue(TPOT_OVER_STEP_GROWTH, at_least=EVEN),
             Clue(WAITING_GROWTH, at_least=1.0),
-            Clue(PREEMPTIONS, at_least=PREEMPTING_PER_S),
+            Clue(PREEMPTIONS, at_least=PREEMPTED),
             Clue(OVER_BOUND_RATIO, at_most=FALLEN),
             Clue(LATE_RATIO, at_least=LATE),
         ),
@@ -397,10 +488,22 @@ REGIMES: tuple[Regime, ...] = (
                 Clue(QUEUE_SHARE, at_least=MOST),
                 Clue(QUEUE_OVER_SLO, at_least=ALONE),
             ),
-            (Clue(KV_USAGE, at_most=FULL),),  # otherwise they may wait for space in the cache
+            # otherwise they may wait for space in the cache
+            (Clue(KV_USAGE, at_most=FULL), Clue(KV_FREE, at_least=2.0), Clue(AT_MOST_RUNNING, at_least=0.8)),
         ),
         supports=(Clue(WAITING, at_least=1.0), Clue(WORK_GROWTH, at_least=BUSIER)),
-        contradicts=(Clue(OUTSIDE, at_least=0.7), Clue(QUEUE_SHARE, at_most=0.4)),
+        contradicts=(
+            Clue(OUTSIDE, at_least=0.7),
+            Clue(QUEUE_SHARE, at_most=0.4),
+            Clue(WAITING_SHARE, at_most=0.3),
+            Clue(QUEUE_GROWTH_STEPS, at_most=2.0),
+        ),
+        evident=(
+            (Clue(QUEUE_SHARE, at_least=PART),),
+            (Clue(WAITING_SHARE, at_least=PART),),
+            (Clue(QUEUE_GROWTH_STEPS, at_least=5.0),),
+            (Clue(KV_USAGE, at_most=FULL),),
+        ),
         explains=frozenset({"memory_bound_decode"}),
         next_measurement="a sweep: the highest rate at which the SLO holds; TTFT by prompt length at this load",
         advice=(

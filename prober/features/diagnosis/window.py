@@ -6,11 +6,12 @@
 Features whose input is missing are absent. 2,000 probes take milliseconds.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 from prober.features.diagnosis.clues import Figures, WindowFeatures
 from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_s, measured_to_bound_ratio
@@ -27,6 +28,7 @@ QS = (0.5, 0.9, 0.99)
 MIN_LENGTH_RATIO = 1.5  # of the long third of prompts to the short one; below it the slope is noise
 MAX_LENGTH_DIFFERENCE = 0.1  # between prompts of similar length, as a share of the length
 MAX_GAPS = 4_000  # ITLs that are used, from evenly spaced probes: sorting them takes most of the time
+MIN_WAITING_READINGS = 5
 WARM = "_warm"  # suffix of the name of a workload's series of warm prompts, see `Workload.series`
 
 
@@ -56,18 +58,21 @@ def window_features(
     ttfts = [(probe, ttft) for probe in good if (ttft := probe.timeline.ttft_s) is not None]
     cold = [(probe, ttft) for probe, ttft in ttfts if not probe.workload.endswith(WARM)] or ttfts
     lengths = [(length, ttft) for probe, ttft in cold if (length := _prompt_tokens(probe))]
+    mean_s, error_s = _mean_and_error([ttft for _, ttft in cold])
     gaps, are_single_tokens = _gaps(good)
     step_s = _step_s(gaps) if are_single_tokens else None
     cold_s, warm_s = _cold_and_warm(ttfts)
-    context = _context_tokens(readings)
     running = _mean(s.requests_running for _, s in readings)
+    waiting = _mean(s.requests_waiting for _, s in readings)
     page = _page(readings)
+    queue_s = _observed_mean(readings, lambda s: s.queue_seconds)
     return WindowFeatures(
         ttft_s=_figures([ttft for _, ttft in cold]),
         itl_s=_figures(gaps),
         tpot_s=_figures([tpot for probe in good if (tpot := probe.timeline.tpot_s) is not None]),
         send_lag_s=_figures([lag for probe in probes if (lag := probe.timeline.send_lag_s) is not None]),
-        ttft_mean_s=fmean(ttft for _, ttft in cold) if len(cold) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None,
+        ttft_mean_s=mean_s,
+        ttft_mean_error_s=error_s,
         step_s=step_s,
         ttft_per_prompt_token_s=per_prompt_token(lengths),
         prompt_tokens=median(length for length, _ in lengths) if lengths else None,
@@ -77,8 +82,12 @@ def window_features(
         late_ratio=_late_ratio(probes),
         held_back_ratio=_held_back_ratio(good),
         running=running,
-        waiting=_mean(s.requests_waiting for _, s in readings),
+        waiting=waiting,
+        waiting_at_most_running_ratio=_waiting_at_most_running_ratio(readings),
         kv_usage_ratio=_high(s.kv_cache_usage_ratio_max for _, s in readings),
+        kv_free_tokens=_kv_free_tokens(readings),
+        requests_per_s=page.requests_per_s,
+        prompt_tokens_per_request=page.prompt_tokens_per_request,
         preemptions_per_s=page.preemptions_per_s,
         generated_tokens_per_s=page.generated_tokens_per_s,
         computed_prompt_tokens_per_s=page.computed_prompt_tokens_per_s,
@@ -86,13 +95,13 @@ def window_features(
         prefix_hit_ratio=page.prefix_hit_ratio,
         engine_ttft_s=_observed_mean(readings, lambda s: s.ttft_seconds),
         engine_itl_s=_observed_mean(readings, lambda s: s.itl_seconds or s.tpot_seconds),
-        engine_queue_s=_observed_mean(readings, lambda s: s.queue_seconds),
+        engine_queue_s=queue_s,
         gpu_utilization_ratio=_mean(d.utilization_ratio for reading in devices for d in reading),
         gpu_clock_hertz=_mean(d.sm_clock_hertz for reading in devices for d in reading),
         gpu_throttled_ratio=_mean(
             float(bool(d.throttled)) for reading in devices for d in reading if d.throttled is not None
         ),
-        over_bound=_over_bound(hardware, step_s, context, running),
+        over_bound=_over_bound(hardware, step_s, readings, running),
     )
 
 
@@ -117,6 +126,8 @@ def per_prompt_token(samples: Sequence[tuple[float, float]]) -> float | None:
 class _Page:
     """Features from the counters of the page."""
 
+    requests_per_s: float | None
+    prompt_tokens_per_request: float | None
     preemptions_per_s: float | None
     generated_tokens_per_s: float | None
     computed_prompt_tokens_per_s: float | None
@@ -128,7 +139,11 @@ def _page(readings: Sequence[Reading]) -> _Page:
     prompts = _rate(readings, lambda s: s.prompt_tokens_total)
     queries = _rate(readings, lambda s: s.prefix_cache_queries_tokens_total)
     hits = _rate(readings, lambda s: s.prefix_cache_hits_tokens_total)
+    requests = _requests_per_s(readings)
+    lengths = _observed_mean(readings, lambda s: s.prompt_tokens)
     return _Page(
+        requests,
+        prompts / requests if lengths is None and prompts is not None and requests else lengths,
         _rate(readings, lambda s: s.preemptions_total),
         _rate(readings, lambda s: s.generation_tokens_total),
         prompts if prompts is None or hits is None else max(0.0, prompts - hits),
@@ -210,6 +225,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
+def _mean_and_error(samples: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean and its standard error, for independent samples; None if they are too few."""
+    if len(samples) < MIN_SAMPLES_BY_QUANTILE[0.5]:
+        return None, None
+    return fmean(samples), stdev(samples) / math.sqrt(len(samples))
+
+
 def _high(values: Iterable[float | None]) -> float | None:
     """90th percentile."""
     known = sorted(value for value in values if value is not None)
@@ -242,26 +264,65 @@ def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], En
     return _increment(sums) / count if count else None
 
 
-def _context_tokens(readings: Sequence[Reading]) -> float | None:
-    """Mean tokens of running requests in the KV cache."""
-    return _mean(
-        s.kv_cache_usage_ratio_mean * s.kv_cache_capacity_tokens
-        for _, s in readings
-        if s.kv_cache_usage_ratio_mean is not None and s.kv_cache_capacity_tokens is not None
+def _requests_per_s(readings: Sequence[Reading]) -> float | None:
+    """Requests per second, as counted by the first histogram or counter that the page has."""
+
+    def count(histogram: EngineHistogram | None) -> float | None:
+        return histogram.counts[-1] if histogram is not None and histogram.counts else None
+
+    counters: tuple[Callable[[EngineSignals], float | None], ...] = (
+        lambda s: count(s.queue_seconds),
+        lambda s: count(s.ttft_seconds),
+        lambda s: s.requests_finished_total,
     )
+    return next((per_s for counter in counters if (per_s := _rate(readings, counter)) is not None), None)
+
+
+def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:
+    """Of the readings with waiting requests, the share with as many running ones as were ever read; None if they are too few.
+
+    A limit of slots keeps the number of running requests there while any request waits; a lack of space in the cache does not.
+    """
+    known = [
+        (s.requests_waiting, s.requests_running)
+        for _, s in readings
+        if s.requests_waiting is not None and s.requests_running is not None
+    ]
+    most = max((running for _, running in known), default=0.0)
+    at_most = [running >= most for waiting, running in known if waiting >= 1]
+    return fmean(at_most) if len(at_most) >= MIN_WAITING_READINGS else None
+
+
+def _kv_free_tokens(readings: Sequence[Reading]) -> float | None:
+    """10th percentile of the free tokens of the fullest rank."""
+    free = sorted(
+        (1 - s.kv_cache_usage_ratio_max) * s.kv_cache_capacity_tokens / (s.ranks or 1)
+        for _, s in readings
+        if s.kv_cache_usage_ratio_max is not None and s.kv_cache_capacity_tokens is not None
+    )
+    return free[len(free) // 10] if free else None
 
 
 def _over_bound(
-    hardware: Hardware | None, step_s: float | None, context: float | None, running: float | None
+    hardware: Hardware | None, step_s: float | None, readings: Sequence[Reading], running: float | None
 ) -> float | None:
-    """Decode speed over the bandwidth bound; None without the context of the batch, which the bound depends on."""
+    """Decode speed over the bandwidth bound; None without the context of the batch, which the bound depends on.
+
+    Each rank reads the weights, and the context of its own requests.
+    """
+    context = _mean(
+        s.kv_cache_usage_ratio_mean * s.kv_cache_capacity_tokens / (s.ranks or 1)
+        for _, s in readings
+        if s.kv_cache_usage_ratio_mean is not None and s.kv_cache_capacity_tokens is not None
+    )
     if hardware is None or not step_s or context is None or running is None:
         return None
+    ranks = max(s.ranks or 1 for _, s in readings)
     per_s = decode_bound_tokens_per_s(
         hardware.model,
         hardware.memory_bandwidth_bytes_per_s,
         gpus=hardware.gpus,
         context_tokens=context,
-        sequences=max(1.0, running),
+        sequences=max(1.0, running / ranks),
     )
     return measured_to_bound_ratio(step_s, per_s)
