@@ -30,7 +30,8 @@ class WindowFeatures:
     ttft_mean_s: for comparison with the engine's means; with its standard error.
     step_s: decode step without a concurrent prefill, the lower quartile of ITL.
     ttft_per_prompt_token_s: see `window.per_prompt_token`. prompt_tokens: median.
-    ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix.
+    ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; their difference has the standard
+        error saving_error_s.
     connect_s: median. late_ratio: share of probes that the prober sent late.
     held_back_ratio: share of the answers that arrived all at once or several tokens at a time.
 
@@ -38,7 +39,7 @@ class WindowFeatures:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
     waiting_at_most_running_ratio: share of the readings with waiting requests that have the most running ones.
     kv_free_tokens: in the fullest rank, 10th percentile of the readings.
-    requests_per_s, prompt_tokens_per_request: of all requests.
+    requests_per_s, prompt_tokens_per_request: of all requests. requests_dispersion: variance over mean of their counts.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
     computed_prompt_tokens_per_s: without tokens from the prefix cache.
     prefix_hit_tokens_per_s, prefix_hit_ratio: tokens found in the cache, and their share of those looked up.
@@ -59,6 +60,7 @@ class WindowFeatures:
     prompt_tokens: float | None = None
     ttft_cold_s: float | None = None
     ttft_warm_s: float | None = None
+    saving_error_s: float | None = None
     connect_s: float | None = None
     late_ratio: float | None = None
     held_back_ratio: float | None = None
@@ -68,6 +70,7 @@ class WindowFeatures:
     kv_usage_ratio: float | None = None
     kv_free_tokens: float | None = None
     requests_per_s: float | None = None
+    requests_dispersion: float | None = None
     prompt_tokens_per_request: float | None = None
     preemptions_per_s: float | None = None
     generated_tokens_per_s: float | None = None

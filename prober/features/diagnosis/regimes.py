@@ -18,8 +18,9 @@ PART = 0.3  # share of a growth that makes a part one of two causes
 NEAR_BOUND, FAR_FROM_BOUND, ABOVE_BOUND = 0.75, 0.6, 1.3  # 1 is the bound; a speed far above it contradicts the model
 FALLEN = 0.8  # share of the baseline
 SLOW_CLOCK = 0.85  # share of the baseline; a power cap in normal operation reduces the clock less
-CERTAIN = 4.0  # standard errors of the probes' mean that a growth of it exceeds before it is divided into parts
+CERTAIN = 3.0  # standard errors of the probes' mean that a growth of it exceeds before it is divided into parts
 PREEMPTED = 0.02  # preemptions per request
+BURSTING = 3.0  # growth of the variance of requests; windows of one load vary by less
 FULL = 0.9  # KV cache usage below which nobody waits for space
 AGREEING = 2.0  # factor between two measurements of one quantity: a gauge is read every few seconds
 IDLE = 0.1  # waiting requests that are too few to compare
@@ -115,6 +116,17 @@ def _format_seconds(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
+def _mean_ttft_growth(evidence: Evidence) -> Value | None:
+    """Growth of the mean, if it is larger than its error allows: it shows a tail of which there are too few samples for a quantile."""
+    now, before = evidence.now, evidence.before
+    if now.ttft_mean_s is None or not before.ttft_mean_s:
+        return None
+    error_s = math.hypot(now.ttft_mean_error_s or 0.0, before.ttft_mean_error_s or 0.0)
+    if abs(now.ttft_mean_s - before.ttft_mean_s) < CERTAIN * error_s:
+        return None
+    return Value(now.ttft_mean_s / before.ttft_mean_s, f"{now.ttft_mean_s:.3g} after {before.ttft_mean_s:.3g}")
+
+
 def _prompt_cost(window: WindowFeatures) -> float | None:
     """Seconds of prefill of the median prompt; at most the median TTFT, since the slope is noisy."""
     slope, median = window.ttft_per_prompt_token_s, at(window.ttft_s, 0.5)
@@ -129,11 +141,21 @@ def _saving(window: WindowFeatures) -> float | None:
 
 
 def _saving_ratio(evidence: Evidence) -> Value | None:
-    """Saving relative to the baseline; None if the baseline's saving was below a fifth of the cold TTFT."""
+    """Saving relative to the baseline; None if that was below a fifth of the cold TTFT, or the errors are too large."""
     now, before, cold = _saving(evidence.now), _saving(evidence.before), evidence.before.ttft_cold_s
     if now is None or before is None or cold is None or before < 0.2 * cold:
         return None
+    if CERTAIN * math.hypot(evidence.now.saving_error_s or 0.0, evidence.before.saving_error_s or 0.0) > before:
+        return None
     return Value(now / before, f"{1e3 * now:.3g} ms after {1e3 * before:.3g} ms")
+
+
+def _warm_growth_ratio(evidence: Evidence) -> Value | None:
+    """Growth of the warm TTFT over the time that the prefix saved: a lost prefix adds all of it."""
+    saving, now, before = _saving(evidence.before), evidence.now.ttft_warm_s, evidence.before.ttft_warm_s
+    if saving is None or saving <= 0 or now is None or before is None:
+        return None
+    return Value((now - before) / saving, f"{1e3 * (now - before):+.3g} ms of {1e3 * saving:.3g} ms")
 
 
 def _hits_ratio(evidence: Evidence) -> Value | None:
@@ -207,11 +229,19 @@ def _preemptions_per_request(window: WindowFeatures) -> float | None:
     return window.preemptions_per_s / window.requests_per_s
 
 
-def _outside_s(window: WindowFeatures) -> float | None:
-    """Mean TTFT of the probes less that of the engine."""
-    if window.ttft_mean_s is None or window.engine_ttft_s is None:
+def _outside(evidence: Evidence) -> Value | None:
+    """Share of the growth of the probes' mean TTFT that the engine cannot have seen.
+
+    Probes that were slower than the mean request, because their prompts are longer, may have grown by as much more in the engine.
+    """
+    before = evidence.before
+    inside = ENGINE_SHARE.of(evidence)
+    if inside is None or before.ttft_mean_s is None or not before.engine_ttft_s:
         return None
-    return window.ttft_mean_s - window.engine_ttft_s
+    factor = max(1.0, before.ttft_mean_s / before.engine_ttft_s) if inside.value > 0 else 1.0
+    return Value(
+        1 - factor * inside.value, f"engine {inside.detail}{f', × {factor:.2g} for the probes' if factor > 1 else ''}"
+    )
 
 
 def _tpot_over_step_growth(evidence: Evidence) -> Value | None:
@@ -233,7 +263,11 @@ def _of(signal: Callable[[WindowFeatures], Figures], q: float) -> Read:
 
 
 TTFT_GROWTH = _largest(
-    "TTFT growth", {f"p{q * 100:.0f}": _growth("", _of(lambda window: window.ttft_s, q)) for q in (0.5, 0.9, 0.99)}
+    "TTFT growth",
+    {
+        "mean": Figure("", "×", _mean_ttft_growth),
+        **{f"p{q * 100:.0f}": _growth("", _of(lambda window: window.ttft_s, q)) for q in (0.5, 0.9, 0.99)},
+    },
 )
 STEP_GROWTH = _growth("decode step growth", lambda window: window.step_s)
 TPOT_GROWTH = _growth("median TPOT growth", lambda window: at(window.tpot_s, 0.5))
@@ -259,7 +293,8 @@ LAG_SHARE = _share(
 SEND_LAG = _now("send lag p90", "s", lambda window: at(window.send_lag_s, 0.9))
 ENGINE_TTFT_GROWTH = _growth("engine TTFT growth", lambda window: window.engine_ttft_s)
 ENGINE_ITL_GROWTH = _growth("engine ITL growth", lambda window: window.engine_itl_s)
-OUTSIDE = _of_ttft_growth("share of TTFT growth outside the engine", _outside_s)
+ENGINE_SHARE = _of_ttft_growth("", lambda window: window.engine_ttft_s)
+OUTSIDE = Figure("share of TTFT growth outside the engine", "ratio", _outside)
 CONNECT_SHARE = _share(
     "share of connecting in TTFT growth", lambda window: window.connect_s, lambda window: at(window.ttft_s, 0.5)
 )
@@ -270,6 +305,8 @@ WAITING_SHARE = _of_ttft_growth("share of waiting in TTFT growth, from the reque
 PROMPT_OVER_SLO = _over_slo("prompt cost over the SLO threshold", ("ttft",), _prompt_cost)
 QUEUE_OVER_SLO = _over_slo("mean queue time over the SLO threshold", ("ttft",), _queue_s)
 WAITING_GROWTH = _difference("increase of requests waiting", "", lambda window: window.waiting)
+PROMPT_LENGTH_GROWTH = _growth("growth of the mean prompt", lambda window: window.prompt_tokens_per_request)
+DISPERSION_GROWTH = _growth("growth of the dispersion of requests", lambda window: window.requests_dispersion)
 WAITING = _now("requests waiting", "", lambda window: window.waiting, "mean of the readings")
 KV_USAGE = _now("KV cache usage", "ratio", lambda window: window.kv_usage_ratio, "90th percentile of the readings")
 KV_FREE = _now("free KV cache over the tokens of a prompt", "×", _free_prompts, "10th percentile of the readings")
@@ -280,6 +317,7 @@ AT_MOST_RUNNING = _now(
 )
 PREEMPTIONS = _now("preemptions per request", "", _preemptions_per_request)
 HITS_RATIO = Figure("prefix cache hits against the baseline", "×", _hits_ratio)
+WARM_GROWTH_RATIO = Figure("growth of the warm TTFT over what a warm prefix saved", "×", _warm_growth_ratio)
 SAVING_RATIO = Figure("time saved by a warm prefix, against the baseline", "×", _saving_ratio)
 WORK_GROWTH = _largest(
     "work growth",
@@ -341,7 +379,7 @@ REGIMES: tuple[Regime, ...] = (
             (Clue(KV_USAGE, at_least=FULL),),
             # Usage alone is no harm: requests are preempted, or wait although neither slots nor space for their prompt is what lacks.
             (Clue(PREEMPTIONS, at_least=PREEMPTED), Clue(KV_FREE, at_most=1.0)),
-            (Clue(PREEMPTIONS, at_least=PREEMPTED), Clue(AT_MOST_RUNNING, at_most=0.5)),
+            (Clue(PREEMPTIONS, at_least=PREEMPTED), Clue(AT_MOST_RUNNING, at_most=MOST)),
             (
                 Clue(PREEMPTIONS, at_least=PREEMPTED),
                 Clue(WAITING_SHARE, at_least=MOST),
@@ -373,6 +411,7 @@ REGIMES: tuple[Regime, ...] = (
         needs=(
             (*SLOWER_FIRST_TOKEN, Clue(ENGINE_TTFT_GROWTH, at_least=GROWN)),
             (Clue(HITS_RATIO, at_most=0.6), Clue(SAVING_RATIO, at_least=-0.4, at_most=0.4)),
+            (Clue(HITS_RATIO, at_most=0.6), Clue(WARM_GROWTH_RATIO, at_least=MOST)),
         ),
         supports=(Clue(HITS_RATIO, at_most=0.6), Clue(SAVING_RATIO, at_least=-0.4, at_most=0.4)),
         contradicts=(Clue(OUTSIDE, at_least=0.7), Clue(HITS_RATIO, at_least=FALLEN)),
@@ -488,8 +527,15 @@ REGIMES: tuple[Regime, ...] = (
                 Clue(QUEUE_SHARE, at_least=MOST),
                 Clue(QUEUE_OVER_SLO, at_least=ALONE),
             ),
+            # Without more to do or fewer slots, the queue is the consequence of a slower service.
+            (
+                Clue(WORK_GROWTH, at_least=GROWN),
+                Clue(PROMPT_LENGTH_GROWTH, at_least=GROWN),
+                Clue(DISPERSION_GROWTH, at_least=BURSTING),
+                Clue(AT_MOST_RUNNING, at_least=MOST),
+            ),
             # otherwise they may wait for space in the cache
-            (Clue(KV_USAGE, at_most=FULL), Clue(KV_FREE, at_least=2.0), Clue(AT_MOST_RUNNING, at_least=0.8)),
+            (Clue(KV_USAGE, at_most=FULL), Clue(KV_FREE, at_least=2.0), Clue(AT_MOST_RUNNING, at_least=MOST)),
         ),
         supports=(Clue(WAITING, at_least=1.0), Clue(WORK_GROWTH, at_least=BUSIER)),
         contradicts=(

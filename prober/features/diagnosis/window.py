@@ -7,11 +7,11 @@ Features whose input is missing are absent. 2,000 probes take milliseconds.
 """
 
 import math
-from bisect import bisect_left
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, median, stdev
+from statistics import fmean, median, stdev, variance
 
 from prober.features.diagnosis.clues import Figures, WindowFeatures
 from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_s, measured_to_bound_ratio
@@ -29,6 +29,7 @@ MIN_LENGTH_RATIO = 1.5  # of the long third of prompts to the short one; below i
 MAX_LENGTH_DIFFERENCE = 0.1  # between prompts of similar length, as a share of the length
 MAX_GAPS = 4_000  # ITLs that are used, from evenly spaced probes: sorting them takes most of the time
 MIN_WAITING_READINGS = 5
+MIN_BLOCKS = 10  # of readings, for a variance
 WARM = "_warm"  # suffix of the name of a workload's series of warm prompts, see `Workload.series`
 
 
@@ -61,7 +62,7 @@ def window_features(
     mean_s, error_s = _mean_and_error([ttft for _, ttft in cold])
     gaps, are_single_tokens = _gaps(good)
     step_s = _step_s(gaps) if are_single_tokens else None
-    cold_s, warm_s = _cold_and_warm(ttfts)
+    cold_s, warm_s, saving_error_s = _cold_and_warm(ttfts)
     running = _mean(s.requests_running for _, s in readings)
     waiting = _mean(s.requests_waiting for _, s in readings)
     page = _page(readings)
@@ -78,6 +79,7 @@ def window_features(
         prompt_tokens=median(length for length, _ in lengths) if lengths else None,
         ttft_cold_s=cold_s,
         ttft_warm_s=warm_s,
+        saving_error_s=saving_error_s,
         connect_s=_connect_s(good),
         late_ratio=_late_ratio(probes),
         held_back_ratio=_held_back_ratio(good),
@@ -87,6 +89,7 @@ def window_features(
         kv_usage_ratio=_high(s.kv_cache_usage_ratio_max for _, s in readings),
         kv_free_tokens=_kv_free_tokens(readings),
         requests_per_s=page.requests_per_s,
+        requests_dispersion=_requests_dispersion(readings),
         prompt_tokens_per_request=page.prompt_tokens_per_request,
         preemptions_per_s=page.preemptions_per_s,
         generated_tokens_per_s=page.generated_tokens_per_s,
@@ -139,7 +142,7 @@ def _page(readings: Sequence[Reading]) -> _Page:
     prompts = _rate(readings, lambda s: s.prompt_tokens_total)
     queries = _rate(readings, lambda s: s.prefix_cache_queries_tokens_total)
     hits = _rate(readings, lambda s: s.prefix_cache_hits_tokens_total)
-    requests = _requests_per_s(readings)
+    requests = _rate(readings, _requests_total)
     lengths = _observed_mean(readings, lambda s: s.prompt_tokens)
     return _Page(
         requests,
@@ -181,23 +184,38 @@ def _step_s(gaps: Sequence[float]) -> float | None:
     return (sorted(gaps)[len(gaps) // 4] or None) if len(gaps) >= MIN_SAMPLES_BY_QUANTILE[0.9] else None
 
 
-def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float | None, float | None]:
-    """Median TTFT of cold and of warm prompts; each warm prompt is paired with the cold one of its workload nearest in length."""
+def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, float, float] | tuple[None, None, None]:
+    """Medians of the TTFT of cold and of warm prompts, and the standard error of their difference.
+
+    A warm prompt is compared with the cold ones of its workload that are of similar length. The error is that of a median of normal
+    samples, from the quartiles, which a few slow requests do not change.
+    """
     series: dict[str, list[tuple[int, float]]] = {}
     for probe, ttft in ttfts:
         if length := _prompt_tokens(probe):
             series.setdefault(probe.workload, []).append((length, ttft))
     pairs: list[tuple[float, float]] = []
+    compared: dict[tuple[str, int], float] = {}
     for name, warm in series.items():
-        cold = sorted(series.get(name.removesuffix(WARM), ())) if name.endswith(WARM) else []
-        for length, ttft in warm if cold else ():
-            place = bisect_left(cold, (length, 0.0))
-            near = min(cold[max(0, place - 1) : place + 1], key=lambda sample: abs(sample[0] - length))
-            if abs(near[0] - length) <= MAX_LENGTH_DIFFERENCE * length:
-                pairs.append((near[1], ttft))
-    if len(pairs) < MIN_SAMPLES_BY_QUANTILE[0.5]:
-        return None, None
-    return median(cold_s for cold_s, _ in pairs), median(warm_s for _, warm_s in pairs)
+        cold = series.get(name.removesuffix(WARM), ()) if name.endswith(WARM) else ()
+        for length, ttft in warm:
+            near = {
+                (name, place): cold_s
+                for place, (cold_length, cold_s) in enumerate(cold)
+                if abs(cold_length - length) <= MAX_LENGTH_DIFFERENCE * length
+            }
+            if near:
+                pairs.append((median(near.values()), ttft))
+                compared |= near
+    if min(len(pairs), len(compared)) < MIN_SAMPLES_BY_QUANTILE[0.5]:
+        return None, None, None
+    error_s = math.hypot(_median_error(list(compared.values())), _median_error([warm_s for _, warm_s in pairs]))
+    return median(cold_s for cold_s, _ in pairs), median(warm_s for _, warm_s in pairs), error_s
+
+
+def _median_error(samples: Sequence[float]) -> float:
+    low, _, high = statistics.quantiles(samples, n=4)
+    return 1.2533 * (high - low) / 1.349 / math.sqrt(len(samples))
 
 
 def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
@@ -264,18 +282,19 @@ def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], En
     return _increment(sums) / count if count else None
 
 
-def _requests_per_s(readings: Sequence[Reading]) -> float | None:
-    """Requests per second, as counted by the first histogram or counter that the page has."""
+def _requests_total(signals: EngineSignals) -> float | None:
+    """Requests, as counted by the first histogram or counter that the page has."""
+    for histogram in (signals.queue_seconds, signals.ttft_seconds):
+        if histogram is not None and histogram.counts:
+            return histogram.counts[-1]
+    return signals.requests_finished_total
 
-    def count(histogram: EngineHistogram | None) -> float | None:
-        return histogram.counts[-1] if histogram is not None and histogram.counts else None
 
-    counters: tuple[Callable[[EngineSignals], float | None], ...] = (
-        lambda s: count(s.queue_seconds),
-        lambda s: count(s.ttft_seconds),
-        lambda s: s.requests_finished_total,
-    )
-    return next((per_s for counter in counters if (per_s := _rate(readings, counter)) is not None), None)
+def _requests_dispersion(readings: Sequence[Reading]) -> float | None:
+    """Variance over mean of the requests between every third reading: 1 for arrivals at random, more for bursts."""
+    totals = [total for _, signals in readings[::3] if (total := _requests_total(signals)) is not None]
+    counts = [max(0.0, after - before) for before, after in pairwise(totals)]
+    return variance(counts) / mean if len(counts) >= MIN_BLOCKS and (mean := fmean(counts)) else None
 
 
 def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:

@@ -31,6 +31,7 @@ HEALTHY = WindowFeatures(
     prompt_tokens=300.0,
     ttft_cold_s=0.200,
     ttft_warm_s=0.080,
+    saving_error_s=0.005,
     connect_s=0.002,
     late_ratio=0.0,
     running=4.0,
@@ -38,6 +39,7 @@ HEALTHY = WindowFeatures(
     kv_usage_ratio=0.2,
     kv_free_tokens=300_000.0,
     requests_per_s=25.0,
+    requests_dispersion=1.1,
     prompt_tokens_per_request=800.0,
     preemptions_per_s=0.0,
     generated_tokens_per_s=400.0,
@@ -157,7 +159,7 @@ def test_quantiles_without_enough_samples_are_not_used(regime: str) -> None:
         changes[name] = tuple(replace(figure, count=19) for figure in changes.get(name, getattr(HEALTHY, name)))
     diagnosis = diagnosed(replace(HEALTHY, **changes))
     assert diagnosis.regime in (regime, "unknown")
-    assert not any(finding.figure == "TTFT growth" for finding in diagnosis.evidence)
+    assert not any(finding.detail.startswith(("p50", "p90", "p99")) for finding in diagnosis.evidence)
 
 
 def test_a_slow_first_token_without_the_engines_page_is_unknown() -> None:
@@ -176,6 +178,14 @@ def test_a_figure_is_listed_once(regime: str) -> None:
     diagnosis = diagnosed(replace(HEALTHY, **BREACHES[regime])).evidence
     assert len({finding.figure for finding in diagnosis}) == len(diagnosis)
     assert all(finding.amount.endswith("%") for finding in diagnosis if finding.unit == "ratio")
+
+
+def test_a_growth_of_longer_prompts_is_not_outside_the_engine() -> None:
+    """The probes' prompts take three times as long as those of others: +40 ms for these are +120 ms for the probes."""
+    before = replace(HEALTHY, ttft_mean_s=0.450)
+    slower = replace(before, ttft_mean_s=0.630, ttft_s=quantiles(0.16), engine_ttft_s=0.190)
+    assert diagnosed(slower, before).regime == "unknown"
+    assert diagnosed(replace(slower, engine_ttft_s=0.155), before).regime == "network"
 
 
 def test_held_back_answers_support_the_network() -> None:
@@ -237,10 +247,53 @@ def test_long_prompts_of_others_do_not_dilute_queueing() -> None:
     assert diagnosis.regime == "queueing", diagnosis.text()
 
 
+@pytest.mark.parametrize(
+    ("load", "regime"),
+    [
+        ({}, "unknown"),
+        ({"generated_tokens_per_s": 540.0}, "queueing"),
+        ({"prompt_tokens_per_request": 1_100.0}, "queueing"),
+        ({"requests_dispersion": 4.4}, "queueing"),
+        ({"requests_dispersion": 2.2}, "unknown"),
+        ({"waiting_at_most_running_ratio": 0.8}, "queueing"),
+        ({"waiting_at_most_running_ratio": 0.1}, "unknown"),
+    ],
+)
+def test_a_queue_without_more_to_do_is_a_consequence(load: dict[str, Any], regime: str) -> None:
+    """Queueing is the cause with more work, longer prompts, bursts, or all slots taken; else something makes the service slower."""
+    waiting = {**QUEUEING, "generated_tokens_per_s": 400.0}
+    assert diagnosed(replace(HEALTHY, **{**waiting, **load})).regime == regime
+
+
+def test_a_tail_that_only_the_mean_shows() -> None:
+    """A hundred probes are too few for a p99: the mean grew by more than three of its errors, and no quantile did."""
+    tail = {**QUEUEING, "ttft_s": HEALTHY.ttft_s, "ttft_mean_error_s": 0.08}
+    assert diagnosed(replace(HEALTHY, **tail)).regime == "queueing"
+    assert diagnosed(replace(HEALTHY, **{**tail, "ttft_mean_error_s": 0.1})).regime == "unknown"
+
+
+def test_a_lost_prefix_makes_warm_prompts_slower() -> None:
+    """Cold prompts that became as fast as warm ones, or a saving that is known too badly, are no lost prefix."""
+    page: dict[str, Any] = dict.fromkeys(("prefix_hit_ratio", "prefix_hit_tokens_per_s"))
+    lost = {**BREACHES["prefix_miss"], **page}
+    before = replace(HEALTHY, **page)
+    assert diagnosed(replace(HEALTHY, **lost), before).regime == "prefix_miss"
+    assert (
+        diagnosed(replace(HEALTHY, **{**lost, "ttft_cold_s": 0.085, "ttft_warm_s": 0.080}), before).regime == "unknown"
+    )
+    assert diagnosed(replace(HEALTHY, **lost, saving_error_s=0.05), before).regime == "unknown"
+
+
 def test_a_wait_for_the_running_step_is_no_queueing() -> None:
     """Queue time that grew by less than two decode steps."""
     step = replace(
-        HEALTHY, ttft_mean_s=0.100, ttft_s=quantiles(0.08), engine_queue_s=0.020, waiting=0.5, engine_ttft_s=0.168
+        HEALTHY,
+        ttft_mean_s=0.100,
+        ttft_s=quantiles(0.08),
+        engine_queue_s=0.020,
+        waiting=0.5,
+        engine_ttft_s=0.168,
+        generated_tokens_per_s=600.0,
     )
     diagnosis = diagnosed(step)
     assert diagnosis.regime == "unknown"

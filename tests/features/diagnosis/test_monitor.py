@@ -119,7 +119,7 @@ def test_a_breach_is_diagnosed_while_it_lasts() -> None:
     scene.run_for(3 * WINDOW_S, 0.1, 0.0, 0.0)
     assert scene.regimes() == set()
     assert scene.diagnosis is None
-    scene.run_for(WINDOW_S, 0.1, 0.6, 0.6)
+    scene.run_for(WINDOW_S, 0.1, 0.6, 1.0)
     assert scene.regimes() == {"queueing"}
     verdict = scene.diagnosis
     assert verdict is not None
@@ -138,7 +138,7 @@ def test_a_cause_is_named_once_it_has_fitted_for_a_minute() -> None:
     scene.run_for(3 * WINDOW_S, 0.1, 0.0, 0.0)
     states: list[tuple[set[str], str]] = []
     for _ in range(60):
-        scene.run_for(5, 0.1, 0.6, 0.6)
+        scene.run_for(5, 0.1, 0.6, 1.0)
         states.append((scene.regimes(), scene.diagnosis.means if scene.diagnosis else ""))
     first = next(place for place, (_, means) in enumerate(states) if "queueing fits now" in means)
     named = next(place for place, (regimes, _) in enumerate(states) if regimes == {"queueing"})
@@ -151,7 +151,7 @@ def test_a_cause_is_named_once_it_has_fitted_for_a_minute() -> None:
 def test_a_target_between_two_causes_does_not_flip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verdicts that change every 15 s name nothing; once one lasts it is named. Each evaluation knows the cause that is shown."""
     scene = Scene()
-    scene.run_for(WINDOW_S, 0.1, 0.6, 0.6)
+    scene.run_for(WINDOW_S, 0.1, 0.6, 1.0)
     assert scene.diagnosis is not None
     queueing = scene.diagnosis
     assert queueing.regime == "queueing"

@@ -226,6 +226,16 @@ def test_readings_at_the_most_running_requests() -> None:
     assert window_features([], more).waiting_at_most_running_ratio == pytest.approx(0.8)
 
 
+def test_bursts_show_in_the_dispersion_of_requests() -> None:
+    """Counts between every third reading: variance over mean; none for less than eleven such readings."""
+    totals = [0.0]
+    for block in range(12):
+        totals += [totals[-1] + (20.0 if block % 2 else 0.0)] * 3
+    readings = [(5.0 * at, replace(PAGE, requests_finished_total=total)) for at, total in enumerate(totals)]
+    assert window_features([], readings).requests_dispersion == pytest.approx(10.9, abs=0.1)
+    assert window_features([], readings[:28]).requests_dispersion is None
+
+
 def test_free_tokens_are_those_of_the_fullest_rank() -> None:
     """Half of the rank's capacity is free in nine of ten readings, a tenth in the last."""
     page = replace(PAGE, ranks=2, kv_cache_capacity_tokens=20_000.0)
