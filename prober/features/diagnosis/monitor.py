@@ -220,11 +220,12 @@ def _features(target: "TargetDiagnosis", probes: Sequence[ProbeResult]) -> Windo
     since_s = min((probe.timeline.intended_ns for probe in probes), default=0) / 1e9
     readings = [(at_s, signals) for at_s, signals in target.readings if at_s >= since_s]
     devices = [gpus for at_s, gpus in target.devices if at_s >= since_s]
-    return window_features(probes, readings, devices, _hardware(target.decode, devices[-1] if devices else ()))
+    ranks = max((signals.ranks or 1 for _, signals in readings), default=1)
+    return window_features(probes, readings, devices, _hardware(target.decode, devices[-1] if devices else (), ranks))
 
 
-def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading]) -> Hardware | None:
-    """Hardware from the configuration and the GPUs; None if either does not tell it."""
+def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading], ranks: int) -> Hardware | None:
+    """Hardware of one rank, from the configuration and the GPUs; None if either does not tell it."""
     if decode is None:
         return None
     bandwidth = decode.memory_bandwidth_bytes_per_s
@@ -234,7 +235,7 @@ def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading]) -> 
         if looked_up is None or isinstance(looked_up, UnknownFigure):
             return None
         bandwidth = looked_up
-    return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices)))
+    return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices) // ranks))
 
 
 def _typical(windows: Sequence[WindowFeatures]) -> WindowFeatures:

@@ -61,6 +61,7 @@ class Scene:
         self.monitor = DiagnosisMonitor(self.families, self.events)
         self.target = observed(spec(), self.monitor, clock=self.clock)
         self.rng, self.now_s, self.queued = Random(1), 0.0, (0.0, 0.0)
+        self.gpus, self.page = [GPU], CALM
 
     def run_for(
         self,
@@ -82,9 +83,9 @@ class Scene:
             self.queued = count, total
             queue = EngineHistogram((1.0,), (count, count), total)
             first = EngineHistogram((1.0,), (count, count), total + ttft_s * count)
-            page = replace(CALM, requests_waiting=waiting, queue_seconds=queue, ttft_seconds=first)
+            page = replace(self.page, requests_waiting=waiting, queue_seconds=queue, ttft_seconds=first)
             self.target.page_read(PageReading(round(self.now_s * 1e9), 0, page))
-            self.target.gpus_read([GPU], "")
+            self.target.gpus_read(self.gpus, "")
             self.evaluate()
 
     def evaluate(self) -> None:
@@ -218,6 +219,16 @@ def test_decode_speed_is_compared_with_the_bandwidth_bound() -> None:
     slow = elsewhere.bound()
     assert slow is not None
     assert abs(slow - (16e9 + 30_000 * 131_072) / 0.3e12 / 0.1) < 0.01
+
+
+def test_ranks_share_the_gpus_of_a_machine() -> None:
+    """Two ranks on two GPUs, each with half of the requests and of the context: each GPU reads the weights of one rank."""
+    scene = Scene()
+    scene.gpus, scene.page = [GPU, replace(GPU, index=1)], replace(CALM, ranks=2)
+    scene.run_for(WINDOW_S + 5 * MIN_PROBES, 0.1, 0.0, 0.0, itl_s=0.008)
+    ratio = scene.bound()
+    assert ratio is not None
+    assert abs(ratio - (16e9 + 15_000 * 131_072) / 3.35e12 / 0.008) < 0.01
 
 
 def test_drift_of_either_series_of_a_workload_is_diagnosed() -> None:
