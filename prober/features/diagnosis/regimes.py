@@ -306,6 +306,7 @@ PROMPT_OVER_SLO = _over_slo("prompt cost over the SLO threshold", ("ttft",), _pr
 QUEUE_OVER_SLO = _over_slo("mean queue time over the SLO threshold", ("ttft",), _queue_s)
 WAITING_GROWTH = _difference("increase of requests waiting", "", lambda window: window.waiting)
 PROMPT_LENGTH_GROWTH = _growth("growth of the mean prompt", lambda window: window.prompt_tokens_per_request)
+REQUESTS_GROWTH = _growth("growth of requests per second", lambda window: window.requests_per_s)
 DISPERSION_GROWTH = _growth("growth of the dispersion of requests", lambda window: window.requests_dispersion)
 WAITING = _now("requests waiting", "", lambda window: window.waiting, "mean of the readings")
 KV_USAGE = _now("KV cache usage", "ratio", lambda window: window.kv_usage_ratio, "90th percentile of the readings")
@@ -380,6 +381,9 @@ REGIMES: tuple[Regime, ...] = (
             # Usage alone is no harm: requests are preempted, or wait although neither slots nor space for their prompt is what lacks.
             (Clue(PREEMPTIONS, at_least=PREEMPTED), Clue(KV_FREE, at_most=1.0)),
             (Clue(PREEMPTIONS, at_least=PREEMPTED), Clue(AT_MOST_RUNNING, at_most=MOST)),
+            # More requests or longer prompts than can be served fill any cache.
+            (Clue(PREEMPTIONS, at_least=PREEMPTED), Clue(REQUESTS_GROWTH, at_most=GROWN)),
+            (Clue(PREEMPTIONS, at_least=PREEMPTED), Clue(PROMPT_LENGTH_GROWTH, at_most=GROWN)),
             (
                 Clue(PREEMPTIONS, at_least=PREEMPTED),
                 Clue(WAITING_SHARE, at_least=MOST),

@@ -324,6 +324,8 @@ def test_waiting_for_space_is_cache_pressure_without_preemptions() -> None:
     full = {**BREACHES["cache_pressure"], "preemptions_per_s": 0.0}
     assert diagnosed(replace(HEALTHY, **full)).regime == "cache_pressure"
     assert diagnosed(replace(HEALTHY, **{**full, "kv_free_tokens": None})).regime == "unknown"
+    for load in ({"requests_per_s": 32.0, "waiting": 7.0}, {"prompt_tokens_per_request": 1_100.0}):
+        assert diagnosed(replace(HEALTHY, **{**full, **load})).regime == "unknown", "an overload fills any cache"
 
 
 def test_two_evident_causes_are_both_named() -> None:
