@@ -27,7 +27,8 @@ from prober.measure.gpu_reading import ThrottleReason
 from prober.simulation.faults import Crash, KvLost, Slow, Tail
 from prober.simulation.parameters import Parameters
 
-TUNED, HELD_OUT = 0, 2_000  # the first seed of each set
+TUNED, HELD_OUT = 0, 4_000  # the first seed of each set
+OTHER_DRAWS = 10_000  # added to a seed
 BEFORE_S, NOW_S = 1_800.0, 900.0
 
 
@@ -250,16 +251,11 @@ def long_prompts(rng: Random) -> Case:
 
 
 def full_cache(rng: Random) -> Case:
-    """A cache that is nearly full without harm, and another cause."""
-    base = replace(healthy(rng), background=chats)
-    step_s = base.parameters.step_s * 1.3
-    rate = rng.uniform(0.15, 0.3) / (3_500 * base.parameters.prefill_token_s)
-    held = rate * 1_250 * step_s * 4_200 / 16
-    base = tuned(replace(base, rate_per_s=rate), kv_blocks=max(1_500, round(held * rng.uniform(1.8, 2.4))))
-    kind = rng.choice(("network", "decode_far_from_bound", "queueing", "prober_late"))
-    slots = max(2, round((rate + PROBES_PER_S / 30) * 1_250 * step_s))
-    now = tuned(base, max_sequences=slots) if kind == "queueing" else SECOND[kind](base, rng)
-    return Case(frozenset({kind}), base, now)
+    """A page that counts cached blocks as used, so that the cache is always nearly full without harm; and another cause."""
+    kind = rng.choice(("network", "prober_late", "decode_far_from_bound", "queueing"))
+    case = REGIMES[kind](rng)
+    usage = rng.uniform(0.93, 0.999)
+    return replace(case, before=replace(case.before, least_usage=usage), now=replace(case.now, least_usage=usage))
 
 
 def front_backlog(rng: Random) -> Case:
@@ -324,19 +320,19 @@ def drawn(kind: str, seed: int) -> tuple[Case, Evidence]:
     """The case of this seed and its evidence. Drawn again until an SLO is breached: only a breach is
     explained. A late prober needs none, and a quarter of the cases of no regime have none.
 
-    kind: name of a case; with ` / less` evidence is left out at random, with ` / structures` the engine is of another structure.
+    kind: name of a case; with ` / less` evidence is left out at random, with ` / structures` the engine is of another structure, and
+        the case is another draw.
     """
     name, _, variant = kind.partition(" / ")
+    seed += OTHER_DRAWS if variant == "structures" else 0
     calm = name == "prober_late" or (name == "unknown" and seed % 4 == 0)
-    for attempt in range(5 if name == "full cache" else 20):
+    for attempt in range(20):
         rng = Random(f"{name} {variant == 'less'} {seed} {attempt}")
         case = ({**REGIMES, **MORE, "two": two})[name](rng)
         if variant == "structures":
             case = structured(case, rng)
         missing = frozenset(rng.sample(LEFT_OUT, rng.randint(1, 3))) if variant == "less" else frozenset()
         found = evidence(case, seed, missing)
-        if name == "full cache" and (found.now.preemptions_per_s or found.before.preemptions_per_s):
-            continue
         if found.breached or calm:
             break
     return case, found
@@ -347,14 +343,16 @@ def one(task: tuple[str, int]) -> tuple[str, str, str, int, float]:
     kind, seed = task
     case, found = drawn(kind, seed)
     begin = time.perf_counter()
-    verdict = diagnose(found).regime
+    verdict = " and ".join(diagnose(found).regimes)
     return kind, " or ".join(sorted(case.truth)), verdict, len(found.breached), time.perf_counter() - begin
 
 
 def shares(rows: Sequence[tuple[str, str, str, int, float]]) -> dict[str, float]:
-    """Right, unknown, wrong (a name that is not true)."""
-    right = sum(verdict in truth.split(" or ") for _, truth, verdict, _, _ in rows)
-    wrong = sum(verdict != "unknown" and verdict not in truth.split(" or ") for _, truth, verdict, _, _ in rows)
+    """Right, and wrong: any name that is not true, the second of two as well."""
+    right = wrong = 0
+    for _, truth, verdict, _, _ in rows:
+        is_true = set(verdict.split(" and ")) <= set(truth.split(" or "))
+        right, wrong = right + is_true, wrong + (not is_true and verdict != "unknown")
     return {"cases": len(rows), "right": right / len(rows), "wrong": wrong / len(rows)}
 
 

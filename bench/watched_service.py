@@ -39,6 +39,7 @@ class World:
     probe_prompt: from, to; probe_prefix: tokens that half of the probes share; late_s: mean lateness of the prober
     replicas: behind one address and one page, in turn; tokenizer_s: of a serial front, per request
     front_is_queue: the page counts the wait for that front as queue time. counts_at_end: histograms count requests at their end
+    least_usage: of the KV cache on a page that counts blocks which only the prefix cache holds
     """
 
     parameters: Parameters
@@ -60,6 +61,7 @@ class World:
     tokenizer_s: float = 0.0
     front_is_queue: bool = False
     counts_at_end: bool = False
+    least_usage: float = 0.0
     faults: tuple[Fault, ...] = ()
     clock: float = 1.0
     throttled: frozenset[ThrottleReason] = field(default_factory=frozenset)
@@ -196,7 +198,7 @@ class Logs:
 def page(world: World, states: Sequence[State], logs: Logs) -> EngineSignals:
     """The engine's page at one moment: all replicas together."""
     lost = sum(fault.blocks for fault in world.faults if isinstance(fault, KvLost))
-    at_s, usage = states[0].at_s, [state.kv_usage_ratio for state in states]
+    at_s, usage = states[0].at_s, [max(state.kv_usage_ratio, world.least_usage) for state in states]
 
     def total(name: str) -> float:
         return float(sum(getattr(state, name) for state in states))

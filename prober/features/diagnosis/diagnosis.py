@@ -121,11 +121,18 @@ def _causes(
     """The cause, two causes, or none."""
     sole = [one for one in fitting if _explain([one], fitting)]
     cause = sole[0] if len(sole) == 1 else None
-    evident = [regime for regime in regimes if regime is cause or _is_evident(regime, evidence, diagnosed)]
+    evident = [regime for regime in regimes if _is_evident(regime, evidence, diagnosed)]
     causes = [one for one in evident if not any(one.name in other.explains for other in evident)]
     if len(causes) == 2 and _explain(causes, fitting) and (cause is None or cause in causes):
         return causes
-    return [cause] if cause else []
+    if cause is None or any(one is not cause and not _is_consequence(one, cause) for one in evident):
+        return []  # another cause is as evident
+    return [cause]
+
+
+def _is_consequence(one: Regime, other: Regime) -> bool:
+    """Whether one of them can be the consequence of the other."""
+    return one.name in other.explains or other.name in one.explains
 
 
 def _explain(causes: Sequence[Regime], fitting: Sequence[Regime]) -> bool:

@@ -244,6 +244,12 @@ def _outside(evidence: Evidence) -> Value | None:
     )
 
 
+def _decode_breaches(evidence: Evidence) -> Value | None:
+    """Number of breached SLOs that decode steps can breach; None if it is not known what is breached."""
+    signals = sorted({"tpot", "itl", "e2e"} & evidence.breached.keys())
+    return Value(len(signals), ", ".join(signals)) if evidence.breached else None
+
+
 def _tpot_over_step_growth(evidence: Evidence) -> Value | None:
     """TPOT growth over decode step growth."""
     step, tpot = STEP_GROWTH.of(evidence), TPOT_GROWTH.of(evidence)
@@ -281,6 +287,7 @@ DECODE_GROWTH = _largest(
 )
 TPOT_OVER_STEP_GROWTH = Figure("TPOT growth over decode step growth", "×", _tpot_over_step_growth)
 STEP_OVER_SLO = _over_slo("decode step over the SLO threshold", ("tpot", "itl"), lambda window: window.step_s)
+DECODE_BREACHES = Figure("breached SLOs on TPOT, ITL or E2E", "", _decode_breaches)
 LATE_RATIO = _now("probes sent too late", "ratio", lambda window: window.late_ratio)
 HELD_BACK = _now(
     "answers that arrived all at once or several tokens at a time", "ratio", lambda window: window.held_back_ratio
@@ -311,6 +318,7 @@ DISPERSION_GROWTH = _growth("growth of the dispersion of requests", lambda windo
 WAITING = _now("requests waiting", "", lambda window: window.waiting, "mean of the readings")
 KV_USAGE = _now("KV cache usage", "ratio", lambda window: window.kv_usage_ratio, "90th percentile of the readings")
 KV_FREE = _now("free KV cache over the tokens of a prompt", "×", _free_prompts, "10th percentile of the readings")
+KV_FREE_RATIO = _growth("free KV cache against the baseline", lambda window: window.kv_free_tokens)
 AT_MOST_RUNNING = _now(
     "readings with waiting requests that have the most running ones",
     "ratio",
@@ -392,7 +400,7 @@ REGIMES: tuple[Regime, ...] = (
             ),
         ),
         supports=(Clue(PREEMPTIONS, at_least=PREEMPTED), Clue(WAITING_GROWTH, at_least=0.5)),
-        contradicts=(Clue(OUTSIDE, at_least=0.7),),
+        contradicts=(Clue(OUTSIDE, at_least=0.7), Clue(KV_FREE_RATIO, at_least=FALLEN)),
         evident=(
             (Clue(PREEMPTIONS, at_least=PREEMPTED),),
             (Clue(KV_USAGE, at_least=FULL),),
@@ -455,6 +463,7 @@ REGIMES: tuple[Regime, ...] = (
             Clue(LATE_RATIO, at_least=LATE),
         ),
         evident=(
+            (Clue(DECODE_BREACHES, at_least=1),),
             (Clue(STEP_GROWTH, at_least=GROWN),),
             (Clue(ENGINE_ITL_GROWTH, at_least=GROWN),),
             (Clue(OVER_BOUND_RATIO, at_most=FALLEN), Clue(CLOCK_RATIO, at_most=SLOW_CLOCK)),
@@ -478,6 +487,7 @@ REGIMES: tuple[Regime, ...] = (
         ),
         supports=(Clue(UTILIZATION_RATIO, at_least=FALLEN),),
         contradicts=(
+            Clue(DECODE_BREACHES, at_most=0),
             Clue(TPOT_OVER_STEP_GROWTH, at_least=EVEN),
             Clue(WAITING_GROWTH, at_least=1.0),
             Clue(PREEMPTIONS, at_least=PREEMPTED),

@@ -319,6 +319,27 @@ def test_a_full_cache_without_harm_is_not_the_cause(usage: float) -> None:
     assert diagnosed(replace(HEALTHY, **{**QUEUEING, **at_limit})).regime == "queueing"
 
 
+def test_a_cache_as_full_as_before_is_not_the_cause() -> None:
+    """Some pages count blocks that only the prefix cache holds."""
+    full = replace(HEALTHY, kv_usage_ratio=0.97, kv_free_tokens=300.0)
+    waiting = {**BREACHES["cache_pressure"], "preemptions_per_s": 0.0, "kv_free_tokens": 290.0}
+    assert diagnosed(replace(full, **waiting), full).regime == "unknown"
+    assert diagnosed(replace(full, **waiting), replace(full, kv_free_tokens=9_000.0)).regime == "cache_pressure"
+
+
+def test_slower_steps_do_not_explain_a_first_token() -> None:
+    """Decode near its bound is no cause while only the TTFT's SLO is breached."""
+    slower = replace(HEALTHY, **BREACHES["memory_bound_decode"])
+    assert diagnosed(slower, ttft=0.1).regime == "unknown"
+    assert diagnosed(slower, ttft=0.1, itl=0.01).regime == "memory_bound_decode"
+
+
+def test_a_cause_that_is_not_evident_is_not_one_of_two() -> None:
+    """Connecting explains the TTFT's growth, and decode near its bound that of the ITL, which has no evidence of its own: unknown."""
+    both = {**BREACHES["memory_bound_decode"], "ttft_s": quantiles(0.160), "ttft_mean_s": 0.180, "connect_s": 0.102}
+    assert diagnosed(replace(HEALTHY, **both), ttft=0.1, itl=0.01).regime == "unknown"
+
+
 def test_waiting_for_space_is_cache_pressure_without_preemptions() -> None:
     """No prompt fits, and fewer requests run than did at other times."""
     full = {**BREACHES["cache_pressure"], "preemptions_per_s": 0.0}
