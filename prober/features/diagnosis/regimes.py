@@ -1,6 +1,7 @@
 """The known causes of slowness: figures that are computed from evidence, and the table of regimes that they identify.
 
-The thresholds were tuned on the simulated engine (`bench/diagnosis.py`); results are reported for other seeds.
+The thresholds were tuned on the simulated engine (`bench/diagnosis.py`) and on half of the independent scenes
+(`bench/diagnosis_independent.py`); results are reported for other seeds and the other half.
 """
 
 import math
