@@ -20,6 +20,7 @@ PROGRAMS = (
     "simulation",
     "drift",
     "diagnosis",
+    "diagnosis_independent",
     "deciding",
     "knee",
     "replicas",

@@ -10,65 +10,26 @@ python -m bench.diagnosis [--tune] [--variants N]
 
 import argparse
 import time
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from heapq import merge
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing import Pool
 from random import Random
 from typing import Any
 
 from bench.report import goal, show
-from prober.features.diagnosis.clues import Evidence, Name
+from bench.watched_service import PROBES_PER_S, Window, World, watched
+from prober.features.diagnosis.clues import Evidence
 from prober.features.diagnosis.diagnosis import diagnose
-from prober.features.diagnosis.window import Hardware, Reading, window_features
+from prober.features.diagnosis.window import window_features
 from prober.measure.bandwidth_bound import DecodeModel
-from prober.measure.chat import Usage
-from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
-from prober.measure.gpu_reading import GpuReading, ThrottleReason
-from prober.measure.outcome import Outcome
-from prober.measure.result import ProbeResult
-from prober.measure.timeline import Connection, Timeline
-from prober.simulation.engine import Engine, State
-from prober.simulation.faults import Crash, Fault, KvLost, Slow, Tail
-from prober.simulation.load import AzureConversation, lengths
+from prober.measure.gpu_reading import ThrottleReason
+from prober.simulation.faults import Crash, KvLost, Slow, Tail
 from prober.simulation.parameters import Parameters
-from prober.simulation.request import End, Request, Truth
 
-TUNED, HELD_OUT = 0, 2_000  # the first seed of each set
-LEAD_S, BEFORE_S, NOW_S = 180.0, 1_800.0, 900.0
-EVERY_S, PROBES_PER_S, MAX_LAG_S = 5.0, 0.2, 0.010
-CLOCK = 1.4e9
-Lengths = Callable[[Random], tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """A window's truth. rtt_s: of the network; front_s: what a gateway adds; api_s: what the engine's own front adds.
-
-    background: lengths of users' requests; sharing: (prefix ids, tokens) of them, 0 ids: none; long_per_s: very long prompts
-    probe_prompt: from, to; probe_prefix: tokens that half of the probes share; late_s: mean lateness of the prober
-    """
-
-    parameters: Parameters
-    model: DecodeModel
-    bandwidth: float
-    rate_per_s: float
-    background: Lengths = lengths
-    sharing: tuple[int, int] = (0, 0)
-    long_per_s: float = 0.0
-    probe_prompt: tuple[int, int] = (64, 512)
-    probe_prefix: int = 0
-    caching: bool = True
-    rtt_s: float = 0.002
-    front_s: float = 0.0
-    api_s: float = 0.0
-    late_s: float = 0.0001
-    faults: tuple[Fault, ...] = ()
-    clock: float = 1.0
-    throttled: frozenset[ThrottleReason] = field(default_factory=frozenset)
+TUNED, HELD_OUT = 0, 4_000  # the first seed of each set
+OTHER_DRAWS = 10_000  # added to a seed
+BEFORE_S, NOW_S = 1_800.0, 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,174 +43,15 @@ class Case:
     tpot_slack: float = 1.3
 
 
-# What a prober sees
-
-
-def requests(world: World, rng: Random, duration_s: float) -> Iterator[Request]:
-    """Users' requests, those of a shared beginning with its ids."""
-    groups, tokens = world.sharing
-    size = world.parameters.prefix_block_tokens
-    new_state = 1 << 40
-    for each in AzureConversation(world.rate_per_s, daily_amplitude=0.0).requests(rng, 0.0, duration_s):
-        prompt, output = world.background(rng)
-        prefix: tuple[int, ...] = ()
-        if tokens:
-            prompt += tokens
-            new_state += 1
-            first = rng.randrange(groups) if groups else new_state
-            prefix = tuple((first << 8) + block for block in range(tokens // size)) if world.caching else ()
-        yield Request(each.arrival_s, prompt, output, prefix, True)
-
-
-def very_long(world: World, rng: Random, duration_s: float) -> Iterator[Request]:
-    """Rare prompts of tens of thousands of tokens."""
-    at_s = rng.expovariate(world.long_per_s) if world.long_per_s else duration_s
-    while at_s < duration_s:
-        yield Request(at_s, rng.randrange(12_000, 32_000), rng.randrange(50, 200), (), True)
-        at_s += rng.expovariate(world.long_per_s)
-
-
-def probes(world: World, rng: Random, duration_s: float) -> Iterator[Request]:
-    """The prober's, half of them with a prefix where the workload has one."""
-    at_s = rng.expovariate(PROBES_PER_S)
-    while at_s < duration_s:
-        prompt = rng.randrange(*world.probe_prompt)
-        warm = bool(world.probe_prefix) and rng.random() < 0.5
-        ids = range(world.probe_prefix // world.parameters.prefix_block_tokens) if warm else ()
-        yield Request(at_s, prompt, rng.randrange(24, 64), tuple((1 << 50) + i for i in ids))
-        at_s += rng.expovariate(PROBES_PER_S)
-
-
-def result(world: World, truth: Truth, rng: Random) -> ProbeResult:
-    """The truth through the network, and as late as the prober reads it."""
-    request = truth.request
-    lag_s = rng.expovariate(1 / world.late_s)
-    warm = bool(request.prefix)
-    start = round(request.arrival_s * 1e9)
-
-    def ns(seconds: float) -> int:
-        return round(seconds * 1e9)
-
-    connect_s = 2 * world.rtt_s + rng.expovariate(1 / 0.0002)
-    connection = Connection(start - 10**9, start - 10**9 + ns(connect_s), tcp_s=connect_s)
-    timeline = Timeline(start, connection, start + ns(lag_s))
-    name = "warmable_warm" if warm else "warmable"
-    outcome = Outcome.OK if truth.end is End.COMPLETE else Outcome.RESET
-    if lag_s > MAX_LAG_S:
-        outcome = Outcome.INVALID
-    elif outcome is Outcome.OK:
-        first_s = lag_s + world.rtt_s + world.api_s + (rng.uniform(0.7, 1.3) * world.front_s if world.front_s else 0.0)
-        stamps: list[int] = []
-        for at_s in (*truth.token_times_s(),):
-            heard = start + ns(at_s - request.arrival_s + first_s + rng.expovariate(1 / world.late_s))
-            stamps.append(max(heard, stamps[-1]) if stamps else heard)
-        usage = Usage(request.prompt_tokens, request.output_tokens)
-        timeline = replace(
-            timeline,
-            first_ns=stamps[0],
-            end_ns=stamps[-1],
-            content_ns=tuple(stamps),
-            usage=usage,
-            finish_reason="length",
-        )
-    return ProbeResult("t", name, "id", request.arrival_s, outcome, "", timeline)
-
-
-class Log:
-    """Observations by time as an engine's histogram has counted them by any moment."""
-
-    def __init__(self, seen_at: list[tuple[float, float, float]]) -> None:
-        """(time, sum of values, their number)."""
-        seen_at.sort()
-        self._times = [when for when, _, _ in seen_at]
-        self._sums = [0.0, *accumulate(value for _, value, _ in seen_at)]
-        self._counts = [0.0, *accumulate(count for _, _, count in seen_at)]
-
-    def until(self, at_s: float) -> EngineHistogram:
-        place = bisect_right(self._times, at_s)
-        return EngineHistogram((), (self._counts[place],), self._sums[place])
-
-
-def page(world: World, state: State, ttft: Log, queue: Log, itl: Log) -> EngineSignals:
-    """The engine's page at one moment."""
-    return EngineSignals(
-        info=EngineInfo("vllm"),
-        requests_running=float(state.running),
-        requests_waiting=float(state.waiting),
-        kv_cache_usage_ratio_max=state.kv_usage_ratio,
-        kv_cache_usage_ratio_mean=state.kv_usage_ratio,
-        kv_cache_capacity_tokens=float(
-            (world.parameters.kv_blocks - sum(f.blocks for f in world.faults if isinstance(f, KvLost)))
-            * world.parameters.block_tokens
-        ),
-        preemptions_total=float(state.preemptions),
-        prefix_cache_queries_tokens_total=float(state.prefix_queries),
-        prefix_cache_hits_tokens_total=float(state.prefix_hits),
-        prompt_tokens_total=float(state.prompt_tokens),
-        generation_tokens_total=float(state.generation_tokens),
-        ttft_seconds=ttft.until(state.at_s),
-        queue_seconds=queue.until(state.at_s),
-        itl_seconds=itl.until(state.at_s),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """All that there is of one."""
-
-    probes: list[ProbeResult]
-    readings: list[Reading]
-    devices: list[list[GpuReading]]
-    hardware: Hardware
-
-
-def watched(world: World, duration_s: float, seed: int) -> Window:
-    """A window of this world, after a lead that is not looked at."""
-    load, long, own, inside, way, gpu = (Random(f"{seed} {part}") for part in range(6))
-    engine, end_s = Engine(world.parameters, inside, world.faults), LEAD_S + duration_s
-    states: list[State] = []
-    truths: list[Truth] = []
-    due = LEAD_S
-    for request in merge(requests(world, load, end_s), very_long(world, long, end_s), probes(world, own, end_s)):
-        while due <= request.arrival_s:
-            engine.advance(due)
-            states.append(engine.state._replace(at_s=due))
-            due += EVERY_S
-        prefix = request.prefix if world.caching else ()
-        truths.append(engine.submit(request._replace(prefix=prefix)))
-        if prefix != request.prefix:  # the prober marked it warm all the same
-            truths[-1].request = request
-    engine.advance(end_s + 120.0)
-    begun = [truth for truth in truths if truth.first_token_s is not None and truth.admitted_s is not None]
-    over = [truth for truth in begun if truth.end is End.COMPLETE and truth.tokens > 1]
-    ttft = Log([(t.first_token_s or 0, (t.ttft_s or 0) + world.api_s, 1) for t in begun])
-    queue = Log([(t.first_token_s or 0, (t.admitted_s or 0) - t.request.arrival_s, 1) for t in begun])
-    itl = Log([(t.end_s or 0, (t.tpot_s or 0) * (t.tokens - 1), t.tokens - 1) for t in over])
-    return Window(
-        [
-            result(world, truth, way)
-            for truth in truths
-            if not truth.request.background and truth.request.arrival_s > LEAD_S and truth.end is not None
-        ],
-        [(state.at_s, page(world, state, ttft, queue, itl)) for state in states],
-        [[card(world, state, gpu)] for state in states],
-        Hardware(world.model, world.bandwidth),
-    )
-
-
-def card(world: World, state: State, rng: Random) -> GpuReading:
-    """The GPU: now and then at its power cap, as they are."""
-    throttled = set(world.throttled) | ({ThrottleReason.POWER_CAP} if rng.random() < 0.1 else set())
-    busy = 0.97 if state.running else 0.05
-    clock = CLOCK * world.clock * rng.uniform(0.97, 1.0)
-    return GpuReading(0, "u", "n", utilization_ratio=busy, sm_clock_hertz=clock, throttled=frozenset(throttled))
-
-
 def evidence(case: Case, seed: int, missing: frozenset[str] = frozenset()) -> Evidence:
     """Both windows, less what is missing: page, histograms, gpu (readings and the bound), before, warm."""
-    sides = []
-    breached: dict[str, float] = {}
     windows = [watched(case.before, BEFORE_S, seed), watched(case.now, NOW_S, seed + 500_000)]
+    return evidence_of(windows, missing, (case.ttft_slack, case.tpot_slack))
+
+
+def evidence_of(windows: Sequence[Window], missing: frozenset[str], slacks: tuple[float, float]) -> Evidence:
+    """Features of the windows and the breached SLOs."""
+    sides, breached = [], {}
     for window in windows:
         readings = [] if "page" in missing else window.readings
         if "histograms" in missing:
@@ -258,7 +60,7 @@ def evidence(case: Case, seed: int, missing: frozenset[str] = frozenset()) -> Ev
         gone = "gpu" in missing
         kept = [each for each in window.probes if "warm" not in missing or not each.workload.endswith("_warm")]
         sides.append(window_features(kept, readings, () if gone else window.devices, None if gone else window.hardware))
-    for name, slack in (("ttft", case.ttft_slack), ("tpot", case.tpot_slack)):
+    for name, slack in zip(("ttft", "tpot"), slacks, strict=True):
         before, now = (
             sorted(value for probe in window.probes if (value := getattr(probe.timeline, f"{name}_s")) is not None)
             for window in windows
@@ -438,7 +240,32 @@ def nothing(rng: Random) -> Case:
     return Case(frozenset({"unknown"}), base, nows[rng.randrange(len(nows))])
 
 
-REGIMES: dict[Name, Callable[[Random], Case]] = {
+def long_prompts(rng: Random) -> Case:
+    """Others' long prompts, from a few thousand tokens to a hundred thousand, ahead of the probes."""
+    base = tuned(healthy(rng), kv_blocks=100_000)
+    shortest = round(10 ** rng.uniform(3.5, 4.7))
+    lengths = shortest, 2 * shortest
+    busy = rng.uniform(0.25, 0.55)
+    now = replace(base, long_prompt=lengths, long_per_s=busy / (1.5 * shortest * base.parameters.prefill_token_s))
+    return Case(frozenset({"queueing"}), base, now)
+
+
+def full_cache(rng: Random) -> Case:
+    """A page that counts cached blocks as used, so that the cache is always nearly full without harm; and another cause."""
+    kind = rng.choice(("network", "prober_late", "decode_far_from_bound", "queueing"))
+    case = REGIMES[kind](rng)
+    usage = rng.uniform(0.93, 0.999)
+    return replace(case, before=replace(case.before, least_usage=usage), now=replace(case.now, least_usage=usage))
+
+
+def front_backlog(rng: Random) -> Case:
+    """A serial front is busy, and the page counts its backlog as queue time: no regime."""
+    base = healthy(rng)
+    busy = replace(base, tokenizer_s=rng.uniform(0.85, 0.97) / (base.rate_per_s + PROBES_PER_S), front_is_queue=True)
+    return Case(frozenset({"unknown"}), replace(base, front_is_queue=True), busy)
+
+
+REGIMES: dict[str, Callable[[Random], Case]] = {
     "prefill_bound": prefill_bound,
     "queueing": queueing,
     "cache_pressure": cache_pressure,
@@ -449,6 +276,7 @@ REGIMES: dict[Name, Callable[[Random], Case]] = {
     "prober_late": prober_late,
     "unknown": nothing,
 }
+MORE = {"long prompts": long_prompts, "full cache": full_cache, "front backlog": front_backlog}
 SECOND: dict[str, Callable[[World, Random], World]] = {
     "network": lambda world, rng: replace(world, rtt_s=world.rtt_s + rng.uniform(0.05, 0.25)),
     "decode_far_from_bound": lambda world, rng: replace(world, faults=(*world.faults, Slow(rng.uniform(1.5, 2.5)))),
@@ -457,47 +285,74 @@ SECOND: dict[str, Callable[[World, Random], World]] = {
 }
 
 
+def structured(case: Case, rng: Random) -> Case:
+    """The same on engines of other structures: replicas behind one page, whole prompts, a serial front, histograms at the end."""
+    replicas = 1 + rng.randrange(2)
+    whole, front, at_end = (rng.random() < 0.5 for _ in range(3))
+    tokenizer_s = rng.uniform(0.002, 0.01) if front else 0.0
+
+    def changed(world: World) -> World:
+        world = replace(
+            world,
+            replicas=replicas,
+            rate_per_s=replicas * world.rate_per_s,
+            long_per_s=replicas * world.long_per_s,
+            tokenizer_s=max(world.tokenizer_s / replicas, tokenizer_s),
+            counts_at_end=at_end,
+        )
+        return tuned(world, max_batched_tokens=131_072) if whole else world
+
+    return replace(case, before=changed(case.before), now=changed(case.now))
+
+
 def two(rng: Random) -> Case:
     """Two faults at once."""
     first = rng.choice([name for name in REGIMES if name != "unknown"])
     second = rng.choice([name for name in SECOND if name != first])
     case = REGIMES[first](rng)
-    return Case(
-        frozenset({first, second}), case.before, SECOND[second](case.now, rng), case.ttft_slack, case.tpot_slack
-    )
+    return replace(case, truth=frozenset({first, second}), now=SECOND[second](case.now, rng))
 
 
 LEFT_OUT = ("page", "histograms", "gpu", "before", "warm")
 
 
-def drawn(name: str, seed: int, *, less: bool) -> tuple[Case, frozenset[str], Evidence]:
-    """The case of this seed, what is left out of its evidence, and that. Drawn again until an SLO is breached: only a breach is
+def drawn(kind: str, seed: int) -> tuple[Case, Evidence]:
+    """The case of this seed and its evidence. Drawn again until an SLO is breached: only a breach is
     explained. A late prober needs none, and a quarter of the cases of no regime have none.
+
+    kind: name of a case; with ` / less` evidence is left out at random, with ` / structures` the engine is of another structure, and
+        the case is another draw.
     """
+    name, _, variant = kind.partition(" / ")
+    seed += OTHER_DRAWS if variant == "structures" else 0
     calm = name == "prober_late" or (name == "unknown" and seed % 4 == 0)
     for attempt in range(20):
-        rng = Random(f"{name} {less} {seed} {attempt}")
-        case = two(rng) if name == "two" else REGIMES[name](rng)  # type: ignore[index]
-        missing = frozenset(rng.sample(LEFT_OUT, rng.randint(1, 3))) if less else frozenset()
+        rng = Random(f"{name} {variant == 'less'} {seed} {attempt}")
+        case = ({**REGIMES, **MORE, "two": two})[name](rng)
+        if variant == "structures":
+            case = structured(case, rng)
+        missing = frozenset(rng.sample(LEFT_OUT, rng.randint(1, 3))) if variant == "less" else frozenset()
         found = evidence(case, seed, missing)
         if found.breached or calm:
             break
-    return case, missing, found
+    return case, found
 
 
 def one(task: tuple[str, int]) -> tuple[str, str, str, int, float]:
     """(set, truth, verdict, breached, seconds of the diagnosis) of one case."""
     kind, seed = task
-    case, _, found = drawn(kind.removesuffix(" / less"), seed, less=kind.endswith(" / less"))
+    case, found = drawn(kind, seed)
     begin = time.perf_counter()
-    verdict = diagnose(found).regime
+    verdict = " and ".join(diagnose(found).regimes)
     return kind, " or ".join(sorted(case.truth)), verdict, len(found.breached), time.perf_counter() - begin
 
 
 def shares(rows: Sequence[tuple[str, str, str, int, float]]) -> dict[str, float]:
-    """Right, unknown, wrong (a name that is not true)."""
-    right = sum(verdict in truth.split(" or ") for _, truth, verdict, _, _ in rows)
-    wrong = sum(verdict != "unknown" and verdict not in truth.split(" or ") for _, truth, verdict, _, _ in rows)
+    """Right, and wrong: any name that is not true, the second of two as well."""
+    right = wrong = 0
+    for _, truth, verdict, _, _ in rows:
+        is_true = set(verdict.split(" and ")) <= set(truth.split(" or "))
+        right, wrong = right + is_true, wrong + (not is_true and verdict != "unknown")
     return {"cases": len(rows), "right": right / len(rows), "wrong": wrong / len(rows)}
 
 
@@ -517,21 +372,28 @@ def main() -> None:
     options = parser.parse_args()
     first = TUNED if options.tune else HELD_OUT
     seeds = range(first, first + options.variants)
-    tasks = [(f"{name}{part}", seed) for name in REGIMES for part in ("", " / less") for seed in seeds]
-    tasks += [("two", first + i) for i in range(3 * options.variants)]
+    kinds = [f"{name}{part}" for name in REGIMES for part in ("", " / less", " / structures")]
+    kinds += [*MORE, "long prompts / structures", "front backlog / structures"]
+    tasks = [(kind, seed) for kind in kinds for seed in seeds]
+    tasks += [(f"two{part}", first + i) for part in ("", " / structures") for i in range(3 * options.variants)]
     with Pool(2) as pool:
         rows = pool.map(one, tasks, chunksize=4)
     full = [row for row in rows if row[0] in REGIMES]
     less = [row for row in rows if row[0].endswith(" / less")]
-    both = [row for row in rows if row[0] == "two"]
-    each = {name: shares([row for row in full if row[0] == name]) for name in REGIMES}
-    doubly = sum(v != "unknown" and v not in truth.split(" or ") for _, truth, v, _, _ in both) / len(both)
+    two_causes = [row for row in rows if row[0] == "two"]
+    structures = [
+        row for row in rows if (row[0].endswith(" / structures") and not row[0].startswith("two")) or row[0] in MORE
+    ]
+    two_structures = [row for row in rows if row[0] == "two / structures"]
+    by_name = {name: shares([row for row in full if row[0] == name]) for name in REGIMES}
     goals = [
         goal("not rightly named, all evidence", 1 - shares(full)["right"], 0.05, "share"),
         goal("wrongly named, all evidence", shares(full)["wrong"], 0.02, "share"),
-        *(goal(f"not rightly named, {name}", 1 - found["right"], 0.10, "share") for name, found in each.items()),
+        *(goal(f"not rightly named, {name}", 1 - share["right"], 0.10, "share") for name, share in by_name.items()),
         goal("wrongly named, evidence left out", shares(less)["wrong"], 0.05, "share"),
-        goal("neither of two faults nor unknown", doubly, 0.05, "share"),
+        goal("wrongly named, other structures", shares(structures)["wrong"], 0.02, "share"),
+        goal("wrongly named, two causes", shares(two_causes)["wrong"], 0.05, "share"),
+        goal("wrongly named, two causes, other structures", shares(two_structures)["wrong"], 0.05, "share"),
     ]
     show(
         "diagnosis",
@@ -539,8 +401,11 @@ def main() -> None:
         seeds=[seeds.start, seeds.stop],
         confusion=confusion(full),
         confusion_evidence_left_out=confusion(less),
+        confusion_other_structures={kind: confusion([row for row in structures if row[0] == kind]) for kind in kinds},
         rightly_named_evidence_left_out=shares(less)["right"],
-        two_faults=confusion(both),
+        rightly_named_other_structures=shares(structures)["right"],
+        two_causes=confusion(two_causes),
+        two_causes_other_structures=confusion(two_structures),
         cases_without_a_breach={name: sum(row[0] == name and not row[3] for row in full) for name in REGIMES},
         diagnose_us_max=round(1e6 * max(row[4] for row in rows)),
     )

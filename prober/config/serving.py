@@ -91,7 +91,9 @@ class DecodeBoundSpec(Block):
     gpu: str | None = Field(None, description="NVML name of the GPU; absent: from the GPU reader")
     memory_bandwidth: Positive | None = Field(None, description="bytes/s of one GPU; absent: from its data sheet")
     gpus: PositiveCount | None = Field(
-        None, description="number of GPUs that share the weights (tensor parallel); absent: the visible ones, or 1"
+        None,
+        description="number of GPUs that share the weights (tensor parallel); "
+        "absent: the visible ones, divided by the ranks behind the page, or 1",
     )
     _model: DecodeModel = PrivateAttr()
 

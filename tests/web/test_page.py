@@ -307,6 +307,19 @@ def test_a_targets_page_shows_all_figures(scene: str, texts: list[str]) -> None:
     assert [missing for missing in texts if missing not in text] == []
 
 
+def test_two_causes_and_doubts_are_shown() -> None:
+    """Both names in the headline and above the evidence; a measurement that was not used, with its reason."""
+    (view,) = SCENES["slow"]()
+    assert view.diagnosis is not None
+    doubt = "the page's queue time: 1.2 s at 2 requests/s would be 2.4 waiting (Little's law), but the page reads 0.1"
+    two = replace(view, diagnosis=replace(view.diagnosis, regime="network", second="queueing", doubts=(doubt,)))
+    text = Read(html([two])).text
+    assert "two causes: network and queueing" in text
+    assert doubt in text
+    assert concern(two).detail.endswith("likely causes: network and queueing")
+    assert concern(view).detail.endswith("likely cause: queueing")
+
+
 def test_what_rests_on_too_few_samples_says_so() -> None:
     """In words, on the card and on the target's page; 1,400 samples are enough for a p99, 40 are not."""
     few = "<small>too few</small>"

@@ -169,7 +169,7 @@ def _targets() -> Panel:
         row(_trend("llmslo_itl_seconds")),
         row(f"min by (target) ({samples('llmslo_ttft_seconds')})"),
         *headroom,
-        row(f"max by (target, regime) (llmslo_regime_active{{{TARGET}}}) == 1"),
+        row(f"topk by (target) (1, max by (target, regime) (llmslo_regime_active{{{TARGET}}}) == 1)"),
         row(f"count by (target) (group by ({ALERT}) ({FIRING})) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"),
     ]
     ratio: Json = {"unit": "none", "steps": OF_LIMIT, "width": 95, "decimals": 2, "empty": "–"}
@@ -196,7 +196,8 @@ def _targets() -> Panel:
     return table(
         "Targets",
         "Worst values per target: SLO state, lowest error budget, p99 of the slowest workload in the selected window relative to "
-        "the SLO threshold and to the window before, free share of the capacity with its interval, and the diagnosed cause. "
+        "the SLO threshold and to the window before, free share of the capacity with its interval, and the diagnosed cause "
+        "(one of them if there are two). "
         "Bad: red cells; ÷ limit above 1 is over the threshold, ÷ before above 1 is slower than before. A failing target has no "
         "latency. Orange samples: fewer than 1,000, too few for a p99.",
         columns,

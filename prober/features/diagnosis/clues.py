@@ -27,15 +27,19 @@ class WindowFeatures:
 
     From probes:
     ttft_s, itl_s, tpot_s, send_lag_s: quantiles; those without enough samples are not used.
-    ttft_mean_s: for comparison with the engine's mean.
+    ttft_mean_s: for comparison with the engine's means; with its standard error.
     step_s: decode step without a concurrent prefill, the lower quartile of ITL.
     ttft_per_prompt_token_s: see `window.per_prompt_token`. prompt_tokens: median.
-    ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix.
+    ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; their difference has the standard
+        error saving_error_s.
     connect_s: median. late_ratio: share of probes that the prober sent late.
     held_back_ratio: share of the answers that arrived all at once or several tokens at a time.
 
     From the engine's page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
+    waiting_at_most_running_ratio: share of the readings with waiting requests that have the most running ones.
+    kv_free_tokens: in the fullest rank, 10th percentile of the readings.
+    requests_per_s, prompt_tokens_per_request: of all requests. requests_dispersion: variance over mean of their counts.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
     computed_prompt_tokens_per_s: without tokens from the prefix cache.
     prefix_hit_tokens_per_s, prefix_hit_ratio: tokens found in the cache, and their share of those looked up.
@@ -50,17 +54,24 @@ class WindowFeatures:
     tpot_s: Figures = ()
     send_lag_s: Figures = ()
     ttft_mean_s: float | None = None
+    ttft_mean_error_s: float | None = None
     step_s: float | None = None
     ttft_per_prompt_token_s: float | None = None
     prompt_tokens: float | None = None
     ttft_cold_s: float | None = None
     ttft_warm_s: float | None = None
+    saving_error_s: float | None = None
     connect_s: float | None = None
     late_ratio: float | None = None
     held_back_ratio: float | None = None
     running: float | None = None
     waiting: float | None = None
+    waiting_at_most_running_ratio: float | None = None
     kv_usage_ratio: float | None = None
+    kv_free_tokens: float | None = None
+    requests_per_s: float | None = None
+    requests_dispersion: float | None = None
+    prompt_tokens_per_request: float | None = None
     preemptions_per_s: float | None = None
     generated_tokens_per_s: float | None = None
     computed_prompt_tokens_per_s: float | None = None
@@ -114,10 +125,13 @@ class Clue:
     at_least: float = -math.inf
     at_most: float = math.inf
 
-    def holds(self, evidence: Evidence) -> bool | None:
-        """Whether the figure is within the bounds; None if it was not measured."""
+    def holds(self, evidence: Evidence, widening: float = 0.0) -> bool | None:
+        """Whether the figure is within the bounds, each moved outwards by a share of itself; None if it was not measured."""
         measured = self.figure.of(evidence)
-        return None if measured is None else self.at_least <= measured.value <= self.at_most
+        if measured is None:
+            return None
+        low, high = (abs(bound) * widening if math.isfinite(bound) else 0.0 for bound in (self.at_least, self.at_most))
+        return self.at_least - low <= measured.value <= self.at_most + high
 
 
 class Advice(NamedTuple):
@@ -141,6 +155,7 @@ class Regime:
     needs: one clue of each line must hold; the first line is the symptom.
     supports: clues that may hold.
     contradicts: clues of which none may hold.
+    evident: clues, one of each line, that show it beside another cause as well; contradictions do not count then. Empty: never.
     explains: regimes that can be its consequence.
     """
 
@@ -149,6 +164,7 @@ class Regime:
     needs: tuple[tuple[Clue, ...], ...]
     supports: tuple[Clue, ...] = ()
     contradicts: tuple[Clue, ...] = ()
+    evident: tuple[tuple[Clue, ...], ...] = ()
     explains: frozenset[Name] = frozenset()
     next_measurement: str
     advice: tuple[Advice, ...]

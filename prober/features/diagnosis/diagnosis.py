@@ -8,14 +8,15 @@ each other, it is `unknown`: a wrong cause costs more than none. A clue that was
     print(diagnose(evidence).text())
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from prober.features.diagnosis.clues import Advice, Clue, Evidence, Name, Regime
 from prober.features.diagnosis.knobs import KNOBS
-from prober.features.diagnosis.regimes import REGIMES
+from prober.features.diagnosis.regimes import REGIMES, doubts
 
+HYSTERESIS = 0.1  # share of its bounds by which the clues of a diagnosed regime may fail before it no longer fits
 Role = Literal["needed", "supports", "does not support", "contradicts"]
 
 
@@ -53,9 +54,11 @@ class RunnerUp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The diagnosed regime.
+    """The diagnosed regime, or two.
 
+    second: the other one of two causes, both of which are evident.
     missing: figures of the regime's clues that were not measured; if unknown, those of regimes that might fit.
+    doubts: measurements that contradict each other and were therefore not used.
     """
 
     regime: Name
@@ -65,35 +68,92 @@ class Diagnosis:
     next_measurement: str
     advice: tuple[Advice, ...]
     runners_up: tuple[RunnerUp, ...]
+    second: Name | None = None
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def regimes(self) -> tuple[Name, ...]:
+        """The diagnosed regime, or both."""
+        return (self.regime,) if self.second is None else (self.regime, self.second)
 
     def text(self) -> str:
         """Several lines for people."""
-        lines = [f"{self.regime}: {self.means}", *(f"  {finding.text()}" for finding in self.evidence)]
+        title = self.regime if self.second is None else f"two causes: {self.regime} and {self.second}"
+        lines = [f"{title}: {self.means}", *(f"  {finding.text()}" for finding in self.evidence)]
         lines += [f"  not measured: {', '.join(self.missing)}"] if self.missing else []
+        lines += [f"  not used: {doubt}" for doubt in self.doubts]
         lines += [f"  also considered: {other.regime}: {other.why}" for other in self.runners_up]
         lines.append(f"next: {self.next_measurement}")
         lines += [f"- {do}{f' ({knob})' if knob else ''}; trade-off: {trades}" for do, trades, _, knob in self.advice]
         return "\n".join(lines)
 
 
-def diagnose(evidence: Evidence, regimes: Sequence[Regime] = REGIMES) -> Diagnosis:
-    """The regime that fits and explains all others that fit, else `unknown`."""
-    fitting = [regime for regime in regimes if _fits(regime, evidence)]
-    verdict = next(
-        (regime for regime in fitting if all(other is regime or other.name in regime.explains for other in fitting)),
-        None,
-    )
-    runners_up = _runners_up(evidence, regimes, fitting, verdict)
-    if verdict is None:
+def diagnose(evidence: Evidence, regimes: Sequence[Regime] = REGIMES, diagnosed: Collection[str] = ()) -> Diagnosis:
+    """The regime that fits and explains all others that fit, two that are evident, or `unknown`.
+
+    diagnosed: names of the present diagnosis of the same target, whose clues may fail by HYSTERESIS.
+    """
+    fitting = [regime for regime in regimes if _fits(regime, evidence, diagnosed)]
+    named = _causes(regimes, evidence, fitting, diagnosed)
+    runners_up = _runners_up(evidence, regimes, fitting, named)
+    if not named:
         return _unknown(evidence, regimes, fitting, runners_up)
+    findings: dict[str, Finding] = {}
+    for regime in named:
+        for finding in _findings(regime, evidence, diagnosed):
+            findings.setdefault(finding.figure, finding)
     return Diagnosis(
-        verdict.name,
-        verdict.means,
-        _findings(verdict, evidence),
-        _unmeasured(_open(verdict, evidence), evidence),
-        verdict.next_measurement,
-        advice(verdict, evidence.engine),
+        named[0].name,
+        " – and ".join(regime.means for regime in named),
+        tuple(findings.values()),
+        tuple(dict.fromkeys(name for regime in named for name in _unmeasured(_open(regime, evidence), evidence))),
+        "; ".join(regime.next_measurement for regime in named),
+        tuple(dict.fromkeys(action for regime in named for action in advice(regime, evidence.engine))),
         runners_up,
+        named[1].name if len(named) == 2 else None,
+        doubts(evidence),
+    )
+
+
+def _causes(
+    regimes: Sequence[Regime], evidence: Evidence, fitting: Sequence[Regime], diagnosed: Collection[str]
+) -> list[Regime]:
+    """The cause, two causes, or none."""
+    sole = [one for one in fitting if _explain([one], fitting)]
+    cause = sole[0] if len(sole) == 1 else None
+    evident = [regime for regime in regimes if _is_evident(regime, evidence, diagnosed)]
+    causes = [one for one in evident if not any(one.name in other.explains for other in evident)]
+    if len(causes) == 2 and _explain(causes, fitting) and (cause is None or cause in causes):
+        return causes
+    if cause is None or any(one is not cause and not _is_consequence(one, cause) for one in evident):
+        return []  # another cause is as evident
+    return [cause]
+
+
+def _is_consequence(one: Regime, other: Regime) -> bool:
+    """Whether one of them can be the consequence of the other."""
+    return one.name in other.explains or other.name in one.explains
+
+
+def _explain(causes: Sequence[Regime], fitting: Sequence[Regime]) -> bool:
+    """Whether every regime that fits is one of the causes or the consequence of one."""
+    return all(one in causes or any(one.name in cause.explains for cause in causes) for one in fitting)
+
+
+def undecided(diagnosis: Diagnosis, settle_s: float) -> Diagnosis:
+    """`unknown`, as long as this diagnosis has not held for `settle_s` seconds."""
+    names = " and ".join(diagnosis.regimes)
+    return replace(
+        diagnosis,
+        regime="unknown",
+        second=None,
+        means=f"{names} {'fits' if diagnosis.second is None else 'fit'} now; a cause is named once it has fitted for {settle_s:.0f} s",
+        evidence=(),
+        advice=(),
+        runners_up=(
+            *(RunnerUp(name, "fits, but not for long enough") for name in diagnosis.regimes),
+            *diagnosis.runners_up,
+        ),
     )
 
 
@@ -103,10 +163,21 @@ def advice(regime: Regime, engine: str | None) -> tuple[Advice, ...]:
     return tuple(action._replace(knob=knobs.get(action.lever or "")) for action in regime.advice)
 
 
-def _fits(regime: Regime, evidence: Evidence) -> bool:
-    return all(any(clue.holds(evidence) for clue in line) for line in regime.needs) and not any(
-        clue.holds(evidence) for clue in regime.contradicts
+def _fits(regime: Regime, evidence: Evidence, diagnosed: Collection[str] = ()) -> bool:
+    widening = HYSTERESIS if regime.name in diagnosed else 0.0
+    return _hold(regime.needs, evidence, widening) and not any(
+        clue.holds(evidence, -widening) for clue in regime.contradicts
     )
+
+
+def _is_evident(regime: Regime, evidence: Evidence, diagnosed: Collection[str]) -> bool:
+    widening = HYSTERESIS if regime.name in diagnosed else 0.0
+    return bool(regime.evident) and _hold(regime.evident, evidence, widening)
+
+
+def _hold(lines: tuple[tuple[Clue, ...], ...], evidence: Evidence, widening: float = 0.0) -> bool:
+    """Whether one clue of each line holds."""
+    return all(any(clue.holds(evidence, widening) for clue in line) for line in lines)
 
 
 def _might_fit(regime: Regime, evidence: Evidence) -> bool:
@@ -122,9 +193,9 @@ def _unknown(
     """Diagnosis if none fits, or several that do not explain each other."""
     if fitting:
         names = " and ".join(regime.name for regime in fitting)
-        means = f"{names} fit, and neither explains the other"
+        means = f"{names} fit, and it is not evident which is the cause"
         todo = "; ".join(regime.next_measurement for regime in fitting)
-        return Diagnosis("unknown", means, (), (), todo, (), runners_up)
+        return Diagnosis("unknown", means, (), (), todo, (), runners_up, doubts=doubts(evidence))
     open_clues = [clue for regime in regimes if _might_fit(regime, evidence) for clue in _lacking(regime, evidence)]
     missing = _unmeasured(open_clues, evidence)
     means = "no known regime fits what was measured"
@@ -133,12 +204,14 @@ def _unknown(
         if missing
         else "compare the logs of the engine, its host and its neighbours at that time"
     )
-    return Diagnosis("unknown", means, (), missing, todo, (), runners_up)
+    return Diagnosis("unknown", means, (), missing, todo, (), runners_up, doubts=doubts(evidence))
 
 
-def _findings(regime: Regime, evidence: Evidence) -> tuple[Finding, ...]:
-    """Needs that hold, and measured supports that are not needs."""
-    held = dict.fromkeys(clue for line in regime.needs for clue in line if clue.holds(evidence))
+def _findings(regime: Regime, evidence: Evidence, diagnosed: Collection[str]) -> tuple[Finding, ...]:
+    """Needs that hold (of one of two causes perhaps only those that make it evident), and measured supports that are not needs."""
+    widening = HYSTERESIS if regime.name in diagnosed else 0.0
+    lines = regime.needs if _fits(regime, evidence, diagnosed) else regime.evident
+    held = dict.fromkeys(clue for line in lines for clue in line if clue.holds(evidence, widening))
     findings = [_finding(clue, evidence, "needed") for clue in held]
     findings += [
         _finding(clue, evidence, "supports" if holds else "does not support")
@@ -169,25 +242,25 @@ def _unmeasured(clues: Iterable[Clue], evidence: Evidence) -> tuple[str, ...]:
 
 
 def _runners_up(
-    evidence: Evidence, regimes: Sequence[Regime], fitting: Sequence[Regime], verdict: Regime | None
+    evidence: Evidence, regimes: Sequence[Regime], fitting: Sequence[Regime], named: Sequence[Regime]
 ) -> tuple[RunnerUp, ...]:
     """Regimes that fit as well, then those with a contradiction, then those that lack measurements."""
     ranked: list[tuple[int, RunnerUp]] = []
     for regime in regimes:
-        if regime is verdict:
+        if regime in named:
             continue
         if regime in fitting:
-            why = "fits as well" if verdict is None else f"follows from {verdict.name}"
+            why = "fits as well"
+            if named:
+                why = f"follows from {next(cause.name for cause in named if regime.name in cause.explains)}"
             ranked.append((0, RunnerUp(regime.name, why)))
-        elif all(any(clue.holds(evidence) for clue in line) for line in regime.needs):
+        elif _hold(regime.needs, evidence):
             held = [clue for clue in regime.contradicts if clue.holds(evidence)]
             against = "; ".join(_finding(clue, evidence, "contradicts").text() for clue in held)
             ranked.append((1, RunnerUp(regime.name, against)))
         elif _might_fit(regime, evidence):
             lacking = _unmeasured(_lacking(regime, evidence), evidence)
             # If unknown, `missing` already lists what these lack.
-            why = (
-                "possible: it needs what was not measured" if verdict is None else f"not measured: {', '.join(lacking)}"
-            )
+            why = f"not measured: {', '.join(lacking)}" if named else "possible: it needs what was not measured"
             ranked.append((2, RunnerUp(regime.name, why)))
     return tuple(runner_up for _, runner_up in sorted(ranked, key=lambda pair: pair[0]))

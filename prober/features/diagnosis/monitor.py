@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from prober.config.serving import DecodeBoundSpec
 from prober.exposition.families import Registry
 from prober.features.diagnosis import series
-from prober.features.diagnosis.clues import Evidence, WindowFeatures
-from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
+from prober.features.diagnosis.clues import Evidence, Name, WindowFeatures
+from prober.features.diagnosis.diagnosis import Diagnosis, diagnose, undecided
 from prober.features.diagnosis.window import WARM, Hardware, window_features
 from prober.measure.bandwidth_bound import UnknownFigure, memory_bandwidth
 from prober.measure.engine_signals import EngineSignals, PageReading, without_buckets
@@ -23,6 +23,7 @@ from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 
 EVALUATE_EVERY_S = 15.0
+SETTLE_S = 60.0  # time for which a diagnosis must stay the same before it is named
 WINDOW_S = 600.0  # length of the present window, and of a usual one
 MIN_PROBES = 30  # per window and workload; of rare probes a window reaches further back
 MAX_PROBES = 150  # per window and workload, and readings: evaluation then takes less than 2 ms
@@ -68,7 +69,7 @@ class TargetDiagnosis(TargetObserver):
     """Evidence and diagnosis of one target. A workload includes its series of warm prompts.
 
     readings, devices: of the engine's page and of the GPUs, with seconds of the monotonic clock.
-    diagnosis: None while nothing is breached and nothing drifts.
+    diagnosis: None while nothing is breached and nothing drifts; `unknown` until a cause has fitted for SETTLE_S.
     """
 
     def __init__(
@@ -89,6 +90,9 @@ class TargetDiagnosis(TargetObserver):
         self.readings: deque[tuple[float, EngineSignals]] = deque(maxlen=MAX_PROBES)
         self.devices: deque[tuple[float, Sequence[GpuReading]]] = deque(maxlen=MAX_PROBES)
         self.diagnosis: Diagnosis | None = None
+        self._verdict: Diagnosis | None = None  # of the latest evaluation
+        self._same_since_s = self._window_began_s
+        self._logged: tuple[Name, ...] = ()
         self.configured()
 
     def configured(self) -> None:
@@ -99,7 +103,7 @@ class TargetDiagnosis(TargetObserver):
                 base = workload.removesuffix(WARM)
                 slos[base] = (*slos.get(base, ()), *(slo for slo in judged if slo.threshold_s is not None))
         self._slos, self.decode = slos, spec.decode_bound
-        self._show(None)
+        self._show()
 
     def probe_ended(self, result: ProbeResult) -> None:
         base = result.workload.removesuffix(WARM)
@@ -134,7 +138,7 @@ class TargetDiagnosis(TargetObserver):
                 present = _features(self, probes)
                 self._registry.show(series.BOUND_RATIO, present.over_bound, self.name)
                 diagnosis = self._diagnose(workload, present, breached)
-        self._take(diagnosis)
+        self._take(diagnosis, now_s)
         if troubled:
             self._window_began_s = now_s
         else:
@@ -142,18 +146,32 @@ class TargetDiagnosis(TargetObserver):
 
     def _diagnose(self, workload: str, present: WindowFeatures, breached: dict[str, float]) -> Diagnosis:
         engine = self.readings[-1][1].info.engine if self.readings else None
-        return diagnose(Evidence(present, _typical(self._usual.get(workload, ())), breached, engine))
+        diagnosed = _regimes(self.diagnosis)
+        usual = _typical(self._usual.get(workload, ()))
+        return diagnose(Evidence(present, usual, breached, engine), diagnosed=diagnosed)
 
-    def _take(self, diagnosis: Diagnosis | None) -> None:
-        self._show(diagnosis.regime if diagnosis else None)
-        if diagnosis is not None and (self.diagnosis is None or diagnosis.regime != self.diagnosis.regime):
-            log.info("target=%s diagnosis: %s", self.name, diagnosis.regime)
+    def _take(self, verdict: Diagnosis | None, now_s: float) -> None:
+        """Show a diagnosis that has held for SETTLE_S, `unknown` until then."""
+        if _regimes(verdict) != _regimes(self._verdict):
+            self._same_since_s = now_s
+        self._verdict, settled = verdict, now_s - self._same_since_s >= SETTLE_S
+        self.diagnosis = (
+            verdict if verdict is None or settled or verdict.regime == "unknown" else undecided(verdict, SETTLE_S)
+        )
+        self._show()
+        if verdict is None:
+            self._logged = ()
+        elif settled and verdict.regimes != self._logged:
+            self._logged = verdict.regimes
+            log.info("target=%s diagnosis: %s", self.name, " and ".join(verdict.regimes))
             unix_s = self._observed.target.clock.unix_s()
-            self._events.append(TargetEvent(unix_s, self.name, "diagnosis", diagnosis.text()))
-        self.diagnosis = diagnosis
+            self._events.append(TargetEvent(unix_s, self.name, "diagnosis", verdict.text()))
 
-    def _show(self, regime: str | None) -> None:
-        self._registry.show_one(series.REGIME, regime, series.REGIMES, self.name)
+    def _show(self) -> None:
+        for regime in series.REGIMES:
+            self._registry[series.REGIME.name].value(self.name, regime).value = float(
+                regime in _regimes(self.diagnosis)
+            )
 
     def _learn(self, windows: dict[str, list[ProbeResult]], now_s: float) -> None:
         """Keep a window without trouble as a usual one."""
@@ -168,6 +186,10 @@ class TargetDiagnosis(TargetObserver):
 
     def _now_s(self) -> float:
         return self._observed.target.clock.now_ns() / 1e9
+
+
+def _regimes(diagnosis: Diagnosis | None) -> tuple[Name, ...]:
+    return diagnosis.regimes if diagnosis is not None else ()
 
 
 def _latest(probes: Sequence[ProbeResult], now_s: float) -> list[ProbeResult]:
@@ -198,11 +220,12 @@ def _features(target: "TargetDiagnosis", probes: Sequence[ProbeResult]) -> Windo
     since_s = min((probe.timeline.intended_ns for probe in probes), default=0) / 1e9
     readings = [(at_s, signals) for at_s, signals in target.readings if at_s >= since_s]
     devices = [gpus for at_s, gpus in target.devices if at_s >= since_s]
-    return window_features(probes, readings, devices, _hardware(target.decode, devices[-1] if devices else ()))
+    ranks = max((signals.ranks or 1 for _, signals in readings), default=1)
+    return window_features(probes, readings, devices, _hardware(target.decode, devices[-1] if devices else (), ranks))
 
 
-def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading]) -> Hardware | None:
-    """Hardware from the configuration and the GPUs; None if either does not tell it."""
+def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading], ranks: int) -> Hardware | None:
+    """Hardware of one rank, from the configuration and the GPUs; None if either does not tell it."""
     if decode is None:
         return None
     bandwidth = decode.memory_bandwidth_bytes_per_s
@@ -212,7 +235,7 @@ def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading]) -> 
         if looked_up is None or isinstance(looked_up, UnknownFigure):
             return None
         bandwidth = looked_up
-    return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices)))
+    return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices) // ranks))
 
 
 def _typical(windows: Sequence[WindowFeatures]) -> WindowFeatures:

@@ -7,7 +7,8 @@ from prober.features.diagnosis.clues import Name
 
 REGIME = gauge(
     "llmslo_regime_active",
-    "1 for the diagnosed cause while an SLO is breached or a latency has drifted.",
+    "1 for the diagnosed cause, or for both of two, while an SLO is breached or a latency has drifted; "
+    "unknown until a cause has fitted for a minute.",
     "target",
     "regime",
 )

@@ -6,11 +6,12 @@
 Features whose input is missing are absent. 2,000 probes take milliseconds.
 """
 
-from bisect import bisect_left
+import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean, median, stdev, variance
 
 from prober.features.diagnosis.clues import Figures, WindowFeatures
 from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_s, measured_to_bound_ratio
@@ -27,6 +28,8 @@ QS = (0.5, 0.9, 0.99)
 MIN_LENGTH_RATIO = 1.5  # of the long third of prompts to the short one; below it the slope is noise
 MAX_LENGTH_DIFFERENCE = 0.1  # between prompts of similar length, as a share of the length
 MAX_GAPS = 4_000  # ITLs that are used, from evenly spaced probes: sorting them takes most of the time
+MIN_WAITING_READINGS = 5
+MIN_BLOCKS = 10  # of readings, for a variance
 WARM = "_warm"  # suffix of the name of a workload's series of warm prompts, see `Workload.series`
 
 
@@ -56,29 +59,38 @@ def window_features(
     ttfts = [(probe, ttft) for probe in good if (ttft := probe.timeline.ttft_s) is not None]
     cold = [(probe, ttft) for probe, ttft in ttfts if not probe.workload.endswith(WARM)] or ttfts
     lengths = [(length, ttft) for probe, ttft in cold if (length := _prompt_tokens(probe))]
+    mean_s, error_s = _mean_and_error([ttft for _, ttft in cold])
     gaps, are_single_tokens = _gaps(good)
     step_s = _step_s(gaps) if are_single_tokens else None
-    cold_s, warm_s = _cold_and_warm(ttfts)
-    context = _context_tokens(readings)
+    cold_s, warm_s, saving_error_s = _cold_and_warm(ttfts)
     running = _mean(s.requests_running for _, s in readings)
+    waiting = _mean(s.requests_waiting for _, s in readings)
     page = _page(readings)
+    queue_s = _observed_mean(readings, lambda s: s.queue_seconds)
     return WindowFeatures(
         ttft_s=_figures([ttft for _, ttft in cold]),
         itl_s=_figures(gaps),
         tpot_s=_figures([tpot for probe in good if (tpot := probe.timeline.tpot_s) is not None]),
         send_lag_s=_figures([lag for probe in probes if (lag := probe.timeline.send_lag_s) is not None]),
-        ttft_mean_s=fmean(ttft for _, ttft in cold) if len(cold) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None,
+        ttft_mean_s=mean_s,
+        ttft_mean_error_s=error_s,
         step_s=step_s,
         ttft_per_prompt_token_s=per_prompt_token(lengths),
         prompt_tokens=median(length for length, _ in lengths) if lengths else None,
         ttft_cold_s=cold_s,
         ttft_warm_s=warm_s,
+        saving_error_s=saving_error_s,
         connect_s=_connect_s(good),
         late_ratio=_late_ratio(probes),
         held_back_ratio=_held_back_ratio(good),
         running=running,
-        waiting=_mean(s.requests_waiting for _, s in readings),
+        waiting=waiting,
+        waiting_at_most_running_ratio=_waiting_at_most_running_ratio(readings),
         kv_usage_ratio=_high(s.kv_cache_usage_ratio_max for _, s in readings),
+        kv_free_tokens=_kv_free_tokens(readings),
+        requests_per_s=page.requests_per_s,
+        requests_dispersion=_requests_dispersion(readings),
+        prompt_tokens_per_request=page.prompt_tokens_per_request,
         preemptions_per_s=page.preemptions_per_s,
         generated_tokens_per_s=page.generated_tokens_per_s,
         computed_prompt_tokens_per_s=page.computed_prompt_tokens_per_s,
@@ -86,13 +98,13 @@ def window_features(
         prefix_hit_ratio=page.prefix_hit_ratio,
         engine_ttft_s=_observed_mean(readings, lambda s: s.ttft_seconds),
         engine_itl_s=_observed_mean(readings, lambda s: s.itl_seconds or s.tpot_seconds),
-        engine_queue_s=_observed_mean(readings, lambda s: s.queue_seconds),
+        engine_queue_s=queue_s,
         gpu_utilization_ratio=_mean(d.utilization_ratio for reading in devices for d in reading),
         gpu_clock_hertz=_mean(d.sm_clock_hertz for reading in devices for d in reading),
         gpu_throttled_ratio=_mean(
             float(bool(d.throttled)) for reading in devices for d in reading if d.throttled is not None
         ),
-        over_bound=_over_bound(hardware, step_s, context, running),
+        over_bound=_over_bound(hardware, step_s, readings, running),
     )
 
 
@@ -117,6 +129,8 @@ def per_prompt_token(samples: Sequence[tuple[float, float]]) -> float | None:
 class _Page:
     """Features from the counters of the page."""
 
+    requests_per_s: float | None
+    prompt_tokens_per_request: float | None
     preemptions_per_s: float | None
     generated_tokens_per_s: float | None
     computed_prompt_tokens_per_s: float | None
@@ -128,7 +142,11 @@ def _page(readings: Sequence[Reading]) -> _Page:
     prompts = _rate(readings, lambda s: s.prompt_tokens_total)
     queries = _rate(readings, lambda s: s.prefix_cache_queries_tokens_total)
     hits = _rate(readings, lambda s: s.prefix_cache_hits_tokens_total)
+    requests = _rate(readings, _requests_total)
+    lengths = _observed_mean(readings, lambda s: s.prompt_tokens)
     return _Page(
+        requests,
+        prompts / requests if lengths is None and prompts is not None and requests else lengths,
         _rate(readings, lambda s: s.preemptions_total),
         _rate(readings, lambda s: s.generation_tokens_total),
         prompts if prompts is None or hits is None else max(0.0, prompts - hits),
@@ -166,23 +184,38 @@ def _step_s(gaps: Sequence[float]) -> float | None:
     return (sorted(gaps)[len(gaps) // 4] or None) if len(gaps) >= MIN_SAMPLES_BY_QUANTILE[0.9] else None
 
 
-def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float | None, float | None]:
-    """Median TTFT of cold and of warm prompts; each warm prompt is paired with the cold one of its workload nearest in length."""
+def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, float, float] | tuple[None, None, None]:
+    """Medians of the TTFT of cold and of warm prompts, and the standard error of their difference.
+
+    A warm prompt is compared with the cold ones of its workload that are of similar length. The error is that of a median of normal
+    samples, from the quartiles, which a few slow requests do not change.
+    """
     series: dict[str, list[tuple[int, float]]] = {}
     for probe, ttft in ttfts:
         if length := _prompt_tokens(probe):
             series.setdefault(probe.workload, []).append((length, ttft))
     pairs: list[tuple[float, float]] = []
+    compared: dict[tuple[str, int], float] = {}
     for name, warm in series.items():
-        cold = sorted(series.get(name.removesuffix(WARM), ())) if name.endswith(WARM) else []
-        for length, ttft in warm if cold else ():
-            place = bisect_left(cold, (length, 0.0))
-            near = min(cold[max(0, place - 1) : place + 1], key=lambda sample: abs(sample[0] - length))
-            if abs(near[0] - length) <= MAX_LENGTH_DIFFERENCE * length:
-                pairs.append((near[1], ttft))
-    if len(pairs) < MIN_SAMPLES_BY_QUANTILE[0.5]:
-        return None, None
-    return median(cold_s for cold_s, _ in pairs), median(warm_s for _, warm_s in pairs)
+        cold = series.get(name.removesuffix(WARM), ()) if name.endswith(WARM) else ()
+        for length, ttft in warm:
+            near = {
+                (name, place): cold_s
+                for place, (cold_length, cold_s) in enumerate(cold)
+                if abs(cold_length - length) <= MAX_LENGTH_DIFFERENCE * length
+            }
+            if near:
+                pairs.append((median(near.values()), ttft))
+                compared |= near
+    if min(len(pairs), len(compared)) < MIN_SAMPLES_BY_QUANTILE[0.5]:
+        return None, None, None
+    error_s = math.hypot(_median_error(list(compared.values())), _median_error([warm_s for _, warm_s in pairs]))
+    return median(cold_s for cold_s, _ in pairs), median(warm_s for _, warm_s in pairs), error_s
+
+
+def _median_error(samples: Sequence[float]) -> float:
+    low, _, high = statistics.quantiles(samples, n=4)
+    return 1.2533 * (high - low) / 1.349 / math.sqrt(len(samples))
 
 
 def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
@@ -208,6 +241,13 @@ def _held_back_ratio(probes: Iterable[ProbeResult]) -> float | None:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
+
+
+def _mean_and_error(samples: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean and its standard error, for independent samples; None if they are too few."""
+    if len(samples) < MIN_SAMPLES_BY_QUANTILE[0.5]:
+        return None, None
+    return fmean(samples), stdev(samples) / math.sqrt(len(samples))
 
 
 def _high(values: Iterable[float | None]) -> float | None:
@@ -242,26 +282,66 @@ def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], En
     return _increment(sums) / count if count else None
 
 
-def _context_tokens(readings: Sequence[Reading]) -> float | None:
-    """Mean tokens of running requests in the KV cache."""
-    return _mean(
-        s.kv_cache_usage_ratio_mean * s.kv_cache_capacity_tokens
+def _requests_total(signals: EngineSignals) -> float | None:
+    """Requests, as counted by the first histogram or counter that the page has."""
+    for histogram in (signals.queue_seconds, signals.ttft_seconds):
+        if histogram is not None and histogram.counts:
+            return histogram.counts[-1]
+    return signals.requests_finished_total
+
+
+def _requests_dispersion(readings: Sequence[Reading]) -> float | None:
+    """Variance over mean of the requests between every third reading: 1 for arrivals at random, more for bursts."""
+    totals = [total for _, signals in readings[::3] if (total := _requests_total(signals)) is not None]
+    counts = [max(0.0, after - before) for before, after in pairwise(totals)]
+    return variance(counts) / mean if len(counts) >= MIN_BLOCKS and (mean := fmean(counts)) else None
+
+
+def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:
+    """Of the readings with waiting requests, the share with as many running ones as were ever read; None if they are too few.
+
+    A limit of slots keeps the number of running requests there while any request waits; a lack of space in the cache does not.
+    """
+    known = [
+        (s.requests_waiting, s.requests_running)
         for _, s in readings
-        if s.kv_cache_usage_ratio_mean is not None and s.kv_cache_capacity_tokens is not None
+        if s.requests_waiting is not None and s.requests_running is not None
+    ]
+    most = max((running for _, running in known), default=0.0)
+    at_most = [running >= most for waiting, running in known if waiting >= 1]
+    return fmean(at_most) if len(at_most) >= MIN_WAITING_READINGS else None
+
+
+def _kv_free_tokens(readings: Sequence[Reading]) -> float | None:
+    """10th percentile of the free tokens of the fullest rank."""
+    free = sorted(
+        (1 - s.kv_cache_usage_ratio_max) * s.kv_cache_capacity_tokens / (s.ranks or 1)
+        for _, s in readings
+        if s.kv_cache_usage_ratio_max is not None and s.kv_cache_capacity_tokens is not None
     )
+    return free[len(free) // 10] if free else None
 
 
 def _over_bound(
-    hardware: Hardware | None, step_s: float | None, context: float | None, running: float | None
+    hardware: Hardware | None, step_s: float | None, readings: Sequence[Reading], running: float | None
 ) -> float | None:
-    """Decode speed over the bandwidth bound; None without the context of the batch, which the bound depends on."""
+    """Decode speed over the bandwidth bound; None without the context of the batch, which the bound depends on.
+
+    Each rank reads the weights, and the context of its own requests.
+    """
+    context = _mean(
+        s.kv_cache_usage_ratio_mean * s.kv_cache_capacity_tokens / (s.ranks or 1)
+        for _, s in readings
+        if s.kv_cache_usage_ratio_mean is not None and s.kv_cache_capacity_tokens is not None
+    )
     if hardware is None or not step_s or context is None or running is None:
         return None
+    ranks = max(s.ranks or 1 for _, s in readings)
     per_s = decode_bound_tokens_per_s(
         hardware.model,
         hardware.memory_bandwidth_bytes_per_s,
         gpus=hardware.gpus,
         context_tokens=context,
-        sequences=max(1.0, running),
+        sequences=max(1.0, running / ranks),
     )
     return measured_to_bound_ratio(step_s, per_s)

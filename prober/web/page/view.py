@@ -200,8 +200,9 @@ class PageView:
     problems: Sequence[Problem] = ()
 
 
-def _cause(regime: str) -> str:
-    return "cause unknown" if regime == "unknown" else f"likely cause: {regime.replace('_', ' ')}"
+def _cause(regimes: Sequence[str]) -> str:
+    names = " and ".join(regime.replace("_", " ") for regime in regimes)
+    return "cause unknown" if names == "unknown" else f"likely cause{'s' if len(regimes) > 1 else ''}: {names}"
 
 
 def concern(view: TargetView) -> Concern:
@@ -211,7 +212,7 @@ def concern(view: TargetView) -> Concern:
     missed = [standing for standing in view.standings if standing.state == "missed"]
     without_data = [standing for standing in view.standings if standing.state == "no_data"]
     drifted = [drift for drift in view.drifts if drift.verdict.active]
-    cause = _cause(view.diagnosis.regime) if view.diagnosis else ""
+    cause = _cause(view.diagnosis.regimes) if view.diagnosis else ""
     if view.paused_unix_s is not None:
         return Concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")
     if view.state is TargetState.FAILING:

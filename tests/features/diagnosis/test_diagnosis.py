@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prober.features.diagnosis.clues import Evidence, Figures, WindowFeatures
-from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
+from prober.features.diagnosis.diagnosis import Diagnosis, diagnose, undecided
 from prober.features.diagnosis.knobs import KNOBS
 from prober.features.diagnosis.regimes import REGIMES
 from prober.measure.engines import TABLES
@@ -25,16 +25,22 @@ HEALTHY = WindowFeatures(
     tpot_s=quantiles(0.011),
     send_lag_s=quantiles(0.0002),
     ttft_mean_s=0.080,
+    ttft_mean_error_s=0.004,
     step_s=0.010,
     ttft_per_prompt_token_s=0.0001,
     prompt_tokens=300.0,
     ttft_cold_s=0.200,
     ttft_warm_s=0.080,
+    saving_error_s=0.005,
     connect_s=0.002,
     late_ratio=0.0,
     running=4.0,
     waiting=0.0,
     kv_usage_ratio=0.2,
+    kv_free_tokens=300_000.0,
+    requests_per_s=25.0,
+    requests_dispersion=1.1,
+    prompt_tokens_per_request=800.0,
     preemptions_per_s=0.0,
     generated_tokens_per_s=400.0,
     computed_prompt_tokens_per_s=1_000.0,
@@ -42,7 +48,7 @@ HEALTHY = WindowFeatures(
     prefix_hit_ratio=0.5,
     engine_ttft_s=0.150,
     engine_itl_s=0.012,
-    engine_queue_s=0.010,
+    engine_queue_s=0.002,
     gpu_utilization_ratio=0.9,
     gpu_clock_hertz=1.4e9,
     gpu_throttled_ratio=0.05,
@@ -50,7 +56,7 @@ HEALTHY = WindowFeatures(
 )
 SLOWER_ENGINE: dict[str, Any] = {
     "ttft_s": quantiles(0.200),
-    "ttft_mean_s": 0.240,
+    "ttft_mean_s": 0.340,
     "engine_ttft_s": 0.400,
 }
 BREACHES: dict[str, dict[str, Any]] = {
@@ -64,7 +70,9 @@ BREACHES: dict[str, dict[str, Any]] = {
     "cache_pressure": {
         **SLOWER_ENGINE,
         "kv_usage_ratio": 0.99,
-        "preemptions_per_s": 0.4,
+        "kv_free_tokens": 300.0,
+        "waiting_at_most_running_ratio": 0.1,
+        "preemptions_per_s": 0.6,
         "waiting": 6.0,
         "engine_queue_s": 0.220,
     },
@@ -100,7 +108,7 @@ BREACHES: dict[str, dict[str, Any]] = {
         "ttft_cold_s": 0.8,
         "ttft_warm_s": 0.3,
         "engine_ttft_s": 0.450,
-        "engine_queue_s": 0.030,
+        "engine_queue_s": 0.003,
     },
     "queueing": {**SLOWER_ENGINE, "waiting": 7.0, "engine_queue_s": 0.250, "generated_tokens_per_s": 900.0},
 }
@@ -151,7 +159,7 @@ def test_quantiles_without_enough_samples_are_not_used(regime: str) -> None:
         changes[name] = tuple(replace(figure, count=19) for figure in changes.get(name, getattr(HEALTHY, name)))
     diagnosis = diagnosed(replace(HEALTHY, **changes))
     assert diagnosis.regime in (regime, "unknown")
-    assert not any(finding.figure == "TTFT growth" for finding in diagnosis.evidence)
+    assert not any(finding.detail.startswith(("p50", "p90", "p99")) for finding in diagnosis.evidence)
 
 
 def test_a_slow_first_token_without_the_engines_page_is_unknown() -> None:
@@ -170,6 +178,14 @@ def test_a_figure_is_listed_once(regime: str) -> None:
     diagnosis = diagnosed(replace(HEALTHY, **BREACHES[regime])).evidence
     assert len({finding.figure for finding in diagnosis}) == len(diagnosis)
     assert all(finding.amount.endswith("%") for finding in diagnosis if finding.unit == "ratio")
+
+
+def test_a_growth_of_longer_prompts_is_not_outside_the_engine() -> None:
+    """The probes' prompts take three times as long as those of others: +40 ms for these are +120 ms for the probes."""
+    before = replace(HEALTHY, ttft_mean_s=0.450)
+    slower = replace(before, ttft_mean_s=0.630, ttft_s=quantiles(0.16), engine_ttft_s=0.190)
+    assert diagnosed(slower, before).regime == "unknown"
+    assert diagnosed(replace(slower, engine_ttft_s=0.155), before).regime == "network"
 
 
 def test_held_back_answers_support_the_network() -> None:
@@ -204,9 +220,182 @@ def test_two_regimes_that_do_not_explain_each_other_are_unknown() -> None:
     assert "warm and cold probes" in diagnosis.next_measurement
 
 
+QUEUEING: dict[str, Any] = {**BREACHES["queueing"]}
+
+
+@pytest.mark.parametrize(("queue_s", "waiting"), [(0.250, 0.0), (0.250, 1.5), (0.020, 9.0)])
+def test_a_queue_time_that_the_waiting_requests_contradict_is_not_used(queue_s: float, waiting: float) -> None:
+    """25 requests/s that wait 250 ms are 6 waiting (Little's law). A page that reads something else is told, and its clue not used."""
+    diagnosis = diagnosed(replace(HEALTHY, **{**QUEUEING, "engine_queue_s": queue_s, "waiting": waiting}), ttft=0.1)
+    assert not any("queue time" in finding.figure for finding in diagnosis.evidence)
+    assert len(diagnosis.doubts) == 1
+    assert f"not used: {diagnosis.doubts[0]}" in diagnosis.text()
+    assert "would be" in diagnosis.doubts[0]
+    assert f"the page reads {waiting:.3g}" in diagnosis.doubts[0]
+    assert diagnosed(replace(HEALTHY, **QUEUEING), ttft=0.1).doubts == ()
+
+
+def test_a_backlog_of_the_front_is_no_queueing() -> None:
+    """The page counts it as queue time, but nothing waits for the scheduler: `unknown`."""
+    backlog = replace(HEALTHY, **{**QUEUEING, "engine_queue_s": 0.250, "waiting": 0.2})
+    assert diagnosed(backlog, ttft=0.1).regime == "unknown"
+
+
+def test_long_prompts_of_others_do_not_dilute_queueing() -> None:
+    """They raise the engine's mean TTFT by their own prefill. The probes' mean TTFT is that of the probes' own length."""
+    diagnosis = diagnosed(replace(HEALTHY, **{**QUEUEING, "engine_ttft_s": 1.5, "prompt_tokens_per_request": 4_000.0}))
+    assert diagnosis.regime == "queueing", diagnosis.text()
+
+
+@pytest.mark.parametrize(
+    ("load", "regime"),
+    [
+        ({}, "unknown"),
+        ({"generated_tokens_per_s": 540.0}, "queueing"),
+        ({"prompt_tokens_per_request": 1_100.0}, "queueing"),
+        ({"requests_dispersion": 4.4}, "queueing"),
+        ({"requests_dispersion": 2.2}, "unknown"),
+        ({"waiting_at_most_running_ratio": 0.8}, "queueing"),
+        ({"waiting_at_most_running_ratio": 0.1}, "unknown"),
+    ],
+)
+def test_a_queue_without_more_to_do_is_a_consequence(load: dict[str, Any], regime: str) -> None:
+    """Queueing is the cause with more work, longer prompts, bursts, or all slots taken; else something makes the service slower."""
+    waiting = {**QUEUEING, "generated_tokens_per_s": 400.0}
+    assert diagnosed(replace(HEALTHY, **{**waiting, **load})).regime == regime
+
+
+def test_a_tail_that_only_the_mean_shows() -> None:
+    """A hundred probes are too few for a p99: the mean grew by more than three of its errors, and no quantile did."""
+    tail = {**QUEUEING, "ttft_s": HEALTHY.ttft_s, "ttft_mean_error_s": 0.08}
+    assert diagnosed(replace(HEALTHY, **tail)).regime == "queueing"
+    assert diagnosed(replace(HEALTHY, **{**tail, "ttft_mean_error_s": 0.1})).regime == "unknown"
+
+
+def test_a_lost_prefix_makes_warm_prompts_slower() -> None:
+    """Cold prompts that became as fast as warm ones, or a saving that is known too badly, are no lost prefix."""
+    page: dict[str, Any] = dict.fromkeys(("prefix_hit_ratio", "prefix_hit_tokens_per_s"))
+    lost = {**BREACHES["prefix_miss"], **page}
+    before = replace(HEALTHY, **page)
+    assert diagnosed(replace(HEALTHY, **lost), before).regime == "prefix_miss"
+    assert (
+        diagnosed(replace(HEALTHY, **{**lost, "ttft_cold_s": 0.085, "ttft_warm_s": 0.080}), before).regime == "unknown"
+    )
+    assert diagnosed(replace(HEALTHY, **lost, saving_error_s=0.05), before).regime == "unknown"
+
+
+def test_a_wait_for_the_running_step_is_no_queueing() -> None:
+    """Queue time that grew by less than two decode steps."""
+    step = replace(
+        HEALTHY,
+        ttft_mean_s=0.100,
+        ttft_s=quantiles(0.08),
+        engine_queue_s=0.020,
+        waiting=0.5,
+        engine_ttft_s=0.168,
+        generated_tokens_per_s=600.0,
+    )
+    diagnosis = diagnosed(step)
+    assert diagnosis.regime == "unknown"
+    assert any("decode steps" in other.why for other in diagnosis.runners_up if other.regime == "queueing")
+
+
+def test_a_growth_within_its_error_is_not_divided() -> None:
+    """A mean TTFT of few or scattered probes grew by less than four standard errors: no share of it is computed."""
+    scattered = replace(HEALTHY, **{**BREACHES["network"], "connect_s": 0.002}, ttft_mean_error_s=0.04)
+    assert diagnosed(replace(scattered, ttft_mean_error_s=0.01)).regime == "network"
+    assert diagnosed(scattered).regime == "unknown"
+
+
+@pytest.mark.parametrize("usage", [0.93, 0.99])
+def test_a_full_cache_without_harm_is_not_the_cause(usage: float) -> None:
+    """Nobody is preempted, and space for many prompts is free: requests that wait, wait for slots."""
+    full: dict[str, Any] = {"kv_usage_ratio": usage, "kv_free_tokens": 4_000.0}
+    assert (
+        diagnosed(replace(HEALTHY, **{**BREACHES["decode_far_from_bound"], **full})).regime == "decode_far_from_bound"
+    )
+    assert diagnosed(replace(HEALTHY, **{**QUEUEING, **full})).regime == "queueing"
+    at_limit: dict[str, Any] = {"kv_usage_ratio": usage, "kv_free_tokens": 100.0, "waiting_at_most_running_ratio": 0.95}
+    assert diagnosed(replace(HEALTHY, **{**QUEUEING, **at_limit})).regime == "queueing"
+
+
+def test_a_cache_as_full_as_before_is_not_the_cause() -> None:
+    """Some pages count blocks that only the prefix cache holds."""
+    full = replace(HEALTHY, kv_usage_ratio=0.97, kv_free_tokens=300.0)
+    waiting = {**BREACHES["cache_pressure"], "preemptions_per_s": 0.0, "kv_free_tokens": 290.0}
+    assert diagnosed(replace(full, **waiting), full).regime == "unknown"
+    assert diagnosed(replace(full, **waiting), replace(full, kv_free_tokens=9_000.0)).regime == "cache_pressure"
+
+
+def test_slower_steps_do_not_explain_a_first_token() -> None:
+    """Decode near its bound is no cause while only the TTFT's SLO is breached."""
+    slower = replace(HEALTHY, **BREACHES["memory_bound_decode"])
+    assert diagnosed(slower, ttft=0.1).regime == "unknown"
+    assert diagnosed(slower, ttft=0.1, itl=0.01).regime == "memory_bound_decode"
+
+
+def test_a_cause_that_is_not_evident_is_not_one_of_two() -> None:
+    """Connecting explains the TTFT's growth, and decode near its bound that of the ITL, which has no evidence of its own: unknown."""
+    both = {**BREACHES["memory_bound_decode"], "ttft_s": quantiles(0.160), "ttft_mean_s": 0.180, "connect_s": 0.102}
+    assert diagnosed(replace(HEALTHY, **both), ttft=0.1, itl=0.01).regime == "unknown"
+
+
+def test_waiting_for_space_is_cache_pressure_without_preemptions() -> None:
+    """No prompt fits, and fewer requests run than did at other times."""
+    full = {**BREACHES["cache_pressure"], "preemptions_per_s": 0.0}
+    assert diagnosed(replace(HEALTHY, **full)).regime == "cache_pressure"
+    assert diagnosed(replace(HEALTHY, **{**full, "kv_free_tokens": None})).regime == "unknown"
+    for load in ({"requests_per_s": 32.0, "waiting": 7.0}, {"prompt_tokens_per_request": 1_100.0}):
+        assert diagnosed(replace(HEALTHY, **{**full, **load})).regime == "unknown", "an overload fills any cache"
+
+
+def test_two_evident_causes_are_both_named() -> None:
+    """Connecting and queueing are each a large part of the TTFT's growth: both, with the evidence and advice of both."""
+    both = {**QUEUEING, "ttft_s": quantiles(0.35), "ttft_mean_s": 0.480, "connect_s": 0.152}
+    diagnosis = diagnosed(replace(HEALTHY, **both))
+    assert diagnosis.regimes == ("network", "queueing"), diagnosis.text()
+    assert diagnosis.text().startswith("two causes: network and queueing: ")
+    assert {"share of connecting in TTFT growth", "share of queue time in TTFT growth"} <= {
+        finding.figure for finding in diagnosis.evidence
+    }
+    assert len({finding.figure for finding in diagnosis.evidence}) == len(diagnosis.evidence)
+    assert {"add replicas", "serve nearer to the users, and keep connections open"} <= {a.do for a in diagnosis.advice}
+    assert "a sweep" in diagnosis.next_measurement
+    assert "beside the same probe through the gateway" in diagnosis.next_measurement
+
+
+def test_a_small_part_is_not_a_second_cause() -> None:
+    """Connecting grew by a tenth of the TTFT's growth."""
+    assert diagnosed(replace(HEALTHY, **{**QUEUEING, "connect_s": 0.020})).regimes == ("queueing",)
+
+
+@pytest.mark.parametrize("regime", BREACHES)
+def test_a_single_cause_is_not_two(regime: str) -> None:
+    """The typical evidence of each regime names that one alone."""
+    assert diagnosed(replace(HEALTHY, **BREACHES[regime])).second is None
+
+
+def test_a_diagnosed_regime_stays_while_its_clues_fail_by_little() -> None:
+    """67% of the growth outside the engine does not begin a diagnosis of the network (70%), but does not end one; 58% ends it."""
+    for inside_s, stays in ((0.033, True), (0.042, False)):
+        outside = replace(HEALTHY, ttft_s=quantiles(0.160), ttft_mean_s=0.180, engine_ttft_s=0.150 + inside_s)
+        evidence = Evidence(outside, HEALTHY)
+        assert diagnose(evidence).regime == "unknown"
+        assert (diagnose(evidence, diagnosed=("network",)).regime == "network") is stays
+
+
+def test_an_undecided_diagnosis_is_unknown() -> None:
+    """It says which cause fits, and has neither its evidence nor its advice."""
+    diagnosis = undecided(diagnosed(replace(HEALTHY, **QUEUEING)), 60.0)
+    assert (diagnosis.regimes, diagnosis.evidence, diagnosis.advice) == (("unknown",), (), ())
+    assert "queueing fits now" in diagnosis.means
+
+
 def test_a_consequence_is_a_runner_up() -> None:
     """Requests wait because prompts are computed again: prefix_miss, with queueing as its consequence."""
-    diagnosis = diagnosed(replace(HEALTHY, **{**BREACHES["prefix_miss"], "waiting": 6.0, "engine_queue_s": 0.200}))
+    diagnosis = diagnosed(
+        replace(HEALTHY, **{**BREACHES["prefix_miss"], "waiting": 6.0, "engine_queue_s": 0.200, "ttft_mean_s": 0.340})
+    )
     assert diagnosis.regime == "prefix_miss"
     assert ("queueing", "follows from prefix_miss") in diagnosis.runners_up
 

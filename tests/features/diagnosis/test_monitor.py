@@ -12,11 +12,13 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
+from prober.features.diagnosis.clues import Evidence
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.monitor import (
     BREACH_BURN_RATE,
     EVALUATE_EVERY_S,
     MIN_PROBES,
+    SETTLE_S,
     WINDOW_S,
     DiagnosisMonitor,
     TargetDiagnosis,
@@ -59,6 +61,7 @@ class Scene:
         self.monitor = DiagnosisMonitor(self.families, self.events)
         self.target = observed(spec(), self.monitor, clock=self.clock)
         self.rng, self.now_s, self.queued = Random(1), 0.0, (0.0, 0.0)
+        self.gpus, self.page = [GPU], CALM
 
     def run_for(
         self,
@@ -80,9 +83,9 @@ class Scene:
             self.queued = count, total
             queue = EngineHistogram((1.0,), (count, count), total)
             first = EngineHistogram((1.0,), (count, count), total + ttft_s * count)
-            page = replace(CALM, requests_waiting=waiting, queue_seconds=queue, ttft_seconds=first)
+            page = replace(self.page, requests_waiting=waiting, queue_seconds=queue, ttft_seconds=first)
             self.target.page_read(PageReading(round(self.now_s * 1e9), 0, page))
-            self.target.gpus_read([GPU], "")
+            self.target.gpus_read(self.gpus, "")
             self.evaluate()
 
     def evaluate(self) -> None:
@@ -117,7 +120,7 @@ def test_a_breach_is_diagnosed_while_it_lasts() -> None:
     scene.run_for(3 * WINDOW_S, 0.1, 0.0, 0.0)
     assert scene.regimes() == set()
     assert scene.diagnosis is None
-    scene.run_for(WINDOW_S, 0.1, 0.6, 5.0)
+    scene.run_for(WINDOW_S, 0.1, 0.6, 1.0)
     assert scene.regimes() == {"queueing"}
     verdict = scene.diagnosis
     assert verdict is not None
@@ -128,6 +131,51 @@ def test_a_breach_is_diagnosed_while_it_lasts() -> None:
     scene.run_for(2 * WINDOW_S, 0.1, 0.0, 0.0)
     assert scene.regimes() == set()
     assert scene.diagnosis is None
+
+
+def test_a_cause_is_named_once_it_has_fitted_for_a_minute() -> None:
+    """Until then, and after a change of the cause, the series, the page and the text say `unknown` and which cause fits."""
+    scene = Scene()
+    scene.run_for(3 * WINDOW_S, 0.1, 0.0, 0.0)
+    states: list[tuple[set[str], str]] = []
+    for _ in range(60):
+        scene.run_for(5, 0.1, 0.6, 1.0)
+        states.append((scene.regimes(), scene.diagnosis.means if scene.diagnosis else ""))
+    first = next(place for place, (_, means) in enumerate(states) if "queueing fits now" in means)
+    named = next(place for place, (regimes, _) in enumerate(states) if regimes == {"queueing"})
+    assert (named - first) * 5 == SETTLE_S
+    assert all(regimes in (set(), {"unknown"}) for regimes, _ in states[:named])
+    assert all(regimes == {"queueing"} for regimes, _ in states[named:])
+    assert [event.text.split(":")[0] for event in scene.events.latest("t")] == ["queueing"], "undecided is no event"
+
+
+def test_a_target_between_two_causes_does_not_flip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verdicts that change every 15 s name nothing; once one lasts it is named. Each evaluation knows the cause that is shown."""
+    scene = Scene()
+    scene.run_for(WINDOW_S, 0.1, 0.6, 1.0)
+    assert scene.diagnosis is not None
+    queueing = scene.diagnosis
+    assert queueing.regime == "queueing"
+    network = replace(queueing, regime="network")
+    both = replace(network, second="queueing")
+    verdicts = [network, queueing] * 10 + [both] * 5
+    shown: list[tuple[str, ...]] = []
+
+    def verdict(evidence: Evidence, diagnosed: tuple[str, ...]) -> Diagnosis:
+        shown.append(diagnosed)
+        return verdicts.pop(0)
+
+    monkeypatch.setattr("prober.features.diagnosis.monitor.diagnose", verdict)
+    seen: list[set[str]] = []
+    while verdicts:
+        scene.clock.ns += 15 * 10**9
+        scene.evaluate()
+        seen.append(scene.regimes())
+    assert seen[:24] == [{"unknown"}] * 24
+    assert seen[24] == {"network", "queueing"}, "both labels of two causes"
+    assert shown[0] == ("queueing",)
+    assert set(shown[1:]) == {("unknown",)}
+    assert scene.events.latest("t")[0].text.startswith("two causes: network and queueing: ")
 
 
 def test_too_few_bad_probes_are_not_a_breach() -> None:
@@ -171,6 +219,16 @@ def test_decode_speed_is_compared_with_the_bandwidth_bound() -> None:
     slow = elsewhere.bound()
     assert slow is not None
     assert abs(slow - (16e9 + 30_000 * 131_072) / 0.3e12 / 0.1) < 0.01
+
+
+def test_ranks_share_the_gpus_of_a_machine() -> None:
+    """Two ranks on two GPUs, each with half of the requests and of the context: each GPU reads the weights of one rank."""
+    scene = Scene()
+    scene.gpus, scene.page = [GPU, replace(GPU, index=1)], replace(CALM, ranks=2)
+    scene.run_for(WINDOW_S + 5 * MIN_PROBES, 0.1, 0.0, 0.0, itl_s=0.008)
+    ratio = scene.bound()
+    assert ratio is not None
+    assert abs(ratio - (16e9 + 15_000 * 131_072) / 3.35e12 / 0.008) < 0.01
 
 
 def test_drift_of_either_series_of_a_workload_is_diagnosed() -> None:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -180,6 +181,74 @@ def test_gpu_features_are_means() -> None:
     features = window_features([], (), [card(frozenset()), card(frozenset({ThrottleReason.THERMAL})), card(None)])
     assert (features.gpu_throttled_ratio, features.gpu_clock_hertz, features.gpu_utilization_ratio) == (0.5, 1e9, None)
     assert window_features([], (), [card(None)]).gpu_throttled_ratio is None
+
+
+def test_each_rank_reads_its_own_context() -> None:
+    """Two ranks with four requests and half of the context each decode as fast as one rank with as much."""
+    hardware = Hardware(DecodeModel(8e9, 2, 125_000), 2e12)
+    one = replace(
+        PAGE, ranks=1, requests_running=4.0, kv_cache_usage_ratio_mean=0.1, kv_cache_capacity_tokens=160_000.0
+    )
+    two = replace(one, ranks=2, requests_running=8.0, kv_cache_capacity_tokens=320_000.0)
+    probes = [probe(step_ms=10)] * 20
+    features = [window_features(probes, [(0.0, page)], (), hardware) for page in (one, two)]
+    assert features[0].over_bound == features[1].over_bound == pytest.approx(0.9)
+
+
+def test_requests_are_counted_by_the_first_counter_of_the_page() -> None:
+    """Histogram of queue time, of TTFT, or finished requests; prompt tokens per request from their histogram, or from the totals."""
+
+    def page(count: float, **signals: Any) -> EngineSignals:
+        return replace(PAGE, requests_finished_total=count, prompt_tokens_total=100 * count, **signals)
+
+    counters = window_features([], [(0.0, page(10)), (5.0, page(20))])
+    assert (counters.requests_per_s, counters.prompt_tokens_per_request) == (2.0, 100.0)
+    queue = [EngineHistogram((), (count,), 1.0) for count in (10, 25)]
+    lengths = [EngineHistogram((), (count,), total) for count, total in ((10, 0.0), (15, 4_000.0))]
+    histograms = window_features(
+        [],
+        [
+            (5.0 * at, page(10 + 10 * at, queue_seconds=queue[at], ttft_seconds=lengths[at], prompt_tokens=lengths[at]))
+            for at in (0, 1)
+        ],
+    )
+    assert (histograms.requests_per_s, histograms.prompt_tokens_per_request) == (3.0, 800.0)
+
+
+def test_readings_at_the_most_running_requests() -> None:
+    """Of five or more readings with waiting requests, the share with as many running ones as were ever read."""
+    readings = [
+        (5.0 * at, replace(PAGE, requests_waiting=waiting, requests_running=running))
+        for at, (waiting, running) in enumerate([(0.0, 8.0), (0.0, 2.0), *[(1.0, 8.0)] * 3, (2.0, 7.0)])
+    ]
+    assert window_features([], readings).waiting_at_most_running_ratio is None
+    more = [*readings, (99.0, replace(PAGE, requests_waiting=1.0, requests_running=8.0))]
+    assert window_features([], more).waiting_at_most_running_ratio == pytest.approx(0.8)
+
+
+def test_bursts_show_in_the_dispersion_of_requests() -> None:
+    """Counts between every third reading: variance over mean; none for less than eleven such readings."""
+    totals = [0.0]
+    for block in range(12):
+        totals += [totals[-1] + (20.0 if block % 2 else 0.0)] * 3
+    readings = [(5.0 * at, replace(PAGE, requests_finished_total=total)) for at, total in enumerate(totals)]
+    assert window_features([], readings).requests_dispersion == pytest.approx(10.9, abs=0.1)
+    assert window_features([], readings[:28]).requests_dispersion is None
+
+
+def test_free_tokens_are_those_of_the_fullest_rank() -> None:
+    """Half of the rank's capacity is free in nine of ten readings, a tenth in the last."""
+    page = replace(PAGE, ranks=2, kv_cache_capacity_tokens=20_000.0)
+    usages = [0.5] * 9 + [0.9]
+    readings = [(5.0 * at, replace(page, kv_cache_usage_ratio_max=usage)) for at, usage in enumerate(usages)]
+    assert window_features([], readings[:9]).kv_free_tokens == pytest.approx(5_000)
+    assert window_features([], [*readings, (99.0, readings[-1][1])]).kv_free_tokens == pytest.approx(1_000)
+
+
+def test_the_mean_has_a_standard_error() -> None:
+    """Of 25 probes with a standard deviation of 10 ms: 2 ms."""
+    features = window_features([probe(ttft_ms=40 + 20 * (i % 2)) for i in range(25)])
+    assert features.ttft_mean_error_s == pytest.approx(0.002, rel=0.05)
 
 
 def test_the_bound_needs_the_context_of_the_batch() -> None:
