@@ -96,8 +96,8 @@ class Baseline:
         return self.coefficients[0], sqrt(self.variance[0]), 0.0
 
     def fifth(self, expected: float, load: float) -> int:
-        """Index of the reference at this expected log and load."""
-        return bisect_right(self.cuts, load if self.factor == "load" else expected) if self.cuts else 0
+        """Index of the fifth in which this expected log and load are."""
+        return bisect_right(self.cuts, load if self.factor == "load" else expected)
 
     def whitened(self, residual: float, before: float | None) -> float:
         """The part of a residual that its predecessor does not predict; without one, scaled to the same spread."""

@@ -286,7 +286,7 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     phi, before = baseline.correlation, state.before
     whitened = baseline.whitened(residual, None) if before is None else residual - phi * before
     state.before = residual if is_known else None
-    fifth = baseline.fifth(expected, load)
+    fifth = baseline.fifth(expected, load) if baseline.cuts else 0
     reference, table = baseline.references[fifth], state.tables[fifth]
     stake = 1 / (baseline.inflations[fifth] * state.caution)
     lead = slope * (state.quick_load - load) * (1 - phi)
@@ -409,9 +409,11 @@ def _smooth(state: Drift, unix_s: float, load: float | None) -> None:
         return
     if state.load is None:
         state.load, state.quick_load, state.loads = load, load, 0
-    state.loads += 1
-    state.load += (load - state.load) / min(state.loads, LOAD_SAMPLES)
-    state.quick_load += (load - state.quick_load) / min(state.loads, QUICK_LOAD_SAMPLES)
+    if state.loads < LOAD_SAMPLES:
+        state.loads += 1
+    count = state.loads
+    state.load += (load - state.load) / count
+    state.quick_load += (load - state.quick_load) / (count if count < QUICK_LOAD_SAMPLES else QUICK_LOAD_SAMPLES)
     state.load_s, state.unloaded = unix_s, 0
 
 

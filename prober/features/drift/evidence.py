@@ -62,7 +62,8 @@ class Mixture:
             total += grown
             k += 1
         for weight, cut, above, below in self.tails:
-            weighed[k] = grown = (weighed[k] + weight) * (above if z > cut else below) ** stake
+            ratio = above if z > cut else below
+            weighed[k] = grown = (weighed[k] + weight) * (ratio if stake == 1 else ratio**stake)
             total += grown
             k += 1
         return total

@@ -335,6 +335,29 @@ def test_what_was_dumped_continues_as_if_never_stopped(samples: int) -> None:
     assert dump(twin) == dump(state)
 
 
+def hits_by_load(rng: Random, load: float) -> float:
+    """A latency of a cache whose hits become rare with load."""
+    return math.exp(rng.gauss(-1.0 if rng.random() > load / 40 else 0.2, 0.15))
+
+
+def test_a_hit_rate_that_falls_with_load_is_no_regression() -> None:
+    """Five references, no alarm in two days, +50% found; all of it survives a restart."""
+    rng, blocks, t = Random(33), Blocks(SPREAD_EVERY_S), 0.0
+    while not blocks.full:
+        t += 5.0
+        blocks.add(t, math.log(hits_by_load(rng, day(t))), day(t), linked=True)
+    state = new_state(SETTINGS)
+    adopt(state, learn_baseline(blocks), settled=True)
+    state.last_s, state.stretch, state.spread = t, None, None
+    assert state.baseline is not None
+    assert len(state.baseline.references) == 5
+    assert events(run(state, 2 * 17_280, lambda: hits_by_load(rng, day(state.last_s + 5)), day)) == []
+    assert run(state, 720, lambda: 1.5 * hits_by_load(rng, day(state.last_s + 5)), day)[-1].cause == "regression"
+    twin = restore(SETTINGS, dump(state))
+    assert dump(twin) == dump(state)
+    assert shifts(twin) == shifts(state) != []
+
+
 def test_an_alarm_survives_a_restart() -> None:
     """Active, since when, and the shifts are what they were."""
     state, draw = settled(), noise(Random(16))
