@@ -269,8 +269,8 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     baseline = state.baseline
     if baseline is None:
         return state, DriftVerdict("learning", 0.0)
-    if baseline.factor == "load" and state.load is None:
-        return state, _verdict_without_load(state, unix_s)
+    if baseline.factor == "load" and (state.load is None or _is_beyond(state, baseline, state.load)):
+        return state, _paused_verdict(state, unix_s)._replace(event=event)
     load = state.load or 0.0
     expected, error, slope = baseline.expected(unix_s, load)
     doubt = state.doubt * error + state.allowance
@@ -527,8 +527,13 @@ def _update_load_alarm(state: Drift, baseline: Baseline, unix_s: float, expected
     return None
 
 
-def _verdict_without_load(state: Drift, unix_s: float) -> DriftVerdict:
-    """The verdict without load if the baseline needs it; learn again if it is missing for longer than an alarm may last."""
+def _is_beyond(state: Drift, baseline: Baseline, load: float) -> bool:
+    """Whether the engine is busier than ever in a provisional baseline, which knows part of a day: its curve ends there."""
+    return not state.settled and state.alarm is None and load > baseline.busiest
+
+
+def _paused_verdict(state: Drift, unix_s: float) -> DriftVerdict:
+    """The verdict where the baseline cannot judge; learn again if the load is missing for longer than an alarm may last."""
     state.before = None
     if unix_s - state.load_s > state.settings.accept_after_s:
         _relearn(state, everything=True)

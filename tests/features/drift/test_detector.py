@@ -228,6 +228,17 @@ def test_slower_because_busier_is_load_and_no_regression() -> None:
     assert [event for _, event in events(verdicts)] == ["recovered"]
 
 
+def test_a_provisional_baseline_does_not_judge_beyond_its_loads() -> None:
+    """Seven quiet hours tell nothing of a load four times as high: the evidence is held until three days are learnt."""
+    state, draw = new_state(SETTINGS), noise(Random(34))
+    run(state, 6_000, draw, lambda t: 5 + math.sin(t / 3_600))
+    before = run(state, 1, draw, lambda _t: 5.0)[-1]
+    assert before.phase == "provisional"
+    verdicts = run(state, 2_000, lambda: 3 * draw(), lambda _t: 20.0)
+    assert not any(verdict.active for verdict in verdicts)
+    assert {verdict.evidence for verdict in verdicts[LOAD_SAMPLES:]} == {verdicts[-1].evidence}
+
+
 def test_without_its_load_it_abstains_then_learns_without() -> None:
     """A baseline that needs the load holds its evidence while the load is unknown, and gives way when it stays unknown."""
     state, draw = settled(loaded=True), noise(Random(12))
