@@ -354,14 +354,14 @@ def _inflation(means: Sequence[float]) -> float:
 
 
 def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
-    """The model with the inflation of each reference. An excess within the errors of the estimate counts as none."""
+    """The model with the inflation of each reference. An excess within two errors of the estimate counts as none."""
     means, high, following = _no_means(), 0, 0
     for block in range(BLOCK_COUNT):
         of_block = _add_block(model, blocks, block, means)
         high, following = high + of_block[0], following + of_block[1]
         yield
     pooled = _inflation([mean for of in means for mean in of])
-    if pooled < 1 + math.sqrt(2 / BLOCK_COUNT):
+    if pooled < 1 + 2 * math.sqrt(2 / BLOCK_COUNT):
         pooled = 1.0
     if high:
         chance = (
