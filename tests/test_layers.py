@@ -38,7 +38,7 @@ PURE_FOLDERS = {
 PURE_MODULES = {
     "probing": {"alerts", "connect_lead", "dashboard", "event_log", "series", "shard", "trust"},
     "features.slo": {"dashboard", "firing", "rules", "series", "status"},
-    "features.drift": {"alerts", "baseline", "dashboard", "detector", "evidence", "serialization"},
+    "features.drift": {"alerts", "baseline", "blocks", "dashboard", "detector", "evidence", "fitting", "serialization"},
     "features.engines": {"alerts", "answering_model", "continuity", "dashboard", "page_reading", "series"},
     "features.gpu": {"alerts", "dashboard", "series"},
     "features.diagnosis": {"clues", "dashboard", "diagnosis", "knobs", "phases", "regimes", "window"},

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from prober.exposition.buckets import representatives
 from prober.exposition.families import Value
-from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES
+from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES
 from prober.features.drift.detector import Observation
 from prober.features.drift.monitor import DriftMonitor
 from prober.net.clock import Clock

@@ -12,20 +12,13 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from math import exp, log1p
+from operator import mul
 from typing import Literal, NamedTuple
 
-from prober.features.drift.baseline import (
-    DAY_S,
-    QUANTILES,
-    SPREAD_EVERY_S,
-    Baseline,
-    Blocks,
-    blocks_of_samples,
-    fit,
-    learn_baseline,
-    scores,
-)
+from prober.features.drift.baseline import QUANTILES, Baseline, scores
+from prober.features.drift.blocks import DAY_S, SPREAD_EVERY_S, SPREAD_S, Blocks, blocks_of_samples, week_hours
 from prober.features.drift.evidence import MATERIAL_INDEX, Mixture, mixture
+from prober.features.drift.fitting import fit, learn_baseline
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, quantiles
 
 Phase = Literal["learning", "provisional", "settled"]
@@ -45,8 +38,15 @@ PROVISIONAL_DOUBT_ERRORS = (
 RING_SAMPLES = MIN_SAMPLES_BY_QUANTILE[0.99]  # enough for every reported quantile
 RECOVERY_EVIDENCE = math.log(1e4)  # log evidence against the change that ends an alarm
 PROVISIONAL_THINNING = (
-    8  # a provisional baseline stores every 8th reference value, as the samples of the next one are in memory too
+    10  # a provisional baseline stores every 10th reference value, as the samples of the next one are in memory too
 )
+UNSEEN_CHANGES = (
+    6.0  # material changes by which an hour not seen may be slower than all others, until three days were seen
+)
+MIN_VISIT_SHARE = 0.25  # of the samples of an hour that make its level known
+# A slowdown that ends by itself within a day shows that the level wanders more than the baseline knew: the next one takes more
+# evidence, and less again after a week without one.
+CAUTION_GROWTH, MAX_CAUTION, CAUTION_S = 2.0, 16.0, 7 * DAY_S
 SEED_CORRELATION = 0.6  # histograms have no order: assume the correlation of the worst tested case
 
 
@@ -104,11 +104,12 @@ class Shift:
 
 @dataclass(slots=True)
 class Ring:
-    """Latest samples: times (whole seconds) and residuals."""
+    """Latest samples: times (whole seconds), residuals, and the fifths of the factor, if there is a reference for each."""
 
     count: int = 0
     times: "array[int]" = field(default_factory=lambda: array("I", [0]) * RING_SAMPLES)
     residuals: "array[float]" = field(default_factory=lambda: array("f", [0]) * RING_SAMPLES)
+    fifths: "array[int]" = field(default_factory=lambda: array("B"))
 
     def latest(self, count: int) -> Iterable[int]:
         """Indices of the latest `count` samples that are still stored, newest first."""
@@ -133,6 +134,27 @@ class Alarm:
 
 
 @dataclass(slots=True)
+class Improvement:
+    """An improvement that becomes the baseline if it lasts.
+
+    since_s: when the evidence reached the threshold
+    against: log evidence that it is over
+    """
+
+    since_s: float
+    against: float = 0.0
+
+
+@dataclass(slots=True)
+class Visit:
+    """First samples in an hour of the week that the baseline has not seen."""
+
+    hour: int
+    count: int = 0
+    mean_log: float = 0.0
+
+
+@dataclass(slots=True)
 class Fit:
     """A fit in progress. spread: of the blocks spread over days."""
 
@@ -147,13 +169,15 @@ class Drift:
 
     gap_s: the longest between neighbours
     stretch: samples for a provisional baseline; spread: samples for one over days
-    mixture, table, doubt: derived from baseline and settings
+    mixture, tables, doubt: derived from baseline and settings
     allowance: possible error of a whitened residual because the baseline is provisional; derived
     slower: evidence of each bet times its weight; faster: evidence of an improvement
     judged: samples since the evidence was 0
     before: residual of the previous sample; None across a gap
     load, quick_load: smoothed; load is None if it was unknown for longer than it is smoothed over
     load_s: time of the last known load; unloaded: samples since
+    loads: samples that are smoothed in the load
+    caution: inflation of the scores in addition to that of the baseline, since `caution_s`
     """
 
     settings: Settings
@@ -163,7 +187,7 @@ class Drift:
     fit: Fit | None = None
     baseline: Baseline | None = None
     mixture: Mixture | None = None
-    table: "array[float]" = field(default_factory=lambda: array("f"))
+    tables: "tuple[array[float], ...]" = ()
     doubt: float = DOUBT_ERRORS
     allowance: float = 0.0
     settled: bool = False
@@ -177,7 +201,12 @@ class Drift:
     quick_load: float = 0.0
     load_s: float = -math.inf
     unloaded: int = 0
+    loads: int = 0
+    caution: float = 1.0
+    caution_s: float = -math.inf
     alarm: Alarm | None = None
+    improvement: Improvement | None = None
+    visit: Visit | None = None
     busy_since_s: float | None = None
 
 
@@ -214,7 +243,8 @@ def derive(state: Drift) -> None:
     baseline = state.baseline
     assert baseline is not None
     state.mixture = mixture(baseline, state.settings.material, state.settings.threshold)
-    state.table = scores(len(baseline.reference))
+    state.ring.fifths = (state.ring.fifths or array("B", [0]) * RING_SAMPLES) if baseline.cuts else array("B")
+    state.tables = tuple(scores(len(reference)) for reference in baseline.references)
     state.doubt, state.allowance = guards(state.settings, baseline, settled=state.settled)
 
 
@@ -232,53 +262,78 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     linked = abs(unix_s - state.last_s) <= state.gap_s  # probes may end in another order than they began
     state.last_s = unix_s
     if not linked:
-        state.before = None
+        state.before = state.load = None
     if load is not None or state.load is not None:
         _smooth(state, unix_s, load)
     event = _learn(state, unix_s, log, linked=linked) if state.spread is not None and state.alarm is None else None
     baseline = state.baseline
     if baseline is None:
         return state, DriftVerdict("learning", 0.0)
-    if baseline.factor == "load" and state.load is None:
-        return state, _verdict_without_load(state, unix_s)
+    if baseline.factor == "load" and (state.load is None or _is_beyond(state, baseline, state.load)):
+        return state, _paused_verdict(state, unix_s)._replace(event=event)
     load = state.load or 0.0
     expected, error, slope = baseline.expected(unix_s, load)
+    doubt = state.doubt * error + state.allowance
+    is_known = expected == expected  # not NaN
+    if not is_known or state.visit is not None:
+        _visit(state, baseline, unix_s, log, is_known=is_known)
+    if not is_known:
+        # An hour of the week that the baseline has not seen may be as slow as the slowest that it has seen, or a little slower.
+        expected, state.before = baseline.slowest, None
+        material = math.log1p(state.settings.material) * (1 - baseline.correlation)
+        doubt = material if state.settled else UNSEEN_CHANGES * material
     residual = log - expected
     phi, before = baseline.correlation, state.before
     whitened = baseline.whitened(residual, None) if before is None else residual - phi * before
-    state.before = residual
-    reference, table = baseline.reference, state.table
-    doubt = state.doubt * error + state.allowance
+    state.before = residual if is_known else None
+    fifth = baseline.fifth(expected, load) if baseline.cuts else 0
+    reference, table = baseline.references[fifth], state.tables[fifth]
+    stake = 1 / (baseline.inflations[fifth] * state.caution)
     lead = slope * (state.quick_load - load) * (1 - phi)
     score = table[bisect_right(reference, whitened - doubt - (lead if lead > 0 else 0.0))]
     ring = state.ring
     at = ring.count % RING_SAMPLES
     ring.times[at], ring.residuals[at] = int(unix_s), residual
+    if baseline.cuts:
+        ring.fifths[at] = fifth
     ring.count += 1
     if state.alarm is not None:
-        return state, _update_alarm(state, score, unix_s)
-    faster = -table[bisect_right(reference, whitened + doubt - (lead if lead < 0 else 0.0))]
-    return state, _judge(state, unix_s, score, faster, expected, event)
+        return state, _update_alarm(state, score, unix_s, stake)
+    faster = -table[bisect_right(reference, whitened + doubt - (lead if lead < 0 else 0.0))] if is_known else None
+    return state, _judge(state, unix_s, score, faster, expected, event, stake)
+
+
+def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_known: bool) -> None:
+    """Learn an hour of the week that the baseline has not seen, unless there is an alarm, whose samples belong in no baseline."""
+    hour, visit = int(week_hours(unix_s)), state.visit
+    if visit is not None and (visit.hour != hour or state.alarm is not None):
+        if state.alarm is None and visit.count >= MIN_VISIT_SHARE * 3_600 * state.settings.rate_per_s:
+            state.baseline = baseline.with_hour(visit.hour, visit.mean_log, visit.count)
+        state.visit = visit = None
+    if state.alarm is None and math.isnan(baseline.hours[hour]):
+        visit = state.visit = visit or Visit(hour)
+        visit.count += 1
+        visit.mean_log += (log - visit.mean_log) / visit.count
 
 
 def _judge(
-    state: Drift, unix_s: float, slower: float, faster: float, expected: float, event: Event | None
+    state: Drift, unix_s: float, slower: float, faster: float | None, expected: float, event: Event | None, stake: float
 ) -> DriftVerdict:
-    """Update the evidence by the normal scores for a slowdown and for an improvement."""
+    """Update the evidence by the normal scores for a slowdown and for an improvement, None at an hour not seen."""
     mix = state.mixture
     assert mix is not None
     state.judged += 1
-    total = mix.grow(state.slower, slower)
+    if state.caution > 1 and unix_s - state.caution_s > CAUTION_S:
+        state.caution, state.caution_s = max(1.0, state.caution / CAUTION_GROWTH), unix_s
+    total = mix.grow(state.slower, slower, stake)
     if total >= mix.threshold:
         state.alarm = _new_alarm(state, mix, unix_s)
         return _active_verdict(state, "alarm")
-    d, c = mix.faster
-    state.faster = (state.faster + 1) * exp(d * faster + c)
-    if state.faster >= mix.threshold:
+    if faster is not None and _is_improved(state, mix, faster, unix_s, stake):
         _relearn(state, everything=state.settled)
         return DriftVerdict("learning", 0.0, event="improved")
     evidence = log1p(total) * mix.unit
-    if not state.settled:
+    if not state.settled or faster is None:
         return DriftVerdict("provisional", evidence, False, None, None, event)
     baseline = state.baseline
     if baseline is not None and baseline.factor == "load":
@@ -291,6 +346,25 @@ def _judge(
     return DriftVerdict("settled", evidence, False, None, None, event)
 
 
+def _is_improved(state: Drift, mix: Mixture, faster: float, unix_s: float, stake: float) -> bool:
+    """Whether the signal is faster and stays so. Without its load for three days: a weekend or a holiday is no improvement."""
+    d, c = mix.faster
+    log = stake * (d * faster + c)
+    improvement, baseline = state.improvement, state.baseline
+    assert baseline is not None
+    if improvement is None:
+        state.faster = (state.faster + 1) * exp(log)
+        if state.faster < mix.threshold:
+            return False
+        state.improvement, state.faster = Improvement(unix_s), 0.0
+        return baseline.factor != "hour"
+    improvement.against = max(0.0, improvement.against - log)
+    if improvement.against >= math.log(mix.threshold):
+        state.improvement = None
+        return False
+    return unix_s - improvement.since_s >= SPREAD_S
+
+
 def shifts(state: Drift) -> list[Shift]:
     """Shifts of the quantiles since the change, if there are enough samples; empty without an active regression.
 
@@ -299,8 +373,14 @@ def shifts(state: Drift) -> list[Shift]:
     """
     if state.alarm is None or state.baseline is None:
         return []
-    residuals = [state.ring.residuals[at] for at in state.ring.latest(state.alarm.after)]
-    levels = dict(zip(QUANTILES, state.baseline.quantiles, strict=True))
+    places = list(state.ring.latest(state.alarm.after))
+    residuals = [state.ring.residuals[at] for at in places]
+    fifths = [state.ring.fifths[at] if state.baseline.cuts else 0 for at in places]
+    shares = [fifths.count(fifth) for fifth in range(len(state.baseline.quantiles))]
+    levels = {
+        q: sum(map(mul, shares, of_fifths)) / len(places)
+        for q, of_fifths in zip(QUANTILES, zip(*state.baseline.quantiles, strict=True), strict=True)
+    }
     return [
         Shift(
             now.q,
@@ -328,10 +408,12 @@ def _smooth(state: Drift, unix_s: float, load: float | None) -> None:
             state.load = None
         return
     if state.load is None:
-        state.load = state.quick_load = load
-    else:
-        state.load += (load - state.load) / LOAD_SAMPLES
-        state.quick_load += (load - state.quick_load) / QUICK_LOAD_SAMPLES
+        state.load, state.quick_load, state.loads = load, load, 0
+    if state.loads < LOAD_SAMPLES:
+        state.loads += 1
+    count = state.loads
+    state.load += (load - state.load) / count
+    state.quick_load += (load - state.quick_load) / (count if count < QUICK_LOAD_SAMPLES else QUICK_LOAD_SAMPLES)
     state.load_s, state.unloaded = unix_s, 0
 
 
@@ -366,7 +448,7 @@ def start_fit(state: Drift, *, spread: bool) -> Fit:
 def _relearn(state: Drift, *, everything: bool) -> None:
     """Drop the baseline and learn again. Samples collected over days are kept unless `everything` is dropped."""
     state.baseline = state.mixture = None
-    state.settled = False
+    state.settled, state.caution = False, 1.0
     state.stretch = Blocks(0.0)
     if everything:
         state.spread, state.fit = Blocks(SPREAD_EVERY_S), None
@@ -378,6 +460,7 @@ def _reset_evidence(state: Drift) -> None:
     """Set all evidence to 0."""
     state.slower = [0.0] * (state.mixture.components if state.mixture else 0)
     state.faster = 0.0
+    state.improvement = state.visit = None
     state.judged = 0
 
 
@@ -393,7 +476,9 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
     places = list(ring.latest(state.judged))
     for count, (at, before) in enumerate(pairwise(places), 1):
         whitened = baseline.whitened(ring.residuals[at], ring.residuals[before])
-        total += mix.log(won, state.table[bisect_right(baseline.reference, whitened - state.allowance)])
+        fifth = ring.fifths[at] if baseline.cuts else 0
+        score = state.tables[fifth][bisect_right(baseline.references[fifth], whitened - state.allowance)]
+        total += mix.log(won, score) / baseline.inflations[fifth]
         if total > best:
             best, after, since = total, count, float(ring.times[at])
     if state.spread is not None:
@@ -401,16 +486,18 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
     return Alarm(won if won >= len(mix.shifts) else MATERIAL_INDEX, since, unix_s, after)
 
 
-def _update_alarm(state: Drift, score: float, unix_s: float) -> DriftVerdict:
+def _update_alarm(state: Drift, score: float, unix_s: float, stake: float) -> DriftVerdict:
     """Update an active alarm, which ends by evidence or, after `accept_after_s`, by a new baseline."""
     alarm, mix = state.alarm, state.mixture
     assert alarm is not None
     assert mix is not None
     alarm.after += 1
-    alarm.against = max(0.0, alarm.against - mix.log(alarm.component, score))
+    alarm.against = max(0.0, alarm.against - stake * mix.log(alarm.component, score))
     if alarm.against >= RECOVERY_EVIDENCE:
         state.alarm = None
         _reset_evidence(state)
+        if unix_s - alarm.since_s < DAY_S:
+            state.caution, state.caution_s = min(MAX_CAUTION, CAUTION_GROWTH * state.caution), unix_s
         return DriftVerdict("settled" if state.settled else "provisional", 0.0, event="recovered")
     if unix_s - alarm.raised_s >= state.settings.accept_after_s:
         _relearn(state, everything=True)
@@ -440,8 +527,13 @@ def _update_load_alarm(state: Drift, baseline: Baseline, unix_s: float, expected
     return None
 
 
-def _verdict_without_load(state: Drift, unix_s: float) -> DriftVerdict:
-    """The verdict without load if the baseline needs it; learn again if it is missing for longer than an alarm may last."""
+def _is_beyond(state: Drift, baseline: Baseline, load: float) -> bool:
+    """Whether the engine is busier than ever in a provisional baseline, which knows part of a day: its curve ends there."""
+    return not state.settled and state.alarm is None and load > baseline.busiest
+
+
+def _paused_verdict(state: Drift, unix_s: float) -> DriftVerdict:
+    """The verdict where the baseline cannot judge; learn again if the load is missing for longer than an alarm may last."""
     state.before = None
     if unix_s - state.load_s > state.settings.accept_after_s:
         _relearn(state, everything=True)

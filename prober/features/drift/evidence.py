@@ -26,6 +26,7 @@ TAILS = ((0.99, 0.04, 0.08), (0.998, 0.03, 0.17))  # (quantile, share above it w
 TAIL_DOUBT_ERRORS = 1.5  # standard errors of the share above a learned quantile
 EPSILON_SDS = 0.02  # error of a learned distribution apart from its level
 LOAD_EPSILON_SDS = 0.035  # the same with load as factor: the rest of its noise, and its lag, look like drift
+FIFTH_EPSILON_SDS = 0.02  # in addition where a reference has a fifth of the samples
 MAX_WANDER_SDS = 3.0  # largest wander of the level, in its own standard deviations
 
 
@@ -50,15 +51,19 @@ class Mixture:
         """Number of bets: shifts first, then tails."""
         return len(self.shifts) + len(self.tails)
 
-    def grow(self, weighed: list[float], z: float) -> float:
-        """Add a score to the evidence, weight × R of each component, in place. Returns the sum."""
+    def grow(self, weighed: list[float], z: float, stake: float) -> float:
+        """Add a score to the evidence, weight × R of each component, in place. Returns the sum.
+
+        stake: power of each bet, at most 1; a bet with mean at most 1 keeps it (Jensen)
+        """
         k, total = 0, 0.0
         for weight, d, c in self.shifts:
-            weighed[k] = grown = (weighed[k] + weight) * exp(d * z + c)
+            weighed[k] = grown = (weighed[k] + weight) * exp(stake * (d * z + c))
             total += grown
             k += 1
         for weight, cut, above, below in self.tails:
-            weighed[k] = grown = (weighed[k] + weight) * (above if z > cut else below)
+            ratio = above if z > cut else below
+            weighed[k] = grown = (weighed[k] + weight) * (ratio if stake == 1 else ratio**stake)
             total += grown
             k += 1
         return total
@@ -74,11 +79,13 @@ class Mixture:
 
 def gain(baseline: Baseline, log_shift: float) -> float:
     """Mean change of the normal score, in its standard deviations, when the log of every sample rises by `log_shift`."""
-    reference = baseline.reference
-    table = scores(len(reference))
     by = log_shift * (1 - baseline.correlation)
-    picks = range(len(reference) // 200, len(reference), max(1, len(reference) // 100))
-    return sum(table[bisect_right(reference, reference[i] + by)] - table[i] for i in picks) / len(picks)
+    gains = []
+    for reference in baseline.references:
+        table = scores(len(reference))
+        picks = range(len(reference) // 200, len(reference), max(1, len(reference) // 100))
+        gains.append(sum(table[bisect_right(reference, reference[i] + by)] - table[i] for i in picks) / len(picks))
+    return sum(gains) / len(gains)
 
 
 def mixture(baseline: Baseline, material: float, threshold: float) -> Mixture:
@@ -91,7 +98,10 @@ def mixture(baseline: Baseline, material: float, threshold: float) -> Mixture:
     score_shift = gain(baseline, log_shift)
     wander = baseline.wander * score_shift / log_shift
     smallest = min(max(score_shift, MIN_SHIFT_SDS), MAX_SHIFT_SDS)
+    samples = min(map(len, baseline.references))
     baseline_error = LOAD_EPSILON_SDS if baseline.factor == "load" else EPSILON_SDS
+    if baseline.cuts:
+        baseline_error += FIFTH_EPSILON_SDS
     shifts: list[tuple[float, float, float]] = []
     for multiple, weight in SHIFT_MULTIPLES:
         d = min(multiple * smallest, MAX_SHIFT_SDS)
@@ -99,6 +109,6 @@ def mixture(baseline: Baseline, material: float, threshold: float) -> Mixture:
         shifts.append((weight, d, -d * epsilon - d * d / 2))
     tails = []
     for q, grown, weight in TAILS:
-        share = 1 - q + TAIL_DOUBT_ERRORS * math.sqrt(q * (1 - q) / len(baseline.reference))
+        share = 1 - q + TAIL_DOUBT_ERRORS * math.sqrt(q * (1 - q) / samples)
         tails.append((weight, NormalDist().inv_cdf(q) + wander, grown / share, (1 - grown) / (1 - share)))
     return Mixture(threshold, 1 / math.log1p(threshold), tuple(shifts), tuple(tails), shifts[IMPROVEMENT_INDEX][1:])

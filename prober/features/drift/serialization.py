@@ -12,12 +12,31 @@ from base64 import b64decode, b64encode
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from prober.features.drift.baseline import Baseline, Blocks
-from prober.features.drift.detector import Alarm, Drift, Ring, Settings, derive, new_state, start_fit
+from prober.features.drift.baseline import Baseline
+from prober.features.drift.blocks import Blocks
+from prober.features.drift.detector import (
+    Alarm,
+    Drift,
+    Improvement,
+    Ring,
+    Settings,
+    Visit,
+    derive,
+    new_state,
+    start_fit,
+)
 
-FORMAT = "llmslo-drift-1"
-DERIVED = {"settings", "gap_s", "mixture", "table", "doubt", "allowance", "run"}
-PARTS = {"baseline": Baseline, "stretch": Blocks, "spread": Blocks, "ring": Ring, "alarm": Alarm}
+FORMAT, OLD_FORMAT = "llmslo-drift-2", "llmslo-drift-1"
+DERIVED = {"settings", "gap_s", "mixture", "tables", "doubt", "allowance", "run"}
+PARTS = {
+    "baseline": Baseline,
+    "stretch": Blocks,
+    "spread": Blocks,
+    "ring": Ring,
+    "alarm": Alarm,
+    "improvement": Improvement,
+    "visit": Visit,
+}
 
 
 def dump(state: Drift) -> bytes:
@@ -33,6 +52,8 @@ def restore(settings: Settings, data: bytes) -> Drift:
     """
     head, _, body = data.partition(b"\n")
     name, _, checksum = head.decode("ascii", "replace").partition(" ")
+    if name == OLD_FORMAT:
+        raise ValueError("an older version saved it, whose baselines have one reference for all loads")
     if name != FORMAT:
         raise ValueError(f"not a drift state of format {FORMAT}: it begins with {name[:40]!r}")
     if checksum != f"{zlib.crc32(body):08x}":
@@ -48,7 +69,7 @@ def _plain(value: Any) -> Any:
         return {"type": value.typecode, "bytes": b64encode(value.tobytes()).decode()}
     if is_dataclass(value):
         return {part.name: _plain(getattr(value, part.name)) for part in fields(value) if part.name not in DERIVED}
-    return value
+    return [_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
 def _state(settings: Settings, document: dict[str, Any]) -> Drift:
@@ -75,4 +96,4 @@ def _value(document: Any) -> Any:
         values = array(document["type"])
         values.frombytes(b64decode(document["bytes"], validate=True))
         return values
-    return tuple(document) if isinstance(document, list) else document
+    return tuple(map(_value, document)) if isinstance(document, list) else document

@@ -6,14 +6,17 @@ from sys import getsizeof
 from types import FunctionType, ModuleType
 from typing import Any
 
-from prober.features.drift.baseline import BLOCK_COUNT, BLOCK_SAMPLES, scores
+from prober.features.drift.baseline import scores
+from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES
 from prober.features.drift.detector import PROVISIONAL_THINNING
+from prober.features.drift.fitting import FIFTH_SAMPLES
 
 
 def state_bytes(state: Any) -> int:
     """Bytes of all objects reachable from `state` that signals do not share (code, and the tables of normal scores)."""
     shared = (type, ModuleType, FunctionType, type(math.exp), type(state_bytes.__code__))
-    seen = {id(scores(BLOCK_SAMPLES * BLOCK_COUNT)), id(scores(BLOCK_SAMPLES * BLOCK_COUNT // PROVISIONAL_THINNING))}
+    samples = BLOCK_SAMPLES * BLOCK_COUNT
+    seen = {id(scores(count)) for count in (samples, samples // PROVISIONAL_THINNING, FIFTH_SAMPLES)}
     pending, total = [state], 0
     while pending:
         value = pending.pop()

@@ -1,25 +1,25 @@
 """Baselines from blocks of samples."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from random import Random
 
 import pytest
 
-from prober.features.drift.baseline import (
+from prober.features.drift.baseline import QUANTILES, Baseline, scores
+from prober.features.drift.blocks import (
     BLOCK_COUNT,
     BLOCK_SAMPLES,
-    QUANTILES,
+    MONDAY_S,
     SPREAD_EVERY_S,
     SPREAD_S,
-    Baseline,
+    WEEK_HOURS,
     Blocks,
     blocks_of_samples,
-    fit,
-    learn_baseline,
-    scores,
 )
 from prober.features.drift.evidence import MAX_SHIFT_SDS, MIN_SHIFT_SDS, TAILS, gain, mixture
+from prober.features.drift.fitting import fit, learn_baseline
 
 THRESHOLD = 1_036_800.0
 
@@ -78,11 +78,31 @@ def test_samples_between_blocks_count_in_the_means_of_their_interval() -> None:
     """Ten samples between two blocks for each in one."""
     blocks = Blocks(5.0 * 500)
     for i in range(501):
-        blocks.add(5.0 * i, float(i), 3.0, linked=True)
+        blocks.add(5.0 * i, float(i), None, linked=True)
     span = blocks.span(0)
     assert span.samples == 500
     assert span.mean_log == pytest.approx(249.5, rel=1e-4)
-    assert span.mean_s == pytest.approx(5 * 249.5, rel=1e-4)
+    assert list(blocks.hour_counts[WEEK_HOURS - 72 - 24 :][:1]) == [501]
+
+
+def test_blocks_without_their_load_are_left_out_where_others_have_it() -> None:
+    """A page that is not readable for an hour leaves a gap; one that stays unreadable for a day lets the blocks start again."""
+    blocks = Blocks(0.0)
+    for i in range(175):
+        blocks.add(5.0 * i, 1.0, None if 80 <= i < 120 else 3.0, linked=True)
+    assert [blocks.span(block).first_load for block in range(2)] == [3.0, 3.0]
+    assert list(blocks.begun) == [0.0, 600.0, 850.0]
+    blocks.add(86_400.0 + 1_000.0, 1.0, None, linked=True)
+    assert len(blocks.logs) == 1
+    assert math.isnan(blocks.span(0).first_load)
+
+
+def test_blocks_start_again_with_a_load_that_becomes_known_early() -> None:
+    """The first probes may be sent before the first page was read."""
+    blocks = Blocks(0.0)
+    for i in range(60):
+        blocks.add(5.0 * i, 1.0, None if i < 3 else 3.0, linked=True)
+    assert blocks.begun[0] == 15.0
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.3, 0.6])
@@ -128,9 +148,120 @@ def test_the_hour_explains_where_the_load_is_not_known() -> None:
     assert baseline.wander < 0.02
 
 
-def test_less_than_days_knows_no_hour() -> None:
-    """Seven hours give a level and no daily cycle."""
-    assert learn_baseline(collected(correlated(Random(6), 0.0), every_s=0.0)).factor == "none"
+def test_an_hour_that_was_not_seen_is_not_known() -> None:
+    """Seven hours of one day show nothing of the others, flat as they may be; a level is never made up."""
+    baseline = learn_baseline(collected(correlated(Random(6), 0.0), every_s=0.0, step_s=5.0), thin=8)
+    assert baseline.expected(3 * 3_600.0, 0.0)[0] == pytest.approx(0.0, abs=0.1)
+    assert math.isnan(baseline.expected(48 * 3_600.0, 0.0)[0])
+
+
+def test_a_day_without_season_is_known_at_every_hour() -> None:
+    """Three flat days tell the level of all hours of the week, with the error of all samples."""
+    baseline = learn_baseline(collected(correlated(Random(6), 0.0), step_s=5.0))
+    assert not any(map(math.isnan, baseline.hours))
+    assert max(baseline.hour_errors) < 0.004
+
+
+def office(t: float) -> float:
+    """A day of office hours, ×1.5 from 09:00 to 17:00 with ramps of an hour."""
+    hour = t / 3_600 % 24
+    return 0.4 * max(0.0, min(1.0, hour - 8, 18 - hour))
+
+
+def test_a_weekend_that_was_not_seen_is_not_known() -> None:
+    """Monday to Thursday tell of all workdays and of no weekend, whose hours differ between time zones."""
+    rng = Random(20)
+    blocks, t = Blocks(SPREAD_EVERY_S), MONDAY_S + 12 * 3_600
+    while not blocks.full:
+        t += 5.0
+        blocks.add(t, rng.gauss(office(t), 0.2), None, linked=True)
+    baseline = learn_baseline(blocks)
+    for day in range(7):
+        noon = baseline.expected(MONDAY_S + 86_400 * (14 + day) + 13 * 3_600, 0.0)[0]
+        assert (noon == pytest.approx(0.4, abs=0.03)) == (day < 4), day
+        assert math.isnan(noon) == (day >= 4), day
+
+
+def from_saturday(level: Callable[[float], float]) -> Baseline:
+    rng = Random(21)
+    blocks, t = Blocks(SPREAD_EVERY_S), MONDAY_S + 5 * 86_400
+    while not blocks.full:
+        t += 5.0
+        blocks.add(t, rng.gauss(level(t), 0.2), None, linked=True)
+    return learn_baseline(blocks)
+
+
+def test_an_hour_of_workdays_takes_two_of_them() -> None:
+    """A quiet weekend and its Monday: that one is not taken for all workdays, for it may be a holiday."""
+    baseline = from_saturday(lambda t: office(t) if t >= MONDAY_S + 7 * 86_400 else 0.0)
+    assert math.isnan(baseline.expected(MONDAY_S + 8 * 86_400 + 13 * 3_600, 0.0)[0])
+    assert baseline.expected(MONDAY_S + 6 * 86_400 + 13 * 3_600, 0.0)[0] == pytest.approx(0.0, abs=0.05)
+
+
+def test_a_weekend_like_its_monday_tells_of_all_days() -> None:
+    """Three days alike, and among them a weekend: there is no weekly season to wait for."""
+    baseline = from_saturday(office)
+    for day in range(7):
+        assert baseline.expected(MONDAY_S + 86_400 * (14 + day) + 13 * 3_600, 0.0)[0] == pytest.approx(0.4, abs=0.03)
+
+
+def test_a_day_may_begin_an_hour_earlier_or_later() -> None:
+    """Beside a ramp the possible error is the difference to the slower neighbour, at noon and at night that of the mean."""
+    rng = Random(22)
+    blocks, t = Blocks(SPREAD_EVERY_S), MONDAY_S + 12 * 3_600
+    while not blocks.full:
+        t += 5.0
+        blocks.add(t, rng.gauss(office(t), 0.2), None, linked=True)
+    baseline = learn_baseline(blocks)
+    at = {hour: baseline.expected(MONDAY_S + 86_400 + hour * 3_600, 0.0)[1] for hour in (3, 8, 13)}
+    assert at[3] < 0.01
+    assert at[13] < 0.01
+    assert at[8] > 0.15
+
+
+def by_load(shape: Callable[[Random, float], float], seed: int) -> Baseline:
+    """A baseline of logs that `shape` draws at a load that swings from 0 to 1 in a day."""
+    rng = Random(seed)
+
+    def load(t: float) -> float:
+        return 0.5 + 0.5 * math.sin(t / 86_400 * math.tau)
+
+    return learn_baseline(collected(lambda t: shape(rng, load(t)), load, step_s=5.0))
+
+
+def test_each_fifth_of_the_load_has_its_shape() -> None:
+    """Cache hits that become rare with load: five references, against which no bet gains at any load."""
+
+    def shape(rng: Random, load: float) -> float:
+        return rng.gauss(0.0 if rng.random() > 0.1 + 0.6 * load else 1.2, 0.15)
+
+    baseline = by_load(shape, 23)
+    assert len(baseline.references) == 5
+    assert sum(map(len, baseline.references)) == BLOCK_SAMPLES * BLOCK_COUNT
+    bets, rng = mixture(baseline, 0.2, THRESHOLD), Random(24)
+    for load in (0.02, 0.2, 0.5, 0.8, 0.98):
+        fifth = baseline.fifth(0.0, load)
+        reference, table = baseline.references[fifth], scores(len(baseline.references[fifth]))
+        expected, error, _ = baseline.expected(0.0, load)
+        z = [table[bisect_right(reference, shape(rng, load) - expected - error)] for _ in range(20_000)]
+        for component in (1, 2):
+            assert sum(math.exp(bets.log(component, score)) for score in z) / len(z) < 1.05, (load, component)
+
+
+def test_one_reference_serves_where_the_shape_is_the_same() -> None:
+    """Load that moves the level alone leaves all 5,000 samples in one reference."""
+    baseline = by_load(lambda rng, load: rng.gauss(0.4 * load, 0.3), 25)
+    assert list(map(len, baseline.references)) == [BLOCK_SAMPLES * BLOCK_COUNT]
+    assert baseline.inflations == (1.0,)
+
+
+def test_scores_that_go_together_for_minutes_are_inflated() -> None:
+    """A fifth of the variance with a time constant of five minutes: as one sample of several, which neighbours do not show."""
+    slow, noise = correlated(Random(26), math.exp(-5 / 300), 0.2), correlated(Random(27), 0.0, 0.4)
+    baseline = learn_baseline(
+        collected(lambda t: slow(t) + noise(t), lambda t: math.sin(t / 86_400 * math.tau), step_s=5.0)
+    )
+    assert min(baseline.inflations) > 3
 
 
 def test_a_load_that_never_moves_explains_nothing() -> None:
@@ -153,14 +284,14 @@ def test_a_signal_that_never_varies_still_makes_a_baseline() -> None:
 
 
 def test_a_fit_is_cut_into_slices() -> None:
-    """Four passes over 100 blocks, a slice each, so that no step waits for all of it."""
-    assert sum(1 for _ in fit(collected(correlated(Random(11), 0.0), every_s=0.0))) == 4 * BLOCK_COUNT
+    """Passes over 100 blocks, a slice each, so that no step waits for all of it."""
+    assert sum(1 for _ in fit(collected(correlated(Random(11), 0.0), every_s=0.0), thin=8)) == 5 * BLOCK_COUNT
 
 
 def test_residuals_keep_their_quantiles(plain: Baseline) -> None:
     """Later shifts are compared with them."""
     known = {0.5: 0.0, 0.9: 0.4 * 1.2816, 0.99: 0.4 * 2.3263}
-    for q, level in zip(QUANTILES, plain.quantiles, strict=True):
+    for q, level in zip(QUANTILES, plain.quantiles[0], strict=True):
         if q in known:
             assert level == pytest.approx(known[q], abs=0.06)
 
@@ -178,7 +309,7 @@ def test_a_material_change_sets_the_bets(plain: Baseline) -> None:
 def test_bets_are_fair(plain: Baseline) -> None:
     """Over the baseline's own ranks no bet gains on average, and their weights sum to one."""
     bets = mixture(plain, 0.2, THRESHOLD)
-    table = scores(len(plain.reference))
+    table = scores(len(plain.references[0]))
     for component in range(bets.components):
         assert sum(math.exp(bets.log(component, z)) for z in table) / len(table) <= 1.0
     assert sum(weight for weight, *_ in (*bets.shifts, *bets.tails)) == pytest.approx(1)

@@ -1,0 +1,167 @@
+"""Samples for a baseline: blocks of neighbours, and means of all samples between them and in each hour of the week."""
+
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+# 5,000 samples, of which 50 are above the 99th percentile. 100 blocks of 50 cover several times of day, and the spread between
+# blocks shows the variance that the model does not explain.
+BLOCK_SAMPLES = 50
+BLOCK_COUNT = 100
+DAY_S = 86_400.0
+SPREAD_S = 3 * DAY_S
+SPREAD_EVERY_S = SPREAD_S / (BLOCK_COUNT - 1) + 1.0  # the last block begins three days after the first
+WEEK_HOURS = 168
+MONDAY_S = 4 * DAY_S  # 1970-01-05, a Monday
+
+
+def week_hours(unix_s: float) -> float:
+    """Hours since Monday 00:00 UTC, in [0, 168)."""
+    return (unix_s - MONDAY_S) / 3_600 % WEEK_HOURS
+
+
+class Span(NamedTuple):
+    """Time and load of a block, and means over its interval, which ends where the next block begins.
+
+    begun_s, lasted_s: of the block
+    first_load, last_load: smoothed load at the first and last sample of the block; NaN if unknown
+    samples: number in the interval, including those of the block
+    mean_log: mean log of the samples
+    moments: first three moments of load − first_load
+    """
+
+    begun_s: float
+    lasted_s: float
+    first_load: float
+    last_load: float
+    samples: float
+    mean_log: float
+    moments: tuple[float, ...]
+
+
+SPAN_VALUES = 8  # of a span without begun_s
+
+
+@dataclass(slots=True)
+class Blocks:
+    """`BLOCK_COUNT` blocks of `BLOCK_SAMPLES` neighbours, begun at least `every_s` seconds apart.
+
+    Time and smoothed load are stored for the first and last sample of a block and interpolated linearly: both change little in 50
+    samples, and a value per sample would double the state. Samples between blocks, ten times as many, are stored as means: they
+    stabilize the model and show the wander of the level far better than the blocks alone.
+
+    rest: values of each span without begun_s, one span after another
+    hour_counts, hour_logs: number and mean log of all samples in each hour of the week; empty if the load is known
+    """
+
+    every_s: float
+    logs: "array[float]" = field(default_factory=lambda: array("f"))
+    begun: "array[float]" = field(default_factory=lambda: array("d"))
+    rest: "array[float]" = field(default_factory=lambda: array("f"))
+    hour_counts: "array[float]" = field(default_factory=lambda: array("f"))
+    hour_logs: "array[float]" = field(default_factory=lambda: array("f"))
+
+    @property
+    def full(self) -> bool:
+        """Whether all blocks are complete."""
+        return len(self.logs) == BLOCK_SAMPLES * BLOCK_COUNT
+
+    def block(self, index: int) -> "array[float]":
+        """Logs of the samples of a block, shape (BLOCK_SAMPLES,)."""
+        return self.logs[index * BLOCK_SAMPLES : (index + 1) * BLOCK_SAMPLES]
+
+    def span(self, index: int) -> Span:
+        """Time and load of a block."""
+        lasted, first, last, samples, mean_log, *moments = self.rest[SPAN_VALUES * index : SPAN_VALUES * (index + 1)]
+        return Span(self.begun[index], lasted, first, last, samples, mean_log, tuple(moments))
+
+    def add(self, unix_s: float, log: float, load: float | None, *, linked: bool) -> None:
+        """Add a sample; one that is not `linked` to its predecessor drops an incomplete block."""
+        load = self._comparable(unix_s, load)
+        if load is None:
+            if self.begun and not math.isnan(self.rest[1]):
+                return
+            self._add_to_hour(unix_s, log)
+        if self.full:
+            return
+        if not linked:
+            self.cut()
+        rest, known = self.rest, math.nan if load is None else load
+        if len(self.logs) % BLOCK_SAMPLES:
+            rest[-8], rest[-6] = unix_s - self.begun[-1], known
+            self.logs.append(log)
+        elif not self.begun or unix_s >= self.begun[-1] + self.every_s:
+            self.begun.append(unix_s)
+            rest.extend((0.0, known, known, 0.0, 0.0, 0.0, 0.0, 0.0))
+            self.logs.append(log)
+        if self.full:
+            self.logs, self.rest = self.logs[:], self.rest[:]  # without reserved memory
+            rest = self.rest
+        rest[-5] += 1
+        more = known - rest[-7]
+        for place, value in zip(range(-4, 0), (log, more, more**2, more**3), strict=True):
+            rest[place] += (value - rest[place]) / rest[-5]
+
+    def _comparable(self, unix_s: float, load: float | None) -> float | None:
+        """The load as the blocks need it: all have one, or none has.
+
+        A page that is not readable for less than a day leaves a gap. Otherwise the blocks start again, as they do if a load becomes
+        known early; one that becomes known late is not used.
+        """
+        if not self.begun or self.full:
+            return load
+        if math.isnan(self.rest[1]):
+            if load is None or len(self.begun) > BLOCK_COUNT // 10:
+                return None
+        elif load is not None:
+            return load
+        else:
+            self.cut()
+            if self.begun and unix_s - self.begun[-1] < DAY_S:
+                return None
+        for values in (self.logs, self.begun, self.rest, self.hour_counts, self.hour_logs):
+            del values[:]
+        return load
+
+    def cut(self) -> None:
+        """Drop the incomplete block, if any."""
+        if partial := len(self.logs) % BLOCK_SAMPLES:
+            del self.logs[-partial:]
+            del self.rest[-SPAN_VALUES:]
+            self.begun.pop()
+
+    def _add_to_hour(self, unix_s: float, log: float) -> None:
+        hour = int(week_hours(unix_s))
+        if not self.hour_counts:
+            self.hour_counts, self.hour_logs = array("f", [0.0]) * WEEK_HOURS, array("f", [0.0]) * WEEK_HOURS
+        self.hour_counts[hour] += 1
+        self.hour_logs[hour] += (log - self.hour_logs[hour]) / self.hour_counts[hour]
+
+
+def blocks_of_samples(samples: Iterable[tuple[float, float, float | None]]) -> Blocks:
+    """Blocks of samples (unix seconds, log, load) whose order within an hour is arbitrary, thinned evenly to the size of a baseline.
+
+    Raises ValueError if there are too few samples.
+    """
+    ordered = sorted(samples, key=lambda sample: sample[0])
+    needed = BLOCK_SAMPLES * BLOCK_COUNT
+    if len(ordered) < needed:
+        raise ValueError(f"a baseline needs {needed} samples, not {len(ordered)}")
+    thinned = [ordered[i * len(ordered) // needed] for i in range(needed)]
+    blocks = Blocks(0.0)
+    for b in range(BLOCK_COUNT):
+        chosen = thinned[b * BLOCK_SAMPLES : (b + 1) * BLOCK_SAMPLES]
+        begun, lasted = chosen[0][0], chosen[-1][0] - chosen[0][0]
+        # 50 and 21 are coprime: samples that were neighbours are separated, whatever their order was
+        chosen = [chosen[j * 21 % BLOCK_SAMPLES] for j in range(BLOCK_SAMPLES)]
+        loads = [math.nan if load is None else load for _, _, load in chosen]
+        load, log = sum(loads) / BLOCK_SAMPLES, sum(log for _, log, _ in chosen) / BLOCK_SAMPLES
+        blocks.begun.append(begun)
+        blocks.rest.extend((lasted, load, load, BLOCK_SAMPLES, log, load - load, 0.0, 0.0))
+        blocks.logs.extend(log for _, log, _ in chosen)
+        for unix_s, sample, known in chosen:
+            if known is None:
+                blocks._add_to_hour(unix_s, sample)
+    return blocks

@@ -1,0 +1,445 @@
+"""Fit of a baseline to complete blocks, in slices that do not block the event loop."""
+
+import math
+from array import array
+from bisect import bisect_right, insort_right
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise, repeat
+from operator import mul, sub
+
+from prober.features.drift.baseline import QUANTILES, Baseline, alike, is_weekend, scores
+from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, WEEK_HOURS, Blocks, Span
+
+MAX_CORRELATION = 0.95
+FIFTHS = 5
+FIFTH_SAMPLES = BLOCK_COUNT * BLOCK_SAMPLES // FIFTHS  # of a reference
+SHAPE_STATISTIC = 25.0  # about chi-squared with 8 degrees of freedom if all fifths have the same shape
+MIN_HOUR_SAMPLES = 20
+MAX_DAY_SHARE = 0.1  # of the variance of the season: a quiet Saturday among two workdays has 0.4
+SURE_WEEKEND = range(5 * 24 + 14, 6 * 24 + 10)  # Saturday 14:00 to Sunday 10:00 UTC, weekend everywhere
+MIN_WEEKEND_HOURS = 8
+MIN_BENDS = 24
+MIN_SEASON_S = 3_600.0  # of blocks that tell hours apart
+MIN_VISITS = 2  # days that make an hour of workdays known: a single one may be a holiday
+CLUSTER_SCORE = 1.2816  # Φ⁻¹(0.9): scores above it should not follow each other more often than by chance
+
+Slices = Generator[None, None, Baseline]
+BlockMeans = tuple["array[float]", ...]  # mean scores of the blocks in each fifth
+
+
+def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> Baseline:
+    """The baseline of complete blocks, without slices (about 80 ms)."""
+    fitting = fit(blocks, correlation=correlation, thin=thin)
+    while True:
+        try:
+            next(fitting)
+        except StopIteration as done:
+            baseline: Baseline = done.value
+            return baseline
+
+
+def fit(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> Slices:
+    """The baseline of complete blocks, in slices of one block (at most about 0.3 ms), so that the event loop is not blocked.
+
+    correlation: replaces the estimate if the samples have no order
+    thin: every `thin`-th of the sorted whitened residuals is stored; above 1 there is one reference
+    """
+    model = _unfitted(blocks, min_visits=1 if thin > 1 else MIN_VISITS)
+    if model.factor == "load":
+        model = yield from _regress(blocks, model)
+    model = yield from _residual_spread(model, blocks)
+    ordered: array[float] = array("f")
+    for block in range(BLOCK_COUNT):
+        for r in _residuals(model, blocks, block)[0]:
+            insort_right(ordered, r)
+        yield
+    levels = tuple(ordered[math.ceil(q * len(ordered)) - 1] for q in QUANTILES)
+    if correlation is None:
+        correlation = yield from _correlation(model, blocks, ordered)
+    model = replace(model, correlation=correlation, quantiles=(levels,))
+    model = _with_errors(model, blocks)
+    del ordered[:]
+    for block in range(BLOCK_COUNT):
+        for r in _whitened(model, blocks, block):
+            insort_right(ordered, r)
+        yield
+    model = replace(model, references=(ordered,))
+    if thin > 1:
+        model = yield from _with_inflations(replace(model, cuts=()), blocks)
+        return replace(model, references=(ordered[thin // 2 :: thin],), wander=_wander(model, blocks))
+    model = yield from _divided(model, blocks)
+    model = yield from _with_inflations(model, blocks)
+    return replace(model, wander=_wander(model, blocks))
+
+
+def _unfitted(blocks: Blocks, min_visits: int) -> Baseline:
+    """A baseline with only its factor: load if every block has it and it varies, else the hour."""
+    spans = [blocks.span(block) for block in range(BLOCK_COUNT)]
+    loads = [load for span in spans for load in (span.first_load, span.last_load)]
+    centre = sum(loads) / len(loads)
+    scale = math.sqrt(sum((load - centre) ** 2 for load in loads) / len(loads))
+    if scale > 1e-6 * abs(centre):  # not if NaN
+        return Baseline("load", centre=centre, scale=scale, busiest=max(loads))
+    if scale <= 1e-6 * abs(centre) or spans[-1].begun_s - spans[0].begun_s < MIN_SEASON_S:
+        return Baseline("none", coefficients=(_level(blocks),), variance=(0.0,))
+    return _with_hours(Baseline("hour"), blocks, min_visits)
+
+
+def _level(blocks: Blocks) -> float:
+    """Mean log of all samples."""
+    spans = [blocks.span(block) for block in range(BLOCK_COUNT)]
+    return sum(span.samples * span.mean_log for span in spans) / sum(span.samples for span in spans)
+
+
+def _with_hours(model: Baseline, blocks: Blocks, min_visits: int) -> Baseline:
+    """The expected log of each hour of the week that the blocks have seen; the same hours of all workdays are one."""
+    hours = array("f", [math.nan]) * WEEK_HOURS
+    for hour in range(WEEK_HOURS):
+        counts = [blocks.hour_counts[same] for same in alike(hour)]
+        count = sum(counts)
+        visits = sum(of_day >= MIN_HOUR_SAMPLES for of_day in counts)
+        if visits >= (1 if is_weekend(hour) else min_visits):
+            hours[hour] = sum(map(mul, counts, (blocks.hour_logs[same] for same in alike(hour)))) / count
+    return replace(model, hours=hours, hour_errors=array("f", [0.0]) * WEEK_HOURS)
+
+
+def _regress(blocks: Blocks, model: Baseline) -> Slices:
+    """Least squares on the load by the normal equations, with a ridge that is negligible if the columns are independent."""
+    size = 4
+    moments = [[0.0] * size for _ in range(size)]
+    products = [0.0] * size
+    for block in range(BLOCK_COUNT):
+        for weight, x, y in _evidence(model, blocks, block):
+            for i, xi in enumerate(x):
+                products[i] += weight * xi * y
+                line = moments[i]
+                for j in range(i + 1):
+                    line[j] += weight * xi * x[j]
+        yield
+    root = _inverse_root(moments, ridge=1e-9 * BLOCK_COUNT * BLOCK_SAMPLES)
+    half = [sum(map(mul, row, products)) for row in root]
+    coefficients = tuple(sum(row[i] * h for row, h in zip(root, half, strict=True)) for i in range(size))
+    terms = [0.0] * (2 * size - 1)
+    for row in root:
+        for i in range(size):
+            for j in range(size):
+                terms[i + j] += row[i] * row[j]
+    return replace(model, coefficients=coefficients, variance=tuple(terms))
+
+
+def _evidence(model: Baseline, blocks: Blocks, block: int) -> Iterator[tuple[float, tuple[float, ...], float]]:
+    """(weight, columns, log) to regress on the load: the samples of a block, and the mean of all others of its interval."""
+    span = blocks.span(block)
+    yield from zip(repeat(1.0), (_columns(model, load) for load in _loads(span)), blocks.block(block))
+    if span.samples > BLOCK_SAMPLES:
+        yield span.samples - BLOCK_SAMPLES, _mean_columns(model, span), span.mean_log
+
+
+def _loads(span: Span) -> list[float]:
+    more = span.last_load - span.first_load
+    return [span.first_load + more * j / (BLOCK_SAMPLES - 1) for j in range(BLOCK_SAMPLES)]
+
+
+def _columns(model: Baseline, load: float) -> tuple[float, ...]:
+    u = (load - model.centre) / model.scale
+    return (1.0, u, u * u, u * u * u)
+
+
+def _mean_columns(model: Baseline, span: Span) -> tuple[float, ...]:
+    """The mean of the columns over an interval."""
+    if model.factor == "none":
+        return (1.0,)
+    u = (span.first_load - model.centre) / model.scale
+    m1, m2, m3 = (m / model.scale**k for k, m in enumerate(span.moments, 1))
+    return (1.0, u + m1, u * u + 2 * u * m1 + m2, u**3 + 3 * u * u * m1 + 3 * u * m2 + m3)
+
+
+def _points(blocks: Blocks, block: int) -> list[tuple[float, float]]:
+    """(unix seconds, smoothed load) of the samples of a block."""
+    span = blocks.span(block)
+    step_s = span.lasted_s / (BLOCK_SAMPLES - 1)
+    return [(span.begun_s + step_s * j, load) for j, load in enumerate(_loads(span))]
+
+
+def _residuals(model: Baseline, blocks: Blocks, block: int) -> tuple[list[float], list[float]]:
+    """(residuals, expected logs) of a block. At an hour not seen: less the mean of the block."""
+    expected = [model.expected(unix_s, load)[0] for unix_s, load in _points(blocks, block)]
+    logs = blocks.block(block)
+    if any(map(math.isnan, expected)):
+        expected = [sum(logs) / BLOCK_SAMPLES] * BLOCK_SAMPLES
+    return list(map(sub, logs, expected)), expected
+
+
+def _whitened(model: Baseline, blocks: Blocks, block: int) -> list[float]:
+    residuals = _residuals(model, blocks, block)[0]
+    return [model.whitened(r, before) for r, before in zip(residuals, (None, *residuals), strict=False)]
+
+
+def _residual_spread(model: Baseline, blocks: Blocks) -> Slices:
+    """The model with its standard deviation, slowest log and the cuts between fifths."""
+    squares, slowest, keys = 0.0, -math.inf, []
+    for block in range(BLOCK_COUNT):
+        residuals, expected = _residuals(model, blocks, block)
+        squares += sum(map(mul, residuals, residuals))
+        slowest = max(slowest, *expected)
+        span = blocks.span(block)
+        keys += [span.first_load, span.last_load] if model.factor == "load" else [expected[0], expected[-1]]
+        yield
+    keys.sort()
+    cuts = tuple(keys[len(keys) * k // FIFTHS] for k in range(1, FIFTHS))
+    sd = math.sqrt(squares / (BLOCK_COUNT * BLOCK_SAMPLES)) or 1e-6  # a constant signal
+    return replace(model, sd=sd, slowest=slowest, cuts=cuts)
+
+
+def _with_errors(model: Baseline, blocks: Blocks) -> Baseline:
+    """The model with the errors of its expected logs."""
+    if model.factor == "load":
+        own = model.sd**2 * (1 - model.correlation**2)
+        return replace(model, variance=tuple(own * leverage for leverage in model.variance))
+    if model.factor == "none":
+        return replace(model, variance=(model.level_error(BLOCK_COUNT * BLOCK_SAMPLES) ** 2,))
+    if _is_flat(model, blocks):
+        level, error = _level(blocks), model.level_error(sum(blocks.hour_counts))
+        return replace(
+            model,
+            hours=array("f", [level]) * WEEK_HOURS,
+            hour_errors=array("f", [error]) * WEEK_HOURS,
+            slowest=level,
+        )
+    if _repeats_daily(model, blocks):
+        return _with_daily_hours(model, blocks)
+    counts = [sum(blocks.hour_counts[same] for same in alike(hour)) for hour in range(WEEK_HOURS)]
+    errors = array("f", (model.level_error(count) if count else math.nan for count in counts))
+    return replace(model, hour_errors=errors)
+
+
+def _day_means(blocks: Blocks, hour: int) -> tuple[float, float, float]:
+    """(samples, mean log, weighted squares about the mean) of an hour of the day over the days seen."""
+    counts, logs = blocks.hour_counts[hour::24], blocks.hour_logs[hour::24]
+    count = sum(counts)
+    mean = sum(map(mul, counts, logs)) / count if count else 0.0
+    return count, mean, sum(n * (log - mean) ** 2 for n, log in zip(counts, logs, strict=True))
+
+
+def _repeats_daily(model: Baseline, blocks: Blocks) -> bool:
+    """Whether the days seen are alike: what differs between them, beside chance, is small against the season of the day."""
+    days = [_day_means(blocks, hour) for hour in range(24)]
+    visits = sum(count > 0 for count in blocks.hour_counts)
+    total = sum(count for count, _, _ in days)
+    if visits < MIN_VISITS * 24 or not all(count for count, _, _ in days):
+        return False
+    level = sum(count * mean for count, mean, _ in days) / total
+    season = sum(count * (mean - level) ** 2 for count, mean, _ in days)
+    own = model.sd**2 * (1 + model.correlation) / (1 - model.correlation)
+    free = visits - 24
+    return sum(squares for _, _, squares in days) < own * (free + 4 * math.sqrt(2 * free)) + MAX_DAY_SHARE * season
+
+
+def _with_daily_hours(model: Baseline, blocks: Blocks) -> Baseline:
+    """The model with the same level on all days; a weekend of which less than eight hours were seen is not known."""
+    knows_weekend = sum(blocks.hour_counts[hour] >= MIN_HOUR_SAMPLES for hour in SURE_WEEKEND) >= MIN_WEEKEND_HOURS
+    hours, errors = array("f", [math.nan]) * WEEK_HOURS, array("f", [math.nan]) * WEEK_HOURS
+    for hour in range(24):
+        count, mean, _ = _day_means(blocks, hour)
+        for same in range(hour, WEEK_HOURS, 24):
+            if knows_weekend or not is_weekend(same) or blocks.hour_counts[same] >= MIN_HOUR_SAMPLES:
+                hours[same], errors[same] = mean, model.level_error(count)
+    return replace(model, hours=hours, hour_errors=errors)
+
+
+def _is_flat(model: Baseline, blocks: Blocks) -> bool:
+    """Whether all hours of the day were seen and differ by no more than their samples explain: there is no season to know."""
+    if not all(sum(blocks.hour_counts[hour::24]) for hour in range(24)):
+        return False
+    level, own = _level(blocks), model.sd**2 * (1 + model.correlation) / (1 - model.correlation)
+    seen = [(count, log) for count, log in zip(blocks.hour_counts, blocks.hour_logs, strict=True) if count]
+    return sum(count * (log - level) ** 2 for count, log in seen) / own < len(seen) + 4 * math.sqrt(2 * len(seen))
+
+
+def _correlation(model: Baseline, blocks: Blocks, ordered: "array[float]") -> Generator[None, None, float]:
+    """Lag-1 correlation of the residuals' normal scores within blocks; 0 if it could be noise."""
+    together = alone = 0.0
+    table = scores(len(ordered))
+    for block in range(BLOCK_COUNT):
+        z = [table[bisect_right(ordered, r)] for r in _residuals(model, blocks, block)[0]]
+        together += sum(map(mul, z, z[1:]))
+        alone += sum(map(mul, z[1:], z[1:]))
+        del z
+        yield
+    phi = min(MAX_CORRELATION, together / alone) if alone else 0.0
+    return phi if phi > 2 / math.sqrt(len(ordered)) else 0.0
+
+
+def _fifths(model: Baseline, blocks: Blocks, block: int) -> list[int]:
+    """Index of the fifth of each sample of a block."""
+    expected = _residuals(model, blocks, block)[1]
+    return [model.fifth(log, load) for log, (_, load) in zip(expected, _points(blocks, block), strict=True)]
+
+
+def _divided(model: Baseline, blocks: Blocks) -> Slices:
+    """The model with a reference for each fifth of its factor, if shape or correlation differs between them."""
+    pooled, table = model.references[0], scores(len(model.references[0]))
+    sums = [[0.0, 0.0, 0.0] for _ in range(FIFTHS)]
+    for block in range(BLOCK_COUNT):
+        for fifth, r in zip(_fifths(model, blocks, block), _whitened(model, blocks, block), strict=True):
+            z = table[bisect_right(pooled, r)]
+            sums[fifth] = [sum_ + term for sum_, term in zip(sums[fifth], (1.0, z, z * z), strict=True)]
+        yield
+    if min(n for n, _, _ in sums) < FIFTH_SAMPLES / 2:
+        return replace(model, cuts=())
+    means = yield from _block_means(model, blocks)
+    statistic = sum(s * s / n + n * (q / n - (s / n) ** 2 - 1) ** 2 / 2 for n, s, q in sums)
+    pooled_inflation = _inflation([mean for of in means for mean in of])
+    statistic += sum(len(of) * (_inflation(of) / pooled_inflation - 1) ** 2 / 2 for of in means)
+    if statistic < SHAPE_STATISTIC:
+        return replace(model, cuts=())
+    del pooled[:]
+    levels = yield from _sorted_by_fifth(model, blocks, lambda block: _residuals(model, blocks, block)[0])
+    quantiles = tuple(tuple(of[math.ceil(q * len(of)) - 1] for q in QUANTILES) for of in levels)
+    del levels
+    whitened = yield from _sorted_by_fifth(model, blocks, lambda block: _whitened(model, blocks, block))
+    references = tuple(
+        array("f", (of[i * len(of) // FIFTH_SAMPLES] for i in range(FIFTH_SAMPLES))) for of in whitened
+    )  # of one size, so that they share a table of scores
+    return replace(model, references=references, quantiles=quantiles)
+
+
+def _sorted_by_fifth(
+    model: Baseline, blocks: Blocks, values: Callable[[int], list[float]]
+) -> Generator[None, None, tuple["array[float]", ...]]:
+    """The values of all blocks, sorted in each fifth."""
+    ordered = tuple(array("f") for _ in range(FIFTHS))
+    for block in range(BLOCK_COUNT):
+        for fifth, value in zip(_fifths(model, blocks, block), values(block), strict=True):
+            insort_right(ordered[fifth], value)
+        yield
+    return ordered
+
+
+def _block_means(model: Baseline, blocks: Blocks) -> Generator[None, None, BlockMeans]:
+    """Mean scores of the blocks, by the fifth in which most of a block lies (its middle)."""
+    means = _no_means()
+    for block in range(BLOCK_COUNT):
+        _add_block(model, blocks, block, means)
+        yield
+    return means
+
+
+def _no_means() -> BlockMeans:
+    return tuple(array("f") for _ in range(FIFTHS))
+
+
+def _add_block(model: Baseline, blocks: Blocks, block: int, means: BlockMeans) -> tuple[int, int]:
+    """Add the mean score of a block to those of its fifth. Returns (high scores, those among them that follow a high one)."""
+    fifth, z = _block_scores(model, blocks, block)
+    means[fifth].append(sum(z) / BLOCK_SAMPLES)
+    above = [score > CLUSTER_SCORE for score in z]
+    return sum(above[:-1]), sum(a and b for a, b in pairwise(above))
+
+
+def _block_scores(model: Baseline, blocks: Blocks, block: int) -> tuple[int, list[float]]:
+    """(fifth of the middle of a block, its scores)."""
+    fifths, z = _fifths(model, blocks, block), []
+    divided = len(model.references) > 1
+    for fifth, r in zip(fifths, _whitened(model, blocks, block), strict=True):
+        reference = model.references[fifth if divided else 0]
+        z.append(scores(len(reference))[bisect_right(reference, r)])
+    return fifths[BLOCK_SAMPLES // 2], z
+
+
+def _inflation(means: Sequence[float]) -> float:
+    """Variance of the mean of a block's scores, in that of independent scores; 1 if there are no blocks."""
+    return BLOCK_SAMPLES * sum(map(mul, means, means)) / len(means) if means else 1.0
+
+
+def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
+    """The model with the inflation of each reference. An excess within two errors of the estimate counts as none."""
+    means, high, following = _no_means(), 0, 0
+    for block in range(BLOCK_COUNT):
+        of_block = _add_block(model, blocks, block, means)
+        high, following = high + of_block[0], following + of_block[1]
+        yield
+    pooled = _inflation([mean for of in means for mean in of])
+    if pooled < 1 + 2 * math.sqrt(2 / BLOCK_COUNT):
+        pooled = 1.0
+    if high:
+        chance = (
+            following / high - 0.1
+        ) / 0.9  # that a high score follows a high one, in excess of that of independent scores
+        if chance > 3 * math.sqrt(0.1 / high):
+            pooled = max(pooled, (1 + chance) / (1 - min(chance, MAX_CORRELATION)))
+    if not model.cuts:
+        return replace(model, inflations=(pooled,))
+    inflations = []
+    for of in means:
+        own, error = _inflation(of), math.sqrt(2 / max(1, len(of)))
+        if model.factor == "load" and own / pooled < 1 - 1.5 * error:
+            inflations.append(max(1.0, own))
+        else:
+            inflations.append(own * (1 + error) if own / pooled > 1 + 1.5 * error else pooled)
+    return replace(model, inflations=tuple(inflations))
+
+
+def _wander(model: Baseline, blocks: Blocks) -> float:
+    """Standard deviation of the level in excess of that of the mean of n samples, sd²/n·(1 + φ)/(1 − φ).
+
+    Computed from the means of the intervals or hours, weighted by their samples. An excess below one standard error counts as 0.
+    """
+    own = model.sd**2 * (1 + model.correlation) / (1 - model.correlation)
+    own *= sum(model.inflations) / len(model.inflations)
+    if model.factor != "hour":
+        spans = [blocks.span(block) for block in range(BLOCK_COUNT)]
+        means = [(s.samples, s.mean_log - sum(map(mul, model.coefficients, _mean_columns(model, s)))) for s in spans]
+        return _excess(means, 1, own)
+    seen = [hour for hour in range(WEEK_HOURS) if blocks.hour_counts[hour] >= MIN_HOUR_SAMPLES]
+    known = sorted((model.hours[hour], hour) for hour in seen if not math.isnan(model.hours[hour]))
+    means = [(blocks.hour_counts[hour], blocks.hour_logs[hour] - level) for level, hour in known]
+    distinct = [len({level for level, _ in part}) for part in (known, known[len(known) // 2 :])]
+    # Busy hours differ more from day to day than quiet ones.
+    excess = max(_excess(means, distinct[0], own), _excess(means[len(means) // 2 :], distinct[1], own))
+    return max(excess, _roughness(blocks, own))
+
+
+def _roughness(blocks: Blocks, own: float) -> float:
+    """Standard deviation of a wander with a time constant of an hour that bends the means of neighbouring hours as they are bent.
+
+    From the median of their second differences: the corners of a day are few. Second differences of means of n samples have the
+    variance 6·own/n, those of such a wander 3.3 of its own.
+    """
+    counts, logs = blocks.hour_counts, blocks.hour_logs
+    seen = [
+        hour for hour in range(WEEK_HOURS) if min(counts[hour - 1], counts[hour], counts[hour + 1 - WEEK_HOURS]) > 0
+    ]
+    if len(seen) < MIN_BENDS:
+        return 0.0
+    bends = sorted(abs(logs[hour - 1] - 2 * logs[hour] + logs[hour + 1 - WEEK_HOURS]) for hour in seen)
+    variance = (bends[len(bends) // 2] / 0.6745) ** 2
+    chance = 6 * own * len(seen) / sum(counts[hour] for hour in seen)
+    return math.sqrt(max(0.0, variance - chance * (1 + math.sqrt(5.4 / len(seen)))) / 3.3)
+
+
+def _excess(means: Sequence[tuple[float, float]], fitted: int, own: float) -> float:
+    """Standard deviation in excess of that of means of (n, ·) samples with variance `own`, of which `fitted` were fitted."""
+    free = len(means) - fitted
+    if free < 3:
+        return 0.0
+    samples = sum(n for n, _ in means) * free / len(means)
+    squares = sum(n * off * off for n, off in means)
+    return math.sqrt(max(0.0, squares - own * (free + math.sqrt(2 * free))) / samples)
+
+
+def _inverse_root(moments: Sequence[Sequence[float]], ridge: float) -> tuple[tuple[float, ...], ...]:
+    """Rows of inv(C) for the Cholesky factor C of a symmetric matrix given by its lower triangle; `ridge` for its diagonal."""
+    size = len(moments)
+    factor = [[0.0] * size for _ in range(size)]
+    for i in range(size):
+        for j in range(i + 1):
+            rest = moments[i][j] - sum(map(mul, factor[i][:j], factor[j][:j]))
+            factor[i][j] = math.sqrt(rest + ridge) if i == j else rest / factor[j][j]
+    inverse = [[0.0] * size for _ in range(size)]
+    for i in range(size):
+        for j in range(i + 1):
+            unit = 1.0 if i == j else 0.0
+            inverse[i][j] = (unit - sum(factor[i][k] * inverse[k][j] for k in range(j, i))) / factor[i][i]
+    return tuple(map(tuple, inverse))
