@@ -25,8 +25,8 @@ from prober.statistics.binomial import probability_of_at_least
 
 CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard errors
 # Standard errors of log K that a record cannot show, by what is known of the background: individual requests, counters, nothing.
-# Calibrated by `python -m bench.knee`.
-ERROR_INDIVIDUAL, ERROR_COUNTERS, ERROR_UNKNOWN = 0.02, 0.045, 0.10
+# Calibrated by `python -m bench.knee` and `bench.knee_independent`.
+ERROR_INDIVIDUAL, ERROR_COUNTERS, ERROR_UNKNOWN = 0.05, 0.06, 0.12
 ERROR_POOR = 0.1  # additional, of a replay that agrees poorly with the record
 ERROR_OF_SLOPE = 0.6  # additional, divided by the local slope: an error of the share moves a flat knee far
 MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs

@@ -42,6 +42,7 @@ GROUP_SIZE, GROUP_WEIGHT = 8, 1.0
 HUBER = 1.5  # residual from which the cost is linear
 MEDIAN_TO_SIGMA = 1.48  # of a normal distribution's absolute deviations
 USUAL_BUDGETS = (256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)  # defaults of engines, which a fit does not move
+MIN_STEP_S = 2e-5  # shorter ones are no engine's, and replays of them would not end
 MIN_TOKENS_PER_STEP, MIN_RATIOS = 1.2, 10  # that show more than one token a step
 UNLIMITED_SLOTS = 2_048  # limit of running sequences where the record shows none
 
@@ -58,7 +59,8 @@ class Objective:
     """Residuals and cost of parameter vectors on the beginning of a record, up to all of it.
 
     scenes: several if the background's arrivals are drawn, because one draw is no more like the record than another
-    slots: limit of running sequences, which is not part of the vector; a change makes earlier points invalid
+    slots: limit of running sequences; kv_share: of the KV cache that requests can fill
+        Neither is part of the vector; a change makes earlier points invalid.
     observed: observations in use
     """
 
@@ -66,7 +68,7 @@ class Objective:
         self, record: Record, items: Observations, scenes: Sequence[Scene], structure: Structure, prior: Prior | None
     ) -> None:
         self.structure = structure
-        self.slots = UNLIMITED_SLOTS
+        self.slots, self.kv_share = UNLIMITED_SLOTS, 1.0
         self.center, self.spread = _initial_vector(record), PRIOR_SPREADS
         if prior is not None:
             service = prior.service._asdict()
@@ -109,6 +111,7 @@ class Objective:
         *costs, front_s = (exp(min(20.0, value)) for value in vector.tolist())
         step_s, sequence_s, prefill_token_s, kv_token_s, attention_s = costs[:BUDGET]
         budget = max(16.0, round(costs[BUDGET]))
+        step_s = max(MIN_STEP_S, step_s)
         slots = max(1.0, self.slots // self.structure.replicas)
         slots = min(slots, budget) if self.structure.mixed else slots
         service = Service(

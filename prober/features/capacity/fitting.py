@@ -47,6 +47,7 @@ BUDGET_FACTORS = (
 USUAL_ADVANTAGE = 10.0  # in cost
 # Limits of running sequences to try, as multiples of the most that ran.
 SLOT_FACTORS = (1, 1.03, 1.07, 1.12, 1.2, 1.3, 1.45, 1.6, 1.8, 2, 2.5)
+KV_SHARES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
 MAX_KV_USAGE, MIN_FULL_READINGS = (
     0.9,
     3,
@@ -159,6 +160,7 @@ def _search(objective: Objective, record: Record) -> Point:
     for share, factors in zip(SHARES, BUDGET_FACTORS, strict=True):
         objective.restrict(share)
         objective.slots = _slots(objective, record, point.vector)
+        objective.kv_share = _kv_share(objective, record, point.vector)
         point = _scan_budgets(objective, objective.evaluate(point.vector), factors)
         point = _descend(objective, point, 3)
     return point
@@ -167,6 +169,7 @@ def _search(objective: Objective, record: Record) -> Point:
 def _refine(objective: Objective, record: Record, vector: Array) -> Point:
     """Least cost near the costs of another structure on all of the record."""
     objective.slots = _slots(objective, record, vector)
+    objective.kv_share = _kv_share(objective, record, vector)
     point = _descend(objective, objective.evaluate(vector), 1)
     return _descend(objective, _scan_budgets(objective, point, BUDGET_FACTORS[1]), 2)
 
@@ -299,6 +302,19 @@ def _slots(objective: Objective, record: Record, vector: Array) -> int:
         advantage = 2 if slots == UNLIMITED_SLOTS else 0  # a limit needs evidence
         best = min(best, (objective.cost(objective.evaluate(vector)) - advantage, slots))
     objective.slots = current
+    return best[1]
+
+
+def _kv_share(objective: Objective, record: Record, vector: Array) -> float:
+    """Share of the KV cache that requests can fill: blocks are not full, and some engines keep a reserve; 1 if it was never full."""
+    fullest = max((signals.kv_cache_usage_ratio_max or 0.0 for _, signals in record.readings), default=0.0)
+    if fullest < MAX_KV_USAGE:
+        return 1.0
+    current, best = objective.kv_share, (inf, 1.0)
+    for share in KV_SHARES:
+        objective.kv_share = share
+        best = min(best, (objective.cost(objective.evaluate(vector)), share))
+    objective.kv_share = current
     return best[1]
 
 
