@@ -70,11 +70,37 @@ def estimate_capacity(
     effort: as in `CapacityModel`.
     """
     rng = Random(seed)
-    model = fit(record, rng, prior) if _can_be_replayed(record) else None
+    is_needed = _shows_background(record) or any(_has_knee(record, slo) for slo in record.slos)
+    model = fit(record, rng, prior) if is_needed and _can_be_replayed(record) else None
     if model is not None and model.quality == "unusable":
         model = None
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
     return CapacityEstimate(tuple(capacity for capacity, _ in results), model, tuple(knee for _, knee in results))
+
+
+def _shows_background(record: Record) -> bool:
+    return bool(record.readings) or record.background is not None
+
+
+def _has_knee(record: Record, slo: Slo) -> bool:
+    """Whether the fractions of bad events show a knee, without which a model of an engine with an unseen background is a guess."""
+    by_stage = _by_stage(record, slo)
+    return record.reached and bool(by_stage) and _by_fractions(record, slo, by_stage) is not None
+
+
+def _by_stage(record: Record, slo: Slo) -> dict[int, list[RequestRecord]]:
+    """Requests whose events count, by stage; empty without any."""
+    judged = [
+        request
+        for request in record.requests
+        if request.valid
+        and slo.name in request.events
+        and (not record.stages or record.stages[request.stage].phase not in UNJUDGED)
+    ]
+    by_stage: dict[int, list[RequestRecord]] = {stage.number: [] for stage in record.stages} if judged else {}
+    for request in judged:
+        by_stage.setdefault(request.stage, []).append(request)
+    return by_stage
 
 
 def _can_be_replayed(record: Record) -> bool:
@@ -90,36 +116,40 @@ def _can_be_replayed(record: Record) -> bool:
 
 
 def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float) -> tuple[Capacity, Knee | None]:
-    judged = [
-        request
-        for request in record.requests
-        if request.valid
-        and slo.name in request.events
-        and (not record.stages or record.stages[request.stage].phase not in UNJUDGED)
-    ]
-    if not judged or record.spoilt:
-        return Capacity(slo.name, "not_enough_data", samples=len(judged)), None
-    by_stage: dict[int, list[RequestRecord]] = {stage.number: [] for stage in record.stages}
-    for request in judged:
-        by_stage.setdefault(request.stage, []).append(request)
+    by_stage = _by_stage(record, slo)
+    samples = sum(map(len, by_stage.values()))
+    if not samples or record.spoilt:
+        return Capacity(slo.name, "not_enough_data", samples=samples), None
     stages = [stage for stage in record.stages if stage.phase not in UNJUDGED]
     levels = [_rate_events(slo, stage, by_stage[stage.number]) for stage in stages]
     failed_per_s = _failed_lowest_rate(slo, stages, levels)
     if failed_per_s is not None:
-        return Capacity(slo.name, "below_lowest", upper=failed_per_s, samples=len(judged)), None
+        return Capacity(slo.name, "below_lowest", upper=failed_per_s, samples=samples), None
     kept = [settled(stage, record.requests, by_stage[stage.number]) for stage in stages]
     kept_levels = [_rate_events(slo, stage, requests) for stage, requests in zip(stages, kept, strict=True) if requests]
     if record.cut:
-        return _by_events(slo, kept_levels, levels, len(judged)), None
-    if model is not None and slo.signal in MODELLED_SIGNALS:
+        return _by_events(slo, kept_levels, levels, samples), None
+    by_fractions = _by_fractions(record, slo, by_stage)
+    is_usable = by_fractions is not None or (_shows_background(record) and not _is_flat(record, slo, by_stage))
+    if model is not None and slo.signal in MODELLED_SIGNALS and is_usable:
         modelled, model_knee = _by_model(record, slo, model, rng, effort)
         if modelled is not None and not _is_contradicted(modelled, slo, stages, by_stage):
             # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
             is_steep = model_knee is not None and model_knee.slope >= MIN_STEEP_SLOPE
-            is_held_against = is_steep or model.quality == "poor"
-            by_fractions = _by_fractions(record, slo, by_stage) if is_held_against else None
-            return modelled if by_fractions is None else agreed(modelled, by_fractions), model_knee
-    return _by_fractions(record, slo, by_stage) or _by_events(slo, kept_levels, levels, len(judged)), None
+            is_held_against = by_fractions is not None and (is_steep or model.quality == "poor")
+            return agreed(modelled, by_fractions) if by_fractions and is_held_against else modelled, model_knee
+    return by_fractions or _by_events(slo, kept_levels, levels, samples), None
+
+
+def _is_flat(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> bool:
+    """Whether a share of bad events that does not rise with the rate explains them better: no rate meets the objective."""
+    steps = [_step(slo, stage, by_stage[stage.number]) for stage in record.stages]
+    interval = knee(steps, float(slo.error_budget_ratio))
+    return (
+        interval is not None
+        and sum(step.bad for step in steps) >= MIN_BREACHES
+        and interval.flat > MAX_FLAT_PROBABILITY
+    )
 
 
 def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float) -> tuple[Capacity | None, Knee | None]:
