@@ -30,11 +30,15 @@ ERROR_INDIVIDUAL, ERROR_COUNTERS, ERROR_UNKNOWN = 0.05, 0.06, 0.12
 ERROR_POOR = 0.1  # additional, of a replay that agrees poorly with the record
 ERROR_OF_SLOPE = 0.6  # additional, divided by the local slope: an error of the share moves a flat knee far
 MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
-# Additional if sending ended before the target's limit: a limit may be near and unseen, more likely for a more distant knee.
+# Additional if sending ended before the target's limit, or before a breach: a limit may be near and unseen, more likely for a more
+# distant knee.
 ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE = 0.08, 0.25
 MAX_EXTRAPOLATION = 3.0  # times the highest rate; no estimate beyond
-# Excess of the knee that a short stage shows, in logs: its queue had no time to grow.
+# Excess of the knee that a short stage shows, in logs, for signals without a queue in front of them.
 SHORT_STAGE_BIAS: dict[Phase, float] = {"ramp": 0.2, "climb": 0.12}
+# Log growth of the own rate per second, of an adaptive sweep's phases, and the largest excess that is corrected.
+GROWTH_PER_S: dict[Phase, float] = {"ramp": log(1.15) / 4, "climb": log(1.1) / 8}
+MAX_BIAS = 0.5
 LONG_STAGE_S = 20.0
 ERROR_OF_FRACTIONS = 0.14
 MIN_BREACHES = 2  # for an estimate by fractions
@@ -168,7 +172,9 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
     shifts = model.knee_shifts(cases, slo, knee, rng)
     of_tail = sum(map(abs, shifts[len(repeats) + len(rivals) :])) / 2
     shifts = shifts[: len(repeats) + len(rivals)]
-    half_width = Z * hypot(of_tail, _model_error(record, fitted, knee, shifts[: len(repeats)], shifts[len(repeats) :]))
+    half_width = Z * hypot(
+        of_tail, _model_error(record, slo, fitted, knee, shifts[: len(repeats)], shifts[len(repeats) :])
+    )
     # Load that nobody shows is not part of the rates: the capacity is what can be added to it.
     unseen_per_s = 0.0 if fitted.background.known else fitted.background.per_s
     per_s = knee.rate_per_s - unseen_per_s
@@ -209,7 +215,9 @@ def _calibrated(slo: Slo, log_factor: float) -> Slo:
     return slo if slo.threshold_s is None else replace(slo, threshold_s=slo.threshold_s / exp(log_factor))
 
 
-def _model_error(record: Record, fitted: Fit, knee: Knee, shifts: Sequence[float], of_rivals: Sequence[float]) -> float:
+def _model_error(
+    record: Record, slo: Slo, fitted: Fit, knee: Knee, shifts: Sequence[float], of_rivals: Sequence[float]
+) -> float:
     """Standard error of log K from bootstrap weights, other structures, simulation noise, and errors that none of them shows."""
     squares = [min(MAX_SHIFT, abs(shift)) ** 2 for shift in (*shifts, *of_rivals)]
     bootstrap = sqrt(sum(squares[: len(shifts)]) / max(1, len(shifts)))
@@ -220,7 +228,10 @@ def _model_error(record: Record, fitted: Fit, knee: Knee, shifts: Sequence[float
     if record.background is not None:
         unseen = ERROR_INDIVIDUAL
     not_reached = 0.0
-    if not record.reached:
+    bad = sum(
+        request.events[slo.name][1] for request in record.requests if request.valid and slo.name in request.events
+    )
+    if not record.reached or bad < MIN_BREACHES:
         distance = max(0.0, log(knee.rate_per_s / _highest_per_s(record)))
         not_reached = hypot(ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE * distance)
     # The background of some minutes is a sample; its lengths vary about as much as their mean.
@@ -281,13 +292,22 @@ def _step(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> Step:
     ratios: tuple[float, ...] = ()
     if slo.signal == "ttft" and slo.threshold_s:
         ratios = tuple((request.ttft_s or request.known_s - request.at_s) / slo.threshold_s for request in judged)
-    return Step(_long_run_per_s(stage), *_counts(slo, judged), ratios)
+    return Step(_long_run_per_s(stage, slo), *_counts(slo, judged), ratios)
 
 
-def _long_run_per_s(stage: Stage) -> float:
-    """Long-run rate that corresponds to a stage. A queue grows slowly: a short stage looks like a lower rate."""
-    is_long = stage.ended_s - stage.began_s >= LONG_STAGE_S
-    return stage.total_per_s * exp(-(0.0 if is_long else SHORT_STAGE_BIAS.get(stage.phase, 0.0)))
+def _long_run_per_s(stage: Stage, slo: Slo) -> float:
+    """Long-run rate that corresponds to a stage, whose queue had little time to grow.
+
+    While the log of the rate grows by g a second beyond the knee, the wait grows by g·t a second, so that it takes √(2·wait ÷ g)
+    until it reaches the threshold, in which the log of the rate grows by √(2·g·wait).
+    """
+    if stage.ended_s - stage.began_s >= LONG_STAGE_S or stage.phase not in SHORT_STAGE_BIAS:
+        return stage.total_per_s
+    bias = SHORT_STAGE_BIAS[stage.phase]
+    if slo.signal == "ttft" and slo.threshold_s:
+        growth_per_s = GROWTH_PER_S[stage.phase] * stage.rate_per_s / stage.total_per_s
+        bias = min(MAX_BIAS, sqrt(2 * growth_per_s * slo.threshold_s))
+    return stage.total_per_s * exp(-bias)
 
 
 def _failed_lowest_rate(slo: Slo, stages: Sequence[Stage], levels: Sequence[RateEvents]) -> float | None:

@@ -35,6 +35,7 @@ from prober.features.capacity.tail import calibrate
 from prober.simulation.serving import Service
 
 MIN_ANSWERS = 20
+MAX_REPLAYED = 1_500  # requests, of which a replay takes about a millisecond
 BEFORE_S = 10.0  # of background load before the sweep is replayed
 SHARES = (0.35, 0.7, 1.0)  # of the record, one after the other
 INITIAL_BUDGETS = (2_048, 512)  # tokens per step; the cost has more than one minimum
@@ -126,12 +127,14 @@ def _unseen_background(record: Record, items: Observations, rng: Random) -> Back
 
 
 def _recent(record: Record) -> Record:
-    """The record from BEFORE_S before the sweep's first request. Earlier readings describe the background but cost replay time."""
-    from_s = record.requests[0].at_s - BEFORE_S
+    """The last MAX_REPLAYED requests of the record, and the rest of it from BEFORE_S before. What is earlier costs replay time."""
+    requests = record.requests[-MAX_REPLAYED:]
+    from_s = requests[0].at_s - BEFORE_S
     individual = record.background
     if individual is not None:
         individual = tuple(request for request in individual if request.arrival_s >= from_s)
-    return replace(record, readings=tuple(row for row in record.readings if row[0] >= from_s), background=individual)
+    readings = tuple(row for row in record.readings if row[0] >= from_s)
+    return replace(record, requests=requests, readings=readings, background=individual)
 
 
 def _ranked(fitted: Sequence[tuple[Objective, Point]]) -> list[tuple[Objective, Point]]:

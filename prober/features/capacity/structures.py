@@ -44,7 +44,7 @@ STRUCTURES = (
     Structure("reading beside computing", {"overlaid": 1}, penalty=2),
     Structure("padded batches", {"padded": 1}, penalty=2),
     Structure("steps planned ahead", {"overlapped": 1}, penalty=2),
-    Structure("shortest prompt first", {"shortest_first": 1}, penalty=2),
+    Structure("shortest prompt first", {"shortest_first": 1}, penalty=8),
     Structure("serial front", has_front=True, penalty=4),
     *(Structure(f"{count} engines in turn", {"replicas": count}, penalty=2) for count in (2, 3, 4)),
     *(
