@@ -54,6 +54,8 @@ def swept(world: World, telemetry: Telemetry, traces: Path | None) -> dict[str, 
         elif isinstance(action, Finished) and action.void:
             capacity = Capacity("ttft", "not_enough_data")
     figures |= {"verdict": capacity.verdict, "fit": capacity.fit, "requests": driver.sent}
+    sizes = {signals.ranks for _, signals in driver.readings}
+    figures["changed_size"] = len(sizes) > 1
     until_s = driver.ended_s + 60.0
     driver.advance(until_s)
     figures["harmed"] = driver.harm(until_s) - undisturbed_harm(world, SEED, traces, driver.began_s, until_s)
@@ -108,10 +110,10 @@ def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     results.append(goal("harmed ÷ grid's, all engines", harmed, 0.1, ""))
     cpu_s = max(row[name]["cpu_s"] for row in rows for name, *_ in WAYS)
     results.append(goal("CPU of an estimate, longest", cpu_s, 10.0, "s"))
-    void = [row for row in rows if row["knee"] is None]
-    if void:
-        found = sum(row[name]["verdict"] == "found" for row in void for name, *_ in WAYS)
-        results.append(goal("sweeps of an engine that changed its size with a capacity", found, 0, ""))
+    changed = [row[name] for row in rows for name in ("arrivals", "counters") if row[name]["changed_size"]]
+    if changed:
+        found = sum(sweep["verdict"] == "found" for sweep in changed)
+        results.append(goal(f"capacities of engines that changed their size, of {len(changed)}", found, 0, ""))
     return results
 
 

@@ -18,6 +18,7 @@ from prober.features.capacity.actions import Action, Run
 from prober.features.capacity.sweep import PAGE_S, Sweep
 from prober.features.capacity.sweep_plan import Plan
 from prober.measure.chat import Usage
+from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -63,6 +64,7 @@ class SweepDriver:
     now_s: float = 0.0
     others: list[tuple[float, int]] = field(default_factory=list)  # arrival, number in the engine
     sent: int = 0
+    readings: list[tuple[float, EngineSignals]] = field(default_factory=list)  # during the sweep
 
     def __post_init__(self) -> None:
         scene = self.world.scene
@@ -120,8 +122,10 @@ class SweepDriver:
                 sweep.tick(CLOCK_S + self.now_s)
                 tick_s += TICK_S
             if next_s == page_s:
+                page = self.engine.page()
+                self.readings.append((self.now_s, page))
                 if self.telemetry != "none":
-                    sweep.page(CLOCK_S + self.now_s, self.engine.page())
+                    sweep.page(CLOCK_S + self.now_s, page)
                 page_s = self.now_s + sweep.page_every_s
             page_s = min(page_s, self.now_s + max(PAGE_S, sweep.page_every_s))
 
