@@ -232,7 +232,11 @@ def grid(world: World, seed: int, traces: Path | None) -> tuple[int, float, int]
     for number, _ in numbers:
         driver.engine.cancel(number)
     driver.advance(ended_s + AFTER_S)
-    return driver.sent, ended_s - LEAD_S, driver.harm(ended_s + AFTER_S) - undisturbed_harm(world, seed, traces, LEAD_S, ended_s + AFTER_S)
+    return (
+        driver.sent,
+        ended_s - LEAD_S,
+        driver.harm(ended_s + AFTER_S) - undisturbed_harm(world, seed, traces, LEAD_S, ended_s + AFTER_S),
+    )
 
 
 def undisturbed_harm(world: World, seed: int, traces: Path | None, from_s: float, until_s: float) -> int:

@@ -43,7 +43,8 @@ def traces(tmp_path: Path) -> Path:
     rows = [f"2023-11-16 18:15:{second:02d}.5000000,{100 + second},{second + 1}" for second in range(40)]
     (tmp_path / "azure_2023_conversation.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
     lines = [
-        {"timestamp": 3_000 * i, "input_length": 1_200, "output_length": 10, "hash_ids": [0, i, 100 + i]} for i in range(20)
+        {"timestamp": 3_000 * i, "input_length": 1_200, "output_length": 10, "hash_ids": [0, i, 100 + i]}
+        for i in range(20)
     ]
     (tmp_path / "mooncake_conversation_first_half.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return tmp_path
@@ -186,7 +187,9 @@ def test_probes_are_even_and_slower_steps_are_seen() -> None:
 def test_a_warm_probe_hits_less_under_load() -> None:
     """The cached prompt of a probe is computed again more often while the engine is busy."""
     probed = replace(CACHED[0], profile="flat")
-    idle, busy = (np.exp(probe_series(replace(probed, peak_share=share), 0.06, seed=1).log_ttft_s) for share in (0.05, 0.9))
+    idle, busy = (
+        np.exp(probe_series(replace(probed, peak_share=share), 0.06, seed=1).log_ttft_s) for share in (0.05, 0.9)
+    )
     assert np.quantile(busy, 0.75) > 2 * np.quantile(idle, 0.75)
 
 

@@ -213,7 +213,9 @@ class Simulation:
         """Share of the requests that miss the threshold with the background's share of the total rate."""
         return self.share(total_per_s, self.scene.background_share * total_per_s, threshold_s, count, seed)
 
-    def shares_beside(self, knee_per_s: float, distance: float, threshold_s: float, count: int, seed: int) -> list[float]:
+    def shares_beside(
+        self, knee_per_s: float, distance: float, threshold_s: float, count: int, seed: int
+    ) -> list[float]:
         """Shares at (1 − distance, 1, 1 + distance) × knee, with the background that belongs to the knee."""
         background = self.scene.background_share * knee_per_s
         return [
@@ -227,7 +229,9 @@ def compute(scene: Scene, traces: Path | None) -> World:
     unloaded = float(np.nanquantile(simulation.ttft_s(0.01, 0.0, 4_000, 1), 0.99))
     threshold = scene.threshold_factor * unloaded
     if scene.kind == VOID:
-        return World(scene, _rounded(threshold, 2), background_per_s=1.0, knee_per_s=None, knee_error=0.0, slope=0.0, curve=())
+        return World(
+            scene, _rounded(threshold, 2), background_per_s=1.0, knee_per_s=None, knee_error=0.0, slope=0.0, curve=()
+        )
     rng = Random(f"slope {scene.fingerprint()}")
     least_slope = FLAT_SLOPE if rng.random() < FLAT_PROBABILITY else SHARP_SLOPE
     while True:
@@ -243,7 +247,9 @@ def compute(scene: Scene, traces: Path | None) -> World:
         threshold *= 1.4
     knee, background, error, slope = _refined_knee(simulation, threshold, knee)
     curve = _curve(simulation, knee, background, threshold)
-    return World(scene, threshold, _rounded(background, 5), _rounded(knee, 5), _rounded(error, 2), _rounded(slope, 3), curve)
+    return World(
+        scene, threshold, _rounded(background, 5), _rounded(knee, 5), _rounded(error, 2), _rounded(slope, 3), curve
+    )
 
 
 def _bracketed_knee(simulation: Simulation, threshold_s: float) -> float:
@@ -280,10 +286,14 @@ def _refined_knee(simulation: Simulation, threshold_s: float, knee: float) -> tu
             return root, simulation.scene.background_share * knee, error, slope
 
 
-def _curve(simulation: Simulation, knee: float, background: float, threshold_s: float) -> tuple[tuple[float, float], ...]:
+def _curve(
+    simulation: Simulation, knee: float, background: float, threshold_s: float
+) -> tuple[tuple[float, float], ...]:
     """Shares by ratio to the knee: one long run a point, with common random numbers, scaled to the allowed share at the knee."""
     shares = [
-        simulation.share(ratio * knee, background, threshold_s, CURVE_REQUESTS if ratio <= 1.1 else CURVE_REQUESTS_ABOVE, 3)
+        simulation.share(
+            ratio * knee, background, threshold_s, CURVE_REQUESTS if ratio <= 1.1 else CURVE_REQUESTS_ABOVE, 3
+        )
         for ratio in CURVE
     ]
     scale = math.log1p(-ALLOWED) / math.log1p(-shares[CURVE.index(1.0)])
@@ -379,7 +389,10 @@ def main() -> None:
                 return
             start = time.monotonic()
             world = _acceptable(kind, seed, source, arguments.traces)
-            lines = [*(line for line in _recorded() if line not in known), _line(world)]  # another process may write too
+            lines = [
+                *(line for line in _recorded() if line not in known),
+                _line(world),
+            ]  # another process may write too
             write(lines)
             seconds = time.monotonic() - start
             knee = "void" if world.is_void else f"{world.knee_per_s}/s ± {world.knee_error:.2%}, slope {world.slope}"

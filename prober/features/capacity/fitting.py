@@ -1,9 +1,10 @@
-"""Fit of the simulated engine to the record of a sweep: parameters with which a replay shows what the sweep observed.
+"""Fit of a service to the record of a sweep: structure and costs with which a replay shows what the sweep observed.
 
 Robust least squares on logarithms (Levenberg–Marquardt, derivatives by replay). The fit starts with the beginning of the record,
 while the engine is nearly idle, and then uses more and more of it: the state of a busy engine depends on every earlier step, so
 the replay of a slightly wrong engine is soon out of step, and no derivative leads back. The token budget and the limit of running
-sequences are not smooth and are scanned. An evolution strategy ends the fit. Seconds of CPU; pure.
+sequences are not smooth and are scanned. That is done for the plainest structure; the others begin with its costs. An evolution
+strategy ends the fit of the best ones. Seconds of CPU; pure.
 
 `scipy.optimize.least_squares` instead of `_descend` gives the same accuracy (docs/measurements.md#sweeps) for 9% more CPU, and
 scipy adds 114 MB to the image; scans and bootstrap need the step of `Objective.gauss_newton` anyway.
@@ -67,7 +68,7 @@ BLOCK_S = 4.0  # observations that are closer are not independent and share one 
 
 
 def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 8) -> Fit | None:
-    """Engine that explains a record; None for fewer than MIN_ANSWERS answers. repeats: number of bootstrap engines."""
+    """Service that explains a record; None for fewer than MIN_ANSWERS answers. repeats: number of bootstrap services."""
     answers = sum(request.valid and request.first_s is not None and request.stage > 0 for request in record.requests)
     if answers < MIN_ANSWERS:
         return None
@@ -76,18 +77,7 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
     load = background(record, rng) if record.other_per_s is not None else _unseen_background(recent, items, rng)
     is_drawn = recent.background is None and load.per_s > 0
     scenes = _scenes(recent, load, rng)
-    plain = Objective(recent, items, scenes, CHUNKED, prior)
-    fitted = [(plain, _search(plain, recent))]
-    for structure in STRUCTURES:
-        if structure is not CHUNKED:
-            objective = Objective(recent, items, scenes, structure, prior)
-            fitted.append((objective, _refine(objective, recent, fitted[0][1].vector)))
-    for count, generations in EVOLUTIONS:
-        ranked = _ranked(fitted)
-        fitted = [
-            (objective, _evolve(objective, point, rng, generations)) for objective, point in ranked[:count]
-        ] + ranked[count:]
-    (objective, point), *others = _ranked(fitted)
+    (objective, point), *others = _fit_structures(recent, items, scenes, prior, rng)
     least = _score(objective, point)
     rivals = tuple(Rival(*other.service(at.vector), exp(least - _score(other, at))) for other, at in others)
     jacobian = objective.jacobian(point)
@@ -104,6 +94,24 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
         load,
         is_drawn,
     )
+
+
+def _fit_structures(
+    record: Record, items: Observations, scenes: Sequence[Scene], prior: Prior | None, rng: Random
+) -> list[tuple[Objective, Point]]:
+    """The structures with their fits, best first. The structure of an earlier sweep has no penalty."""
+    plain = Objective(record, items, scenes, CHUNKED, prior)
+    fitted = [(plain, _search(plain, record))]
+    for structure in STRUCTURES[1:]:
+        if prior is not None and prior.structure == structure.name:
+            structure = replace(structure, penalty=0.0)
+        objective = Objective(record, items, scenes, structure, prior)
+        fitted.append((objective, _refine(objective, record, fitted[0][1].vector)))
+    for count, generations in EVOLUTIONS:
+        ranked = _ranked(fitted)
+        best = [(objective, _evolve(objective, point, rng, generations)) for objective, point in ranked[:count]]
+        fitted = best + ranked[count:]
+    return _ranked(fitted)
 
 
 def _scenes(record: Record, load: Background, rng: Random) -> list[Scene]:

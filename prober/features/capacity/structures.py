@@ -37,7 +37,7 @@ class Structure:
 
 
 CHUNKED = Structure("chunked prefill")
-STRUCTURES = (
+STRUCTURES = (  # the plainest first
     CHUNKED,
     Structure("whole prompts before decodes", {"mixed": 0, "split": 0}, penalty=2),
     Structure("prompts before decodes", {"mixed": 0}, penalty=2),
