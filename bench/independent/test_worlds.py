@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -136,7 +136,7 @@ def test_a_trace_is_replayed_in_order_at_the_asked_rate(traces: Path, name: str)
         assert replay.prefixes is not None
         assert len(np.unique(replay.prefixes.ids[::3])) in (10, 11)  # the turns that it touches
     streamed = list(islice(workload.stream(1, 2.0, traces), 5_000))
-    assert all(before[0] <= after[0] for before, after in zip(streamed, streamed[1:], strict=False))
+    assert all(before[0] <= after[0] for before, after in pairwise(streamed))
 
 
 def test_a_world_from_a_trace_needs_its_folder() -> None:
