@@ -5,7 +5,7 @@ prompts within a budget; while only the context grows, equal steps run at once. 
 how prompts and decodes share steps, how many engines there are and who chooses among them, what stands in front.
 
 `serve` takes the compiled loop of serving.c where it was built with the package, else the one here, which gives the same numbers to
-the last bit and is some 100 times slower.
+the last bit and is much slower.
 """
 
 import ctypes

@@ -67,9 +67,7 @@ class Fit:
     rivals: other structures
     error: median of |log(TTFT observed ÷ replayed)|
     tail: of the record beside that of the replay; None without an objective for TTFT
-    slots_seen: the record shows the limit of running sequences
     background: background load of the replay
-    drawn: the background's arrival times are drawn at random, because the record has no individual ones
     """
 
     service: Service
@@ -79,9 +77,7 @@ class Fit:
     rivals: tuple[Rival, ...]
     error: float
     tail: Tail | None
-    slots_seen: bool
     background: Background
-    drawn: bool = False
 
     @property
     def quality(self) -> Quality:

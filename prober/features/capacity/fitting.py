@@ -90,9 +90,7 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
         tuple(rival for rival in rivals if rival.weight > MIN_WEIGHT),
         objective.ttft_error(point),
         _tail(recent, scenes, load if is_drawn else None, (service, front_s), rng),
-        objective.slots < UNLIMITED_SLOTS,
         load,
-        is_drawn,
     )
 
 
