@@ -78,7 +78,7 @@ def watch(lane: Lane, moments: Sequence[int]) -> LaneFigures:
             figures.baseline = {name: round(float(getattr(b, name)), 3) for name in ("sd", "correlation", "wander")} | {
                 "factor": b.factor,
                 "inflations": [round(x, 1) for x in b.inflations],
-                "known": sum(x == x for x in b.hours),
+                "known": sum(map(math.isfinite, b.level_errors)),
             }
     return figures
 

@@ -1,6 +1,6 @@
 """Baseline of a signal without problems: learned once from blocks of samples (`fitting`), then frozen.
 
-A baseline has the expected log of the signal by a factor that is no problem (the engine's load if it is known, else the hour of
+A baseline has the expected log of the signal by a factor that is no problem (the engine's load if it is known, else the half hour of
 the week), the correlation of neighbouring residuals, and the sorted whitened residuals, among which new ones are ranked. Ranks make
 the detector independent of the shape of the distribution; the log makes a slowdown a shift. Where the shape depends on the factor,
 each fifth of it has a reference of its own: with one for all, bets would gain at busy hours without any change.
@@ -15,11 +15,12 @@ from math import sqrt
 from statistics import NormalDist
 from typing import Literal
 
-from prober.features.drift.blocks import WEEK_HOURS, week_hours
+from prober.features.drift.blocks import DAY_SLOTS, SLOT_S, WEEK_SLOTS, week_slots
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
 # A weekend somewhere on Earth: from Friday 10:00 UTC (Saturday at UTC+14) to Monday 12:00 UTC (Sunday ends at UTC−12).
-WEEKEND_BEGIN, WEEKEND_END = 4 * 24 + 10, 12
+WEEKEND_BEGIN, WEEKEND_END = 4 * DAY_SLOTS + 20, 24
+EARLIER_SLOTS = 2  # by which a day may begin or end earlier or later than those of the baseline: an hour
 
 Factor = Literal["none", "load", "hour"]
 
@@ -31,14 +32,14 @@ class Baseline:
     centre, scale: mean and spread of the load; the argument of the polynomials is (load − centre) / scale
     coefficients: of the expected log: a polynomial in the load, or the level if the factor is `none`
     variance: of a whitened residual, due to the model: a polynomial of the load, or a bound
-    hours, hour_errors: expected log at the middle of each hour of the week, and the standard error of a whitened residual due to
-        it; NaN if not seen. Empty unless the factor is `hour`
+    levels, level_errors: expected log at the middle of each half hour of the week, and the standard error of a whitened residual
+        due to it: NaN if not seen, infinite if seen on one workday only, which may be a holiday. Empty unless the factor is `hour`
     sd: of the residuals
     correlation: of neighbouring residuals
     wander: spread of the level in excess of the spread of its samples
     inflations: of each fifth, variance of the mean score of a block in that of independent scores: correlation over minutes
     busiest: highest smoothed load
-    slowest: slowest log that the model expects within the loads or hours of the baseline
+    slowest: slowest log that the model expects within the loads or hours of the samples
     cuts: of the load or expected log between fifths; empty if one reference serves all
     quantiles: of the residuals of each fifth, at QUANTILES
     references: sorted whitened residuals of each fifth
@@ -49,8 +50,8 @@ class Baseline:
     scale: float = 1.0
     coefficients: tuple[float, ...] = ()
     variance: tuple[float, ...] = ()
-    hours: "array[float]" = field(default_factory=lambda: array("f"))
-    hour_errors: "array[float]" = field(default_factory=lambda: array("f"))
+    levels: "array[float]" = field(default_factory=lambda: array("f"))
+    level_errors: "array[float]" = field(default_factory=lambda: array("f"))
     sd: float = 0.0
     correlation: float = 0.0
     wander: float = 0.0
@@ -62,7 +63,9 @@ class Baseline:
     references: tuple["array[float]", ...] = ()
 
     def expected(self, unix_s: float, load: float) -> tuple[float, float, float]:
-        """(expected log, standard error of a whitened residual due to the model, log per unit of load); NaN at an hour not seen.
+        """(expected log, standard error of a whitened residual due to the model, log per unit of load).
+
+        NaN at an hour not seen; an infinite error at one that was seen on one workday only.
 
         The model's variance is sd²·(1 − φ²)·x'inv(X'X)x: correlation φ multiplies that of the coefficients by
         (1 + φ)/(1 − φ), and whitening multiplies a constant error by 1 − φ.
@@ -76,22 +79,20 @@ class Baseline:
             variance = g0 + u * (g1 + u * (g2 + u * (g3 + u * (g4 + u * (g5 + u * g6)))))
             return log, sqrt(variance) if variance > 0 else 0.0, slope
         if self.factor == "hour":
-            at = week_hours(unix_s - 1_800.0)
-            hour = int(at)
-            share, following = (
-                at - hour,
-                hour + 1 - WEEK_HOURS,
-            )  # a negative index: the hour after the last is the first
-            hours, own = self.hours, following if share >= 0.5 else hour
-            first, second = hours[hour], hours[following]
-            log = first + share * (second - first)
+            at = week_slots(unix_s - SLOT_S / 2)
+            slot = int(at)
+            share, levels = at - slot, self.levels
+            own = slot if share < 0.5 else slot + 1 - WEEK_SLOTS  # negative indices count from the end of the week
+            first, second = levels[slot], levels[slot + 1 - WEEK_SLOTS]
+            log, error = first + share * (second - first), self.level_errors[own]
             if log != log:
-                log = hours[own]
+                log = levels[own]
             # A day may begin or end up to an hour earlier or later; beside an hour not seen it may be as slow as ever.
-            earlier = hours[hour - 1] + share * (first - hours[hour - 1])
-            later = second + share * (hours[following + 1] - second)
+            first, second = levels[slot - EARLIER_SLOTS], levels[slot - EARLIER_SLOTS + 1]
+            earlier = first + share * (second - first)
+            first, second = levels[slot + EARLIER_SLOTS - WEEK_SLOTS], levels[slot + EARLIER_SLOTS + 1 - WEEK_SLOTS]
+            later = first + share * (second - first)
             slower = max(earlier, later) if earlier + later == earlier + later else self.slowest  # not if one is NaN
-            error = self.hour_errors[own]
             return log, error + max(0.0, (slower - log) * (1 - self.correlation) - 2 * error), 0.0
         return self.coefficients[0], sqrt(self.variance[0]), 0.0
 
@@ -104,30 +105,35 @@ class Baseline:
         phi = self.correlation
         return residual * math.sqrt(1 - phi * phi) if before is None else residual - phi * before
 
-    def with_hour(self, hour: int, log: float, count: float) -> "Baseline":
-        """This baseline with an hour of the week that it had not seen, from its first `count` samples of mean `log`."""
-        hours, errors = self.hours[:], self.hour_errors[:]
-        for same in alike(hour):
-            if math.isnan(hours[same]):
-                hours[same], errors[same] = log, self.level_error(count)
-        return replace(self, hours=hours, hour_errors=errors, slowest=max(self.slowest, log))
+    def with_visit(self, slot: int, log: float, count: float) -> "Baseline":
+        """This baseline after a visit of a half hour of the week that it does not know: `count` samples of mean `log`.
+
+        One of a weekend is known by its first visit, one of all workdays by visits on two of them.
+        """
+        levels, errors = self.levels[:], self.level_errors[:]
+        for same in alike(slot):
+            if errors[same] == math.inf:
+                levels[same], errors[same] = max(log, levels[same]), self.level_error(count)
+            elif math.isnan(levels[same]):
+                levels[same], errors[same] = log, self.level_error(count) if is_weekend(slot) else math.inf
+        return replace(self, levels=levels, level_errors=errors)
 
     def level_error(self, count: float) -> float:
         """Standard error of a whitened residual due to a level that is the mean of `count` samples."""
         return self.sd * math.sqrt((1 - self.correlation**2) / count)
 
 
-def is_weekend(hour: int) -> bool:
-    """Whether an hour of the week, in UTC, may be one of a weekend somewhere."""
-    return hour >= WEEKEND_BEGIN or hour < WEEKEND_END
+def is_weekend(slot: int) -> bool:
+    """Whether a half hour of the week, in UTC, may be one of a weekend somewhere."""
+    return slot >= WEEKEND_BEGIN or slot < WEEKEND_END
 
 
-@lru_cache(maxsize=WEEK_HOURS)
-def alike(hour: int) -> tuple[int, ...]:
-    """Hours of the week that are expected to have the same level: this hour on all days from Monday to Friday, or itself."""
-    if is_weekend(hour):
-        return (hour,)
-    return tuple(same for same in range(hour % 24, WEEK_HOURS, 24) if not is_weekend(same))
+@lru_cache(maxsize=WEEK_SLOTS)
+def alike(slot: int) -> tuple[int, ...]:
+    """Half hours of the week that are expected to have the same level: those of all days from Monday to Friday, or itself."""
+    if is_weekend(slot):
+        return (slot,)
+    return tuple(same for same in range(slot % DAY_SLOTS, WEEK_SLOTS, DAY_SLOTS) if not is_weekend(same))
 
 
 @lru_cache(maxsize=32)

@@ -1,4 +1,4 @@
-"""Samples for a baseline: blocks of neighbours, and means of all samples between them and in each hour of the week."""
+"""Samples for a baseline: blocks of neighbours, and means of all samples between them and in each half hour of the week."""
 
 import math
 from array import array
@@ -13,13 +13,17 @@ BLOCK_COUNT = 100
 DAY_S = 86_400.0
 SPREAD_S = 3 * DAY_S
 SPREAD_EVERY_S = SPREAD_S / (BLOCK_COUNT - 1) + 1.0  # the last block begins three days after the first
-WEEK_HOURS = 168
+WEEK_EVERY_S = 7 * DAY_S / (BLOCK_COUNT - 1) + 1.0  # or a week after it
+# The level of a day without its load is known by half hours, its slots: lunch and the ramps of a day are not straight for an hour.
+SLOT_S = 1_800.0
+DAY_SLOTS = 48
+WEEK_SLOTS = 7 * DAY_SLOTS
 MONDAY_S = 4 * DAY_S  # 1970-01-05, a Monday
 
 
-def week_hours(unix_s: float) -> float:
-    """Hours since Monday 00:00 UTC, in [0, 168)."""
-    return (unix_s - MONDAY_S) / 3_600 % WEEK_HOURS
+def week_slots(unix_s: float) -> float:
+    """Half hours since Monday 00:00 UTC, in [0, 336)."""
+    return (unix_s - MONDAY_S) / SLOT_S % WEEK_SLOTS
 
 
 class Span(NamedTuple):
@@ -53,20 +57,25 @@ class Blocks:
     stabilize the model and show the wander of the level far better than the blocks alone.
 
     rest: values of each span without begun_s, one span after another
-    hour_counts, hour_logs: number and mean log of all samples in each hour of the week; empty if the load is known
+    slot_counts, slot_logs: number and mean log of all samples in each half hour of the week; empty if the load is known
     """
 
     every_s: float
     logs: "array[float]" = field(default_factory=lambda: array("f"))
     begun: "array[float]" = field(default_factory=lambda: array("d"))
     rest: "array[float]" = field(default_factory=lambda: array("f"))
-    hour_counts: "array[float]" = field(default_factory=lambda: array("f"))
-    hour_logs: "array[float]" = field(default_factory=lambda: array("f"))
+    slot_counts: "array[float]" = field(default_factory=lambda: array("f"))
+    slot_logs: "array[float]" = field(default_factory=lambda: array("f"))
 
     @property
     def full(self) -> bool:
         """Whether all blocks are complete."""
         return len(self.logs) == BLOCK_SAMPLES * BLOCK_COUNT
+
+    @property
+    def knows_load(self) -> bool:
+        """Whether the blocks have their load, as far as there are any."""
+        return not self.begun or not math.isnan(self.rest[1])
 
     def block(self, index: int) -> "array[float]":
         """Logs of the samples of a block, shape (BLOCK_SAMPLES,)."""
@@ -83,7 +92,7 @@ class Blocks:
         if load is None:
             if self.begun and not math.isnan(self.rest[1]):
                 return
-            self._add_to_hour(unix_s, log)
+            self._add_to_slot(unix_s, log)
         if self.full:
             return
         if not linked:
@@ -121,7 +130,7 @@ class Blocks:
             self.cut()
             if self.begun and unix_s - self.begun[-1] < DAY_S:
                 return None
-        for values in (self.logs, self.begun, self.rest, self.hour_counts, self.hour_logs):
+        for values in (self.logs, self.begun, self.rest, self.slot_counts, self.slot_logs):
             del values[:]
         return load
 
@@ -132,12 +141,12 @@ class Blocks:
             del self.rest[-SPAN_VALUES:]
             self.begun.pop()
 
-    def _add_to_hour(self, unix_s: float, log: float) -> None:
-        hour = int(week_hours(unix_s))
-        if not self.hour_counts:
-            self.hour_counts, self.hour_logs = array("f", [0.0]) * WEEK_HOURS, array("f", [0.0]) * WEEK_HOURS
-        self.hour_counts[hour] += 1
-        self.hour_logs[hour] += (log - self.hour_logs[hour]) / self.hour_counts[hour]
+    def _add_to_slot(self, unix_s: float, log: float) -> None:
+        slot = int(week_slots(unix_s))
+        if not self.slot_counts:
+            self.slot_counts, self.slot_logs = array("f", [0.0]) * WEEK_SLOTS, array("f", [0.0]) * WEEK_SLOTS
+        self.slot_counts[slot] += 1
+        self.slot_logs[slot] += (log - self.slot_logs[slot]) / self.slot_counts[slot]
 
 
 def blocks_of_samples(samples: Iterable[tuple[float, float, float | None]]) -> Blocks:
@@ -161,7 +170,7 @@ def blocks_of_samples(samples: Iterable[tuple[float, float, float | None]]) -> B
         blocks.begun.append(begun)
         blocks.rest.extend((lasted, load, load, BLOCK_SAMPLES, log, load - load, 0.0, 0.0))
         blocks.logs.extend(log for _, log, _ in chosen)
-        for unix_s, sample, known in chosen:
-            if known is None:
-                blocks._add_to_hour(unix_s, sample)
+        for j, (unix_s, sample, known) in enumerate(chosen):
+            if known is None:  # samples of an hour belong to both of its halves
+                blocks._add_to_slot(unix_s - unix_s % 3_600 + j % 2 * SLOT_S, sample)
     return blocks

@@ -16,7 +16,16 @@ from operator import mul
 from typing import Literal, NamedTuple
 
 from prober.features.drift.baseline import QUANTILES, Baseline, scores
-from prober.features.drift.blocks import DAY_S, SPREAD_EVERY_S, SPREAD_S, Blocks, blocks_of_samples, week_hours
+from prober.features.drift.blocks import (
+    DAY_S,
+    SLOT_S,
+    SPREAD_EVERY_S,
+    SPREAD_S,
+    WEEK_EVERY_S,
+    Blocks,
+    blocks_of_samples,
+    week_slots,
+)
 from prober.features.drift.evidence import MATERIAL_INDEX, Mixture, mixture
 from prober.features.drift.fitting import fit, learn_baseline
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, quantiles
@@ -43,7 +52,8 @@ PROVISIONAL_THINNING = (
 UNSEEN_CHANGES = (
     6.0  # material changes by which an hour not seen may be slower than all others, until three days were seen
 )
-MIN_VISIT_SHARE = 0.25  # of the samples of an hour that make its level known
+MIN_VISIT_SHARE = 0.25  # of the samples of a half hour that make its level known
+MIN_CHANGE_S = 180.0  # that a slowdown must last where samples depend on each other: a burst of a minute is no drift
 # A slowdown that ends by itself within a day shows that the level wanders more than the baseline knew: the next one takes more
 # evidence, and less again after a week without one.
 CAUTION_GROWTH, MAX_CAUTION, CAUTION_S = 2.0, 16.0, 7 * DAY_S
@@ -147,9 +157,9 @@ class Improvement:
 
 @dataclass(slots=True)
 class Visit:
-    """First samples in an hour of the week that the baseline has not seen."""
+    """Samples of a visit of a half hour of the week that the baseline does not know."""
 
-    hour: int
+    slot: int
     count: int = 0
     mean_log: float = 0.0
 
@@ -178,6 +188,8 @@ class Drift:
     load_s: time of the last known load; unloaded: samples since
     loads: samples that are smoothed in the load
     caution: inflation of the scores in addition to that of the baseline, since `caution_s`
+    suspected_s: estimated start of a slowdown that has not lasted long enough
+    slowest_visit: mean log of the slowest visited half hour that is slower than all that the baseline has samples of
     """
 
     settings: Settings
@@ -208,6 +220,8 @@ class Drift:
     improvement: Improvement | None = None
     visit: Visit | None = None
     busy_since_s: float | None = None
+    suspected_s: float | None = None
+    slowest_visit: float = -math.inf
 
 
 def new_state(settings: Settings) -> Drift:
@@ -229,11 +243,13 @@ def seed(state: Drift, samples: Iterable[Observation]) -> Drift:
 
 
 def adopt(state: Drift, baseline: Baseline, *, settled: bool) -> None:
-    """Use this baseline from now on."""
+    """Use this baseline from now on. Without the load, one of three days is followed by one of a week."""
+    if settled:
+        is_of_days = state.spread is not None and state.spread.every_s < WEEK_EVERY_S
+        state.spread = Blocks(WEEK_EVERY_S) if is_of_days and baseline.factor == "hour" else None
     state.baseline, state.settled = baseline, settled
     state.before = state.stretch = None
-    if settled:
-        state.spread = None
+    state.slowest_visit = -math.inf
     derive(state)
     _reset_evidence(state)
 
@@ -274,12 +290,12 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     load = state.load or 0.0
     expected, error, slope = baseline.expected(unix_s, load)
     doubt = state.doubt * error + state.allowance
-    is_known = expected == expected  # not NaN
+    is_known = error < math.inf  # not if NaN
     if not is_known or state.visit is not None:
         _visit(state, baseline, unix_s, log, is_known=is_known)
     if not is_known:
-        # An hour of the week that the baseline has not seen may be as slow as the slowest that it has seen, or a little slower.
-        expected, state.before = baseline.slowest, None
+        # An hour of the week that the baseline does not know may be as slow as the slowest that was seen, or a little slower.
+        expected, state.before = max(baseline.slowest, state.slowest_visit), None
         material = math.log1p(state.settings.material) * (1 - baseline.correlation)
         doubt = material if state.settled else UNSEEN_CHANGES * material
     residual = log - expected
@@ -304,14 +320,20 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
 
 
 def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_known: bool) -> None:
-    """Learn an hour of the week that the baseline has not seen, unless there is an alarm, whose samples belong in no baseline."""
-    hour, visit = int(week_hours(unix_s)), state.visit
-    if visit is not None and (visit.hour != hour or state.alarm is not None):
-        if state.alarm is None and visit.count >= MIN_VISIT_SHARE * 3_600 * state.settings.rate_per_s:
-            state.baseline = baseline.with_hour(visit.hour, visit.mean_log, visit.count)
+    """Learn a half hour of the week that the baseline does not know, unless there is an alarm, whose samples belong in no baseline.
+
+    One that is slower than all samples of the baseline stays unknown: their spread tells nothing of its own.
+    """
+    slot, visit = int(week_slots(unix_s)), state.visit
+    if visit is not None and (visit.slot != slot or state.alarm is not None):
+        if state.alarm is None and visit.count >= MIN_VISIT_SHARE * SLOT_S * state.settings.rate_per_s:
+            if visit.mean_log > baseline.slowest:
+                state.slowest_visit = max(state.slowest_visit, visit.mean_log)
+            else:
+                state.baseline = baseline.with_visit(visit.slot, visit.mean_log, visit.count)
         state.visit = visit = None
-    if state.alarm is None and math.isnan(baseline.hours[hour]):
-        visit = state.visit = visit or Visit(hour)
+    if state.alarm is None and not is_known:
+        visit = state.visit = visit or Visit(slot)
         visit.count += 1
         visit.mean_log += (log - visit.mean_log) / visit.count
 
@@ -326,13 +348,17 @@ def _judge(
     if state.caution > 1 and unix_s - state.caution_s > CAUTION_S:
         state.caution, state.caution_s = max(1.0, state.caution / CAUTION_GROWTH), unix_s
     total = mix.grow(state.slower, slower, stake)
-    if total >= mix.threshold:
+    if total >= mix.threshold and _lasts(state, mix, total, unix_s):
         state.alarm = _new_alarm(state, mix, unix_s)
+        if state.spread is not None:
+            state.spread.cut()
         return _active_verdict(state, "alarm")
+    if state.suspected_s is not None and total < math.sqrt(mix.threshold):
+        state.suspected_s = None
     if faster is not None and _is_improved(state, mix, faster, unix_s, stake):
         _relearn(state, everything=state.settled)
         return DriftVerdict("learning", 0.0, event="improved")
-    evidence = log1p(total) * mix.unit
+    evidence = min(1.0, log1p(total) * mix.unit)
     if not state.settled or faster is None:
         return DriftVerdict("provisional", evidence, False, None, None, event)
     baseline = state.baseline
@@ -340,10 +366,22 @@ def _judge(
         event = _update_load_alarm(state, baseline, unix_s, expected) or event
         if state.busy_since_s is not None:
             return DriftVerdict("settled", evidence, True, "load", state.busy_since_s, event)
-    elif state.load is not None and state.spread is None and baseline is not None and baseline.factor == "hour":
+    elif state.load is not None and state.fit is None and baseline is not None and baseline.factor == "hour":
         # Load explains more than the hour: learn a new baseline while the old one is in use.
-        state.spread = Blocks(SPREAD_EVERY_S)
+        state.spread = state.spread if state.spread and state.spread.knows_load else Blocks(SPREAD_EVERY_S)
     return DriftVerdict("settled", evidence, False, None, None, event)
+
+
+def _lasts(state: Drift, mix: Mixture, total: float, unix_s: float) -> bool:
+    """Whether a slowdown has lasted long enough for an alarm. Until then the evidence stays at the threshold, so that it can end."""
+    baseline = state.baseline
+    assert baseline is not None
+    if not baseline.correlation and not baseline.wander and max(baseline.inflations) == 1:
+        return True  # independent samples: the evidence is enough
+    if state.suspected_s is None:
+        state.suspected_s = _new_alarm(state, mix, unix_s).since_s
+    state.slower = [evidence * mix.threshold / total for evidence in state.slower]
+    return unix_s - state.suspected_s >= MIN_CHANGE_S
 
 
 def _is_improved(state: Drift, mix: Mixture, faster: float, unix_s: float, stake: float) -> bool:
@@ -460,7 +498,7 @@ def _reset_evidence(state: Drift) -> None:
     """Set all evidence to 0."""
     state.slower = [0.0] * (state.mixture.components if state.mixture else 0)
     state.faster = 0.0
-    state.improvement = state.visit = None
+    state.improvement = state.visit = state.suspected_s = None
     state.judged = 0
 
 
@@ -481,8 +519,6 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
         total += mix.log(won, score) / baseline.inflations[fifth]
         if total > best:
             best, after, since = total, count, float(ring.times[at])
-    if state.spread is not None:
-        state.spread.cut()
     return Alarm(won if won >= len(mix.shifts) else MATERIAL_INDEX, since, unix_s, after)
 
 

@@ -3,23 +3,26 @@
 import math
 from array import array
 from bisect import bisect_right, insort_right
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, repeat
 from operator import mul, sub
 
 from prober.features.drift.baseline import QUANTILES, Baseline, alike, is_weekend, scores
-from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, WEEK_HOURS, Blocks, Span
+from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, DAY_SLOTS, WEEK_SLOTS, Blocks, Span
 
 MAX_CORRELATION = 0.95
 FIFTHS = 5
 FIFTH_SAMPLES = BLOCK_COUNT * BLOCK_SAMPLES // FIFTHS  # of a reference
 SHAPE_STATISTIC = 25.0  # about chi-squared with 8 degrees of freedom if all fifths have the same shape
-MIN_HOUR_SAMPLES = 20
+MIN_SLOT_SAMPLES = 10
 MAX_DAY_SHARE = 0.1  # of the variance of the season: a quiet Saturday among two workdays has 0.4
-SURE_WEEKEND = range(5 * 24 + 14, 6 * 24 + 10)  # Saturday 14:00 to Sunday 10:00 UTC, weekend everywhere
-MIN_WEEKEND_HOURS = 8
-MIN_BENDS = 24
+SURE_WEEKEND = range(5 * DAY_SLOTS + 28, 6 * DAY_SLOTS + 20)  # Saturday 14:00 to Sunday 10:00 UTC, weekend everywhere
+MIN_WEEKEND_SLOTS = 16
+MIN_BENDS = 48
+MIN_REPEATED = 48  # visits of a half hour on further days that show the wander of the level
+MIN_FIFTH_VISITS = 6  # of half hours that show their correlation
 MIN_SEASON_S = 3_600.0  # of blocks that tell hours apart
 MIN_VISITS = 2  # days that make an hour of workdays known: a single one may be a holiday
 CLUSTER_SCORE = 1.2816  # Φ⁻¹(0.9): scores above it should not follow each other more often than by chance
@@ -45,7 +48,7 @@ def fit(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> S
     correlation: replaces the estimate if the samples have no order
     thin: every `thin`-th of the sorted whitened residuals is stored; above 1 there is one reference
     """
-    model = _unfitted(blocks, min_visits=1 if thin > 1 else MIN_VISITS)
+    model = _unfitted(blocks)
     if model.factor == "load":
         model = yield from _regress(blocks, model)
     model = yield from _residual_spread(model, blocks)
@@ -58,7 +61,7 @@ def fit(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> S
     if correlation is None:
         correlation = yield from _correlation(model, blocks, ordered)
     model = replace(model, correlation=correlation, quantiles=(levels,))
-    model = _with_errors(model, blocks)
+    model = _with_errors(model, blocks, min_visits=1 if thin > 1 else MIN_VISITS)
     del ordered[:]
     for block in range(BLOCK_COUNT):
         for r in _whitened(model, blocks, block):
@@ -73,7 +76,7 @@ def fit(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> S
     return replace(model, wander=_wander(model, blocks))
 
 
-def _unfitted(blocks: Blocks, min_visits: int) -> Baseline:
+def _unfitted(blocks: Blocks) -> Baseline:
     """A baseline with only its factor: load if every block has it and it varies, else the hour."""
     spans = [blocks.span(block) for block in range(BLOCK_COUNT)]
     loads = [load for span in spans for load in (span.first_load, span.last_load)]
@@ -83,7 +86,7 @@ def _unfitted(blocks: Blocks, min_visits: int) -> Baseline:
         return Baseline("load", centre=centre, scale=scale, busiest=max(loads))
     if scale <= 1e-6 * abs(centre) or spans[-1].begun_s - spans[0].begun_s < MIN_SEASON_S:
         return Baseline("none", coefficients=(_level(blocks),), variance=(0.0,))
-    return _with_hours(Baseline("hour"), blocks, min_visits)
+    return _with_levels(Baseline("hour"), blocks)
 
 
 def _level(blocks: Blocks) -> float:
@@ -92,16 +95,19 @@ def _level(blocks: Blocks) -> float:
     return sum(span.samples * span.mean_log for span in spans) / sum(span.samples for span in spans)
 
 
-def _with_hours(model: Baseline, blocks: Blocks, min_visits: int) -> Baseline:
-    """The expected log of each hour of the week that the blocks have seen; the same hours of all workdays are one."""
-    hours = array("f", [math.nan]) * WEEK_HOURS
-    for hour in range(WEEK_HOURS):
-        counts = [blocks.hour_counts[same] for same in alike(hour)]
-        count = sum(counts)
-        visits = sum(of_day >= MIN_HOUR_SAMPLES for of_day in counts)
-        if visits >= (1 if is_weekend(hour) else min_visits):
-            hours[hour] = sum(map(mul, counts, (blocks.hour_logs[same] for same in alike(hour)))) / count
-    return replace(model, hours=hours, hour_errors=array("f", [0.0]) * WEEK_HOURS)
+def _with_levels(model: Baseline, blocks: Blocks) -> Baseline:
+    """The expected log of each half hour of the week that the blocks have seen; the same ones of all workdays are one."""
+    levels = array("f", [math.nan]) * WEEK_SLOTS
+    for slot in range(WEEK_SLOTS):
+        if _visits(blocks, slot):
+            counts = [blocks.slot_counts[same] for same in alike(slot)]
+            levels[slot] = sum(map(mul, counts, (blocks.slot_logs[same] for same in alike(slot)))) / sum(counts)
+    return replace(model, levels=levels, level_errors=array("f", [0.0]) * WEEK_SLOTS)
+
+
+def _visits(blocks: Blocks, slot: int) -> int:
+    """Number of days of the week on which this half hour, or one expected to be like it, was seen."""
+    return sum(blocks.slot_counts[same] >= MIN_SLOT_SAMPLES for same in alike(slot))
 
 
 def _regress(blocks: Blocks, model: Baseline) -> Slices:
@@ -192,31 +198,35 @@ def _residual_spread(model: Baseline, blocks: Blocks) -> Slices:
     return replace(model, sd=sd, slowest=slowest, cuts=cuts)
 
 
-def _with_errors(model: Baseline, blocks: Blocks) -> Baseline:
-    """The model with the errors of its expected logs."""
+def _with_errors(model: Baseline, blocks: Blocks, min_visits: int) -> Baseline:
+    """The model with the errors of its expected logs. A half hour of workdays that was seen on fewer days than this is not known."""
     if model.factor == "load":
         own = model.sd**2 * (1 - model.correlation**2)
         return replace(model, variance=tuple(own * leverage for leverage in model.variance))
     if model.factor == "none":
         return replace(model, variance=(model.level_error(BLOCK_COUNT * BLOCK_SAMPLES) ** 2,))
     if _is_flat(model, blocks):
-        level, error = _level(blocks), model.level_error(sum(blocks.hour_counts))
+        level, error = _level(blocks), model.level_error(sum(blocks.slot_counts))
         return replace(
             model,
-            hours=array("f", [level]) * WEEK_HOURS,
-            hour_errors=array("f", [error]) * WEEK_HOURS,
+            levels=array("f", [level]) * WEEK_SLOTS,
+            level_errors=array("f", [error]) * WEEK_SLOTS,
             slowest=level,
         )
     if _repeats_daily(model, blocks):
-        return _with_daily_hours(model, blocks)
-    counts = [sum(blocks.hour_counts[same] for same in alike(hour)) for hour in range(WEEK_HOURS)]
-    errors = array("f", (model.level_error(count) if count else math.nan for count in counts))
-    return replace(model, hour_errors=errors)
+        return _with_daily_levels(model, blocks)
+    errors = array("f", [math.nan]) * WEEK_SLOTS
+    for slot, level in enumerate(model.levels):
+        if not math.isnan(level):
+            is_known = _visits(blocks, slot) >= (1 if is_weekend(slot) else min_visits)
+            count = sum(blocks.slot_counts[same] for same in alike(slot))
+            errors[slot] = model.level_error(count) if is_known else math.inf
+    return replace(model, level_errors=errors)
 
 
-def _day_means(blocks: Blocks, hour: int) -> tuple[float, float, float]:
-    """(samples, mean log, weighted squares about the mean) of an hour of the day over the days seen."""
-    counts, logs = blocks.hour_counts[hour::24], blocks.hour_logs[hour::24]
+def _day_means(blocks: Blocks, slot: int) -> tuple[float, float, float]:
+    """(samples, mean log, weighted squares about the mean) of a half hour of the day over the days seen."""
+    counts, logs = blocks.slot_counts[slot::DAY_SLOTS], blocks.slot_logs[slot::DAY_SLOTS]
     count = sum(counts)
     mean = sum(map(mul, counts, logs)) / count if count else 0.0
     return count, mean, sum(n * (log - mean) ** 2 for n, log in zip(counts, logs, strict=True))
@@ -224,36 +234,36 @@ def _day_means(blocks: Blocks, hour: int) -> tuple[float, float, float]:
 
 def _repeats_daily(model: Baseline, blocks: Blocks) -> bool:
     """Whether the days seen are alike: what differs between them, beside chance, is small against the season of the day."""
-    days = [_day_means(blocks, hour) for hour in range(24)]
-    visits = sum(count > 0 for count in blocks.hour_counts)
+    days = [_day_means(blocks, slot) for slot in range(DAY_SLOTS)]
+    visits = sum(count > 0 for count in blocks.slot_counts)
     total = sum(count for count, _, _ in days)
-    if visits < MIN_VISITS * 24 or not all(count for count, _, _ in days):
+    if visits < MIN_VISITS * DAY_SLOTS or not all(count for count, _, _ in days):
         return False
     level = sum(count * mean for count, mean, _ in days) / total
     season = sum(count * (mean - level) ** 2 for count, mean, _ in days)
     own = model.sd**2 * (1 + model.correlation) / (1 - model.correlation)
-    free = visits - 24
+    free = visits - DAY_SLOTS
     return sum(squares for _, _, squares in days) < own * (free + 4 * math.sqrt(2 * free)) + MAX_DAY_SHARE * season
 
 
-def _with_daily_hours(model: Baseline, blocks: Blocks) -> Baseline:
+def _with_daily_levels(model: Baseline, blocks: Blocks) -> Baseline:
     """The model with the same level on all days; a weekend of which less than eight hours were seen is not known."""
-    knows_weekend = sum(blocks.hour_counts[hour] >= MIN_HOUR_SAMPLES for hour in SURE_WEEKEND) >= MIN_WEEKEND_HOURS
-    hours, errors = array("f", [math.nan]) * WEEK_HOURS, array("f", [math.nan]) * WEEK_HOURS
-    for hour in range(24):
-        count, mean, _ = _day_means(blocks, hour)
-        for same in range(hour, WEEK_HOURS, 24):
-            if knows_weekend or not is_weekend(same) or blocks.hour_counts[same] >= MIN_HOUR_SAMPLES:
-                hours[same], errors[same] = mean, model.level_error(count)
-    return replace(model, hours=hours, hour_errors=errors)
+    knows_weekend = sum(blocks.slot_counts[slot] >= MIN_SLOT_SAMPLES for slot in SURE_WEEKEND) >= MIN_WEEKEND_SLOTS
+    levels, errors = array("f", [math.nan]) * WEEK_SLOTS, array("f", [math.nan]) * WEEK_SLOTS
+    for slot in range(DAY_SLOTS):
+        count, mean, _ = _day_means(blocks, slot)
+        for same in range(slot, WEEK_SLOTS, DAY_SLOTS):
+            if knows_weekend or not is_weekend(same) or blocks.slot_counts[same] >= MIN_SLOT_SAMPLES:
+                levels[same], errors[same] = mean, model.level_error(count)
+    return replace(model, levels=levels, level_errors=errors)
 
 
 def _is_flat(model: Baseline, blocks: Blocks) -> bool:
     """Whether all hours of the day were seen and differ by no more than their samples explain: there is no season to know."""
-    if not all(sum(blocks.hour_counts[hour::24]) for hour in range(24)):
+    if not all(sum(blocks.slot_counts[slot::DAY_SLOTS]) for slot in range(DAY_SLOTS)):
         return False
     level, own = _level(blocks), model.sd**2 * (1 + model.correlation) / (1 - model.correlation)
-    seen = [(count, log) for count, log in zip(blocks.hour_counts, blocks.hour_logs, strict=True) if count]
+    seen = [(count, log) for count, log in zip(blocks.slot_counts, blocks.slot_logs, strict=True) if count]
     return sum(count * (log - level) ** 2 for count, log in seen) / own < len(seen) + 4 * math.sqrt(2 * len(seen))
 
 
@@ -369,16 +379,46 @@ def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
         ) / 0.9  # that a high score follows a high one, in excess of that of independent scores
         if chance > 3 * math.sqrt(0.1 / high):
             pooled = max(pooled, (1 + chance) / (1 - min(chance, MAX_CORRELATION)))
+    slow = (yield from _slow_inflations(model, blocks)) if model.factor == "hour" else _NO_INFLATIONS
     if not model.cuts:
-        return replace(model, inflations=(pooled,))
+        return replace(model, inflations=(max(pooled, slow[0]),))
     inflations = []
-    for of in means:
+    for of, least in zip(means, slow, strict=True):
         own, error = _inflation(of), math.sqrt(2 / max(1, len(of)))
         if model.factor == "load" and own / pooled < 1 - 1.5 * error:
             inflations.append(max(1.0, own))
         else:
-            inflations.append(own * (1 + error) if own / pooled > 1 + 1.5 * error else pooled)
+            inflations.append(max(least, own * (1 + error) if own / pooled > 1 + 1.5 * error else pooled))
     return replace(model, inflations=tuple(inflations))
+
+
+_NO_INFLATIONS = (1.0,) * FIFTHS
+
+
+def _slow_inflations(model: Baseline, blocks: Blocks) -> Generator[None, None, tuple[float, ...]]:
+    """Variance of the mean log of a half hour in that of independent samples, by fifth: correlation that outlasts a block.
+
+    From half hours that were seen on several days, about their mean. 1 where an excess is within two errors of chance.
+    """
+    counts, squares = [0] * FIFTHS, [0.0] * FIFTHS
+    for block in range(BLOCK_COUNT):
+        for residual, fifth in zip(_residuals(model, blocks, block)[0], _fifths(model, blocks, block), strict=True):
+            counts[fifth] += 1
+            squares[fifth] += residual * residual
+        yield
+    independent = (1 + model.correlation) / (1 - model.correlation)
+    visits: Counter[float] = Counter(model.levels[slot] for slot, _, _ in _known_slots(model, blocks))
+    ratios: tuple[list[float], ...] = tuple([] for _ in range(FIFTHS))
+    for slot, count, log in _known_slots(model, blocks):
+        level = model.levels[slot]
+        fifth = model.fifth(level, 0.0)
+        if visits[level] > 1 and squares[fifth]:
+            own = squares[fifth] / counts[fifth] * independent * (1 - 1 / visits[level])
+            ratios[fifth].append(count * (log - level) ** 2 / own)
+    return tuple(
+        1.0 if len(of) < MIN_FIFTH_VISITS or sum(of) < len(of) + 2 * math.sqrt(2 * len(of)) else sum(of) / len(of)
+        for of in ratios
+    )
 
 
 def _wander(model: Baseline, blocks: Blocks) -> float:
@@ -392,31 +432,37 @@ def _wander(model: Baseline, blocks: Blocks) -> float:
         spans = [blocks.span(block) for block in range(BLOCK_COUNT)]
         means = [(s.samples, s.mean_log - sum(map(mul, model.coefficients, _mean_columns(model, s)))) for s in spans]
         return _excess(means, 1, own)
-    seen = [hour for hour in range(WEEK_HOURS) if blocks.hour_counts[hour] >= MIN_HOUR_SAMPLES]
-    known = sorted((model.hours[hour], hour) for hour in seen if not math.isnan(model.hours[hour]))
-    means = [(blocks.hour_counts[hour], blocks.hour_logs[hour] - level) for level, hour in known]
-    distinct = [len({level for level, _ in part}) for part in (known, known[len(known) // 2 :])]
+    known = sorted((model.levels[slot], count, log) for slot, count, log in _known_slots(model, blocks))
+    distinct = [len({level for level, _, _ in part}) for part in (known, known[len(known) // 2 :])]
+    off = [(count, log - level) for level, count, log in known]
     # Busy hours differ more from day to day than quiet ones.
-    excess = max(_excess(means, distinct[0], own), _excess(means[len(means) // 2 :], distinct[1], own))
-    return max(excess, _roughness(blocks, own))
+    excess = max(_excess(off, distinct[0], own), _excess(off[len(off) // 2 :], distinct[1], own))
+    return excess if len(known) - distinct[0] >= MIN_REPEATED else max(excess, _roughness(blocks, own))
+
+
+def _known_slots(model: Baseline, blocks: Blocks) -> Iterator[tuple[int, float, float]]:
+    """(half hour of the week, samples, mean log) of those that were seen."""
+    for slot in range(WEEK_SLOTS):
+        if blocks.slot_counts[slot] >= MIN_SLOT_SAMPLES and not math.isnan(model.levels[slot]):
+            yield slot, blocks.slot_counts[slot], blocks.slot_logs[slot]
 
 
 def _roughness(blocks: Blocks, own: float) -> float:
     """Standard deviation of a wander with a time constant of an hour that bends the means of neighbouring hours as they are bent.
 
-    From the median of their second differences: the corners of a day are few. Second differences of means of n samples have the
-    variance 6·own/n, those of such a wander 3.3 of its own.
+    From the median of the second differences of half hours an hour apart: the corners of a day are few. Those of means of n samples
+    have the variance 6·own/n, those of such a wander 2.4 of its own.
     """
-    counts, logs = blocks.hour_counts, blocks.hour_logs
+    counts, logs = blocks.slot_counts, blocks.slot_logs
     seen = [
-        hour for hour in range(WEEK_HOURS) if min(counts[hour - 1], counts[hour], counts[hour + 1 - WEEK_HOURS]) > 0
+        slot for slot in range(WEEK_SLOTS) if min(counts[slot - 2], counts[slot], counts[slot + 2 - WEEK_SLOTS]) > 0
     ]
     if len(seen) < MIN_BENDS:
         return 0.0
-    bends = sorted(abs(logs[hour - 1] - 2 * logs[hour] + logs[hour + 1 - WEEK_HOURS]) for hour in seen)
+    bends = sorted(abs(logs[slot - 2] - 2 * logs[slot] + logs[slot + 2 - WEEK_SLOTS]) for slot in seen)
     variance = (bends[len(bends) // 2] / 0.6745) ** 2
-    chance = 6 * own * len(seen) / sum(counts[hour] for hour in seen)
-    return math.sqrt(max(0.0, variance - chance * (1 + math.sqrt(5.4 / len(seen)))) / 3.3)
+    chance = 6 * own * len(seen) / sum(counts[slot] for slot in seen)
+    return math.sqrt(max(0.0, variance - chance * (1 + math.sqrt(5.4 / len(seen)))) / 2.4)
 
 
 def _excess(means: Sequence[tuple[float, float]], fitted: int, own: float) -> float:

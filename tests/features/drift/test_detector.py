@@ -274,11 +274,11 @@ def test_a_quiet_weekend_is_no_news_whatever_the_baseline_has_seen(weekday: int)
     rng, state = Random(19 + weekday), new_state(SETTINGS)
     state.last_s = MONDAY_S + weekday * 86_400.0
     verdicts = run(state, 14 * 17_280, lambda: math.exp(rng.gauss(-1, 0.3)) * office_day(state.last_s + 5))
-    (_, first), (settled_at, second) = events(verdicts)
-    assert (first, second) == ("learnt", "learnt")
+    (_, first), (settled_at, second), (_, third) = events(verdicts)
+    assert (first, second, third) == ("learnt", "learnt", "learnt")
     assert {verdict.phase for verdict in verdicts[settled_at:]} == {"provisional", "settled"}
     assert state.baseline is not None
-    assert not any(map(math.isnan, state.baseline.hours))
+    assert all(map(math.isfinite, state.baseline.level_errors))
     assert verdicts[-1].phase == "settled"
     verdicts = run(state, 720, lambda: 1.5 * math.exp(rng.gauss(-1, 0.3)) * office_day(state.last_s + 5))
     assert verdicts[-1].active
