@@ -72,11 +72,6 @@ class Blocks:
         """Whether all blocks are complete."""
         return len(self.logs) == BLOCK_SAMPLES * BLOCK_COUNT
 
-    @property
-    def knows_load(self) -> bool:
-        """Whether the blocks have their load, as far as there are any."""
-        return not self.begun or not math.isnan(self.rest[1])
-
     def block(self, index: int) -> "array[float]":
         """Logs of the samples of a block, shape (BLOCK_SAMPLES,)."""
         return self.logs[index * BLOCK_SAMPLES : (index + 1) * BLOCK_SAMPLES]

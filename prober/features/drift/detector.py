@@ -15,7 +15,7 @@ from math import exp, log1p
 from operator import mul
 from typing import Literal, NamedTuple
 
-from prober.features.drift.baseline import QUANTILES, Baseline, scores
+from prober.features.drift.baseline import QUANTILES, Baseline, is_weekend, scores
 from prober.features.drift.blocks import (
     DAY_S,
     SLOT_S,
@@ -49,9 +49,7 @@ RECOVERY_EVIDENCE = math.log(1e4)  # log evidence against the change that ends a
 PROVISIONAL_THINNING = (
     10  # a provisional baseline stores every 10th reference value, as the samples of the next one are in memory too
 )
-UNSEEN_CHANGES = (
-    6.0  # material changes by which an hour not seen may be slower than all others, until three days were seen
-)
+UNSEEN_CHANGES = 6.0  # material changes by which half an hour not seen may be slower than all others
 MIN_VISIT_SHARE = 0.25  # of the samples of a half hour that make its level known
 MIN_CHANGE_S = 180.0  # that a slowdown must last where samples depend on each other: a burst of a minute is no drift
 # A slowdown that ends by itself within a day shows that the level wanders more than the baseline knew: the next one takes more
@@ -294,10 +292,11 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     if not is_known or state.visit is not None:
         _visit(state, baseline, unix_s, log, is_known=is_known)
     if not is_known:
-        # An hour of the week that the baseline does not know may be as slow as the slowest that was seen, or a little slower.
+        # A half hour of the week that the baseline does not know may be as slow as the slowest that was seen, and one of a workday,
+        # or of the first days, slower by far: a weekend tells nothing of workdays.
         expected, state.before = max(baseline.slowest, state.slowest_visit), None
-        material = math.log1p(state.settings.material) * (1 - baseline.correlation)
-        doubt = material if state.settled else UNSEEN_CHANGES * material
+        is_quiet = state.settled and is_weekend(int(week_slots(unix_s)))
+        doubt = (1 if is_quiet else UNSEEN_CHANGES) * math.log1p(state.settings.material) * (1 - baseline.correlation)
     residual = log - expected
     phi, before = baseline.correlation, state.before
     whitened = baseline.whitened(residual, None) if before is None else residual - phi * before
@@ -368,7 +367,8 @@ def _judge(
             return DriftVerdict("settled", evidence, True, "load", state.busy_since_s, event)
     elif state.load is not None and state.fit is None and baseline is not None and baseline.factor == "hour":
         # Load explains more than the hour: learn a new baseline while the old one is in use.
-        state.spread = state.spread if state.spread and state.spread.knows_load else Blocks(SPREAD_EVERY_S)
+        learns_load = state.spread is not None and state.spread.every_s < WEEK_EVERY_S
+        state.spread = state.spread if learns_load else Blocks(SPREAD_EVERY_S)
     return DriftVerdict("settled", evidence, False, None, None, event)
 
 

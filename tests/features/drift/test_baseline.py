@@ -198,6 +198,20 @@ def test_an_hour_of_workdays_takes_two_of_them() -> None:
     assert baseline.expected(MONDAY_S + 6 * 86_400 + 13 * 3_600, 0.0)[0] == pytest.approx(0.0, abs=0.05)
 
 
+def test_a_visit_teaches_an_hour_of_a_weekend_and_two_teach_one_of_workdays() -> None:
+    """Of two visits the slower counts, for the other may have been on a holiday."""
+    baseline = from_saturday(lambda t: office(t) if t >= MONDAY_S + 7 * 86_400 else 0.0)
+    thursday, friday = 3 * DAY_SLOTS + 32, 4 * DAY_SLOTS + 32
+    assert baseline.level_errors[thursday] == math.inf, "seen on a Monday only"
+    twice = baseline.with_visit(thursday, 0.1, 300)
+    assert twice.levels[thursday] == twice.levels[thursday - DAY_SLOTS] == pytest.approx(0.4, abs=0.03)
+    assert 0 < twice.level_errors[thursday] < 0.02
+    assert math.isnan(baseline.levels[friday])
+    weekend = baseline.with_visit(friday, 0.2, 300)
+    assert weekend.levels[friday] == pytest.approx(0.2)
+    assert 0 < weekend.level_errors[friday] < 0.02
+
+
 def test_a_weekend_like_its_monday_tells_of_all_days() -> None:
     """Three days alike, and among them a weekend: there is no weekly season to wait for."""
     baseline = from_saturday(office)

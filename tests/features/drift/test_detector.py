@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, MONDAY_S, SPREAD_EVERY_S, Blocks
+from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, MONDAY_S, SPREAD_EVERY_S, WEEK_EVERY_S, Blocks
 from prober.features.drift.detector import (
     CAUTION_S,
     LOAD_SAMPLES,
@@ -293,6 +293,49 @@ def test_an_hour_that_was_not_seen_is_judged_by_the_slowest_that_was() -> None:
     assert not any(verdict.active for verdict in verdicts)
     assert verdicts[-1].phase == "provisional"
     assert run(state, 200, lambda: 2 * math.exp(rng.gauss(-1 + 0.4, 0.3)))[-1].active
+
+
+def test_a_burst_of_a_minute_is_no_drift_where_neighbours_depend_on_each_other() -> None:
+    """A minute at ×4 gives evidence enough, and ends before three minutes; the same for four minutes is found at the third."""
+    state, draw = settled(0.3), noise(Random(35), 0.3)
+    assert events(run(state, 12, lambda: 4 * draw())) == []
+    assert state.suspected_s is not None
+    assert events(run(state, 720, draw)) == []
+    assert state.suspected_s is None
+    verdicts = run(state, 48, lambda: 4 * draw())
+    assert [event for _, event in events(verdicts)] == ["alarm"]
+    assert 33 <= events(verdicts)[0][0] <= 40
+
+
+def test_a_load_that_becomes_known_while_a_week_is_learnt_takes_its_place() -> None:
+    """The blocks of the week have no load, so they are given up for three days that have it."""
+    state, draw = new_state(SETTINGS), noise(Random(36))
+    run(state, 54_000, draw)
+    assert state.settled
+    assert state.spread is not None
+    assert state.spread.every_s == WEEK_EVERY_S
+    run(state, 100, draw, day)
+    assert state.spread.every_s == SPREAD_EVERY_S
+    assert not math.isnan(state.spread.span(0).first_load)
+
+
+def test_busy_hours_that_only_visits_showed_are_known_with_the_week() -> None:
+    """Learning lasts from a Friday noon to a Monday's: the busy hours that follow are slower than all samples."""
+    rng, state = Random(37), new_state(SETTINGS)
+    state.last_s = MONDAY_S + 4.5 * 86_400.0
+
+    def latency() -> float:
+        t = state.last_s + 5
+        return math.exp(rng.gauss(-1, 0.3)) * office_day(t) ** (1 if t < MONDAY_S + 7.6 * 86_400 else 2)
+
+    verdicts = run(state, 7 * 17_280, latency)
+    assert not any(verdict.active for verdict in verdicts)
+    assert state.baseline is not None
+    noon = MONDAY_S + 15.5 * 86_400
+    assert not state.baseline.expected(noon, 0.0)[1] < math.inf
+    assert state.slowest_visit == pytest.approx(-0.2, abs=0.08)
+    run(state, 4 * 17_280, latency)
+    assert state.baseline.expected(noon, 0.0)[0] == pytest.approx(-0.2, abs=0.03)
 
 
 def test_slowdowns_that_end_by_themselves_take_more_evidence_each_time() -> None:
