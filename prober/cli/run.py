@@ -5,15 +5,19 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 import uvloop
 
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import ConfigFile
+from prober.cli.output import echo
 from prober.config.load import ConfigError
 from prober.config.units import duration
 from prober.measure.printable import printable
@@ -39,6 +43,10 @@ class Format(StrEnum):
 
 
 def run(
+    urls: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[URL]...", help="Targets to probe with the defaults, instead of a configuration."),
+    ] = None,
     config_file: ConfigFile = "prober.yaml",
     listen_address: Annotated[str, typer.Option("--web.listen-address", help="host:port or :port.")] = ":9742",
     external_url: Annotated[str, typer.Option("--web.external-url", help="URL at which users reach the prober.")] = "",
@@ -111,7 +119,12 @@ def run(
     log_level: Annotated[Level, typer.Option("--log.level")] = Level.INFO,
     log_format: Annotated[Format, typer.Option("--log.format")] = Format.LOGFMT,
 ) -> None:
-    """Probe the configured targets until SIGTERM."""
+    """Probe the configured targets, or those of the URLs, until SIGTERM."""
+    if urls and config_file != "prober.yaml":
+        fail(
+            "prober run: URL and --config.file: write the URLs into the file, or leave one of both out",
+            ExitCode.WRONG_CALL,
+        )
     _log_to_stderr(log_level, log_format)
     from prober.daemon.app import App, Options
     from prober.features.replicas.leadership import LeaseOptions
@@ -124,8 +137,9 @@ def run(
     lease_s = _checked("--lease.duration", lambda: duration(lease_duration))
     drain_s = _checked("--shutdown.timeout", lambda: patience_s(shutdown_timeout))
     places = (lease_name, lease_namespace, lease_api_server, lease_token_file, lease_ca_file, lease_path)
+    written = _write_config(urls) if urls else None
     options = Options(
-        config_file,
+        written or config_file,
         listen_address,
         external_url,
         route_prefix,
@@ -146,6 +160,34 @@ def run(
         uvloop.run(serve())
     except (ConfigError, OSError) as problem:
         fail(f"prober: {problem}", ExitCode.FAILED)
+    finally:
+        if written:
+            Path(written).unlink(missing_ok=True)
+
+
+def _write_config(urls: Sequence[str]) -> str:
+    """Write and print a configuration with these targets and the defaults that are changed first; returns its path."""
+    import yaml
+
+    from prober.config.target import TargetSpec
+
+    defaults = TargetSpec.model_fields
+    text = yaml.safe_dump(
+        {
+            "defaults": {"rate": f"{defaults['rate'].default:g}/s", "max_in_flight": defaults["max_in_flight"].default},
+            "targets": [
+                {"name": urlsplit(url).netloc or url, "url": url, "probes": [{"workload": "probe"}]} for url in urls
+            ],
+        },
+        sort_keys=False,
+    )
+    try:
+        with NamedTemporaryFile("w", prefix="prober-", suffix=".yaml", delete=False) as file:
+            file.write(text)
+    except OSError as problem:
+        fail(f"prober run: no configuration can be written for URL: {problem}; give --config.file", ExitCode.FAILED)
+    echo(f"# Configuration in use. Save it as prober.yaml, with slos:, to change it.\n{text.rstrip()}")
+    return file.name
 
 
 def patience_s(text: str) -> float:

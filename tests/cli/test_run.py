@@ -1,5 +1,6 @@
 """Log of a `prober run` process at its start and while its configuration changes."""
 
+import os
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from prober import __version__
 from prober.cli.run import patience_s
+from prober.daemon.app import read_config
 from tests.processes import until
 
 
@@ -43,6 +45,44 @@ def test_the_log_names_version_configuration_and_how_the_pages_are_guarded(tmp_p
     assert "configuration not applied, the old one stays in use" in logged
     assert any(line.startswith(f"{config}: targets[0].url: needed") for line in logged)
     assert not any("Scheduler" in line for line in logged)
+
+
+def test_urls_replace_a_configuration_which_is_printed_and_removed(tmp_path: Path) -> None:
+    """With the defaults; what was printed is a configuration that `prober run` takes."""
+    command = [sys.executable, "-m", "prober", "run", "http://127.0.0.1:1", "http://127.0.0.1:2"]
+    log, out = tmp_path / "log", tmp_path / "out"
+    with (
+        log.open("w") as stream,
+        out.open("w") as printed,
+        subprocess.Popen(
+            [*command, "--web.listen-address", "127.0.0.1:0"],
+            stdout=printed,
+            stderr=stream,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        ) as process,
+    ):
+        try:
+            until(lambda: any("probing 2 targets, pages on" in line for line in lines(log)), "the start")
+            (written,) = tmp_path.glob("prober-*.yaml")
+            read_config(str(written))
+        finally:
+            process.terminate()
+            process.wait(10)
+    assert not list(tmp_path.glob("prober-*.yaml"))
+    comment, *config = out.read_text().splitlines()
+    assert comment.startswith("# Configuration in use.")
+    (tmp_path / "saved.yaml").write_text("\n".join(config))
+    specs = read_config(str(tmp_path / "saved.yaml"))
+    assert [spec.url for spec in specs.targets] == ["http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1"]
+    assert [spec.rate for spec in specs.targets] == [0.2, 0.2]
+
+
+def test_urls_and_a_configuration_together_are_refused() -> None:
+    """Neither is left out silently."""
+    command = [sys.executable, "-m", "prober", "run", "http://127.0.0.1:1", "--config.file", "x.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "leave one of both out" in done.stderr
 
 
 def test_a_hangup_during_the_start_does_not_end_the_prober(tmp_path: Path) -> None:
