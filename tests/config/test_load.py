@@ -159,7 +159,7 @@ BAD = [
     ),
     (
         "targets: [{url: http://h, sweep: {}}]",
-        "targets[0].sweep: there is no SLO to ask about; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
+        "targets[0].sweep: there is no SLO to judge; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
         "objective: 99%}",
     ),
     (
