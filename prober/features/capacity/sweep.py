@@ -199,7 +199,9 @@ class Sweep:
             return
         self._capacities = capacities
         knee = binding(capacities)
-        rate_per_s = (knee.estimate or 0.0) - self._log.others_per_s() if knee else 0.0
+        others = self._log.others()
+        others_per_s = self._log.others_per_s() if others is not None and others.least_per_s > 0 else 0.0
+        rate_per_s = (knee.estimate or 0.0) - others_per_s if knee else 0.0
         fails_at_lowest = knee is not None and knee.verdict == "below_lowest"
         if not is_modelled and not fails_at_lowest and self._may_climb() and estimate.reason in CLIMB_AFTER:
             peak_per_s = self._log.stages[-1].rate_per_s
@@ -382,5 +384,5 @@ class Sweep:
 
     def _finish(self, reason: Reason, detail: str, *, is_void: bool = False) -> None:
         stages = self._log.settled()
-        capacities, teller = () if is_void else self._capacities, self._log.teller(stages)
-        self._action = Finished(reason, detail, capacities, stages, is_void, self._ramp_reason, teller)
+        capacities, others = () if is_void else self._capacities, self._log.others()
+        self._action = Finished(reason, detail, capacities, stages, is_void, self._ramp_reason, others)

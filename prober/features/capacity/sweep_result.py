@@ -3,13 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import sqrt
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from prober import __version__
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
-from prober.features.capacity.actions import Finished
+from prober.features.capacity.actions import OtherLoad
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
@@ -32,8 +33,13 @@ def result_of(
     ended_unix_s: float,
     additions: Mapping[str, object] = MappingProxyType({}),
     devices: Sequence[GpuReading] = (),
+    probes_per_s: float = 0.0,
 ) -> Result:
-    """Result of a finished sweep. additions: further entries of `Result.configuration`; devices: GPUs of the target."""
+    """Result of a finished sweep.
+
+    additions: further entries of `Result.configuration`; devices: GPUs of the target
+    probes_per_s: rate of the scheduled probes that the target got meanwhile
+    """
     finished = run.finished
     stages: list[Stage] = []
     requests: list[Request] = []
@@ -86,7 +92,7 @@ def result_of(
         stop_detail=finished.detail,
         prices=_prices(spec),
         context=_context(devices),
-        interference=_interference(finished),
+        interference=_interference(finished.others, probes_per_s, ended_unix_s - started_unix_s),
         retry_after_s=run.quiet_s,
         requests=tuple(requests),
     )
@@ -162,12 +168,14 @@ def _context(devices: Sequence[GpuReading]) -> Context:
     )
 
 
-def _interference(finished: Finished) -> tuple[str, ...] | None:
-    """Other load on the target and its source; None if it is unknown."""
-    known = [stage.other_per_s for stage in finished.stages if stage.other_per_s is not None]
-    if not known or finished.teller is None:
+def _interference(others: OtherLoad | None, probes_per_s: float, span_s: float) -> tuple[str, ...] | None:
+    """Load of others than the sweep and the target's scheduled probes, and its source; None if it is unknown."""
+    if others is None:
         return None
-    if max(known) <= 0.05:
+    probes_per_s = probes_per_s if others.source == "engine" else 0.0  # a query counts users
+    probes = probes_per_s * span_s
+    if others.least_per_s * span_s <= probes + 3 * sqrt(probes):
         return ()
-    teller = {"engine": "the engine's page", "prometheus": "Prometheus, before the sweep"}[finished.teller]
-    return (f"other load of {min(known):.3g} to {max(known):.3g} requests/s, by {teller}",)
+    source = {"engine": "the engine's page", "prometheus": "Prometheus, before the sweep"}[others.source]
+    least, most = (f"{per_s - probes_per_s:.3g}" for per_s in (others.least_per_s, others.most_per_s))
+    return (f"other load of {least if least == most else f'{least} to {most}'} requests/s, by {source}",)

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from prober.features.capacity.actions import Estimate, Finished, Reason, Run
+from prober.features.capacity.actions import Estimate, Finished, OtherLoad, Reason, Run
 from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_plan import Guards, Limits, Plan
 from prober.features.capacity.sweep_record import Record, other_counts
@@ -589,12 +589,13 @@ def test_a_demand_that_somebody_counts_is_the_load_that_was_there() -> None:
     assert order.record.stages[0].total_per_s == 5.0
     hand.sweep.estimated((), 2.0)
     assert isinstance(hand.sweep.action, Finished)
-    assert hand.sweep.action.teller == "prometheus"
+    assert hand.sweep.action.others == OtherLoad(4.0, 4.0, "prometheus")
 
 
 def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
     """Its page knows what came meanwhile. Where nobody tells, nobody is named."""
-    for demand, page, other, teller in ((4.0, PAGE, 1.0, "engine"), (None, None, None, None)):
+    counted = OtherLoad(1.0, 1.0, "engine")
+    for demand, page, other, others in ((4.0, PAGE, 1.0, counted), (None, None, None, None)):
         hand = Hand(plan())
         if demand is not None:
             hand.sweep.demand(demand)
@@ -606,7 +607,7 @@ def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
         hand.sweep.estimated((), 3.0)
         order = hand.sweep.action
         assert isinstance(order, Finished)
-        assert (order.stages[0].other_per_s, order.teller) == (other, teller)
+        assert (order.stages[0].other_per_s, order.others) == (other, others)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 
 from prober.config.load import load
 from prober.config.target import TargetSpec
-from prober.features.capacity.actions import Finished
+from prober.features.capacity.actions import Finished, OtherLoad
 from prober.features.capacity.sweep_record import Stage
-from prober.features.capacity.sweep_result import result_of, without_requests
+from prober.features.capacity.sweep_result import _interference, result_of, without_requests
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
@@ -48,7 +48,7 @@ def of(last: list[ProbeResult]) -> Result:
         Stage(2, "ramp", 2.0, 16.0, 18.0, other_per_s=0.6, events={"quick": (20, 10)}),
     )
     found = Capacity("quick", "found", 1.0, 2.0, 3.0, 300.0)
-    finished = Finished("knee_passed", "two of six", (found,), stages, teller="engine")
+    finished = Finished("knee_passed", "two of six", (found,), stages, others=OtherLoad(0.5, 0.6, "engine"))
     probes = [
         (0, probe(10.0)),
         (0, probe(11.0)),
@@ -81,6 +81,16 @@ def test_a_result_has_its_stages_rows_and_contract_and_can_be_stored() -> None:
     assert from_json(to_json(kept), "x") == kept
     assert kept.stages == result.stages
     assert kept.capacities == result.capacities
+
+
+def test_scheduled_probes_are_no_load_of_others() -> None:
+    """They were sent by the prober itself. 0.5/s of them over 100 s are 50, give or take 21; 90 are more."""
+    probes_per_s, span_s = 0.5, 100.0
+    assert _interference(OtherLoad(0.6, 0.9, "engine"), probes_per_s, span_s) == ()
+    told = _interference(OtherLoad(0.9, 1.1, "engine"), probes_per_s, span_s)
+    assert told == ("other load of 0.4 to 0.6 requests/s, by the engine's page",)
+    assert _interference(OtherLoad(0.0, 3.0, "engine"), 0.0, span_s) == ()
+    assert _interference(None, 0.0, span_s) is None
 
 
 def test_a_stage_whose_requests_were_cut_has_no_latencies() -> None:
