@@ -62,7 +62,7 @@ from prober.results.result import Request
 from prober.results.result import Target as Described
 from prober.results.stage import request_of
 from prober.statistics.paired_test import min_pairs
-from prober.workload.workloads import RequestGenerator
+from prober.workload.workloads import Mix, RequestGenerator
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 MAX_WARMER_C, MAX_SLOWER_RATIO = 5.0, 0.02  # GPU states closer than this count as alike
@@ -279,6 +279,8 @@ async def _measured(
         rounds = rounds_of(measured)
         compared = judge(rounds, error)
         remarks = [*reservations(a, b, rounds, compared), cards.text(), _warm_up_text(warm_ups)]
+        if isinstance(mix := specs[0].probes[0].workload, Mix):
+            remarks.append(f"quantiles are those of the whole mix {mix.name!r}, not of each of its workloads")
         remarks += [
             f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes
         ]

@@ -49,7 +49,7 @@ from prober.results.load_description import describe_load
 from prober.results.result import NO_REQUESTS, Decision, Load, Request, Result, WarmUp
 from prober.results.result_file import to_json
 from prober.results.stage import stage_of
-from prober.workload.workloads import RequestGenerator
+from prober.workload.workloads import Mix, RequestGenerator
 
 EXIT: dict[State, ExitCode] = {
     "ready": ExitCode.OK,
@@ -168,6 +168,10 @@ def _references(
     rows: list[Request] = [request for request in before.requests if rates.get(request.stage) == probe.rate]
     references: list[Reference] = []
     remarks: list[str] = []
+    if isinstance(probe.workload, Mix):
+        remarks.append(
+            f"the baseline is compared with the whole mix {probe.workload.name!r}, not with each of its workloads"
+        )
     for latency, q in COMPARED:
         if latency == "tpot" and all(row.tpot_s is None for row in rows):
             remarks.append(

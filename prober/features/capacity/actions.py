@@ -76,7 +76,7 @@ class Finished:
     reason: why the sending ended; detail: explains it
     capacities: one an SLO, empty if void
     void: the target changed during the sweep, which therefore has no answer
-    ramp_reason: why the ramp ended, where a run at the knee followed
+    ramp_reason, ramp_detail: why the ramp ended, where a run at the knee followed
     others: the background load; None: unknown, and rates are those of the sweep alone
     """
 
@@ -86,6 +86,7 @@ class Finished:
     stages: tuple[Stage, ...]
     void: bool = False
     ramp_reason: Reason | None = None
+    ramp_detail: str = ""
     others: OtherLoad | None = None
 
     @property

@@ -77,6 +77,7 @@ class Sweep:
         self._late: deque[bool] = deque(maxlen=LATE_RESULTS)
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
         self._ramp_reason: Reason | None = None
+        self._ramp_detail = ""
         self._climb_from_per_s: float | None = None  # where the climb began, or begins after the rest
         self._capacities: tuple[Capacity, ...] = ()
         phase: Phase = "warm_up" if plan.warm_up != 0 else "grid" if plan.mode == "grid" else "ramp"
@@ -208,7 +209,7 @@ class Sweep:
             near_per_s = CLIMB_NEAR_RATIO * min(rate_per_s, peak_per_s)
             self._rest(near_per_s if near_per_s > 0 else CLIMB_START_RATIO * peak_per_s, at_s)
         elif self._plan.sustain_s and self._ramp_reason is None and estimate.record.reached and rate_per_s > 0:
-            self._ramp_reason = estimate.reason
+            self._ramp_reason, self._ramp_detail = estimate.reason, estimate.detail
             self._action = self._begin("sustain", rate_per_s, at_s)
         else:
             self._finish(estimate.reason, estimate.detail)
@@ -385,4 +386,5 @@ class Sweep:
     def _finish(self, reason: Reason, detail: str, *, is_void: bool = False) -> None:
         stages = self._log.settled()
         capacities, others = () if is_void else self._capacities, self._log.others()
-        self._action = Finished(reason, detail, capacities, stages, is_void, self._ramp_reason, others)
+        ramp = self._ramp_reason, self._ramp_detail
+        self._action = Finished(reason, detail, capacities, stages, is_void, *ramp, others)

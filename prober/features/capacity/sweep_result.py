@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 from prober import __version__
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
-from prober.features.capacity.actions import OtherLoad
+from prober.features.capacity.actions import Finished, OtherLoad
+from prober.features.capacity.sweep_record import Stage as SweptStage
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
@@ -19,6 +20,7 @@ from prober.results.delivery import deliveries
 from prober.results.load_description import describe_load
 from prober.results.result import Context, Prices, Request, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of
+from prober.results.stop_reason import ending
 
 MOST_CUT = 0.05  # of a stage's requests, for its latencies to count
 
@@ -61,7 +63,7 @@ def result_of(
             devices=[devices] if devices else (),
             demand_per_s=stage.other_per_s,
             gpus=len(devices) or None,
-            ended=finished.reason if stage is finished.stages[-1] else "",
+            ended=_ended(stage, finished),
         )
         # Those that had waited too long when they were cut are bad, which their probes do not say.
         throughput = delivered.between(round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
@@ -89,7 +91,7 @@ def result_of(
         else None,
         capacities=finished.capacities,
         stop=finished.reason,
-        stop_detail=finished.detail,
+        stop_detail=_stop_detail(finished),
         prices=_prices(spec),
         context=_context(devices),
         interference=_interference(finished.others, probes_per_s, ended_unix_s - started_unix_s),
@@ -113,6 +115,21 @@ def result_url(url: str) -> str:
     parts = urlsplit(url)
     host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
     return f"{parts.scheme}://{host}{parts.path}"
+
+
+def _ended(stage: SweptStage, finished: Finished) -> str:
+    """Reason of the end, of the last stage and of the one before the run at the knee; "" of others."""
+    if stage is finished.stages[-1]:
+        return finished.reason
+    climbed = [stage for stage in finished.stages if stage.phase != "sustain"]
+    return finished.ramp_reason if finished.ramp_reason is not None and stage is climbed[-1] else ""
+
+
+def _stop_detail(finished: Finished) -> str:
+    """The detail, and why the ramp ended before a run at the knee."""
+    if finished.ramp_reason is None:
+        return finished.detail
+    return f"{finished.detail}; before it, the ramp ended: {ending(finished.ramp_reason, finished.ramp_detail)}"
 
 
 def _target(spec: TargetSpec, run: SweepRun, last: EngineSignals | None) -> Target:
