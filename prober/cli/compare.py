@@ -296,7 +296,8 @@ async def _measured(
 def _warm_up_text(requests: Sequence[int]) -> str:
     """A sentence on the warm-ups. requests: of each turn"""
     least, most = min(requests), max(requests)
-    return f"warm-up before each turn: {least if least == most else f'{least} to {most}'} requests, which do not count"
+    sent = str(least) if least == most else f"{least} to {most}"
+    return f"warm-up before each turn: {sent} request{'' if most == 1 else 's'}, which do not count"
 
 
 async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[list[Request], int]:

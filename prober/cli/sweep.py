@@ -203,9 +203,10 @@ def _description(action: Action) -> str:
 def _draw(result: Result) -> None:
     """Print the stages and the capacities."""
     console = Terminal(highlight=False, soft_wrap=True)
-    console.print(
-        f"{'stage':16}{'there/s':>8}{'sent':>6}{'ok':>6}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
-    )
+    if result.stages:
+        console.print(
+            f"{'stage':16}{'there/s':>8}{'sent':>6}{'ok':>6}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
+        )
     for stage in result.stages:
         ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
         tpot = stage.quantile("tpot", 0.5)

@@ -182,6 +182,8 @@ def other_load(record: Record) -> tuple[float, float] | None:
         bounds.append((count - bisect_right(due_s, at_s) - twice, count - surely))
         least = max(least, bounds[-1][0] - smallest)
         smallest = min(smallest, bounds[-1][1])
-    span_s = known[-1][0] - known[0][0]
+    span_s, counted_span_s = known[-1][0] - known[0][0], fresh_s - known[0][0]
+    if span_s <= 0:
+        return None
     most = max(least, bounds[-1][1] - bounds[0][0])
-    return (least / span_s, most / span_s) if span_s > 0 else None
+    return least / span_s, most / (counted_span_s or span_s)
