@@ -26,8 +26,8 @@ def _headroom(selector: str) -> Alert:
         f"max by (target) (max_over_time(llmslo_sweep_rate_per_second{{{selector}}}[6m])) > 0\n",
         "15m",
         "{{ $labels.target }} has little capacity left",
-        "{{ $value | humanizePercentage }} of the capacity that the last successful sweep found is free (below 0%: the load is "
-        "higher than that capacity)"
+        "{{ $value | humanizePercentage }} of the capacity that the last successful sweep found is free, by its estimate, or by its "
+        "upper bound where only that is known (below 0%: the load is higher than that capacity)"
         + ratio_template(", by the lower bound of the capacity", ',unit=\\"requests\\",bound=\\"lower\\"')
         + ratio_template(", in tokens", ',unit=\\"tokens\\",bound=\\"estimate\\"')
         + ".",
