@@ -25,6 +25,7 @@ PROGRAMS = (
     "deciding",
     "knee",
     "knee_independent",
+    "claims",
     "replicas",
     "discovery",
     "web",

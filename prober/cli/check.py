@@ -57,11 +57,17 @@ def check(
 
     with exit_on(ValueError, command="check"):
         fleet = _Fleet.of(replicas, shard)
+    specs, secured, broken = None, "", list[str]()
     try:
         specs = read_config(config_file)
-        secured = f"{web_config_file}: {read(web_config_file).config.words}" if web_config_file is not None else ""
     except (ConfigError, ValueError) as problem:
-        fail(str(problem), ExitCode.FAILED)
+        broken.append(str(problem))
+    try:
+        secured = f"{web_config_file}: {read(web_config_file).config.words}" if web_config_file is not None else ""
+    except ValueError as problem:
+        broken.append(str(problem))
+    if specs is None:
+        fail("\n".join(broken), ExitCode.FAILED)
     sweeps = _sweeps(specs)
     warnings = [*environment_warnings(specs), *(text for cost in sweeps.values() for text in cost.warnings())]
     warnings = [*specs.warnings, *(f"{config_file}: {text}" for text in warnings)]
@@ -76,8 +82,8 @@ def check(
     unfit = [mistake for cost in sweeps.values() for mistake in cost.mistakes()]
     echo(f"{config_file}: {_headline(specs, len(mistakes), len(unfit), len(warnings))}")
     mistakes += unfit
-    if mistakes:
-        fail("\n".join(f"{config_file}: {mistake}" for mistake in mistakes), ExitCode.FAILED)
+    if mistakes or broken:
+        fail("\n".join([*(f"{config_file}: {mistake}" for mistake in mistakes), *broken]), ExitCode.FAILED)
 
 
 def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int) -> str:

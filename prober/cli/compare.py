@@ -20,7 +20,16 @@ from rich.table import Table
 from prober import __version__
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson, EndpointOptions, WorkloadOptions, expand_options, quantity, share
+from prober.cli.options import (
+    AsJson,
+    EndpointOptions,
+    WarmUpOption,
+    WorkloadOptions,
+    expand_options,
+    quantity,
+    share,
+    warm_up_length,
+)
 from prober.cli.output import echo
 from prober.cli.report import result_of
 from prober.cli.session import Session
@@ -44,6 +53,7 @@ from prober.features.experiments.report.comparison_report import HEAD, P_NOTE, b
 from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
+from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.results.comparison import Comparison, Side, to_json
@@ -52,7 +62,7 @@ from prober.results.result import Request
 from prober.results.result import Target as Described
 from prober.results.stage import request_of
 from prober.statistics.paired_test import min_pairs
-from prober.workload.workloads import RequestGenerator
+from prober.workload.workloads import Mix, RequestGenerator
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 MAX_WARMER_C, MAX_SLOWER_RATIO = 5.0, 0.02  # GPU states closer than this count as alike
@@ -111,7 +121,7 @@ def compare(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds at each rate; each side has one turn in a round.")] = 12,
     requests: Annotated[int, typer.Option(min=2, help="Requests in a turn.")] = 20,
     cool_down: Annotated[str, typer.Option(help="Pause between turns.")] = "3s",
-    warm_up: Annotated[int, typer.Option(min=1, help="Requests before each turn that are not measured.")] = 2,
+    warm_up: WarmUpOption = "2",
     error: Annotated[
         str, typer.Option(help="Largest probability of reporting any difference where there is none.")
     ] = "5%",
@@ -148,21 +158,25 @@ def compare(
                     probes=[{"workload": chosen}],
                     max_in_flight=MAX_IN_FLIGHT,
                     connect_lead=0.2,
-                    warmup=warm_up,
+                    warmup=0,  # the command sends its own
                     metrics={"interval": 10.0},
                 )
                 for side, url, options in (("A", a, endpoint), ("B", b, endpoint_b))
             ]
             halves = plan(rates, rounds, requests, Random())
-            pause_s = quantity("--cool-down", cool_down, duration)
+            pause_s, warm = quantity("--cool-down", cool_down, duration), warm_up_length(warm_up)
+            if warm.is_over(0, 0.0):
+                raise ValueError(
+                    "--warm-up 0: a turn needs a request before it, which shows that the side answers; give 1 or more"
+                )
             _announce(halves, pause_s)
-            comparison = uvloop.run(_measured(specs, halves, pause_s, warm_up, level))
+            comparison = uvloop.run(_measured(specs, halves, pause_s, warm, level))
             settings = {
                 "rates_per_s": rates,
                 "rounds": rounds,
                 "requests": requests,
                 "cool_down_s": pause_s,
-                "warm_up": warm_up,
+                "warm_up": str(warm),
             }
             load = describe_load(chosen, arrivals="poisson")
             comparison = replace(comparison, load=load, configuration=json.dumps(settings))
@@ -243,7 +257,7 @@ def _comparison(a: Described, b: Described, error: float, started_s: float) -> C
 
 
 async def _measured(
-    specs: Sequence[TargetSpec], halves: Sequence[Half], pause_s: float, warm_up: int, error: float
+    specs: Sequence[TargetSpec], halves: Sequence[Half], pause_s: float, warm_up: WarmUpLength, error: float
 ) -> Comparison:
     clock, started_s = Clock(), time.time()
     cards = Cards()
@@ -254,15 +268,19 @@ async def _measured(
         for session in sessions.values():
             await session.start()
         measured: dict[Half, Sequence[Request]] = {}
+        warm_ups: list[int] = []
         for number, half in enumerate(halves):
             if number:
                 await asyncio.sleep(pause_s)
-            measured[half] = await _turn(sessions[half.side], half, warm_up)
+            measured[half], warmed = await _turn(sessions[half.side], half, warm_up)
+            warm_ups.append(warmed)
             await asyncio.to_thread(cards.read, half.side)
         a, b = sessions["a"].described(), sessions["b"].described()
         rounds = rounds_of(measured)
         compared = judge(rounds, error)
-        remarks = [*reservations(a, b, rounds, compared), cards.text()]
+        remarks = [*reservations(a, b, rounds, compared), cards.text(), _warm_up_text(warm_ups)]
+        if isinstance(mix := specs[0].probes[0].workload, Mix):
+            remarks.append(f"quantiles are those of the whole mix {mix.name!r}, not of each of its workloads")
         remarks += [
             f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes
         ]
@@ -275,19 +293,27 @@ async def _measured(
         clock.close()
 
 
-async def _turn(session: Session, half: Half, warm_up: int) -> list[Request]:
-    """A turn of one side: warm-up, then the requests of the round in an open loop."""
+def _warm_up_text(requests: Sequence[int]) -> str:
+    """A sentence on the warm-ups. requests: of each turn"""
+    least, most = min(requests), max(requests)
+    sent = str(least) if least == most else f"{least} to {most}"
+    return f"warm-up before each turn: {sent} request{'' if most == 1 else 's'}, which do not count"
+
+
+async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[list[Request], int]:
+    """A turn of one side: warm-up, then the requests of the round in an open loop. Returns them, and the number of warm-ups."""
     workload = session.spec.probes[0].workload
     async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up)) as first:
         warm = [result async for result in first]
-    if not any(result is not None and result.outcome in ANSWERED for result in warm) and half.round == 0:
+    is_answered = any(result is not None and result.outcome in ANSWERED for result in warm)
+    if warm and not is_answered and half.round == 0:
         last = warm[-1]
         why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
         raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))
     async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
-        return [_row(result, start_ns) async for result in results]
+        return [_row(result, start_ns) async for result in results], sum(result is not None for result in warm)
 
 
 def _row(result: ProbeResult | None, origin_ns: int) -> Request:

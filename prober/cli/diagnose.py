@@ -13,7 +13,7 @@ import uvloop
 from rich.table import Table
 
 from prober.cli.console import Terminal
-from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import AsJson, EndpointOptions, MetricsUrl, Url, expand_options
 from prober.cli.output import echo
 from prober.cli.target import read_file, target, validated
@@ -24,10 +24,11 @@ from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.diagnosis import diagnose as judge
-from prober.features.diagnosis.phases import PHASES, Row, evidence, rows
+from prober.features.diagnosis.phases import PHASES, Failure, Row, evidence, failures, rows
 from prober.features.diagnosis.window import Hardware, Reading
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, PageReading
+from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
@@ -51,7 +52,7 @@ def diagnose(
     gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs that share the weights.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Send about 70 small probes, one at a time, and print the diagnosis. Exit code: 0 if any was answered."""
+    """Send about 70 small probes, one at a time, and print the diagnosis, or the failures. Exit code: 0 if any was answered."""
     bound = {"config_file": model_config, "gpu": gpu, "gpus": gpus}
     with exit_on(ConfigError, BadEndpoint, ValueError, command="diagnose"):
         breached = {signal: duration(text) for signal, text in (("ttft", ttft), ("tpot", tpot)) if text}
@@ -67,12 +68,16 @@ def diagnose(
         if decode is not None and decode.memory_bandwidth_bytes_per_s is not None
         else None
     )
+    if not results:
+        fail("prober diagnose: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)
     engine = readings[-1][1].info.engine if readings else results[-1].engine or None
     verdict = judge(evidence(results, readings, hardware, breached, engine))
     if as_json:
-        echo(json.dumps({"phases": [asdict(row) for row in rows(results)], "diagnosis": asdict(verdict)}))
+        phases = [asdict(row) for row in rows(results)]
+        failed = [asdict(failure) for failure in failures(results)]
+        echo(json.dumps({"phases": phases, "failures": failed, "diagnosis": asdict(verdict)}))
     else:
-        _draw(rows(results), readings, verdict, breached)
+        _draw(rows(results), failures(results), readings, verdict, breached)
     sys.exit(ExitCode.OK if any(row.answered for row in rows(results)) else ExitCode.FAILED)
 
 
@@ -111,6 +116,8 @@ async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult],
             for _ in range(phase.probes):
                 result = await run_probe(target_, drawer, clock.now_ns() + 50_000_000)
                 results += [result] if result is not None else []
+            if not any(result.outcome in ANSWERED for result in results):
+                break  # the other shapes would fail as well
         return results, listener.readings
     finally:
         if page is not None:
@@ -119,7 +126,9 @@ async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult],
         clock.close()
 
 
-def _draw(phases: list[Row], readings: list[Reading], verdict: Diagnosis, breached: dict[str, float]) -> None:
+def _draw(
+    phases: list[Row], failed: list[Failure], readings: list[Reading], verdict: Diagnosis, breached: dict[str, float]
+) -> None:
     console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
     for column in ("probes", "answered", "prompt tokens", "TTFT p50", "TPOT p50"):
         table.add_column(column, justify="left" if column == "probes" else "right")
@@ -129,6 +138,13 @@ def _draw(phases: list[Row], readings: list[Reading], verdict: Diagnosis, breach
             row.kind, f"{row.answered}/{row.sent}", tokens, format_duration(row.ttft_s), format_duration(row.tpot_s)
         )
     console.print(table)
+    if failed:
+        console.print("Failed:")
+    for failure in failed:
+        console.print(f"  {failure.text()}", markup=False)
+    if not any(row.answered for row in phases):
+        console.print("No probe was answered, so there is no latency to explain. Mend these failures first.")
+        return
     if not readings:
         console.print("The engine's own page was not read, so queueing, prefill and cache cannot be told apart.")
     if not breached:

@@ -19,7 +19,17 @@ from rich.table import Table
 from prober import __version__
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson, EndpointOptions, Url, WorkloadOptions, expand_options, quantity, share
+from prober.cli.options import (
+    AsJson,
+    EndpointOptions,
+    Url,
+    WarmUpOption,
+    WorkloadOptions,
+    expand_options,
+    quantity,
+    share,
+    warm_up_length,
+)
 from prober.cli.output import echo
 from prober.cli.report import result_of
 from prober.cli.session import Session
@@ -31,6 +41,7 @@ from prober.config.units import duration
 from prober.config.units import rate as parse_rate
 from prober.features.experiments.gate import COMPARED, Finding, Gate, Reference, State, Verdict, reference
 from prober.measure.result import ProbeResult
+from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.pacer import due_times
@@ -38,7 +49,7 @@ from prober.results.load_description import describe_load
 from prober.results.result import NO_REQUESTS, Decision, Load, Request, Result, WarmUp
 from prober.results.result_file import to_json
 from prober.results.stage import stage_of
-from prober.workload.workloads import RequestGenerator
+from prober.workload.workloads import Mix, RequestGenerator
 
 EXIT: dict[State, ExitCode] = {
     "ready": ExitCode.OK,
@@ -63,6 +74,7 @@ def gate(
     burst: Annotated[
         str, typer.Option(help="How long bad results last when they come in bursts; 0s: each is independent.")
     ] = "15s",
+    warm_up: WarmUpOption = "10",
     max_requests: Annotated[
         int,
         typer.Option(
@@ -81,12 +93,14 @@ def gate(
     """Decide: ready (exit code 0), not_ready (1), degraded (3) or not_enough_data (4). Exit code 2: wrong call."""
     with exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="gate"):
         objectives, sent = parse_objectives(slo or []), workload(workload_options)
+        warm = warm_up_length(warm_up)
         spec = target(
             "gate",
             url,
             endpoint,
             probes=[{"workload": sent, "rate": quantity("--rate", rate, parse_rate), "slos": objectives}],
             max_in_flight=MAX_IN_FLIGHT,
+            warmup=0,  # the command sends its own
             metrics={"interval": PAGE_INTERVAL_S},
         )
         probe, before = spec.probes[0], result_of(Path(baseline)) if baseline else None
@@ -103,7 +117,7 @@ def gate(
         if save:
             check_writable("--save", Path(save))
         _announce(judge, probe.rate)
-        verdict, result = uvloop.run(_ask(spec, judge))
+        verdict, result = uvloop.run(_ask(spec, judge, warm))
         if before is not None and before.target.model != result.target.model:
             remarks.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
         if save:
@@ -112,9 +126,10 @@ def gate(
     if as_json:
         document = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
         document |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
+        document["warm_up"] = asdict(result.warm_up) if result.warm_up is not None else None
         echo(json.dumps(document))
     else:
-        _draw(verdict, remarks)
+        _draw(verdict, result, remarks)
     sys.exit(EXIT[verdict.state])
 
 
@@ -153,6 +168,10 @@ def _references(
     rows: list[Request] = [request for request in before.requests if rates.get(request.stage) == probe.rate]
     references: list[Reference] = []
     remarks: list[str] = []
+    if isinstance(probe.workload, Mix):
+        remarks.append(
+            f"the baseline is compared with the whole mix {probe.workload.name!r}, not with each of its workloads"
+        )
     for latency, q in COMPARED:
         if latency == "tpot" and all(row.tpot_s is None for row in rows):
             remarks.append(
@@ -185,7 +204,7 @@ def _shape(load: Load) -> tuple[str | None, ...]:
     return load.workload, load.prompt_tokens, load.output_tokens
 
 
-async def _ask(spec: TargetSpec, judge: Gate) -> tuple[Verdict, Result]:
+async def _ask(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
     """Warm up, then send requests in an open loop until the gate decides."""
     clock, rng, started_s = Clock(), Random(), time.time()
     origin_ns = clock.now_ns()
@@ -194,12 +213,13 @@ async def _ask(spec: TargetSpec, judge: Gate) -> tuple[Verdict, Result]:
     drawer = RequestGenerator(probe.workload, rng)
     try:
         await session.start()
-        warm, verdict = await _fed(judge, session.warm_up(drawer, min(judge.most, spec.warmup)), clock)
+        warm_ns = clock.now_ns()
+        warm, verdict = await _fed(judge, session.warm_up(drawer, length), clock)
         begin_ns = clock.now_ns()
         results: list[ProbeResult | None] = []
         if verdict is None:
             start_ns = begin_ns + round(spec.connect_lead * 1e9)
-            schedule = islice(due_times(probe, rng, start_ns), judge.most - len(warm))
+            schedule = islice(due_times(probe, rng, start_ns), max(0, judge.most - len(warm)))
             results, verdict = await _fed(judge, session.ordered(drawer, schedule), clock)
         verdict = verdict or judge.verdict()
         stage, rows = stage_of(
@@ -222,7 +242,7 @@ async def _ask(spec: TargetSpec, judge: Gate) -> tuple[Verdict, Result]:
             load=describe_load(probe.workload, arrivals="poisson"),
             stages=(stage,),
             slos=probe.slos,
-            warm_up=WarmUp(len(warm)),
+            warm_up=WarmUp(sum(result is not None for result in warm), (begin_ns - warm_ns) / 1e9),
             decision=Decision(verdict.state == "ready", verdict.why),
             requests=rows,
         )
@@ -245,7 +265,7 @@ async def _fed(
     return taken, None
 
 
-def _draw(verdict: Verdict, remarks: Sequence[str]) -> None:
+def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
     console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
     console.print(f"[bold {COLOUR[verdict.state]}]{verdict.state}[/]  {verdict.requests} requests")
     console.print(verdict.why, markup=False)
@@ -256,6 +276,8 @@ def _draw(verdict: Verdict, remarks: Sequence[str]) -> None:
     console.print(table)
     if verdict.error is not None:
         console.print(f"The verdict is wrong with a chance of at most {verdict.error:.2g}.")
+    if result.warm_up is not None:
+        console.print(f"Warm-up: {result.warm_up}; only its failures count.", markup=False)
     for sentence in remarks:
         console.print(sentence, markup=False)
 

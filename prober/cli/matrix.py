@@ -21,7 +21,7 @@ from rich.text import Text
 from prober import __version__
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson, EndpointOptions, Url, expand_options
+from prober.cli.options import AsJson, EndpointOptions, Url, WarmUpOption, expand_options, warm_up_length
 from prober.cli.output import echo
 from prober.cli.sending import Sending, Watched
 from prober.cli.target import check_writable, only_load, target
@@ -46,6 +46,7 @@ from prober.features.experiments.matrix import (
     stage_name,
 )
 from prober.measure.timeline_text import format_duration
+from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.results.result import Request, Result, Stage, WarmUp
@@ -71,13 +72,14 @@ def matrix(
     url: Url,
     endpoint: EndpointOptions,
     file: Annotated[Path, typer.Option("--file", help="YAML file with the rows.")],
+    warm_up: WarmUpOption = "10",
     output: Annotated[Path | None, typer.Option(help="File for the result, for `prober report`.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Send and judge each row; Ctrl-C keeps what was measured. Exit codes: 0 all accepted, 1 a row rejected, 4 not enough data,
     2 wrong call."""
     with exit_on(ConfigError, ValueError, command="matrix"):
-        text = _read(file)
+        text, warm = _read(file), warm_up_length(warm_up)
         rows = load_rows(text, source=str(file))
         if output is not None:
             check_writable("--output", output)
@@ -86,6 +88,7 @@ def matrix(
             url,
             endpoint,
             max_in_flight=MAX_CONCURRENCY,
+            warmup=0,  # the command sends its own
             metrics={"interval": PAGE_INTERVAL_S},
         )
     with (
@@ -93,7 +96,7 @@ def matrix(
         exit_on(UnidentifiedTarget, command="matrix", code=ExitCode.NOT_ENOUGH_DATA),
         only_load("matrix", spec.url),
     ):
-        measured = uvloop.run(_measure(spec, rows))
+        measured = uvloop.run(_measure(spec, rows, warm))
     result = _result(spec, rows, measured, text)
     verdicts = _verdicts(rows, measured)
     if output is not None:
@@ -120,7 +123,6 @@ class Measured:
     """The rows that were started, in their order.
 
     origin_ns: start on the clock of the timelines
-    warmed: number of warm-up requests
     """
 
     rows: list[SentRow]
@@ -128,17 +130,20 @@ class Measured:
     origin_ns: int
     started_unix_s: float
     ended_unix_s: float
-    warmed: int
+
+    @property
+    def warmed(self) -> WarmUp:
+        """The shortest warm-up before a row."""
+        return min((sent.sending.warmed for sent in self.rows), key=lambda warm_up: warm_up.requests, default=WarmUp(0))
 
 
-async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
+async def _measure(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength) -> Measured:
     """Send row after row; the first interrupted row is the last. Raises UnidentifiedTarget, BadEndpoint."""
     clock, rng, started_s = Clock(), Random(), time.time()
     origin_ns = clock.now_ns()
     session = Watched(spec, clock)
     interrupted = _interruption()
     sent: list[SentRow] = []
-    warmed = 0
     try:
         await session.start()
         if (problem := await session.target.identify()) is not None:
@@ -153,10 +158,9 @@ async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
                 expected = f"; expected: {row.hypothesis}" if row.hypothesis else ""
                 say(f"{number}/{len(rows)} {row.name}: {amount(row)}, {loop(row)}{expected}", markup=False)
                 bar = progress.add_task(row.name, total=row.requests)
-                sending = Sending(session, row, rng, partial(progress.advance, bar))
+                sending = Sending(session, row, rng, warm_up, partial(progress.advance, bar))
                 is_complete = await _unless(interrupted, sending.run())
                 progress.remove_task(bar)
-                warmed += sending.warmed
                 if sending.begin_ns is not None:
                     verdict = judge(
                         row,
@@ -168,7 +172,7 @@ async def _measure(spec: TargetSpec, rows: Sequence[Row]) -> Measured:
                     sent.append(SentRow(row, sending, verdict, is_complete))
                     say(sentences([verdict]), markup=False)
         described = replace(session.described(), url=spec.url)
-        return Measured(sent, described, origin_ns, started_s, time.time(), warmed)
+        return Measured(sent, described, origin_ns, started_s, time.time())
     finally:
         await session.stop()
         clock.close()
@@ -245,7 +249,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         stages=tuple(stages),
         configuration=configuration,
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
-        warm_up=WarmUp(measured.warmed),
+        warm_up=measured.warmed,
         stop="complete" if is_complete else "interrupted",
         stop_detail="" if decided else sentences(verdicts),
         decision=decided,
@@ -301,6 +305,8 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
     for row, verdict in zip(rows, verdicts, strict=True):
         expected = f" Expected: {row.hypothesis}" if row.hypothesis else ""
         console.print(f"{sentences([verdict])}.{expected}", markup=False)
+    if result.warm_up is not None:
+        console.print(f"Warm-up before a row: {result.warm_up} or more, which do not count.", markup=False)
     for text in result.differs:
         console.print(f"{text}.", markup=False)
 

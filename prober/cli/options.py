@@ -17,8 +17,9 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from prober.config.units import percent
+from prober.config.units import duration, percent
 from prober.measure.engines import DIALECTS
+from prober.measure.warmup import WarmUpLength
 from prober.workload.workloads import BUILT_IN
 
 T = TypeVar("T")
@@ -30,6 +31,10 @@ BuiltIn = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(BUILT_
 WorkloadName = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(BUILT_IN)}, or one of --config.file.")]
 PromptTokens = Annotated[
     int, typer.Option(min=0, help="Fixed prompt length instead of a workload; needs --output-tokens.")
+]
+WarmUpOption = Annotated[
+    str,
+    typer.Option("--warm-up", help="Sent before what counts: a number of requests (50), or a time (20s); 0: nothing."),
 ]
 OutputTokens = Annotated[
     int, typer.Option(min=0, help="Fixed output length instead of a workload; needs --prompt-tokens.")
@@ -66,6 +71,18 @@ def quantity(option: str, text: str, parse: Callable[[object], T]) -> T:
         return parse(text)
     except ValueError as problem:
         raise ValueError(f"{option}: {problem}") from None
+
+
+def warm_up_length(text: str) -> WarmUpLength:
+    """The value of `--warm-up`: requests, or a time. Raises ValueError."""
+    if text.isdecimal():
+        return WarmUpLength(requests=int(text))
+    try:
+        return WarmUpLength(seconds=duration(text))
+    except ValueError:
+        raise ValueError(
+            f"--warm-up {text!r}: write a number of requests, such as 50, or a time, such as 20s"
+        ) from None
 
 
 def share(option: str, text: str) -> float:

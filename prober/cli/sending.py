@@ -12,9 +12,11 @@ from prober.features.experiments.matrix import as_sent, due_times, warming
 from prober.measure.engine_signals import EngineSignals, PageReading
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.probing.pacer import pace
 from prober.probing.probe import run_probe
+from prober.results.result import WarmUp
 from prober.workload.workloads import RequestGenerator
 
 RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a target that is down
@@ -38,28 +40,32 @@ class Sending:
     """Sends one row; `on_request` is called after each request that ended.
 
     begin_ns, end_ns: span in which requests count; begin_ns is None during warm-up
-    warmed: number of warm-up requests
+    warmed: the warm-up that was sent
     results: sorted by due time after the end
     loading: number of requests not sent because the engine is loading or shutting down
     """
 
-    def __init__(self, session: Watched, row: Row, rng: Random, on_request: Callable[[], None]) -> None:
+    def __init__(
+        self, session: Watched, row: Row, rng: Random, warm_up: WarmUpLength, on_request: Callable[[], None]
+    ) -> None:
+        self._warm_up = warm_up
         self._session, self._row, self._rng, self._on_request = session, row, rng, on_request
         self._clock = session.clock
         self._drawer = RequestGenerator(row.workload, rng)
         self._started = 0
         self.begin_ns: int | None = None
         self.end_ns = 0
-        self.warmed = 0
+        self.warmed = WarmUp(0)
         self.results: list[ProbeResult] = []
         self.loading = 0
 
     async def run(self) -> None:
         """Warm up and send. If cancelled, it keeps the results so far and leaves no request in flight."""
         warm = RequestGenerator(warming(self._row.workload), self._rng)
-        async with aclosing(self._session.warm_up(warm, self._session.spec.warmup)) as first:
-            async for result in first:
-                self.warmed += result is not None
+        warm_ns = self._clock.now_ns()
+        async with aclosing(self._session.warm_up(warm, self._warm_up)) as first:
+            sent = [result async for result in first if result is not None]
+        self.warmed = WarmUp(len(sent), (self._clock.now_ns() - warm_ns) / 1e9)
         try:
             await (self._closed_loop() if self._row.closed else self._open_loop())
         finally:

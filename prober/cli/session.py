@@ -8,9 +8,10 @@ from typing import Any
 from prober.config.target import TargetSpec
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
-from prober.measure.outcome import Outcome
+from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.probing.pacer import pace
 from prober.probing.probe import run_probe
@@ -73,10 +74,14 @@ class Session:
             description = replace(description, engine=info.engine, engine_version=info.version, flags=dict(info.flags))
         return description
 
-    async def warm_up(self, drawer: RequestGenerator, count: int) -> AsyncGenerator[ProbeResult | None, None]:
-        """Results of `count` probes sent one after the other, so that a cold engine delays only one request."""
-        for _ in range(count):
-            yield await run_probe(self.target, drawer, self.clock.now_ns() + min(self._lead_ns, MAX_WARM_UP_LEAD_NS))
+    async def warm_up(self, drawer: RequestGenerator, length: WarmUpLength) -> AsyncGenerator[ProbeResult | None, None]:
+        """Results of probes sent one after the other, so that a cold engine delays only one request; no latency counts."""
+        begin_ns, sent = self.clock.now_ns(), 0
+        while not length.is_over(sent, (self.clock.now_ns() - begin_ns) / 1e9):
+            lead_ns = min(self._lead_ns, MAX_WARM_UP_LEAD_NS)
+            result = await run_probe(self.target, drawer, self.clock.now_ns() + lead_ns)
+            sent += 1
+            yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
 
     async def ordered(
         self, drawer: RequestGenerator, due_times: Iterable[int]

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
@@ -25,16 +26,18 @@ from prober.cli.options import (
     OutputTokens,
     PromptTokens,
     Url,
+    WarmUpOption,
     WorkloadOptions,
     expand_options,
     quantity,
+    warm_up_length,
 )
 from prober.cli.output import echo
 from prober.cli.target import only_load, target
 from prober.cli.target import workload as workload_of
 from prober.config.load import ConfigError
 from prober.config.slos import parse_objectives
-from prober.config.sweep import SWEPT_SIGNALS, SweepSpec
+from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
 from prober.config.units import duration, rate
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
@@ -49,6 +52,7 @@ from prober.probing.target import Target
 from prober.results.capacity import words
 from prober.results.result import CONTENT_AT_ONCE, Result
 from prober.results.result_file import to_json
+from prober.results.stop_reason import ending
 
 EXIT = {
     "found": ExitCode.OK,
@@ -73,9 +77,7 @@ def sweep(
     min_rate: Annotated[str, typer.Option(help="First rate.")] = "1/s",
     max_rate: Annotated[str, typer.Option(help="Highest rate.")] = "50/s",
     step: Annotated[str, typer.Option(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
-    warm_up: Annotated[
-        int, typer.Option(min=0, help="Requests before the measurement; fewer if the target is warm.")
-    ] = 50,
+    warm_up: WarmUpOption = "20s",
     sustain: Annotated[str, typer.Option(help="Length of the final run at the knee; 0s: none.")] = "5m",
     max_in_flight: Annotated[
         int, typer.Option(min=1, help="Requests in flight at which the target counts as saturated.")
@@ -94,20 +96,24 @@ def sweep(
         exit_on(Unmeasurable, command="sweep", code=ExitCode.NOT_ENOUGH_DATA),
     ):
         slos = parse_objectives(slo or [DEFAULT_SLO])
+        warm = warm_up_length(warm_up)
+        sent = workload_of(WorkloadOptions(workload, prompt_tokens, output_tokens))
         block = {
             "mode": mode,
-            "workload": workload_of(WorkloadOptions(workload, prompt_tokens, output_tokens)),
-            "slos": tuple(objective for objective in slos if objective.signal in SWEPT_SIGNALS),
+            "workload": sent,
+            "slos": slos,
             "min_rate": quantity("--min-rate", min_rate, rate),
             "max_rate": quantity("--max-rate", max_rate, rate),
             "max_in_flight": max_in_flight,
             "limits": {"time": quantity("--max-time", max_time, duration), "requests": max_requests or None},
         }
-        spec = target("sweep", url, endpoint, metrics_url=metrics_url, probes=[{"slos": slos}], sweep=block)
+        probe = {"workload": sent, "slos": tuple(slo for slo in slos if slo.signal != "quality")}
+        spec = target("sweep", url, endpoint, metrics_url=metrics_url, probes=[probe], sweep=block)
         assert spec.sweep is not None
         plan = replace(
             plan_of(spec.sweep, spec),
-            warm_up=warm_up,
+            warm_up=warm.requests if warm.seconds is None else None,
+            warm_up_s=inf if warm.seconds is None else warm.seconds,
             sustain_s=quantity("--sustain", sustain, duration),
             stage_s=quantity("--step", step, duration) if step else None,
         )
@@ -163,7 +169,7 @@ async def _repeated(
                     additions={
                         "run": number + 1,
                         "of": times,
-                        "warm_up": plan.warm_up,
+                        "warm_up": plan.warm_up if plan.warm_up is not None else f"{plan.warm_up_s:g}s",
                         "stage_s": plan.stage_length_s,
                         "sustain_s": plan.sustain_s,
                     },
@@ -197,9 +203,10 @@ def _description(action: Action) -> str:
 def _draw(result: Result) -> None:
     """Print the stages and the capacities."""
     console = Terminal(highlight=False, soft_wrap=True)
-    console.print(
-        f"{'stage':16}{'there/s':>8}{'sent':>6}{'ok':>6}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
-    )
+    if result.stages:
+        console.print(
+            f"{'stage':16}{'there/s':>8}{'sent':>6}{'ok':>6}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
+        )
     for stage in result.stages:
         ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
         tpot = stage.quantile("tpot", 0.5)
@@ -213,7 +220,10 @@ def _draw(result: Result) -> None:
         tokens = "–" if stage.output_tokens_per_s is None else f"{stage.output_tokens_per_s:.0f}"
         cells = "".join(f"{mark:>10}" for mark in marks)
         console.print(f"{stage.name:16}{demand:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}", markup=False)
-    console.print("* of too few requests to judge by", markup=False)
+    if result.stages:
+        console.print("* of too few requests to judge by", markup=False)
+    if result.warm_up is not None:
+        console.print(f"Warm-up: {result.warm_up}, which do not count.", markup=False)
     if result.content_came_at_once:
         console.print(f"{CONTENT_AT_ONCE}.", markup=False)
     for interference in result.interference or ():
@@ -221,7 +231,7 @@ def _draw(result: Result) -> None:
     if result.interference is None:
         console.print("Nobody tells what else the target served: rates are those of the sweep alone.", markup=False)
     console.print(f"{words(result.capacities)}.", markup=False)
-    console.print(f"It ended by {result.stop}{f' ({result.stop_detail})' if result.stop_detail else ''}.", markup=False)
+    console.print(f"It ended: {ending(result.stop, result.stop_detail).rstrip('.')}.", markup=False)
 
 
 def _spread(ended: Sequence[Finished]) -> None:

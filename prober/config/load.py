@@ -107,8 +107,10 @@ class _Reader:
             "discovery": self._discovery(),
         }
         configuration = Configuration.model_construct(defaults=defaults, slos=slos, workloads=workloads, **blocks)
-        if not self.problems.lines:
-            self._check(configuration)
+        is_valid = not self.problems.lines
+        self._check_queries(configuration)
+        if is_valid:
+            self._check_use(configuration)
         return configuration
 
     def read_workloads(self) -> dict[str, WorkloadSpec]:
@@ -125,15 +127,21 @@ class _Reader:
         is_alone = sum(target.name is None for target in targets.values()) == 1
         pod = f"{namespace}/{workload}" if namespace and workload and is_alone else None
         places: dict[str | None, int] = {}
-        for index, target in targets.items():
-            name = target.name or pod or target.model or _host(target.url)
+        raw = self._raw.get("targets")
+        for index, block in enumerate(raw if isinstance(raw, list) else ()):
+            target = targets.get(index)
+            if target is not None:
+                name = target.name or pod or target.model or _host(target.url)
+            elif not (isinstance(block, dict) and isinstance(name := block.get("name"), str)):
+                continue  # invalid, and without a name
             if name in places:
                 conflict = f"is called {name!r}" if name else "has no name and waits for its model's"
                 self.problems.add(
                     f"targets[{index}].name", f"{conflict}, as targets[{places[name]}]; give each a name of its own"
                 )
             places[name] = index
-            targets[index] = target.model_copy(update={"name": name})
+            if target is not None:
+                targets[index] = target.model_copy(update={"name": name})
         return tuple(targets.values())
 
     def _discovery(self) -> tuple[DiscoverySpec, ...]:
@@ -152,16 +160,24 @@ class _Reader:
             specs[index] = spec.placed(index, name)
         return tuple(specs.values())
 
-    def _check(self, configuration: Configuration) -> None:
-        """Report what only the whole file shows: queries without a Prometheus, and SLOs without use."""
-        used = set(configuration.uses())
+    def _check_queries(self, configuration: Configuration) -> None:
+        """Report queries without a Prometheus."""
         for place, target in configuration.places.items():
-            used.update(target.sweep.slos if target.sweep is not None else ())
-            if configuration.prometheus is None and target.sweep is not None and target.sweep.demand_query is not None:
+            if (
+                self._raw.get("prometheus") is None
+                and target.sweep is not None
+                and target.sweep.demand_query is not None
+            ):
                 self.problems.add(
                     f"{place}.sweep.demand_query",
                     "nobody can be asked; add prometheus: {url: http://prometheus:9090}",
                 )
+
+    def _check_use(self, configuration: Configuration) -> None:
+        """Report SLOs without use; only of a file that is valid otherwise, as an invalid block may be the one that uses it."""
+        used = set(configuration.uses())
+        for target in configuration.places.values():
+            used.update(target.sweep.slos if target.sweep is not None else ())
         for name in sorted(configuration.slos.keys() - {slo.name for slo in used}):
             self.problems.add(f"slos.{name}", "no probe uses it; list it in the `slos` of one, or remove it")
 

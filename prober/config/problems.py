@@ -29,8 +29,10 @@ class Problems:
 
     def add(self, path: str, message: str) -> None:
         """Add an error; control characters are escaped."""
-        line = f"{self.source}: {path}: {message}" if path else f"{self.source}: {message}"
-        self.lines.append("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line))
+        text = f"{self.source}: {path}: {message}" if path else f"{self.source}: {message}"
+        line = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+        if line not in self.lines:  # as several targets may find the same
+            self.lines.append(line)
 
 
 def explain(
@@ -43,7 +45,9 @@ def explain(
     messages: dict[str, str] = {}
     for item in error.errors(include_url=False):
         path, message = _explain_one(model, written, item, is_secret=is_secret)
-        if item["type"] != "reported":
+        if item["type"] == "mistake" and path in messages:
+            messages[path] += f"; {message}"  # of other types all but the first are alternatives of the same mistake
+        elif item["type"] != "reported":
             messages.setdefault(path, message)
     return messages
 

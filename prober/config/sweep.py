@@ -22,7 +22,7 @@ from prober.measure.objective import SIGNALS_WITHOUT_STREAM, Slo
 from prober.workload.blackout import WeeklySpan, parse_weekly_span
 from prober.workload.workloads import BUILT_IN
 
-SWEPT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")
+DEFAULT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")  # judged if `slos` is absent
 
 
 def _span(value: object) -> WeeklySpan:
@@ -71,7 +71,9 @@ class SweepSpec(Block):
         default_factory=lambda: BUILT_IN["chat"], description="workload to send", json_schema_extra={"default": "chat"}
     )
     slos: Items[NamedSlo] = Field(
-        (), description="SLOs to find the capacity for; absent: all on TTFT, TPOT, ITL and E2E"
+        (),
+        description="SLOs to find the capacity for, `success` among them, and `quality` if the workload has golden prompts; "
+        "absent: all on TTFT, TPOT, ITL and E2E",
     )
     min_rate: Rate = Field(1.0, description="first rate")
     max_rate: Rate = Field(50.0, description="highest rate")
@@ -99,17 +101,30 @@ class SweepSpec(Block):
         return max_rate
 
     def for_target(self, stream: bool, known: list[Slo], *, has_price: bool) -> Self:
-        """The sweep of a target with all SLOs that it is asked about. known: SLOs of the file, in their order."""
-        answered = [
-            slo for slo in known if slo.signal in SWEPT_SIGNALS and (stream or slo.signal in SIGNALS_WITHOUT_STREAM)
-        ]
+        """The sweep of a target with all SLOs that it judges. known: SLOs of the file, in their order."""
+        has_golden = any(part.golden for _, part, _ in self.workload.shares())
+        chosen = tuple(slo for slo in known if slo in self.slos)
+        if "slos" not in self.model_fields_set:
+            chosen = tuple(
+                slo
+                for slo in known
+                if slo.signal in DEFAULT_SIGNALS and (stream or slo.signal in SIGNALS_WITHOUT_STREAM)
+            )
         with Mistakes() as mistakes:
             for index, slo in enumerate(self.slos):
-                if slo not in answered:
-                    mistakes.add(f"slos[{index}]", f"{slo.name!r} judges {slo.signal}: a sweep asks about latencies")
-            chosen = tuple(slo for slo in answered if "slos" not in self.model_fields_set or slo in self.slos)
+                if slo.signal == "quality" and not has_golden:
+                    mistakes.add(
+                        f"slos[{index}]",
+                        f"{slo.name!r} judges quality, but workload {self.workload.name!r} has no golden prompts; sweep with one "
+                        "that has `golden`, or list other SLOs",
+                    )
+                if not stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
+                    mistakes.add(
+                        f"slos[{index}]",
+                        f"{slo.name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs",
+                    )
             if not chosen:
-                mistakes.add("", "there is no SLO to ask about; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
+                mistakes.add("", "there is no SLO to judge; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
                                  "objective: 99%}")  # fmt: skip
             if self.limits.cost is not None and not has_price:
                 mistakes.add(

@@ -1,4 +1,7 @@
-"""Detects warm-up probes: their latency includes graph capture, compilation and allocation and is not typical."""
+"""Warm-up: the first latencies of an engine include graph capture, compilation and allocation, and are not typical.
+
+`WarmUp` recognises them among the probes of a target. `WarmUpLength` is how much a command sends before it measures.
+"""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -6,6 +9,23 @@ from dataclasses import dataclass, field
 HOUR_NS = 3600 * 10**9
 DEFAULT_IDLE_NS = 600 * 10**9
 MAX_WARM_UPS_PER_HOUR = 10
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpLength:
+    """Length of the warm-up of a command: so many requests, or for so many seconds; the other one is None."""
+
+    requests: int | None = None
+    seconds: float | None = None
+
+    def is_over(self, requests: int, elapsed_s: float) -> bool:
+        """Whether so many requests in so many seconds are all of it."""
+        if self.requests is not None:
+            return requests >= self.requests
+        return elapsed_s >= (self.seconds or 0.0)
+
+    def __str__(self) -> str:
+        return f"{self.requests}" if self.requests is not None else f"{self.seconds or 0.0:g}s"
 
 
 @dataclass(slots=True)

@@ -166,6 +166,24 @@ def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:
     return failed[0] if failed else min(estimated, key=lambda capacity: capacity.estimate or 0.0, default=None)
 
 
+def combined(capacities: Sequence[Capacity]) -> Capacity | None:
+    """The capacity at all SLOs together: that of the binding SLO, with the lowest of all lower bounds; None if unknown.
+
+    An SLO without enough data may be missed at any lower rate: beside one, only the upper bound is known.
+    """
+    first = binding(tuple(capacities))
+    if first is None or first.verdict == "below_lowest":
+        return first
+    if undecided(capacities):
+        return replace(first, lower=None, estimate=None, tokens_per_s=None)
+    return replace(first, lower=min(capacity.lower for capacity in capacities if capacity.lower is not None))
+
+
+def undecided(capacities: Sequence[Capacity]) -> list[str]:
+    """Names of the SLOs without enough data."""
+    return [capacity.slo for capacity in capacities if capacity.verdict == "not_enough_data"]
+
+
 def headroom(demand_per_s: float, capacity_per_s: float) -> float:
     """Free share of the capacity, 1 − demand ÷ capacity; negative under overload. Raises ValueError."""
     if capacity_per_s <= 0 or demand_per_s < 0:

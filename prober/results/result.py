@@ -220,10 +220,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """The requests before the measurement."""
+    """The requests before the measurement, as they were sent; of a matrix the fewest before one of its rows."""
 
     requests: int
     seconds: float | None = None
+
+    def __str__(self) -> str:
+        seconds = f" in {self.seconds:.3g} s" if self.seconds is not None else ""
+        return f"{self.requests:,} request{'' if self.requests == 1 else 's'}{seconds}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,14 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from prober.cli.options import BuiltIn, EndpointOptions, WorkloadName, WorkloadOptions, expand_options
+from prober.cli.options import (
+    BuiltIn,
+    EndpointOptions,
+    WorkloadName,
+    WorkloadOptions,
+    expand_options,
+    warm_up_length,
+)
 from prober.cli.target import check_writable, target, workload
 from prober.config.load import ConfigError
 from prober.measure.engines import DIALECTS
@@ -34,6 +41,19 @@ NOBODY = "http://127.0.0.1:1"
         (("compare", NOBODY, NOBODY, "--rate", "5"), 2, "prober compare: --rate: '5' is not a rate"),
         (("compare", NOBODY, NOBODY, "--cool-down", "5"), 2, "prober compare: --cool-down: '5' is not a duration"),
         (("compare", NOBODY, NOBODY, "--error", "0%"), 2, "prober compare: --error '0%' must be above 0%"),
+        (
+            ("gate", NOBODY, "--warm-up", "some"),
+            2,
+            "prober gate: --warm-up 'some': write a number of requests, such as 50,",
+        ),
+        (
+            ("compare", NOBODY, NOBODY, "--warm-up", "0"),
+            2,
+            "prober compare: --warm-up 0: a turn needs a request before it",
+        ),
+        (("sweep", NOBODY, "--warm-up", "-1"), 2, "prober sweep: --warm-up '-1': write a number of requests"),
+        (("sweep", NOBODY, "--slo", "quality:99%"), 2, "workload 'chat' has no golden prompts"),
+        (("sweep", NOBODY, "--slo", "success:99%"), 4, "Connection refused"),
         (("compare", "a.json", "b.json"), 2, "a.json: is neither a file that is there nor an address"),
         (("compare", NOBODY, NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written"),
         (("run", "--web.listen-address", "9811"), 2, "prober: --web.listen-address: '9811': write host:9811 or :9811"),
@@ -140,3 +160,12 @@ def test_a_group_of_options_becomes_one_option_a_field() -> None:
     }
     command(**defaults)
     assert calls == [(NOBODY, EndpointOptions(api="completions"), 1)]
+
+
+def test_a_warm_up_is_a_number_of_requests_or_a_time() -> None:
+    """It is over after as many, or as long, and not before."""
+    by_number, by_time = warm_up_length("50"), warm_up_length("20s")
+    assert [by_number.is_over(sent, 1e6) for sent in (49, 50)] == [False, True]
+    assert [by_time.is_over(1_000, elapsed_s) for elapsed_s in (19.9, 20.0)] == [False, True]
+    assert warm_up_length("0").is_over(0, 0.0)
+    assert (str(by_number), str(by_time)) == ("50", "20s")

@@ -159,7 +159,7 @@ BAD = [
     ),
     (
         "targets: [{url: http://h, sweep: {}}]",
-        "targets[0].sweep: there is no SLO to ask about; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
+        "targets[0].sweep: there is no SLO to judge; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
         "objective: 99%}",
     ),
     (
@@ -418,6 +418,33 @@ def test_a_key_given_twice_is_refused() -> None:
     """YAML would keep the last one silently."""
     (told,) = mistakes("targets: [{url: http://a}]\ntargets: [{url: http://b}]")
     assert told == 'line 2, column 1: the key "targets" is already on line 1; keep one of the two'
+
+
+def test_several_mistakes_of_one_key_are_all_reported() -> None:
+    """Also those of a target whose other keys are wrong, and a name that two targets share; the same one only once."""
+    text = """
+slos:
+  q: {signal: quality, objective: 99%}
+  i: {signal: itl, threshold: 50ms, objective: 99%}
+  slow: {signal: ttft, threshold: 90s, objective: 99%}
+targets:
+  - {url: 'http://h:1', name: a, stream: false, probes: [{slos: [q, i]}]}
+  - {url: 'ftp://h:1', name: a}
+  - {url: 'http://h:3', name: b, probes: [{slos: [slow]}]}
+  - {url: 'http://h:4', name: c, probes: [{slos: [slow]}]}
+"""
+    with pytest.raises(ConfigError) as error:
+        load(text, source="c", engines=(), environment={}, read=lambda path: path)
+    lines = str(error.value).splitlines()
+    assert len(lines) == 4
+    assert "'q' judges quality" in lines[0]
+    assert "'i' judges itl" in lines[0]
+    assert sorted(line.split(": ")[1] for line in lines) == [
+        "slos.slow.threshold",
+        "targets[0].probes[0].slos",
+        "targets[1].name",
+        "targets[1].url",
+    ]
 
 
 def test_all_mistakes_are_reported_at_once() -> None:

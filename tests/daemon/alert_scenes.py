@@ -269,6 +269,7 @@ SCENES: dict[str, list[Scene]] = {
         fires("load above capacity", 17, headroom("-0.3+0x60"), target="llama"),
         fires("low headroom, no sweep running", 17, headroom("0.15+0x60") | sweeping("0+0x60")),
         silent("at the threshold", 40, headroom("0.2+0x60")),
+        fires("only an upper bound is known, and it is low", 17, headroom("0.15+0x60", "upper"), target="llama"),
         silent("low by the lower bound only", 40, headroom("0.1+0x60", "lower") | headroom("0.3+0x60")),
         silent("low for 14 minutes", 25, headroom("0.5+0x9 0.15+0x13 0.5+0x40")),
         *(

@@ -83,7 +83,7 @@ async def test_a_verdict_a_row(tmp_path: Path) -> None:
     assert set(stored.stages[0].slos) == {"ttft", "success"}
     assert [stage.load.workload for stage in stored.stages if stage.load] == ["good", "slow", "few"]
     assert stored.warm_up is not None
-    assert stored.warm_up.requests == 9
+    assert stored.warm_up.requests == 10
     assert not any(request.warm_up for request in stored.requests)
     assert stored.decision is not None
     assert not stored.decision.accepted

@@ -13,6 +13,7 @@ from prober.results.capacity import (
     RateEvents,
     agreed,
     binding,
+    combined,
     evidence,
     fails,
     headroom,
@@ -21,6 +22,7 @@ from prober.results.capacity import (
 )
 from prober.statistics.sequential_test import Observations
 
+OPEN = Capacity("e", "not_enough_data")
 MODEL = Capacity("a", "found", 9.0, 10.0, 10.0 * 10 / 9, 1_000.0, fit="model")
 ROUGH = Capacity("a", "found", 5.0, 10.0, 20.0)
 
@@ -48,6 +50,23 @@ def test_where_they_differ_the_answer_is_between_and_as_wide() -> None:
     assert found.lower < 3
     assert found.upper > 10
     assert found.tokens_per_s == pytest.approx(100 * mean)
+
+
+def test_an_slo_without_enough_data_leaves_only_the_upper_bound() -> None:
+    """It may be missed at any rate below the knee of another one, so neither a lower bound nor an estimate holds for all."""
+    both = combined((MODEL, OPEN))
+    assert both is not None
+    assert (both.lower, both.estimate, both.upper, both.tokens_per_s) == (None, None, MODEL.upper, None)
+    assert combined((OPEN,)) is None
+
+
+def test_the_lower_bound_at_all_slos_is_the_lowest() -> None:
+    """Also that of an SLO whose knee was not reached; one that fails at the lowest rate leaves nothing."""
+    both = combined((MODEL, Capacity("b", "not_reached", lower=3.0)))
+    assert both == replace(MODEL, lower=3.0)
+    assert combined((MODEL, Capacity("b", "not_reached", lower=50.0))) == MODEL
+    failed = Capacity("d", "below_lowest", upper=1.0)
+    assert combined((MODEL, failed, OPEN)) == failed
 
 
 def test_the_lowest_binds_and_one_that_fails_before_all() -> None:

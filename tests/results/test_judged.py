@@ -101,6 +101,8 @@ def slow(stage: Stage, answer_s: float) -> Stage:
     [
         ("warm-up", replace(sweep(), warm_up=None), None),
         ("warm-up", replace(sweep(), warm_up=WarmUp(0)), False),
+        ("warm-up", replace(sweep(), warm_up=WarmUp(3, 2.0)), False),
+        ("warm-up", replace(sweep(), warm_up=WarmUp(2, 21.0)), True),
         ("warm-up", replace(sweep(), warm_up=None, requests=(replace(sweep().requests[0], warm_up=True),)), True),
         ("open loop", replace(sweep(), load=Load(arrivals="closed")), False),
         ("tails", replace(sweep(), stages=(replace(stage(1, 0), latencies=thousand("ttft")),)), True),

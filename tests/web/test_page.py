@@ -433,6 +433,24 @@ def test_headroom_can_be_followed() -> None:
     assert "equivalent to 8.06/s of the sweep's shape: they have 2 times as many tokens as the sweep's." in larger
 
 
+def test_a_headroom_beside_an_slo_without_enough_data_is_an_upper_bound() -> None:
+    """The SLO that the sweep could not judge is named, and no bar is drawn."""
+    seen = target()
+    assert seen.capacity is not None
+    both = [*seen.capacity.capacities, Capacity("patience", "not_enough_data")]
+    room = Room("requests", None, None, 0.6)
+    capacity = replace(seen.capacity, capacities=both, rooms=[room], demand_per_s=None)
+    text = Read(html([replace(seen, capacity=capacity)], chosen=seen.name)).text
+    assert (
+        "at most 60% free : the sweep could not judge patience , which may be missed at a lower rate"
+        in text.replace("free:", "free :").replace("patience,", "patience ,")
+    )
+    assert "of the capacity in use" not in text
+    assert "Demand and headroom are not known at the moment." not in text
+    full = replace(capacity, rooms=[replace(room, upper=-0.1)])
+    assert "none, demand is above the capacity" in Read(html([replace(seen, capacity=full)], chosen=seen.name)).text
+
+
 def test_an_unknown_headroom_is_said_to_be_unknown() -> None:
     """Neither 0% nor 100% free is shown: only the capacity, without a bar."""
     seen = target()

@@ -29,7 +29,6 @@ Reason = (
     | LimitReason
     | EngineCondition
 )
-Teller = Literal["engine", "prometheus"]
 # Ended by the plan or externally; does not characterise the target.
 UNREACHED: frozenset[Reason] = frozenset(
     {
@@ -38,6 +37,18 @@ UNREACHED: frozenset[Reason] = frozenset(
         *("request_budget", "token_budget", "time_budget", "cost_budget"),
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLoad:
+    """Load on the target that is not the sweep's, in requests per second, and its source.
+
+    least_per_s: what is shown; 0: nothing shows that there was any; most_per_s: what cannot be excluded
+    """
+
+    least_per_s: float
+    most_per_s: float
+    source: Literal["engine", "prometheus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +76,8 @@ class Finished:
     reason: why the sending ended; detail: explains it
     capacities: one an SLO, empty if void
     void: the target changed during the sweep, which therefore has no answer
-    ramp_reason: why the ramp ended, where a run at the knee followed
-    teller: source of the background load; None: unknown, and rates are those of the sweep alone
+    ramp_reason, ramp_detail: why the ramp ended, where a run at the knee followed
+    others: the background load; None: unknown, and rates are those of the sweep alone
     """
 
     reason: Reason
@@ -75,7 +86,8 @@ class Finished:
     stages: tuple[Stage, ...]
     void: bool = False
     ramp_reason: Reason | None = None
-    teller: Teller | None = None
+    ramp_detail: str = ""
+    others: OtherLoad | None = None
 
     @property
     def binding(self) -> Capacity | None:

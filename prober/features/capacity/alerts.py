@@ -9,7 +9,10 @@ def alerts(selector: str) -> tuple[Alert, ...]:
 
 
 def _headroom(selector: str) -> Alert:
-    """Excludes sweeps and the 5 minutes after, the window of the demand rate: the load is then the sweep's own."""
+    """Excludes sweeps and the 5 minutes after, the window of the demand rate: the load is then the sweep's own.
+
+    The minimum is the estimate, or the upper bound where only that is known.
+    """
 
     def ratio_template(word: str, more: str) -> str:
         query = _about_the_target(f"min by (target) (llmslo_headroom_ratio{{%s{more}}})", selector)
@@ -18,13 +21,13 @@ def _headroom(selector: str) -> Alert:
     return Alert(
         "LLMHeadroomLow",
         "warning",
-        f'min by (target) (llmslo_headroom_ratio{{{selector},bound="estimate"}}) < 0.2\n'
+        f'min by (target) (llmslo_headroom_ratio{{{selector},bound=~"estimate|upper"}}) < 0.2\n'
         "unless on (target)\n"
         f"max by (target) (max_over_time(llmslo_sweep_rate_per_second{{{selector}}}[6m])) > 0\n",
         "15m",
         "{{ $labels.target }} has little capacity left",
-        "{{ $value | humanizePercentage }} of the capacity that the last successful sweep found is free (below 0%: the load is "
-        "higher than that capacity)"
+        "{{ $value | humanizePercentage }} of the capacity that the last successful sweep found is free, by its estimate, or by its "
+        "upper bound where only that is known (below 0%: the load is higher than that capacity)"
         + ratio_template(", by the lower bound of the capacity", ',unit=\\"requests\\",bound=\\"lower\\"')
         + ratio_template(", in tokens", ',unit=\\"tokens\\",bound=\\"estimate\\"')
         + ".",

@@ -13,7 +13,7 @@ from prober.features.capacity.demand_query import DemandQuery
 from prober.features.capacity.forecast import Peaks, forecast, peaks_of
 from prober.measure.engine_signals import PageReading
 from prober.probing.observer import ObservedTarget, TargetObserver
-from prober.results.capacity import Capacity, binding, headroom
+from prober.results.capacity import Capacity, binding, combined, headroom
 
 PEAK_S = 240.0  # a demand over less is a burst, and no peak of a day
 DAY_S = 86_400
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FreeCapacity:
-    """Free share of the capacity, by its lower bound, its estimate and its upper bound; None where it is not known."""
+    """Free share of the capacity at all SLOs, by its lower bound, its estimate and its upper bound; None where it is not known."""
 
     lower: float | None = None
     estimate: float | None = None
@@ -204,7 +204,7 @@ class TargetDemand(TargetObserver):
         if self._is_gone:
             return
         self._forecast_day = int(unix_s // DAY_S)
-        capacity, result = binding(self._capacities), None
+        capacity, result = combined(self._capacities), None
         if capacity and capacity.lower is not None and capacity.estimate is not None and capacity.upper is not None:
             has_tokens = capacity.tokens_per_s and "tokens" in self.peaks and not self._meter.is_queried
             factor = capacity.tokens_per_s / capacity.estimate if capacity.tokens_per_s and has_tokens else 1.0
@@ -221,13 +221,13 @@ class TargetDemand(TargetObserver):
         """Show demand and headroom. A request of production is not one of the sweep: the capacity in requests is scaled to it."""
         if self._is_gone:
             return
-        demand, capacity = self.demand, binding(self._capacities)
+        demand, first, capacity = self.demand, binding(self._capacities), combined(self._capacities)
         self._registry.show(series.DEMAND, demand.requests_per_s, self.name)
         self._registry.show(series.DEMAND_TOKENS, demand.tokens_per_s, self.name)
         self.headroom, self.shape = {}, None
-        if capacity is None or capacity.estimate is None:
+        if capacity is None or first is None or first.estimate is None:
             return
-        per_request = capacity.tokens_per_s / capacity.estimate if capacity.tokens_per_s else None
+        per_request = first.tokens_per_s / first.estimate if first.tokens_per_s else None
         if per_request and demand.tokens_per_request:
             self.shape = per_request / demand.tokens_per_request
         self._registry.show(series.CAPACITY_SHAPE, self.shape, self.name)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from prober.features.capacity.actions import Teller
+from prober.features.capacity.actions import OtherLoad
 from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.sweep_plan import Plan
-from prober.features.capacity.sweep_record import Record, Stage, entered, other_counts
+from prober.features.capacity.sweep_record import Record, Stage, entered, other_counts, other_load
 from prober.measure.engine_signals import EngineSignals
 from prober.simulation.request import Request
 
@@ -60,11 +60,12 @@ class RequestLog:
         """The readings for a model; none if the page does not count a background load that is known to exist."""
         return self.readings if self.demand_per_s is None or self._counted else ()
 
-    def teller(self, stages: Sequence[Stage]) -> Teller | None:
-        """Source of the background load in `settled` stages."""
-        if all(stage.other_per_s is None for stage in stages):
-            return None
-        return "engine" if self._counted else "prometheus"
+    def others(self) -> OtherLoad | None:
+        """The background load over the sweep; None: unknown."""
+        if self._counted:
+            load = other_load(self._observed)
+            return OtherLoad(*load, "engine") if load is not None else None
+        return OtherLoad(self.demand_per_s, self.demand_per_s, "prometheus") if self.demand_per_s is not None else None
 
     def record(self, plan: Plan, *, reached: bool, cut: bool, spoilt: bool) -> Record:
         """Record for an estimate, which later events do not change."""
@@ -81,15 +82,21 @@ class RequestLog:
             for name, (count, bad) in request.events.items() if request.valid else ():
                 before = events[request.stage].get(name, (0, 0))
                 events[request.stage][name] = (before[0] + count, before[1] + bad)
-        counts = other_counts(Record((), tuple(self.requests.values()), (), tuple(self.readings)))
+        counts, others = other_counts(self._observed), self.others()
+        is_seen = others is not None and others.least_per_s > 0
         stages = []
         for stage in self.stages:
             within = [count for count in counts if count[0] >= stage.began_s and count[1] <= stage.ended_s]
             span_s = sum(end - begin for begin, end, _ in within)
             rate = max(0.0, sum(count for _, _, count in within) / span_s) if span_s > 0 else None
-            other_per_s = rate if counts else self.demand_per_s
+            # Of an engine that nobody else is seen to use, the counts are own requests on their way during a reading.
+            other_per_s = self.demand_per_s if not counts else rate if is_seen or rate is None else 0.0
             stages.append(replace(stage, events=events[stage.number], other_per_s=other_per_s))
         return tuple(stages)
+
+    @property
+    def _observed(self) -> Record:
+        return Record((), tuple(self.requests.values()), (), tuple(self.readings))
 
     @property
     def _counted(self) -> bool:

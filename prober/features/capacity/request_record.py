@@ -54,6 +54,11 @@ class RequestRecord:
         """TTFT from the due time."""
         return None if self.first_s is None else self.first_s - self.at_s
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether content has arrived, or a proper end."""
+        return self.valid and not self.failed and (self.first_s is not None or self.end_s is not None)
+
     def first_token(self, at_s: float, slos: Sequence[Slo]) -> None:
         """Add the arrival of the first content."""
         self.first_s = self.known_s = at_s

@@ -12,7 +12,7 @@ CAPACITY = gauge(
 )
 CAPACITY_TOKENS = gauge(
     "llmslo_capacity_tokens_per_second",
-    "Capacity in prompt and output tokens per second, of the SLO with the lowest capacity.",
+    "Capacity in prompt and output tokens per second at all SLOs; only the upper bound if the sweep could not judge one of them.",
     "target",
     "bound",
 )
@@ -30,7 +30,10 @@ DEMAND_TOKENS = gauge(
     "llmslo_demand_tokens_per_second", "Demand in prompt and output tokens per second; absent while unknown.", "target"
 )
 HEADROOM = gauge(
-    "llmslo_headroom_ratio", "Free share of the capacity; negative if demand exceeds it.", "target", "unit", "bound"
+    "llmslo_headroom_ratio",
+    "Free share of the capacity at all SLOs, negative if demand exceeds it; only the upper bound if the sweep could not judge "
+    "one of them.",
+    *("target", "unit", "bound"),
 )
 SWEEPS = counter("llmslo_sweeps_total", "Sweeps that ended, by verdict.", "target", "verdict")
 SWEEP_STOPS = counter(

@@ -1,12 +1,11 @@
-"""Evidence in the requests of a running sweep: whether the engine is warm, and what a stage shows of the SLOs."""
+"""Evidence in the requests of a running sweep: what a stage shows of the SLOs."""
 
 import math
 from itertools import islice
-from statistics import median
 
 from prober.features.capacity.request_log import RequestLog
 from prober.features.capacity.sweep_plan import Plan
-from prober.features.capacity.sweep_record import Phase, Stage, observed, settled
+from prober.features.capacity.sweep_record import SETTLED_SHARE, Phase, Stage, observed, settled
 from prober.results.capacity import ERROR
 from prober.statistics.binomial import probability_of_at_least
 from prober.statistics.sequential_test import log_evidence_below, min_observations
@@ -20,24 +19,7 @@ MIN_GROWTH_S = 20.0
 MIN_COMPLETED_RATIO = 0.8  # of the arrivals
 MIN_EXCESS_SIGMAS = 4  # of the arrivals over the completions, in standard deviations of a Poisson count
 MAX_RATE_REPEATS = 3  # of the requests that show an objective at best: so long the highest rate is held for evidence
-# The warm-up ends early where the engine has finished so many requests a rank since its start, and so many answers agree.
-WARM_REQUESTS, WARM_ANSWERS, WARM_FACTOR = 50, 5, 2.0
 CLEAR_ANSWERED_RATIO, CLEAR_THRESHOLD_SHARE = 0.8, 0.25
-
-
-def is_warm(log: RequestLog, at_s: float) -> bool:
-    """Whether the engine had served enough before the sweep by its own count, and its first answers were no slower than the next.
-
-    A first answer that takes more than twice the median of those after the first two shows an engine, or a path to it, that was
-    cold whatever it counted: then the whole warm-up is sent.
-    """
-    before = log.readings[0][1] if log.readings else None
-    if before is None or (before.requests_finished_total or 0.0) < WARM_REQUESTS * max(1, before.ranks or 1):
-        return False
-    sent = list(log.requests.values())
-    later_s = [request.waited_s(at_s) for request in sent[2:] if request.first_s is not None]
-    slowest_s = max((request.waited_s(at_s) for request in sent[:2]), default=0.0)
-    return len(later_s) >= WARM_ANSWERS - 2 and slowest_s <= WARM_FACTOR * median(later_s)
 
 
 def latest_breaches(log: RequestLog, phase: Phase, count: int) -> list[bool]:
@@ -78,13 +60,19 @@ def is_clear(log: RequestLog, stage: Stage, max_threshold_share: float) -> bool:
 
 
 def falls_behind(log: RequestLog, stage: Stage, at_s: float) -> bool:
-    """Whether arrivals exceed completions by more than chance in the second half of a long stage."""
-    middle_s = (stage.began_s + at_s) / 2
-    if at_s - middle_s < MIN_GROWTH_S:
-        return False
+    """Whether arrivals exceed completions by more than chance in the second half of a long stage.
+
+    Before the stage has lasted as long as nine of ten of its answers, so far, its completions are those of a lower rate.
+    """
     requests = log.requests.values()
-    arrived = sum(request.at_s >= middle_s for request in requests)
-    completed = sum(request.end_s is not None and request.end_s >= middle_s for request in requests)
+    of_stage = (request for request in requests if request.stage == stage.number)
+    durations_s = sorted((at_s if request.end_s is None else request.end_s) - request.at_s for request in of_stage)
+    settled_s = durations_s[round(SETTLED_SHARE * (len(durations_s) - 1))] if durations_s else 0.0
+    from_s = max((stage.began_s + at_s) / 2, stage.began_s + settled_s)
+    if at_s - from_s < MIN_GROWTH_S:
+        return False
+    arrived = sum(request.at_s >= from_s for request in requests)
+    completed = sum(request.end_s is not None and request.end_s >= from_s for request in requests)
     return completed < MIN_COMPLETED_RATIO * arrived and arrived - completed > MIN_EXCESS_SIGMAS * math.sqrt(arrived)
 
 

@@ -25,7 +25,6 @@ from prober.features.capacity.stage_evidence import (
     exceeds_objective,
     falls_behind,
     is_clear,
-    is_warm,
     latest_breaches,
     needs_more_events,
 )
@@ -78,10 +77,11 @@ class Sweep:
         self._late: deque[bool] = deque(maxlen=LATE_RESULTS)
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
         self._ramp_reason: Reason | None = None
+        self._ramp_detail = ""
         self._climb_from_per_s: float | None = None  # where the climb began, or begins after the rest
         self._capacities: tuple[Capacity, ...] = ()
-        phase: Phase = "warm_up" if plan.warm_up else "grid" if plan.mode == "grid" else "ramp"
-        rate_per_s = plan.min_rate if plan.warm_up else plan.rate(0) or plan.min_rate
+        phase: Phase = "warm_up" if plan.warm_up != 0 else "grid" if plan.mode == "grid" else "ramp"
+        rate_per_s = plan.min_rate if plan.warm_up != 0 else plan.rate(0) or plan.min_rate
         self._action: Action = self._begin(phase, rate_per_s, at_s)
 
     # -- events
@@ -130,7 +130,9 @@ class Sweep:
             self._end_sending("prober_late", at_s, f"{late} of the last {len(self._late)} results")
         elif stage.failed > 1 and stage.failed > guards.failed_ratio * stage.sent:
             reason: Reason = "smoke_failed" if stage.phase == "warm_up" and not stage.answered else "failed"
-            self._end_sending(reason, at_s, f"{stage.failed} of {stage.sent}: {result.detail}")
+            self._end_sending(reason, at_s, f"{stage.failed} of {stage.sent}: {result.outcome.value}: {result.detail}")
+        elif result.outcome is Outcome.REJECTED and stage.phase == "warm_up" and not stage.answered:
+            self._end_sending("smoke_failed", at_s, f"{result.outcome.value}: {result.detail}")
 
     def page(self, at_s: float, signals: EngineSignals) -> None:
         """The engine's page was read. Readings from before the sweep show the load that was there already."""
@@ -198,14 +200,16 @@ class Sweep:
             return
         self._capacities = capacities
         knee = binding(capacities)
-        rate_per_s = (knee.estimate or 0.0) - self._log.others_per_s() if knee else 0.0
+        others = self._log.others()
+        others_per_s = self._log.others_per_s() if others is not None and others.least_per_s > 0 else 0.0
+        rate_per_s = (knee.estimate or 0.0) - others_per_s if knee else 0.0
         fails_at_lowest = knee is not None and knee.verdict == "below_lowest"
         if not is_modelled and not fails_at_lowest and self._may_climb() and estimate.reason in CLIMB_AFTER:
             peak_per_s = self._log.stages[-1].rate_per_s
             near_per_s = CLIMB_NEAR_RATIO * min(rate_per_s, peak_per_s)
             self._rest(near_per_s if near_per_s > 0 else CLIMB_START_RATIO * peak_per_s, at_s)
         elif self._plan.sustain_s and self._ramp_reason is None and estimate.record.reached and rate_per_s > 0:
-            self._ramp_reason = estimate.reason
+            self._ramp_reason, self._ramp_detail = estimate.reason, estimate.detail
             self._action = self._begin("sustain", rate_per_s, at_s)
         else:
             self._finish(estimate.reason, estimate.detail)
@@ -295,12 +299,12 @@ class Sweep:
 
     def _end_warm_up(self, lasted_s: float, at_s: float) -> None:
         plan, log = self._plan, self._log
-        answered = sum(request.first_s is not None or request.end_s is not None for request in log.requests.values())
+        answered = sum(request.is_answered for request in log.requests.values())
         waiting = sum(request.first_s is None for request in log.open.values())
         if lasted_s >= plan.warm_up_s and not answered:
             self._end_sending("smoke_failed", at_s, f"no answer within {lasted_s:.0f} s")
         elif lasted_s >= plan.warm_up_s or (
-            waiting <= QUIET_REQUESTS and (answered >= plan.warm_up or is_warm(log, at_s))
+            plan.warm_up is not None and answered >= plan.warm_up and waiting <= QUIET_REQUESTS
         ):
             self._advance(at_s)
 
@@ -381,5 +385,6 @@ class Sweep:
 
     def _finish(self, reason: Reason, detail: str, *, is_void: bool = False) -> None:
         stages = self._log.settled()
-        capacities, teller = () if is_void else self._capacities, self._log.teller(stages)
-        self._action = Finished(reason, detail, capacities, stages, is_void, self._ramp_reason, teller)
+        capacities, others = () if is_void else self._capacities, self._log.others()
+        ramp = self._ramp_reason, self._ramp_detail
+        self._action = Finished(reason, detail, capacities, stages, is_void, *ramp, others)

@@ -105,6 +105,7 @@ class SweepJob:
             ended_unix_s=context.clock.unix_s(),
             additions={"why": trigger} | ({"lease": where, "lease_transitions": fence} if where else {}),
             devices=sweeps.devices,
+            probes_per_s=sum(probe.rate for probe in target.probes),
         )
         if target.url == sweeps.target.spec.url and run.model is not None:
             sweeps.model = started_unix_s, run.model

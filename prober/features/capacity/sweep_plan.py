@@ -79,8 +79,8 @@ class Plan:
     min_rate, max_rate: of the ramp, and of the grid where `grid` names no rates; max_rate also of a climb
     factor: ratio of consecutive rates; None: 1.15 (grid: 1.1)
     stage_s: length of a stage; None: 4 s (grid: 60 s)
-    warm_up: requests answered before the ramp, at `min_rate` and for at most `warm_up_s`; their latencies do not count; five
-        are enough where the engine's page shows that it has served many before, and the first ones are no slower
+    warm_up: requests answered before the ramp, at `min_rate` and for at most `warm_up_s`; their latencies do not count; 0: no
+        warm-up; None: as many as `warm_up_s` has
     sustain_s: length of a run at the knee afterwards; 0: none
     lengths: (prompt, output) tokens of some thousand draws of the workload: the knee rests on the longest, which a short sweep
         seldom sends; empty: those that were sent
@@ -94,7 +94,7 @@ class Plan:
     factor: float | None = None
     grid: tuple[float, ...] = ()
     stage_s: float | None = None
-    warm_up: int = WARM_UP
+    warm_up: int | None = WARM_UP
     warm_up_s: float = 20.0
     sustain_s: float = 0.0
     gentle_share: float = 0.7
@@ -136,7 +136,8 @@ class Plan:
         adaptive: after the ramp, at `max_rate` for all the time that is left.
         """
         limit_s = self.limits.time_s if self.limits.time_s is not None else inf
-        elapsed_s = min(limit_s, self.warm_up_s if self.warm_up else 0.0)
+        warm_up_s = self.warm_up_s if self.warm_up_s < inf else (self.warm_up or 0) / self.min_rate
+        elapsed_s = min(limit_s, 0.0 if self.warm_up == 0 else warm_up_s)
         requests, number = elapsed_s * self.min_rate, 0
         while elapsed_s < limit_s and (rate := self.rate(number)) is not None:
             stage_s = min(self.stage_length_s, limit_s - elapsed_s)

@@ -3,9 +3,11 @@
 It can be pickled: an estimate takes seconds of CPU and runs in another process.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from typing import Literal
 
 from prober.features.capacity.request_record import RequestRecord
@@ -18,6 +20,7 @@ from prober.statistics.sequential_test import Observations
 
 Phase = Literal["warm_up", "ramp", "rest", "climb", "grid", "sustain"]
 SETTLED_SHARE = 0.9  # of the answers, which are shorter than the time until a rate shows in the requests in flight
+STALE_S = 2.0  # of counters on an engine's page, which some engines write only every few steps
 UNJUDGED: frozenset[Phase] = frozenset({"warm_up", "rest"})  # their requests do not measure the rate
 
 
@@ -149,3 +152,38 @@ def other_counts(record: Record) -> list[tuple[float, float, float]]:
             first += sum(due_s < begin for due_s in own_s[:at])
         counts.append((begin, end, after - before - (at - first)))
     return counts
+
+
+def other_load(record: Record) -> tuple[float, float] | None:
+    """The least and the most load of others, in requests per second, by the arrivals on the engine's page; None if it counts none.
+
+    The least is what the sweep's own requests cannot explain: where it is 0, nothing shows that anybody else used the engine. A
+    reading surely counts an own request if its first token came STALE_S before the page changed last, and perhaps one that was due
+    before the reading; it counts one twice, as finished and as running, if that ended since. The least is the largest between any
+    two readings, as quiet times tell more than busy ones.
+    """
+    known = [(at_s, count) for at_s, signals in record.readings if (count := entered(signals)) is not None]
+    if len(known) < 2:
+        return None
+    due_s = sorted(request.at_s for request in record.requests)
+    ended_s = sorted(request.end_s for request in record.requests if request.end_s is not None)
+    counted_s = sorted(
+        request.first_s if request.first_s is not None else request.known_s
+        for request in record.requests
+        if request.is_answered
+    )
+    fresh_s, previous, smallest, least = known[0][0], known[0][1], inf, 0.0
+    bounds: list[tuple[float, float]] = []  # of the others' arrivals until each reading, but for a constant
+    for at_s, count in known:
+        if count != previous:
+            fresh_s, previous = at_s, count
+        surely = bisect_right(counted_s, fresh_s - STALE_S)
+        twice = bisect_right(ended_s, at_s) - bisect_right(ended_s, fresh_s - STALE_S)
+        bounds.append((count - bisect_right(due_s, at_s) - twice, count - surely))
+        least = max(least, bounds[-1][0] - smallest)
+        smallest = min(smallest, bounds[-1][1])
+    span_s, counted_span_s = known[-1][0] - known[0][0], fresh_s - known[0][0]
+    if span_s <= 0:
+        return None
+    most = max(least, bounds[-1][1] - bounds[0][0])
+    return least / span_s, most / (counted_span_s or span_s)

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import sqrt
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from prober import __version__
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
-from prober.features.capacity.actions import Finished
+from prober.features.capacity.actions import Finished, OtherLoad
+from prober.features.capacity.sweep_record import Stage as SweptStage
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
@@ -18,6 +20,7 @@ from prober.results.delivery import deliveries
 from prober.results.load_description import describe_load
 from prober.results.result import Context, Prices, Request, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of
+from prober.results.stop_reason import ending
 
 MOST_CUT = 0.05  # of a stage's requests, for its latencies to count
 
@@ -32,8 +35,13 @@ def result_of(
     ended_unix_s: float,
     additions: Mapping[str, object] = MappingProxyType({}),
     devices: Sequence[GpuReading] = (),
+    probes_per_s: float = 0.0,
 ) -> Result:
-    """Result of a finished sweep. additions: further entries of `Result.configuration`; devices: GPUs of the target."""
+    """Result of a finished sweep.
+
+    additions: further entries of `Result.configuration`; devices: GPUs of the target
+    probes_per_s: rate of the scheduled probes that the target got meanwhile
+    """
     finished = run.finished
     stages: list[Stage] = []
     requests: list[Request] = []
@@ -55,7 +63,7 @@ def result_of(
             devices=[devices] if devices else (),
             demand_per_s=stage.other_per_s,
             gpus=len(devices) or None,
-            ended=finished.reason if stage is finished.stages[-1] else "",
+            ended=_ended(stage, finished),
         )
         # Those that had waited too long when they were cut are bad, which their probes do not say.
         throughput = delivered.between(round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
@@ -83,10 +91,10 @@ def result_of(
         else None,
         capacities=finished.capacities,
         stop=finished.reason,
-        stop_detail=finished.detail,
+        stop_detail=_stop_detail(finished),
         prices=_prices(spec),
         context=_context(devices),
-        interference=_interference(finished),
+        interference=_interference(finished.others, probes_per_s, ended_unix_s - started_unix_s),
         retry_after_s=run.quiet_s,
         requests=tuple(requests),
     )
@@ -107,6 +115,21 @@ def result_url(url: str) -> str:
     parts = urlsplit(url)
     host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
     return f"{parts.scheme}://{host}{parts.path}"
+
+
+def _ended(stage: SweptStage, finished: Finished) -> str:
+    """Reason of the end, of the last stage and of the one before the run at the knee; "" of others."""
+    if stage is finished.stages[-1]:
+        return finished.reason
+    climbed = [stage for stage in finished.stages if stage.phase != "sustain"]
+    return finished.ramp_reason if finished.ramp_reason is not None and stage is climbed[-1] else ""
+
+
+def _stop_detail(finished: Finished) -> str:
+    """The detail, and why the ramp ended before a run at the knee."""
+    if finished.ramp_reason is None:
+        return finished.detail
+    return f"{finished.detail}; before it, the ramp ended: {ending(finished.ramp_reason, finished.ramp_detail)}"
 
 
 def _target(spec: TargetSpec, run: SweepRun, last: EngineSignals | None) -> Target:
@@ -162,12 +185,14 @@ def _context(devices: Sequence[GpuReading]) -> Context:
     )
 
 
-def _interference(finished: Finished) -> tuple[str, ...] | None:
-    """Other load on the target and its source; None if it is unknown."""
-    known = [stage.other_per_s for stage in finished.stages if stage.other_per_s is not None]
-    if not known or finished.teller is None:
+def _interference(others: OtherLoad | None, probes_per_s: float, span_s: float) -> tuple[str, ...] | None:
+    """Load of others than the sweep and the target's scheduled probes, and its source; None if it is unknown."""
+    if others is None:
         return None
-    if max(known) <= 0.05:
+    probes_per_s = probes_per_s if others.source == "engine" else 0.0  # a query counts users
+    probes = probes_per_s * span_s
+    if others.least_per_s * span_s <= probes + 3 * sqrt(probes):
         return ()
-    teller = {"engine": "the engine's page", "prometheus": "Prometheus, before the sweep"}[finished.teller]
-    return (f"other load of {min(known):.3g} to {max(known):.3g} requests/s, by {teller}",)
+    source = {"engine": "the engine's page", "prometheus": "Prometheus, before the sweep"}[others.source]
+    least, most = (f"{per_s - probes_per_s:.3g}" for per_s in (others.least_per_s, others.most_per_s))
+    return (f"other load of {least if least == most else f'{least} to {most}'} requests/s, by {source}",)

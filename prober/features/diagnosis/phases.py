@@ -3,6 +3,7 @@
 With one probe at a time the prober adds no load of its own: a probe that waits, waits for other requests.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -43,6 +44,25 @@ class Row:
     prompt_tokens: float | None
     ttft_s: float | None
     tpot_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Number of probes that failed in one way. detail: of the transport, or status and words of the server."""
+
+    outcome: str
+    detail: str
+    probes: int
+
+    def text(self) -> str:
+        """Such as `70 × http_404: HTTP 404: no model 'x'`."""
+        return f"{self.probes} × {self.outcome}{f': {self.detail}' if self.detail else ''}"
+
+
+def failures(results: Iterable[ProbeResult]) -> list[Failure]:
+    """The probes without an answer, the most frequent failure first."""
+    failed = [(str(probe.outcome.value), probe.detail) for probe in results if probe.outcome not in ANSWERED]
+    return [Failure(*kind, count) for kind, count in Counter(failed).most_common()]
 
 
 def rows(results: Sequence[ProbeResult]) -> list[Row]:

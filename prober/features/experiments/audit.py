@@ -8,6 +8,7 @@ from prober.results.result import OPEN_LOOP, Result, Stage
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 MIN_RATES = 3
+MIN_WARM_UP_REQUESTS, MIN_WARM_UP_S = 10, 20.0  # either is enough
 # Long enough for queues to show. 20% above the knee of a sharp engine, 10 s show a quarter of the breaches of the long run, 40 s two
 # thirds, 160 s five sixths; and an engine whose answers take long changes its batch as slowly.
 MIN_STAGE_S = 60.0
@@ -33,8 +34,10 @@ Answer = tuple[bool | None, str]
 
 def _warm_up(result: Result) -> Answer:
     left_out = sum(request.warm_up for request in result.requests)
-    if result.warm_up is not None and result.warm_up.requests:
-        return True, f"{result.warm_up.requests:,} requests went before what counts"
+    if (warm_up := result.warm_up) is not None and warm_up.requests:
+        enough = warm_up.requests >= MIN_WARM_UP_REQUESTS or (warm_up.seconds or 0.0) >= MIN_WARM_UP_S
+        wanted = "" if enough else f"; an engine is warm after {MIN_WARM_UP_REQUESTS} requests or {MIN_WARM_UP_S:g} s"
+        return enough, f"{warm_up} went before what counts{wanted}"
     if left_out:
         return True, f"{left_out:,} requests of a cold engine are left out of the latencies"
     return (None, "the file does not tell") if result.warm_up is None else (False, "none was sent")

@@ -119,12 +119,22 @@ class Verdict:
 
 
 class Question:
-    """A share of bad events tested against its budget. most, mean: largest and mean number of events of one result."""
+    """A share of bad events tested against its budget.
+
+    most, mean: largest and mean number of events of one result
+    share: of the results, those that are judged
+    """
 
     def __init__(
-        self, name: str, budget: float, judge: Callable[[ProbeResult | None], Judged], most: int = 1, mean: float = 1.0
+        self,
+        name: str,
+        budget: float,
+        judge: Callable[[ProbeResult | None], Judged],
+        most: int = 1,
+        mean: float = 1.0,
+        share: float = 1.0,
     ) -> None:
-        self.name, self.budget = name, budget
+        self.name, self.budget, self.share = name, budget, share
         self._judge, self._max_events, self._mean_events = judge, most, mean
         self._requests, self._events, self._bad, self._bad_requests = 0, 0, 0.0, 0
         self._block: list[tuple[float, float]] = []  # values of the open block: for met, for missed
@@ -232,6 +242,7 @@ class Gate:
     ) -> None:
         """Questions from SLOs, each with the stream that it judges, and from a baseline.
 
+        Of a mix each workload is a stream and has questions of its own; a baseline is compared with the whole mix.
         rate_per_s: mean rate of the requests
         burst_s: longest burst of bad results to expect; 0: bad results are independent
         most: number of requests; None: as many as usually suffice for a decision
@@ -240,7 +251,7 @@ class Gate:
         """
         self._answers = Question(ANSWERS, failures, _answered)
         self._objectives = [
-            *(slo_question(slo, stream.max_tokens, stream.mean_tokens) for slo, stream in slos),
+            *_slo_questions(slos),
             *(Question(limits.name, round(1 - limits.q, 6), _slower(limits)) for limits in baseline),
         ]
         self._error = error
@@ -249,9 +260,14 @@ class Gate:
         self._failures: Counter[str] = Counter()
         self.block_s = burst_s / BLOCKS_PER_BURST
         self._first_s, self._block_end_s = math.inf, -math.inf
-        hardest = max(self._questions, key=lambda question: question.least(error))
+        per_block = rate_per_s * self.block_s
+        least = {
+            question: question.least(error) * _requests_per_block(per_block, question.share)
+            for question in self._questions
+        }
+        hardest = max(least, key=lambda question: least[question])
         blocks = hardest.least(error)
-        self.least = math.ceil(blocks * _requests_per_block(rate_per_s * self.block_s))
+        self.least = math.ceil(least[hardest])
         usual = max(MOST_AT_LEAST, min(MOST_PER_LEAST * self.least, round(MOST_S * rate_per_s)))
         self.most = usual if most is None else most
         if self.least > self.most:
@@ -383,17 +399,24 @@ def least_samples(q: float) -> int:
     return n
 
 
-def slo_question(slo: Slo, max_tokens: int, mean_tokens: float) -> Question:
-    """Whether the share of bad events of an SLO is within its budget. max_tokens, mean_tokens: of the output."""
+def slo_question(
+    slo: Slo, max_tokens: int, mean_tokens: float, workload: str | None = None, share: float = 1.0
+) -> Question:
+    """Whether the share of bad events of an SLO is within its budget.
+
+    max_tokens, mean_tokens: of the output
+    workload: only its results are judged, which are this share of all; None: all are
+    """
 
     def judge(result: ProbeResult | None) -> Judged:
-        events, bad = count_events(slo, result) if result is not None else (0, 0)
+        is_judged = result is not None and workload in (None, result.workload)
+        events, bad = count_events(slo, result) if result is not None and is_judged else (0, 0)
         return events, bad, bad
 
     most = max_events_per_probe(slo, max_tokens)
-    return Question(
-        slo.name, float(slo.error_budget_ratio), judge, most, min(mean_events_per_probe(slo, mean_tokens), most)
-    )
+    name = slo.name if workload is None else f"{slo.name} of {workload}"
+    mean = min(mean_events_per_probe(slo, mean_tokens), most)
+    return Question(name, float(slo.error_budget_ratio), judge, most, mean, share)
 
 
 def observed_share(finding: Finding) -> str:
@@ -402,9 +425,21 @@ def observed_share(finding: Finding) -> str:
     return f"{finding.bad} of {finding.events} bad ({100 * share:.3g}%, allowed {100 * finding.budget:.3g}%)"
 
 
-def _requests_per_block(mean: float) -> float:
-    """Mean number of requests in a block that has any: Poisson arrivals, `mean` of them in a block's time."""
-    return mean / -math.expm1(-mean) if mean else 1.0
+def _slo_questions(slos: Sequence[tuple[Slo, JudgedStream]]) -> list[Question]:
+    """A question for each SLO and workload; named by the workload if there are several."""
+    rates_per_s = {stream.workload: stream.rate_per_s for _, stream in slos}
+    if len(rates_per_s) < 2:
+        return [slo_question(slo, stream.max_tokens, stream.mean_tokens) for slo, stream in slos]
+    total_per_s = sum(rates_per_s.values())
+    return [
+        slo_question(slo, stream.max_tokens, stream.mean_tokens, stream.workload, stream.rate_per_s / total_per_s)
+        for slo, stream in slos
+    ]
+
+
+def _requests_per_block(mean: float, share: float = 1.0) -> float:
+    """Mean number of requests for each block that has one of a share of them: Poisson arrivals, `mean` in a block's time."""
+    return mean / -math.expm1(-mean * share) if mean else 1.0 / share
 
 
 def _answered(result: ProbeResult | None) -> Judged:

@@ -12,7 +12,7 @@ when they can be sent, as there is no other intended time.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from random import Random
@@ -21,7 +21,7 @@ from typing import Literal
 from prober.config.rows import Row
 from prober.features.experiments.gate import Finding, Question, slo_question
 from prober.measure.objective import Slo, format_percent
-from prober.measure.outcome import NEUTRAL
+from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.load_description import describe_lengths, describe_load, has_varied_prompts
 from prober.results.result import Decision, Load
@@ -72,7 +72,7 @@ def judge(
         for (slo, _), finding in zip(questions, findings, strict=True)
     ]
     if missed_texts := [text for text, finding in texts if finding.answer == "missed"]:
-        return Verdict(stage_name(row), "rejected", "; ".join(missed_texts), findings)
+        return Verdict(stage_name(row), "rejected", "; ".join([*missed_texts, *_failed(results)]), findings)
     if undecided_texts := [f"{text}, {_bounds(finding)}" for text, finding in texts if finding.answer == "undecided"]:
         why = "; ".join([*undecided_texts, *_uncounted(results, loading)])
         return Verdict(stage_name(row), "not_enough_data", why, findings)
@@ -209,16 +209,29 @@ def _bounds(finding: Finding) -> str:
 
 def _uncounted(results: Sequence[ProbeResult], loading: int) -> Iterator[str]:
     """Phrases on the results that are no events, with the reasons."""
+    if text := _most_often(results, NEUTRAL, "not counted"):
+        yield text
+    if loading:
+        yield f"{_requests(loading)} not sent: the engine said that it is loading or shutting down"
+
+
+def _failed(results: Sequence[ProbeResult]) -> Iterator[str]:
+    """A phrase on the results that failed, with the reason."""
+    if text := _most_often(results, BAD, "failed"):
+        yield text
+
+
+def _most_often(results: Sequence[ProbeResult], outcomes: Collection[Outcome], became: str) -> str:
+    """Number of results with these outcomes and the most frequent reason as text; "" without any."""
     reasons = Counter(
         f"{result.outcome.value}: {result.detail}" if result.detail else result.outcome.value
         for result in results
-        if result.outcome in NEUTRAL
+        if result.outcome in outcomes
     )
-    if reasons:
-        ((reason, _),) = reasons.most_common(1)
-        yield f"{reasons.total()} of {_requests(len(results))} not counted, most often {reason}"
-    if loading:
-        yield f"{_requests(loading)} not sent: the engine said that it is loading or shutting down"
+    if not reasons:
+        return ""
+    ((reason, _),) = reasons.most_common(1)
+    return f"{reasons.total()} of {_requests(len(results))} {became}, most often {reason}"
 
 
 def _requests(count: int) -> str:

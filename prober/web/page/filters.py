@@ -11,7 +11,7 @@ from prober.measure.objective import format_percent
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.measure.timeline_text import format_duration
-from prober.results.capacity import binding, words
+from prober.results.capacity import binding, undecided, words
 from prober.results.stop_reason import ending
 from prober.statistics.quantiles import Quantile
 from prober.web.page import drawings
@@ -218,6 +218,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "slo_word": lambda state: SLO_STATES[state][1],
     "spaced": spaced,
     "sparkline": drawings.sparkline,
+    "undecided_slos": undecided,
     "sweep_ending": lambda result: ending(result.stop, result.stop_detail),
     "sweep_request_tokens": sweep_request_tokens,
     "target_link": target_link,

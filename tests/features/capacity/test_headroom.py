@@ -121,6 +121,21 @@ def test_the_binding_slo_counts_and_the_next_sweep_replaces_all_capacities() -> 
     assert shown.value("llmslo_headroom_ratio", "tokens", "estimate") is None, "its tokens are not known"
 
 
+def test_an_slo_without_enough_data_leaves_only_an_upper_bound_of_the_headroom() -> None:
+    """It may be missed at a lower rate; the headroom is at most that of the other one."""
+    shown = Shown()
+    shown.demand.show_capacity((FOUND, Capacity("tpot", "not_enough_data")))
+    for second in range(0, 121, 60):
+        shown.read(second, 3.0 * second, 1_500.0 * second)
+    assert shown.value("llmslo_headroom_ratio", "requests", "upper") == pytest.approx(1 - 3 / 12)
+    assert shown.value("llmslo_headroom_ratio", "tokens", "upper") == pytest.approx(1 - 3 / 12)
+    for bound in ("lower", "estimate"):
+        assert shown.value("llmslo_headroom_ratio", "requests", bound) is None
+        assert shown.value("llmslo_capacity_tokens_per_second", bound) is None
+    assert shown.value("llmslo_capacity_requests_per_second", "ttft", "estimate") == 10.0
+    assert shown.value("llmslo_capacity_requests_per_second", "tpot", "estimate") is None
+
+
 def test_a_capacity_that_was_not_reached_gives_no_headroom() -> None:
     """A rate at which the SLO held is no capacity: how much more there is is not known."""
     shown = Shown()

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from decimal import Decimal
+from math import inf
 
 import pytest
 
-from prober.features.capacity.actions import Estimate, Finished, Reason, Run
+from prober.features.capacity.actions import Estimate, Finished, OtherLoad, Reason, Run
 from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_plan import Guards, Limits, Plan
 from prober.features.capacity.sweep_record import Record, other_counts
@@ -462,10 +463,29 @@ def test_the_in_flight_cap_is_saturation() -> None:
     assert hand.reason == "saturated"
 
 
-def test_completions_behind_arrivals_are_saturation() -> None:
-    """In a long stage whose TTFTs are fine, in-flight that only grows ends it."""
+@pytest.mark.parametrize(("served_share", "longest_s"), [(0.5, 45.0), (0.33, 60.0)])
+def test_completions_behind_arrivals_are_saturation(served_share: float, longest_s: float) -> None:
+    """In a long stage whose TTFTs are fine, a queue that only grows ends it."""
     hand = Hand(plan("grid", grid=(5.0,), stage_s=100.0))
-    for n in range(300):
+    due: list[tuple[float, float, str]] = []  # end, due time, name
+    at_s = 0.0
+    while not hand.reason and at_s < 100.0:
+        name = hand.send(at_s)
+        hand.sweep.first_token(name, at_s + 0.1)
+        due.append((at_s / served_share + 0.4, at_s, name))
+        while due[0][0] <= at_s:
+            end_s, sent_s, name = due.pop(0)
+            hand.sweep.result(result(name, sent_s, e2e_s=end_s - sent_s), end_s)
+        hand.sweep.tick(at_s)
+        at_s += 0.2
+    assert hand.reason == "saturated"
+    assert at_s < longest_s
+
+
+def test_answers_that_never_end_are_saturation() -> None:
+    """Two of three requests stay in flight."""
+    hand = Hand(plan("grid", grid=(5.0,), stage_s=200.0))
+    for n in range(1_000):
         name = hand.send(n * 0.2)
         hand.sweep.first_token(name, n * 0.2 + 0.1)
         if n % 3 == 0:
@@ -515,40 +535,43 @@ def test_warm_up_judges_no_latency_but_finds_a_dead_target() -> None:
     assert (order.reason, order.capacities[0].verdict) == ("smoke_failed", "not_enough_data")
 
 
-@pytest.mark.parametrize(
-    ("served", "ranks", "first_s", "ends_after"),
-    [
-        (50.0, 1, 0.1, 5),
-        (49.0, 1, 0.1, 20),
-        (None, 1, 0.1, 20),
-        (99.0, 2, 0.1, 20),
-        (100.0, 2, 0.1, 5),
-        (1_000.0, 1, 0.25, 20),
-    ],
-    ids=["warm", "served few", "does not count", "few a rank", "many a rank", "a slow first answer"],
-)
-def test_a_warm_engine_needs_five_answers(served: float | None, ranks: int, first_s: float, ends_after: int) -> None:
-    """By its own count, and only where the first answers are no slower than twice the next; else the warm-up is as planned."""
-    hand = Hand(plan(warm_up=20, warm_up_s=60.0))
-    hand.sweep.page(0.0, replace(PAGE, requests_finished_total=served, ranks=ranks))
-    sent = 0
-    while hand.sweep.stages[-1].phase == "warm_up":
-        hand.answered(float(sent), first_s if sent == 0 else 0.1)
-        sent += 1
-        hand.sweep.page(sent - 0.5, replace(PAGE, requests_finished_total=served, ranks=ranks))
-        hand.sweep.tick(sent - 0.5)
-    assert sent == ends_after
+@pytest.mark.parametrize(("warm_up", "warm_up_s", "sent"), [(20, inf, 20), (None, 7.0, 7)], ids=["a number", "a time"])
+def test_the_warm_up_is_sent_as_it_was_planned(warm_up: int | None, warm_up_s: float, sent: int) -> None:
+    """As many answers as planned, however warm the engine is by its own count; or for as long as planned."""
+    hand = Hand(plan(warm_up=warm_up, warm_up_s=warm_up_s))
+    for second in range(sent):
+        assert hand.sweep.stages[-1].phase == "warm_up"
+        hand.sweep.page(float(second), replace(PAGE, requests_finished_total=1_000.0))
+        hand.answered(float(second), 0.1)
+        hand.sweep.tick(second + 1.0)
+    assert [stage.phase for stage in hand.sweep.stages] == ["warm_up", "ramp"]
+    assert hand.sweep.stages[0].sent == sent
 
 
-def test_a_pending_first_request_is_no_warm_engine() -> None:
-    """It has waited for longer than the others took: something was cold."""
-    hand = Hand(plan(warm_up=20, warm_up_s=60.0))
-    hand.sweep.page(0.0, replace(PAGE, requests_finished_total=1_000.0))
-    hand.send(0.0)
-    for n in range(1, 8):
-        hand.answered(n * 0.1, 0.05)
-    hand.sweep.tick(1.2)
-    assert hand.sweep.stages[-1].phase == "warm_up"
+def test_a_rejected_warm_up_measures_nothing() -> None:
+    """A wrong token or a refused request: nothing else is sent, and the reason has the answer of the server."""
+    hand = Hand(plan(warm_up=20))
+    hand.answered(0.1, outcome=Outcome.REJECTED)
+    order = hand.sweep.action
+    assert isinstance(order, Finished)
+    assert (order.reason, order.capacities[0].verdict) == ("smoke_failed", "not_enough_data")
+    assert order.detail.startswith("rejected: ")
+
+
+@pytest.mark.parametrize(("answer_s", "rate_per_s"), [(20.0, 2.0), (60.0, 2.0), (25.0, 9.0)])
+def test_a_target_with_long_answers_is_not_saturated(answer_s: float, rate_per_s: float) -> None:
+    """Until the first answers end, none completes; that is no queue."""
+    hand = Hand(plan("grid", grid=(rate_per_s, 2 * rate_per_s), stage_s=150.0))
+    due: list[tuple[float, str]] = []
+    for n in range(round(149 * rate_per_s)):
+        at_s = n / rate_per_s
+        due.append((at_s, hand.send(at_s)))
+        hand.sweep.first_token(due[-1][1], at_s + 0.1)
+        while due[0][0] <= at_s - answer_s:
+            sent_s, name = due.pop(0)
+            hand.sweep.result(result(name, sent_s, e2e_s=answer_s), sent_s + answer_s)
+        hand.sweep.tick(at_s)
+    assert hand.reason is None
 
 
 def test_a_demand_that_somebody_counts_is_the_load_that_was_there() -> None:
@@ -566,12 +589,13 @@ def test_a_demand_that_somebody_counts_is_the_load_that_was_there() -> None:
     assert order.record.stages[0].total_per_s == 5.0
     hand.sweep.estimated((), 2.0)
     assert isinstance(hand.sweep.action, Finished)
-    assert hand.sweep.action.teller == "prometheus"
+    assert hand.sweep.action.others == OtherLoad(4.0, 4.0, "prometheus")
 
 
 def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
     """Its page knows what came meanwhile. Where nobody tells, nobody is named."""
-    for demand, page, other, teller in ((4.0, PAGE, 1.0, "engine"), (None, None, None, None)):
+    counted = OtherLoad(1.0, 1.0, "engine")
+    for demand, page, other, others in ((4.0, PAGE, 1.0, counted), (None, None, None, None)):
         hand = Hand(plan())
         if demand is not None:
             hand.sweep.demand(demand)
@@ -583,7 +607,7 @@ def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
         hand.sweep.estimated((), 3.0)
         order = hand.sweep.action
         assert isinstance(order, Finished)
-        assert (order.stages[0].other_per_s, order.teller) == (other, teller)
+        assert (order.stages[0].other_per_s, order.others) == (other, others)
 
 
 @pytest.mark.parametrize(

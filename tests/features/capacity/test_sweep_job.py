@@ -220,7 +220,7 @@ async def test_a_demand_from_prometheus_is_the_background_load() -> None:
             await until(stage.is_swept)
             (result,) = stage.sweeps.results()
             assert {each.demand_per_s for each in result.stages} == {40}
-            assert result.interference == ("other load of 40 to 40 requests/s, by Prometheus, before the sweep",)
+            assert result.interference == ("other load of 40 requests/s, by Prometheus, before the sweep",)
             (capacity,) = result.capacities
             assert capacity.verdict == "not_enough_data", "60 requests show no rate"
             assert capacity.evidence is not None

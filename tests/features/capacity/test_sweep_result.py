@@ -6,9 +6,9 @@ import pytest
 
 from prober.config.load import load
 from prober.config.target import TargetSpec
-from prober.features.capacity.actions import Finished
+from prober.features.capacity.actions import Finished, OtherLoad
 from prober.features.capacity.sweep_record import Stage
-from prober.features.capacity.sweep_result import result_of, without_requests
+from prober.features.capacity.sweep_result import _interference, result_of, without_requests
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
@@ -17,6 +17,7 @@ from prober.measure.timeline import Timeline
 from prober.results.capacity import Capacity
 from prober.results.result import Result
 from prober.results.result_file import from_json, to_json
+from prober.results.stop_reason import ending
 
 TEXT = """
 slos: {quick: {signal: ttft, threshold: 200ms, objective: 90%}}
@@ -39,7 +40,7 @@ def probe(at_s: float, outcome: Outcome = Outcome.OK) -> ProbeResult:
     return ProbeResult("t", "chat", f"id-{at_s}", 0.0, outcome, "", timeline, model="m", engine="vllm")
 
 
-def of(last: list[ProbeResult]) -> Result:
+def of(last: list[ProbeResult], ended: Finished | None = None) -> Result:
     spec: TargetSpec = load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
     assert spec.sweep is not None
     stages = (
@@ -48,14 +49,14 @@ def of(last: list[ProbeResult]) -> Result:
         Stage(2, "ramp", 2.0, 16.0, 18.0, other_per_s=0.6, events={"quick": (20, 10)}),
     )
     found = Capacity("quick", "found", 1.0, 2.0, 3.0, 300.0)
-    finished = Finished("knee_passed", "two of six", (found,), stages, teller="engine")
+    finished = Finished("knee_passed", "two of six", (found,), stages, others=OtherLoad(0.5, 0.6, "engine"))
     probes = [
         (0, probe(10.0)),
         (0, probe(11.0)),
         *((1, probe(12.0 + i / 10)) for i in range(40)),
         *((2, p) for p in last),
     ]
-    run = SweepRun(finished, None, 10 * 10**9, tuple(probes), ())
+    run = SweepRun(ended or finished, None, 10 * 10**9, tuple(probes), ())
     return result_of(
         run, spec, spec.sweep, identity="id", started_unix_s=1e9, ended_unix_s=1e9 + 8, additions={"why": "request"}
     )
@@ -81,6 +82,31 @@ def test_a_result_has_its_stages_rows_and_contract_and_can_be_stored() -> None:
     assert from_json(to_json(kept), "x") == kept
     assert kept.stages == result.stages
     assert kept.capacities == result.capacities
+
+
+def test_the_end_of_the_ramp_is_kept_beside_that_of_the_run_at_the_knee() -> None:
+    """In the detail of the end, and at the last stage of the ramp."""
+    stages = (
+        Stage(0, "ramp", 1.0, 12.0, 14.0),
+        Stage(1, "ramp", 2.0, 14.0, 16.0),
+        Stage(2, "sustain", 2.0, 16.0, 18.0),
+    )
+    finished = Finished("sustained", "2 s", (), stages, ramp_reason="knee_passed", ramp_detail="2 breaches at 2/s")
+    result = of([], finished)
+    assert [stage.ended for stage in result.stages] == ["", "knee_passed", "sustained"]
+    assert ending(result.stop, result.stop_detail) == (
+        "the run at the knee ended after 2 s; before it, the ramp ended: past the knee: 2 breaches at 2/s"
+    )
+
+
+def test_scheduled_probes_are_no_load_of_others() -> None:
+    """They were sent by the prober itself. 0.5/s of them over 100 s are 50, give or take 21; 90 are more."""
+    probes_per_s, span_s = 0.5, 100.0
+    assert _interference(OtherLoad(0.6, 0.9, "engine"), probes_per_s, span_s) == ()
+    told = _interference(OtherLoad(0.9, 1.1, "engine"), probes_per_s, span_s)
+    assert told == ("other load of 0.4 to 0.6 requests/s, by the engine's page",)
+    assert _interference(OtherLoad(0.0, 3.0, "engine"), 0.0, span_s) == ()
+    assert _interference(None, 0.0, span_s) is None
 
 
 def test_a_stage_whose_requests_were_cut_has_no_latencies() -> None:

@@ -1,9 +1,11 @@
 """The phase matrix: rows, and evidence without a baseline."""
 
+from dataclasses import replace
+
 import pytest
 
 from prober.features.diagnosis.diagnosis import diagnose
-from prober.features.diagnosis.phases import PHASES, SHARED, SHORT, Phase, evidence, rows
+from prober.features.diagnosis.phases import PHASES, SHARED, SHORT, Failure, Phase, evidence, failures, rows
 from prober.features.diagnosis.window import Hardware, Reading
 from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chat import Usage
@@ -79,3 +81,14 @@ def test_a_missed_threshold_is_diagnosed_without_a_baseline() -> None:
     near_bound = evidence(matrix(1e-5, 0.02, 0.0095), page(0.001), hardware, {"tpot": 0.008}, "vllm")
     assert diagnose(near_bound).regime == "memory_bound_decode"
     assert diagnose(evidence(matrix(2e-4, 0.1, 0.06), page(0.001), hardware, {}, "vllm")).regime == "unknown"
+
+
+def test_failures_are_named_by_their_kind_and_the_words_of_the_server() -> None:
+    """The most frequent first; answers are none."""
+    missing = replace(probe(SHORT, 0.1, 0.01, Outcome.HTTP_404), detail="HTTP 404: no model 'x'")
+    results = [probe(SHORT, 0.1, 0.01, Outcome.RESET), missing, missing, probe(SHORT, 0.1, 0.01)]
+    found = failures(results)
+    assert found[0] == Failure("http_404", "HTTP 404: no model 'x'", 2)
+    assert found[0].text() == "2 × http_404: HTTP 404: no model 'x'"
+    assert [failure.outcome for failure in found] == ["http_404", "reset"]
+    assert failures([probe(SHORT, 0.1, 0.01)]) == []

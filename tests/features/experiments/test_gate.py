@@ -57,6 +57,34 @@ def test_a_good_target_is_ready_with_as_many_as_that_takes() -> None:
     assert ttft.error == verdict.error, "the least sure of the answers"
 
 
+def test_each_workload_of_a_mix_is_judged_by_its_own_requests() -> None:
+    """The slow quarter of the mix is 100% of its own workload: it misses an objective that the mix as a whole meets."""
+    slo = Slo("ttft", "ttft", 0.5, Decimal("0.5"), 1e6)
+    streams = [JudgedStream("t", name, rate, 10.0, 10) for name, rate in (("short", 1.5), ("long", 0.5))]
+    gate = alone(*((slo, stream) for stream in streams))
+
+    def draw(number: int) -> ProbeResult:
+        return replace(result(2.0), workload="long") if number % 4 == 0 else replace(result(), workload="short")
+
+    verdict = run(gate, draw)
+    assert verdict.state == "degraded"
+    findings = {finding.name: finding for finding in verdict.findings}
+    assert set(findings) == {ANSWERS, "ttft of short", "ttft of long"}
+    short, long = findings["ttft of short"], findings["ttft of long"]
+    assert short.requests + long.requests == verdict.requests, "none is judged twice"
+    assert (short.bad, long.bad) == (0, long.events)
+    assert verdict.why.startswith("missed: ttft of long")
+
+
+def test_a_rare_workload_of_a_mix_takes_more_requests() -> None:
+    """A tenth of the requests are its own: ten times as many until it is shown, in blocks too."""
+    streams = [JudgedStream("t", name, rate, 10.0, 10) for name, rate in (("often", 1.8), ("rare", 0.2))]
+    gate = alone(*((TTFT[0], stream) for stream in streams), most=10_000)
+    assert gate.least == 10 * alone(TTFT).least
+    blocks = Gate(tuple((TTFT[0], stream) for stream in streams), rate_per_s=2.0, burst_s=15.0)
+    assert blocks.least > 1.25 * Gate((TTFT,), rate_per_s=2.0, burst_s=15.0).least
+
+
 def test_slow_answers_are_degraded() -> None:
     """Half above the threshold: nothing says that it does not answer, so no more requests are spent on that."""
     verdict = run(alone(TTFT), lambda n: result(1.0 if n % 2 else 0.1))

@@ -69,7 +69,9 @@ def test_a_row_is_rejected_where_an_objective_is_missed() -> None:
     verdict = judged(both, [result(1.0 if n % 2 else 0.1) for n in range(60)])
     assert verdict.state == "rejected"
     assert verdict.why == "ttft<0.5s:95%: 30 of 60 bad, 50%, allowed 5%"
-    assert judged(ROW, [result(outcome=Outcome.HTTP_5XX)] * 10).state == "rejected"
+    failed = judged(ROW, [result(outcome=Outcome.HTTP_5XX, detail="HTTP 500: out of memory")] * 10)
+    assert failed.state == "rejected"
+    assert failed.why.endswith("; 10 of 10 requests failed, most often http_5xx: HTTP 500: out of memory")
 
 
 def test_one_bad_request_is_never_a_verdict() -> None:

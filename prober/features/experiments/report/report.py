@@ -26,9 +26,10 @@ from prober.features.experiments.report.plots import NamedResults
 from prober.features.experiments.report.stage_tables import Row, number
 from prober.measure.objective import Slo, format_percent
 from prober.measure.timeline_text import format_duration
-from prober.results.capacity import Capacity, binding, words
+from prober.results.capacity import Capacity, binding, undecided, words
 from prober.results.conditions import contracted
 from prober.results.result import CONTENT_AT_ONCE, Context, Result, Use
+from prober.results.stop_reason import ending
 from prober.results.verdict import StageSlo, State, stage_slos
 
 CONTEXT_LABELS = {
@@ -135,10 +136,13 @@ def _sentences(result: Result) -> Iterator[str]:
         yield f"{'Accepted' if result.decision.accepted else 'Rejected'}: {result.decision.why.rstrip('.')}."
         yield f"Rollback risk: {(result.decision.rollback_risk or 'unknown').rstrip('.')}."
     first = binding(result.capacities)
-    if first is not None:
+    open_slos = undecided(result.capacities)
+    if first is not None and (first.verdict == "below_lowest" or not open_slos):
         yield f"The SLO {first.slo} gives way first."
+    elif first is not None:
+        yield f"Not enough data to judge {', '.join(open_slos)}, so the capacity at all SLOs is not known."
     if result.stop is not None:
-        yield f"Why it ended: {result.stop}{f', {result.stop_detail}' if result.stop_detail else ''}."
+        yield f"Why it ended: {ending(result.stop, result.stop_detail).rstrip('.')}."
     if result.content_came_at_once:
         yield f"{CONTENT_AT_ONCE}."
     if not result.slos:
@@ -239,10 +243,7 @@ def _settings(values: object) -> str | None:
 
 
 def _warm_up(result: Result) -> str | None:
-    if result.warm_up is None:
-        return None
-    seconds = f" in {result.warm_up.seconds:.3g} s" if result.warm_up.seconds is not None else ""
-    return f"{result.warm_up.requests:,} requests{seconds}"
+    return None if result.warm_up is None else str(result.warm_up)
 
 
 _FACTS: tuple[tuple[str, Callable[[Result], str | None]], ...] = (
