@@ -106,8 +106,8 @@ def without_requests(result: Result) -> Result:
 
 
 def has_capacity(result: Result) -> bool:
-    """Whether a sweep found the capacity of an SLO."""
-    return any(capacity.estimate is not None for capacity in result.capacities)
+    """Whether a sweep shows a rate at which an SLO is missed; one that shows none leaves an earlier answer in use."""
+    return any(capacity.upper is not None for capacity in result.capacities)
 
 
 def result_url(url: str) -> str:

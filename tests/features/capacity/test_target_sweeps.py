@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from prober.exposition.families import Value
 from prober.features.capacity import start_checks, target_sweeps
 from prober.features.capacity.refusal import Refused, StartRequest, Trigger
 from prober.features.capacity.sweep_result import has_capacity
@@ -164,3 +165,21 @@ async def test_a_change_of_the_url_ends_the_sweep_and_hides_the_capacity(tmp_pat
         await until(lambda: stage.families[capacity].children)
         assert stage.value(at) == found.ended_unix_s
         assert stage.target_sweeps.last_capacity() == stage.sweeps.results("t")[1]
+
+
+async def test_a_later_sweep_that_misses_its_slo_at_the_lowest_rate_replaces_a_capacity(tmp_path: Path) -> None:
+    """One without enough data does not: it says nothing of the capacity."""
+    async with running(SLOTS) as url, staged(url, folder=tmp_path) as stage:
+        found = replace(sweep(), id="one", target=replace(sweep().target, url=stage.target.spec.url))
+        missed = (Capacity("ttft", "below_lowest", upper=0.5),)
+        await stage.target_sweeps.results.keep(found)
+        for number, capacities in enumerate((missed, (Capacity("ttft", "not_enough_data"),)), 2):
+            later_s = found.ended_unix_s + number
+            await stage.target_sweeps.results.keep(
+                replace(found, id=str(number), capacities=capacities, started_unix_s=later_s, ended_unix_s=later_s)
+            )
+        await stage.target_sweeps.recall()
+        shown = stage.families["llmslo_capacity_requests_per_second"].children
+        assert {labels: child.value for labels, child in shown.items() if isinstance(child, Value)} == {
+            ("t", "ttft", "upper"): 0.5
+        }
