@@ -98,6 +98,7 @@ def _with_given(result: Result, spec: ContextSpec, options: ContextOptions) -> R
         gpu_price=options.gpu_price,
         decode_model=spec.decode_model,
         source="the file",
+        given_by="options of this report",
     )
 
 

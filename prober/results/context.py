@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from prober.measure.bandwidth_bound import DecodeModel, UnknownFigure, memory_bandwidth
 from prober.results.result import Context, DecodeLimit, Disagreement, Result
 
-CONFIGURED = "configuration"
+CONFIGURED, THE_ENGINE = "configuration", "the engine"
 CONTEXT_NAMES = tuple(field.name for field in fields(Context))
 ENGINE_VERSION = "engine_version"
 NO_GPU = "none"  # as `gpu`: the engine runs on the processor
@@ -51,7 +51,8 @@ def with_context(
     flags: Mapping[str, str] | None = None,
     gpu_price: float | None = None,
     decode_model: DecodeModel | None = None,
-    source: str = "measurement",
+    source: str = "GPU readings",
+    given_by: str = CONFIGURED,
 ) -> Result:
     """The result with its context completed.
 
@@ -59,17 +60,17 @@ def with_context(
     assumed: facts that come after the configured ones, such as those of the files of a model
     flags: configured settings of the engine
     gpu_price: dollars per GPU and hour; None: that of the result
-    source: of the facts that the result has already, if it does not name it
+    source: of the facts that the result has already, if it does not name it; given_by: of the given ones
     """
     given = given or {}
     known = [
-        Fact(name, value, result.context_sources.get(name, source))
+        Fact(name, value, result.context_sources.get(name, THE_ENGINE if name == ENGINE_VERSION else source))
         for name, value in {**asdict(result.context), ENGINE_VERSION: result.target.engine_version}.items()
         if value is not None
     ]
     settled: dict[str, Fact] = {}
     disagreements = {disagreement.name: disagreement for disagreement in result.disagreements}
-    facts = [*known, *found, *(Fact(name, value, CONFIGURED) for name, value in given.items()), *assumed]
+    facts = [*known, *found, *(Fact(name, value, given_by) for name, value in given.items()), *assumed]
     for name in dict.fromkeys(fact.name for fact in facts):
         settled[name], *others = _settle([fact for fact in facts if fact.name == name])
         if others:
@@ -78,9 +79,7 @@ def with_context(
     for name, value in (flags or {}).items():
         reported = result.target.flags.get(name, value)
         if not agree(name, reported, value):
-            disagreements[f"flag {name}"] = Disagreement(
-                f"flag {name}", ((reported, "the engine"), (value, CONFIGURED))
-            )
+            disagreements[f"flag {name}"] = Disagreement(f"flag {name}", ((reported, THE_ENGINE), (value, given_by)))
     version = settled.get(ENGINE_VERSION)
     context = Context(**{name: fact.value for name, fact in settled.items() if name != ENGINE_VERSION})
     is_disputed = "gpu_count" in disagreements

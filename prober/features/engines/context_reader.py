@@ -28,16 +28,18 @@ _UNDECIDED = {"", "auto", "none", "unknown"}  # values that name no fact
 
 async def read_context(target: Target) -> list[Fact]:
     """Facts about the target's engine, with the path of their document as source. Nothing is raised."""
-    if await target.identify() is not None or target.identity is None:
-        return []
-    wanted = CONTEXT_FACTS.get(target.identity.dialect.name, ())
     answers: dict[str, object] = {}
     try:
         async with asyncio.timeout(TOTAL_S):
-            await _read(target, wanted, answers)
+            if target.identity is None and target.unidentified is None:
+                await target.identify()
+            if target.identity is not None:
+                await _read(target, CONTEXT_FACTS.get(target.identity.dialect.name, ()), answers)
     except TimeoutError:
         pass  # facts of the documents that were read in time
-    return context_facts(wanted, answers, target.identity.model)
+    if target.identity is None:
+        return []
+    return context_facts(CONTEXT_FACTS.get(target.identity.dialect.name, ()), answers, target.identity.model)
 
 
 def context_facts(wanted: Iterable[JsonFact], answers: Mapping[str, object], model: str) -> list[Fact]:
