@@ -61,7 +61,10 @@ def tokens_per_s_per_user(stage: Stage) -> float | None:
 
 
 def priced_stage(result: Result) -> Stage | None:
-    """The stage of the highest throughput that misses no SLO, and whose rate holds where the result names a capacity."""
+    """The stage of the highest rate that misses no SLO, and whose rate holds where the result names a capacity.
+
+    Not that of the highest throughput: of several stages, it is the one in which by chance most requests came.
+    """
     lowers = [capacity.lower for capacity in result.capacities if capacity.lower]
     if len(lowers) < len(result.capacities):
         return None
@@ -73,7 +76,7 @@ def priced_stage(result: Result) -> Stage | None:
         and (limit is None or _total_rate(stage) <= limit * (1 + 1e-9))
         and all(stage_slo(slo, stage).state != "missed" for slo in result.slos)
     ]
-    return max(stages, key=lambda stage: stage.output_tokens_per_s or 0.0, default=None)
+    return max(stages, key=lambda stage: (stage.rate_per_s or 0.0, stage.output_tokens_per_s or 0.0), default=None)
 
 
 def sentences(result: Result) -> Iterator[str]:
@@ -88,7 +91,7 @@ def sentences(result: Result) -> Iterator[str]:
     priced = priced_stage(result)
     if priced is None:
         if result.prices.gpu_per_hour is not None:
-            yield "No cost is stated: no stage with a known throughput is shown to keep the SLOs."
+            yield "No cost is stated: the result shows no rate with a known throughput at which the SLOs hold."
         return
     yield from stage_sentences(result, priced)
 
@@ -100,8 +103,12 @@ def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
     place = f"At {stage.name}{rate}"
     if cost := stage_cost(stage, result.prices):
         parts = [("output", cost.output), ("prompt", cost.prompt), ("prompt and output", cost.total)]
+        bounds = output_cost_bounds(stage, _rows(result, stage), result.prices)
+        intervals = {"output": f" (${bounds[0]:,.4g} to ${bounds[1]:,.4g})"} if bounds is not None else {}
         priced = ", or ".join(
-            f"${dollars:,.4g} per million {kind} tokens" for kind, dollars in parts if dollars is not None
+            f"${dollars:,.4g}{intervals.get(kind, '')} per million {kind} tokens"
+            for kind, dollars in parts
+            if dollars is not None
         )
         gpus = f"{stage.gpus} GPU{'' if stage.gpus == 1 else 's'} at ${result.prices.gpu_per_hour:g} an hour"
         if priced:
@@ -136,6 +143,11 @@ def bound_sentences(result: Result, stage: Stage) -> Iterator[str]:
         f"The memory bandwidth of {gpus} allows one stream at most {bound:,.3g} tokens/s, a TPOT of {format_duration(1 / bound)} or "
         f"more, as every token reads {limit.bytes_per_token / 1e9:,.3g} GB of weights; {relation}."
     )
+
+
+def _rows(result: Result, stage: Stage) -> list[Request]:
+    index = next(i for i, other in enumerate(result.stages) if other is stage)
+    return [row for row in result.requests if row.stage == index]
 
 
 def _total_rate(stage: Stage) -> float:

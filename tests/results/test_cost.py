@@ -53,7 +53,7 @@ def test_a_user_gets_a_token_each_tpot() -> None:
 
 
 def test_the_priced_stage_keeps_the_slos() -> None:
-    """The highest throughput up to the lower bound of the capacity; a stage that misses an SLO is none."""
+    """The highest rate up to the lower bound of the capacity, not the luckiest stage; a stage that misses an SLO is none."""
     result = priced(sweep())
     missed = replace(result.stages[2], slos={"ttft": (1000, 500)})
     kept = tuple(replace(stage, slos={"ttft": (1000, 0)}) for stage in result.stages[:2])
@@ -61,6 +61,10 @@ def test_the_priced_stage_keeps_the_slos() -> None:
     stage = priced_stage(result)
     assert stage is not None
     assert stage.rate_per_s == 4.0
+    lucky = replace(kept[0], output_tokens=1e9)
+    at_highest = priced_stage(replace(result, stages=(lucky, kept[1], missed)))
+    assert at_highest is not None
+    assert at_highest.rate_per_s == 4.0
     knee = Capacity("ttft", "found", 2.0, 2.5, 3.0)
     limited = priced_stage(replace(result, capacities=(knee,)))
     assert limited is not None
@@ -77,6 +81,21 @@ def test_sentences_say_why_there_is_no_cost() -> None:
     disputed = with_context(priced(sweep(), slos=()), (), {"gpu_count": "4"}, source="NVML")
     assert "the number of GPUs is in dispute, 2 (NVML) but 4 (configuration)" in " ".join(sentences(disputed))
     assert "$" not in " ".join(sentences(without))
+    failing = replace(bare, capacities=(Capacity("ttft", "below_lowest", upper=1.0),))
+    assert list(sentences(failing)) == [
+        "No cost is stated: the result shows no rate with a known throughput at which the SLOs hold."
+    ]
+
+
+def test_the_cost_of_output_has_its_interval() -> None:
+    """Where the requests are known."""
+    result = priced(sweep(), slos=())
+    (text,) = [text for text in sentences(result) if "per million" in text]
+    bounds = output_cost_bounds(result.stages[2], [row for row in result.requests if row.stage == 2], PRICES)
+    assert bounds is not None
+    assert f"(${bounds[0]:,.4g} to ${bounds[1]:,.4g}) per million output tokens, or $" in text
+    (text,) = [text for text in sentences(replace(result, requests=())) if "per million" in text]
+    assert " to $" not in text
 
 
 def test_the_bound_stands_beside_the_measured() -> None:
