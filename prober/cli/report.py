@@ -59,7 +59,7 @@ def report(
         spec = context.spec("report")
     documents = _opened(files)
     comparisons = [document for document in documents if isinstance(document, Comparison)]
-    results = [_with_given(document, spec, context) for document in documents if isinstance(document, Result)]
+    results = [_with_options(document, spec, context) for document in documents if isinstance(document, Result)]
     if comparisons and results:
         fail("results and comparisons have no common report: name one kind at a time", ExitCode.WRONG_CALL)
     if comparisons and form is Format.CSV:
@@ -85,20 +85,20 @@ def report(
         fail(f"--output {output}: cannot be written: {problem.strerror}", ExitCode.FAILED)
 
 
-def _with_given(result: Result, spec: ContextSpec, options: ContextOptions) -> Result:
+def _with_options(result: Result, spec: ContextSpec, options: ContextOptions) -> Result:
     """The result with the facts and the price of the options, if there are any."""
     if options == ContextOptions():
         return result
     return with_context(
         result,
         (),
-        spec.given | ({"gpu_count": str(options.gpus)} if options.gpus else {}),
+        spec.configured | ({"gpu_count": str(options.gpus)} if options.gpus else {}),
         assumed=spec.checkpoint_facts,
         flags=spec.flags,
         gpu_price=options.gpu_price,
         decode_model=spec.decode_model,
         source="the file",
-        given_by="options of this report",
+        configured_by="options of this report",
     )
 
 

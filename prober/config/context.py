@@ -73,7 +73,7 @@ class ContextSpec(Block):
         return self
 
     @property
-    def given(self) -> dict[str, str]:
+    def configured(self) -> dict[str, str]:
         """The configured facts by name."""
         names = (name for name in (*CONTEXT_NAMES, ENGINE_VERSION) if name in ContextSpec.model_fields)
         return {name: value for name in names if (value := getattr(self, name)) is not None}

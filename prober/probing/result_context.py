@@ -19,16 +19,16 @@ async def no_facts(target: Target, gpus: Collection[str] | None) -> list[Fact]:
 
 def completed(result: Result, spec: TargetSpec, facts: Iterable[Fact], *, seed: int | None = None) -> Result:
     """The result with its context. facts: as they were found; seed: of the run's random draws."""
-    given, gpus = spec.context.given, spec.gpus
+    configured, gpus = spec.context.configured, spec.gpus
     if gpus.count is not None:
-        given["gpu_count"] = str(gpus.count)
+        configured["gpu_count"] = str(gpus.count)
         if gpus.indices is None:  # GPUs that the prober merely sees need not serve the target
             result = replace(result, context=replace(result.context, gpu_count=None))
     streaming = Fact("streaming", "on" if spec.stream else "off", "requests")
     result = with_context(
         result,
         [streaming, *facts],
-        given,
+        configured,
         assumed=spec.context.checkpoint_facts,
         flags=spec.context.flags,
         gpu_price=gpus.price_per_hour,

@@ -1,4 +1,4 @@
-"""The context of a result, from facts that were given and facts that were found.
+"""The context of a result, from facts that were read and facts that were configured.
 
 A fact that the server or the driver reports comes before a configured one, so that a stale configuration hides no change; where
 they disagree, the result holds both.
@@ -44,25 +44,24 @@ class Fact:
 
 def with_context(
     result: Result,
-    found: Iterable[Fact] = (),
-    given: Mapping[str, str] | None = None,
+    read: Iterable[Fact] = (),
+    configured: Mapping[str, str] | None = None,
     *,
     assumed: Iterable[Fact] = (),
     flags: Mapping[str, str] | None = None,
     gpu_price: float | None = None,
     decode_model: DecodeModel | None = None,
     source: str = "GPU readings",
-    given_by: str = CONFIGURED,
+    configured_by: str = CONFIGURED,
 ) -> Result:
     """The result with its context completed.
 
-    found: in the order of trust; given: configured values by name, which come after them
+    read: facts in the order of trust; configured: values by name, which come after them
     assumed: facts that come after the configured ones, such as those of the files of a model
     flags: configured settings of the engine
     gpu_price: dollars per GPU and hour; None: that of the result
-    source: of the facts that the result has already, if it does not name it; given_by: of the given ones
+    source: of the facts that the result has already, if it does not name it; configured_by: of the configured ones
     """
-    given = given or {}
     known = [
         Fact(name, value, result.context_sources.get(name, THE_ENGINE if name == ENGINE_VERSION else source))
         for name, value in {**asdict(result.context), ENGINE_VERSION: result.target.engine_version}.items()
@@ -70,7 +69,7 @@ def with_context(
     ]
     settled: dict[str, Fact] = {}
     disagreements = {disagreement.name: disagreement for disagreement in result.disagreements}
-    facts = [*known, *found, *(Fact(name, value, given_by) for name, value in given.items()), *assumed]
+    facts = [*known, *read, *(Fact(name, value, configured_by) for name, value in (configured or {}).items()), *assumed]
     for name in dict.fromkeys(fact.name for fact in facts):
         settled[name], *others = _settle([fact for fact in facts if fact.name == name])
         if others:
@@ -79,7 +78,9 @@ def with_context(
     for name, value in (flags or {}).items():
         reported = result.target.flags.get(name, value)
         if not agree(name, reported, value):
-            disagreements[f"flag {name}"] = Disagreement(f"flag {name}", ((reported, THE_ENGINE), (value, given_by)))
+            disagreements[f"flag {name}"] = Disagreement(
+                f"flag {name}", ((reported, THE_ENGINE), (value, configured_by))
+            )
     version = settled.get(ENGINE_VERSION)
     context = Context(**{name: fact.value for name, fact in settled.items() if name != ENGINE_VERSION})
     is_disputed = "gpu_count" in disagreements

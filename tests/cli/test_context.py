@@ -19,7 +19,7 @@ def test_facts_of_options_come_before_those_of_the_file(tmp_path: Path) -> None:
     options = ContextOptions(str(file), ["precision=bfloat16", "flags.dtype=half", "gpu = NVIDIA L4"], 2, 1.5)
     fields = options.fields("sweep")
     spec = fields["context"]
-    assert spec.given == {"gpu": "NVIDIA L4", "precision": "bfloat16", "max_batch": "256"}
+    assert spec.configured == {"gpu": "NVIDIA L4", "precision": "bfloat16", "max_batch": "256"}
     assert spec.flags == {"block_size": "16", "dtype": "half"}
     assert fields["gpus"] == {"count": 2, "price_per_hour": 1.5}
 
